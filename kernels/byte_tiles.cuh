@@ -4,8 +4,8 @@
 #include "packed.cuh"
 
 #if __CUDA_ARCH__ >= 750
-// Copies of 16 bytes to shared memory. Compute capability 7.5 has no asynchronous ones: there they are made when they are begun, and
-// the barrier before a stage is read is all that is waited for.
+// Copies of 16 bytes to shared memory. Compute capability 7.5 has no asynchronous ones: there they are made when they are begun,
+// and the barrier before a stage is read is all that is waited for.
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ void begin_copy(void* shared, const void* global) { copy_async<16>(shared, global); }
 __device__ __forceinline__ void close_copies() { copies_commit(); }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The check of a product, beside its copies and multiplications: C·x is compared with A·(B·x) for a random x (Freivalds).
 //
-// `row_sums` gives B·x and C·x for one group of columns after the other, with sums of squares, from which the size of rounding
+// `row_sums` computes B·x and C·x for one group of columns after the other, with sums of squares, from which the size of rounding
 // errors is estimated; and a checksum of each row's bits, which tells whether a copy arrived as it was sent. `column_totals` adds
-// the squares of B up. `subtract_product` gives -A·(B·x), `compare_sums` adds and judges C·x, `total_pieces` sums up of each
-// piece that was copied what its rows' checksums say. So the host reads some hundred numbers of a right product. Everything is in
-// float64.
+// up the squares of B. `subtract_product` computes -A·(B·x); `compare_sums` adds C·x to it and judges the difference.
+// `total_pieces` adds up the checksums of the rows of each piece that was copied. So of a right product the host reads only some
+// hundred numbers. All sums are in float64.
 //
 // Global loads per multiply-add: 1 in row_sums, which memory bandwidth limits. subtract_product reads A once and (B·x), which has
 // one column for each group, from the L2 cache.
@@ -37,11 +37,12 @@ constexpr int AT_ONCE = 8;  // elements that a lane loads before it adds any of 
 constexpr int SPAN = 1024;  // columns of a row that one warp adds up
 constexpr int WEIGHTED_ROWS = 32;
 
-// One warp for SPAN columns of a row. For each group of GROUP columns the sum of x[j]·m[i,j] and of its squares; with GROUP = 0
-// only the sum of m[i,j]² over all columns is added to squares[i,0]. For the row the largest magnitude, and its checksum, both 0
-// before. That is the sum of all elements' bits, modulo 2⁶⁴, where a float in an odd column is shifted by 32 bits, and elements of 16
-// bits by 0, 16, 32 and 48: words of 64 bits are added, whatever they hold. In one row of 32 each element has a weight, so that
-// exchanged columns are found, too; a weight is odd, but shifted likewise.
+// One warp for SPAN columns of a row. For each group of GROUP columns: the sum of the terms x[j]·m[i,j], and the sum of their
+// squares; with GROUP = 0 only the sum of m[i,j]² over all columns is added to squares[i,0]. For each row: the largest magnitude,
+// and the checksum, which are both 0 before. The checksum is the sum of all elements' bits, modulo 2⁶⁴, where a float in an odd
+// column is shifted by 32 bits, and elements of 16 bits by 0, 16, 32 and 48: so words of 64 bits are added, whatever they hold. In
+// one row of 32 each element is multiplied by a weight, so that exchanged columns are found, too; a weight is odd, but shifted
+// likewise.
 template <typename T, int GROUP>
 __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const Word> weights, Matrix<double> sums,
                          Matrix<double> squares, Matrix<Word> largest, Matrix<Word> checksums)
@@ -113,12 +114,13 @@ __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
     atomicAdd(&totals(0, column), total);
 }
 
-// What `compare_sums` needs to know of the product's arithmetic.
+// The places of what `compare_sums` needs to know of the product's arithmetic, in its `numbers`.
 enum { VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE };
 
 constexpr int ROWS_TOGETHER = 128;
 
-// One warp per row. `differences`, C·x at first, becomes the size of C·x + subtracted, in units of the rounding errors to be expected:
+// One warp per row. `differences`, C·x at first, becomes the size of C·x + subtracted, in units of the rounding errors to be
+// expected:
 //   √(numbers[VARIANCE] · (squares[i,g] + row_squares[i] · column_squares[g] · numbers[PER_TERM]))
 // plus what is lost where tiny numbers are flushed to zero. `found`, for each row: the sum of these sizes, each at most 4; how many
 // are not 0; the largest; its group; and how many groups cannot be judged, because A·B may overflow or holds NaN or infinities.
@@ -178,8 +180,9 @@ __device__ inline Word mixed(Word bits)
     return bits ^ (bits >> 31);
 }
 
-// A thread block for each piece, of whose rows pieces[i] tells the first, how many there are, and the first one's number in the
-// whole matrix. totals[i], 0 before: the rows' checksums, each mixed with the row's number, added up; and the largest magnitude.
+// A thread block for each piece. pieces[i]: the first of its rows among all checksums, how many rows it has, and the first one's
+// number in the whole matrix. totals[i], 0 before: the sum of the rows' checksums, each mixed with the row's number; and the
+// largest magnitude.
 __global__ void total_pieces(Matrix<const Word> checksums, Matrix<const Word> largest, Matrix<const Word> pieces,
                              Matrix<Word> totals)
 {

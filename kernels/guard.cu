@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // May this product be computed from remainders? Rounding to integers errs by a part of |row|·|column| (Euclidean norms), native
-// arithmetic by a part of Σ|a·b|. So what decides is the least ratio of the two, over all elements of C: where a large element
-// only meets small ones it is small.
+// arithmetic by a part of Σ|a·b|. So what decides is the least ratio Σ|a·b| / (|row|·|column|) of all elements of C. It is small
+// where large elements only meet small ones.
 //
-// A bound for it is one more product of bytes: of magnitudes, which are rounded down to seven bits. Their mean in each line
-// becomes 8, larger ones than 127 are cut off, so sums are too small, never too large. Of every few units along k one takes
-// part. Nothing but the least ratio of all elements is written.
+// A lower bound for it is one more product of bytes: of magnitudes, scaled so that their mean in each line is 8, cut off at 127,
+// and rounded down to integers. So sums are too small, never too large. One of every few units along k takes part. Nothing but the
+// least ratio of all elements is written.
 //
 // It uses so few registers and so little shared memory that it runs beside a kernel of products on the same multiprocessor.
 #include "byte_tiles.cuh"
@@ -17,7 +17,7 @@ template <typename T>
 struct Magnitudes {
     Matrix<const double> cuts;  // one for each line
     Matrix<unsigned char> packed;
-    Size every, there;  // units along k: of so many one takes part; all
+    Size every, there;  // units along k: one of so many takes part; how many there are
 
     __device__ __forceinline__ Size place(Size unit) const { return min(sampled(unit, every), there - 1); }
     __device__ __forceinline__ Size line(Size column) const { return column; }
@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(PACKING_THREADS)
 #if __CUDA_ARCH__ >= 750
 using GuardTiles = ByteTiles<unsigned char, 64, 64, 32, 32, 2>;
 
-// `least`: the bits of a float, the least ratio so far. `row_steps`, `column_steps`: what one unit of a magnitude is, in norms.
-// `a`, `b`: packed magnitudes of these lines, of `a.columns` bytes each along k.
+// `least`: the bits of a float, the least ratio so far. `row_steps`, `column_steps`: what a magnitude of 1 stands for, as a part of
+// its line's norm. `a`, `b`: packed magnitudes of these lines, of `a.columns` bytes each along k.
 __global__ void __launch_bounds__(GuardTiles::THREADS, 4)
     least_ratio(Matrix<const unsigned char> a, Matrix<const unsigned char> b, Matrix<const float> row_steps,
                 Matrix<const float> column_steps, Matrix<int> least)

@@ -4,10 +4,10 @@
 #pragma once
 #include "stages.cuh"
 
-// A warp has PARTS×2·PARTS accumulator fragments, and STEPS steps are a tile. `fetch(step, part)` loads fragments `part` of A and of B
-// from where `a_from` and `b_from` point; `mma(step, i, j)` multiplies. BETWEEN: copies are spread out between multiplications;
-// narrow ones are all issued at the beginning of a tile: to spread so many of them takes too many registers, and those of less
-// than four bytes are not asynchronous.
+// A warp has PARTS×2·PARTS accumulator fragments, and STEPS steps are a tile. `fetch(step, part)` loads fragments `part` of A and
+// of B from where `a_from` and `b_from` point; `mma(step, i, j)` multiplies. BETWEEN: copies are spread out between
+// multiplications; narrow ones are all issued at the beginning of a tile: to spread so many of them takes too many registers, and
+// those of less than four bytes are not asynchronous.
 template <typename Pipeline, int STAGES, int STEPS, int PARTS, bool BETWEEN, typename T, typename Fetch, typename Mma>
 __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const T* (&a_from)[STEPS], const T* (&b_from)[PARTS],
                                                Fetch fetch, Mma mma)

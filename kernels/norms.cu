@@ -2,11 +2,11 @@
 // What must be known of each line (a row of A, a column of B) before it is scaled and rounded to integers: its Euclidean norm
 // and largest magnitude, from which its power of two follows, and whether all of its elements are integers.
 //
-// It also tells whether a matrix is the one of a product before, whose remainders may still be there: by a fingerprint, a sum of the
-// elements' bits with a weight for each place, which another matrix has with a probability of about 2⁻⁶⁴.
+// A fingerprint tells whether a matrix is the one of the product before, whose remainders may still be there. It is a sum of the
+// elements' bits with a weight for each place, and is the same for another matrix with a probability of about 2⁻⁶⁴.
 //
 // Every sum is added up in an order that depends on the matrix alone, without atomic additions: so each line gets the same power
-// of two wherever it is computed. Memory bandwidth limits it: each element is read once.
+// of two wherever it is computed. Memory bandwidth is the limit: each element is read once.
 #include "hardware.cuh"
 #include "matrix.cuh"
 

@@ -6,8 +6,8 @@
 // Each wᵢ is the sum of two doubles. Sums of the high parts are exact, and so is what is left when a multiple of P is taken off;
 // those of the low parts are rounded, by about 2⁻⁷¹·P. With N of 8 at most both are exact.
 //
-// Where float64 is slow, `reconstruct_by_integers` adds up in words of 32 bits instead, exactly, and rounds once. Its C has the same
-// bits with N of 8 at most; with more a few elements differ, by what the low parts lose.
+// Where float64 is slow, `reconstruct_by_integers` adds up in words of 32 bits instead, exactly, and rounds once. Its C has the
+// same bits with N of 8 at most; with more a few elements differ, by what the low parts lose.
 //
 // Memory bandwidth limits both: N bytes are read and one element is written.
 #include "moduli.cuh"
@@ -184,8 +184,8 @@ __device__ __forceinline__ void store_four(float* to, const double (&x)[4])
     __stcs(reinterpret_cast<float4*>(to), make_float4(narrow(x[0]), narrow(x[1]), narrow(x[2]), narrow(x[3])));
 }
 
-// `remainders`: one matrix below the other, each of as many rows as C; the row stride is a multiple of 4. A block takes 1024 columns of
-// a row, a thread four of them. `row_scales`, `column_scales`: the inverse powers of two.
+// `remainders`: one matrix below the other, each of as many rows as C; the row stride is a multiple of 4. A block takes 1024
+// columns of a row, a thread four of them. `row_scales`, `column_scales`: the inverse powers of two.
 template <typename Sum, typename T, int N>
 __device__ __forceinline__ void put_together(const Matrix<const unsigned char>& remainders, const double* row_scales,
                                              const double* column_scales, const Matrix<T>& c)

@@ -4,7 +4,7 @@
 //
 // One modulus alone, 256, leaves the lowest byte of each integer: integers from -128 to 127 as signed bytes.
 //
-// Memory bandwidth limits it: 8 + N bytes an element in float64, 4 + N in float32.
+// Memory bandwidth is the limit: 8 + N bytes for each element of float64, 4 + N for one of float32.
 #include "packed.cuh"
 
 // Four integers modulo all of N moduli: four bytes into each plane.
@@ -20,7 +20,7 @@ __device__ __forceinline__ void store_remainders(const Digits (&x)[4], unsigned 
 template <typename T, int N>
 struct Remainders {
     Matrix<const double> scales;    // one for each line
-    Matrix<unsigned char> packed;  // a row for each plane, from the matrix' first line on
+    Matrix<unsigned char> packed;  // a row for each plane, from the matrix's first line on
 
     __device__ __forceinline__ Size place(Size unit) const { return unit; }
     __device__ __forceinline__ Size line(Size column) const { return N > 1 ? interleaved(column) : column; }

@@ -2,8 +2,9 @@
 // Bytes on the matrix units: an mma instruction of a warp multiplies a 16×32 by a 32×8 fragment of signed bytes, and adds the
 // products in 32 bits, exactly while A has no more than 131071 columns. C is int32.
 //
-// The difficulty is B. A lane needs four bytes below each other, and ldmatrix transposes only elements of 16 bits: of two neighbours
-// in a row. So two of them, of rows 4t and 4t+2, and 4t+1 and 4t+3, are put together anew in registers (prmt), for two columns.
+// The difficulty is B. A lane needs four bytes below each other, and ldmatrix transposes only elements of 16 bits: of two
+// neighbours in a row. So two of them, of rows 4t and 4t+2, and 4t+1 and 4t+3, are put together anew in registers (prmt), for two
+// columns.
 //
 // Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS, of elements of one byte.
 // Limit: issuing the matrix instructions, and shared memory, as of operands of 16 bits.
@@ -11,7 +12,8 @@
 #include "matrix.cuh"
 #include "mma_loop.cuh"
 
-// Rows 0, 2, 4, … 14 and 1, 3, 5, … 15 of B's tile are read at once, each from other banks; of A's rows eight that follow each other.
+// Rows 0, 2, 4, … 14 and 1, 3, 5, … 15 of B's tile are read at once, each from other banks; of A's rows eight that follow each
+// other.
 template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH>
 __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
     tensor_int8(Matrix<const T> a, Matrix<const T> b, Matrix<int> c)

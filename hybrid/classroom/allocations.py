@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a program calls its device arrays: the variable that it gives to cudaMalloc."""
+"""The names of a program's device arrays: the variables that it gives to cudaMalloc."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ _USUAL = 4  # bytes of an element
 
 
 class Arrays(Protocol):
-    """Device arrays, by the number that the runtime gave each."""
+    """What device arrays are called in messages. Each has a number, which the runtime gave it."""
 
-    def name(self, number: int) -> str: ...
+    def name(self, number: int) -> str:
+        """The name of an array."""
 
     def element(self, number: int, offset: int, item: int) -> str:
-        """The element at so many bytes from the first. `item`: the bytes of one; 0 where that is to be told by its cudaMalloc."""
-        ...
+        """The name of the element that is so many bytes after the first. `item`: bytes of an element; 0: the array's cudaMalloc
+        tells."""
 
     def size(self, number: int, item: int) -> str:
-        """A sentence."""
-        ...
+        """A clause that says how many elements the array has."""
 
     def by_line(self, numbers: Iterable[int]) -> dict[int, list[str]]:
-        """Names of these, by the line that allocates them."""
-        ...
+        """The names of these arrays, by the line that allocates them."""
 
 
 class Allocations:
-    """By the number that the runtime gave each."""
+    """The Arrays that a program's text allocates."""
 
     def __init__(self, events: Iterable[dict[str, Any]], sources: Mapping[str, Sequence[str]]) -> None:
         self._of = {each["number"]: each for each in events if each["event"] == "allocation"}
-        calls: dict[tuple[str, int], list[tuple[str, int]]] = {}  # by line: names, and bytes of an element
+        calls: dict[tuple[str, int], list[tuple[str, int]]] = {}  # by file and line: the arrays' names, and bytes of an element
         for file, lines in sources.items():
             plain = blanked("\n".join(lines))
             for call in _CALL.finditer(plain):
@@ -55,7 +54,7 @@ class Allocations:
         so_far: dict[tuple[str, int], int] = {}
         for number, event in self._of.items():
             place = event["file"], event["line"]
-            if of_line := calls.get(place):  # several of a line take turns
+            if of_line := calls.get(place):  # several calls in a line are taken in turn
                 self._called[number] = of_line[so_far.get(place, 0) % len(of_line)]
                 so_far[place] = so_far.get(place, 0) + 1
 
@@ -69,7 +68,6 @@ class Allocations:
         return f"the array of line {self._of[number]['line']}" if number in self._of else "an array"
 
     def element(self, number: int, offset: int, item: int) -> str:
-        """The element at so many bytes from the first. `item`: the bytes of one; 0 where that is to be told by its cudaMalloc."""
         return f"{self.name(number)}[{offset // (item or self._call(number)[1])}]"
 
     def size(self, number: int, item: int) -> str:
@@ -79,7 +77,6 @@ class Allocations:
         return f"it has {counted(event['bytes'] // item, 'element')} (allocated in line {event['line']})"
 
     def by_line(self, numbers: Iterable[int]) -> dict[int, list[str]]:
-        """Names of these, by the line that allocates them."""
         found: dict[int, list[str]] = {}
         for number in numbers:
             if number in self._of:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whole numbers as C writes them: (m + 15) / 16, with names."""
+"""Evaluates arithmetic of whole numbers and names, as C writes it: (m + 15) / 16."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIZE_OF, _BYTES = re.compile(r"sizeof\s*\(\s*(float|double|int)\s*\)"), {"float
 
 
 def evaluated(text: str, names: Mapping[str, int]) -> int:
-    """UsageError for anything that is no sum, difference, product, quotient or remainder of numbers and these names."""
+    """The value. UsageError for anything but sums, differences, products, quotients and remainders of numbers and these names."""
 
     def value(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and type(node.value) is int:
@@ -43,7 +43,7 @@ def evaluated(text: str, names: Mapping[str, int]) -> int:
 
 
 def evaluated_or_0(text: str, names: Mapping[str, int]) -> int:
-    """0 where it cannot be told."""
+    """The value, or 0 where `evaluated` raises UsageError."""
     try:
         return evaluated(text, names)
     except UsageError:

@@ -9,11 +9,11 @@ from itertools import pairwise
 from hybrid.classroom.steps import Picture, Step
 from hybrid.core.text import counted
 
-_MOST_THREADS, _MOST_WALK = 4, 8  # columns; elements
+_MOST_THREADS, _MOST_WALK = 4, 8  # threads that have a column; elements of a walk that are shown
 
 
 def told(picture: Picture, block: tuple[int, int] = (0, 0)) -> Iterator[str]:
-    """The lines: what is launched, one block's steps, and the way of its first thread through A and B."""
+    """The lines: what is launched, the steps of this block, and the walks of its first thread through A and B."""
     a, b, c = picture.arrays[:3]
     shapes = [f"{each.name} ({each.rows}×{each.columns})" for each in (c, a, b)]
     grid, threads = ("×".join(map(str, each)) for each in (picture.grid, picture.block))
@@ -40,7 +40,7 @@ def told(picture: Picture, block: tuple[int, int] = (0, 0)) -> Iterator[str]:
 
 
 def _did(picture: Picture, step: Step, thread: int) -> str:
-    """M[0][1] → Ms[0][1]; of stores alone → Ms[0][1]"""
+    """What a thread does in a step: M[0][1] → Ms[0][1] for a load and a store, → Ms[0][1] for a store alone."""
     own = [touch for touch in step.touches if touch.thread == thread]
     loads, stores = (
         [f"{picture.arrays[each.array].name}[{each.row}][{each.column}]" for each in own if each.writes == writes]
@@ -50,6 +50,7 @@ def _did(picture: Picture, step: Step, thread: int) -> str:
 
 
 def _walk(picture: Picture, array: int, block: tuple[int, int]) -> str:
+    """The elements of a matrix that the block's first thread loads, in a line."""
     walk, name = picture.walk(array, block), picture.arrays[array].name
     steps = {after - before for before, after in pairwise(walk)}
     shown = ", ".join(map(str, walk[:_MOST_WALK])) + (", …" if len(walk) > _MOST_WALK else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A map of C in characters: which elements are right."""
+"""A map of C in characters, which shows which elements are right."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LEGEND = {"!": "written by several threads", "?": "never written", "x": "wrong"
 def drawn(
     name: str, shape: tuple[int, int], wrong: Collection[int], never: Collection[int], uncertain: Collection[int]
 ) -> list[str]:
-    """Of elements of the matrix that is called so, numbered row by row. A character shows the worst of those it stands for. A
-    column is drawn as a line."""
+    """The map's lines for the matrix of this name, first a legend. Elements are numbered row by row. A character shows the worst
+    of the elements that it stands for. A matrix of one column is drawn as a line."""
     shape = shape[::-1] if shape[1] == 1 else shape
     codes = kinds(shape, wrong, never, uncertain)
     height, width = (-(-size // most) for size, most in zip(shape, _MOST, strict=True))
@@ -28,7 +28,7 @@ def drawn(
 
 
 def kinds(shape: tuple[int, int], wrong: Collection[int], never: Collection[int], uncertain: Collection[int]) -> np.ndarray:
-    """For each element 0 where it is right, 1 wrong, 2 never written, 3 written by several threads."""
+    """For each element a number: 0 for a right one, 1 wrong, 2 never written, 3 written by several threads."""
     codes = np.zeros(shape, int)
     for code, elements in enumerate((wrong, never, uncertain), 1):
         codes.flat[list(elements)] = code
@@ -36,12 +36,12 @@ def kinds(shape: tuple[int, int], wrong: Collection[int], never: Collection[int]
 
 
 def map_lines(codes: np.ndarray, height: int, width: int, characters: str) -> list[str]:
-    """A character for each `height`×`width` codes, the one of the largest."""
+    """Lines with a character for each `height`×`width` codes: that of the largest code."""
     return ["".join(characters[cell] for cell in line).rstrip() for line in reduced(codes, height, width)]
 
 
 def reduced(codes: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The largest of each `height`×`width` codes."""
+    """The largest code of each `height`×`width` codes."""
     rows, columns = codes.shape
     padded = np.pad(codes, ((0, -rows % height), (0, -columns % width)))
     return padded.reshape(-(-rows // height), height, -(-columns // width), width).max(axis=(1, 3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The text of a C or CUDA file: what of it is code, its constants, and its arrays in shared memory."""
+"""Reads and changes the text of a C or CUDA file: comments, constants, structs, arrays in shared memory."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ _OF_DEVICE = re.compile(r"\b__(?:global|device)__\b")
 
 
 def blanked(text: str) -> str:
-    """Comments, and what stands in quotes, replaced by spaces: every position stays where it is."""
+    """The text with spaces in place of comments and of what is in quotes. Every position keeps its place."""
     return _COMMENT_OR_TEXT.sub(lambda found: found[0] if found["number"] else spaces(found[0]), text)
 
 
 def spaces(text: str) -> str:
+    """As many spaces as the text has characters, with its line ends."""
     return re.sub(r"[^\n]", " ", text)
 
 
@@ -57,7 +58,7 @@ def end_of_block(plain: str, opening: int) -> int:
 
 
 def origin(text: str, place: int, name: str) -> tuple[str, int]:
-    """The file and the line of a position, by the last #line before it; `name`: of the file at the beginning."""
+    """The file and the line of a position, by the last #line before it. `name`: of the file in which the text begins."""
     before, line = 0, 1
     for found in _LINE.finditer(text, 0, place):
         before, line, name = found.end() + 1, int(found[1]), found[2]
@@ -65,10 +66,10 @@ def origin(text: str, place: int, name: str) -> tuple[str, int]:
 
 
 def constants_in(plain: str) -> dict[str, int]:
-    """Macros and constants that are whole numbers, also of other ones: #define BLOCK (2 * TILE)."""
+    """Macros and constants that are whole numbers, also those made of others, as #define BLOCK (2 * TILE)."""
     found: dict[str, int] = {}
     texts = {each["macro"] or each["name"]: each["text"] or each["value"] for each in _CONSTANT.finditer(plain)}
-    for _ in texts:  # one more is known each time
+    for _ in texts:  # each time at least one more becomes known, or none will
         before = len(found)
         for name, text in texts.items():
             if name not in found:
@@ -82,7 +83,7 @@ def constants_in(plain: str) -> dict[str, int]:
 
 
 def aliases_in(plain: str) -> dict[str, str]:
-    """Other names of float and double."""
+    """Other names that the text gives to float and double."""
     found = {}
     for typedef, of_typedef, of_using, using, of_define, define in _ALIAS.findall(plain):
         found[of_typedef or of_using or of_define] = typedef or using or define
@@ -90,7 +91,7 @@ def aliases_in(plain: str) -> dict[str, str]:
 
 
 def structs_in(plain: str) -> dict[str, dict[str, str]]:
-    """By the structs' names the types of their fields, without member functions."""
+    """By the names of structs, the types of their fields; member functions are left out."""
     structs, aliases = {}, aliases_in(plain)
     for found in _STRUCT.finditer(plain):
         end = end_of_block(plain, found.end() - 1)
@@ -105,7 +106,7 @@ def structs_in(plain: str) -> dict[str, dict[str, str]]:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """int width, height; float* elements; as {"width": "int", "height": "int", "elements": "float*"}"""
+    """The types of fields: {"width": "int", "height": "int", "elements": "float*"} for int width, height; float* elements;"""
     fields = {}
     for declaration in (each.strip() for each in text.split(";")):
         first = None if "(" in declaration else _FIELD.match(declaration)
@@ -116,7 +117,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
-    """Of each __shared__ array the texts of its extents."""
+    """The texts of the extents of each __shared__ array, by its name."""
     found = {}
     for declaration in _SHARED.findall(plain):
         for name, extents in _ARRAY.findall(declaration):
@@ -127,7 +128,7 @@ def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
 
 
 def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Of each __shared__ array its extents, where they are numbers."""
+    """The extents of each __shared__ array, by its name; arrays whose extents are not known are left out."""
     found = {}
     for name, texts in shared_arrays(plain).items():
         try:
@@ -138,7 +139,7 @@ def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int,
 
 
 def element_text(name: str, number: int, extents: tuple[int, ...]) -> str:
-    """Ms[2][3], of elements that are numbered row by row."""
+    """The name of an array's element, as Ms[2][3]. Elements are numbered row by row."""
     indices = []
     for extent in reversed(extents[1:]):
         indices.append(number % extent)
@@ -152,10 +153,11 @@ def dynamic_arrays(plain: str) -> list[str]:
 
 
 def with_dynamic_shared(text: str) -> str:
-    """With extern __shared__ T name[]; as a pointer to that memory. Of the file's own each function that uses it has one."""
+    """The text in which each extern __shared__ T name[]; is a pointer to that memory. If it is declared outside of functions,
+    each function that uses it gets its own pointer."""
     plain = blanked(text)
     functions = _device_functions(plain)
-    inserted: list[tuple[int, int, str]] = []  # from here to there stands this instead
+    inserted: list[tuple[int, int, str]] = []  # begin, end, and what stands there instead
     for declared in _DYNAMIC_SHARED.finditer(plain):
         kind, name = declared[1], declared[2]
         pointer = f"{kind}* {name} = static_cast<{kind}*>(cuda_on_cpu::dynamic_shared_memory());"
@@ -175,7 +177,8 @@ def with_dynamic_shared(text: str) -> str:
 
 
 def with_device_variables(text: str) -> str:
-    """__device__ before a variable, unlike before a function, puts it where kernels may use it; constants can be anywhere."""
+    """The text in which variables with __device__ are placed where kernels may use them. Functions keep their __device__, and
+    constants need none."""
     plain, parts, place = blanked(text), [], 0
     found = [*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)]
     for each in sorted(found, key=lambda one: one.start()):
@@ -187,7 +190,7 @@ def with_device_variables(text: str) -> str:
 
 
 def _device_functions(plain: str) -> list[tuple[str, int, int]]:
-    """Of each kernel and device function the text before its brace, and where its body begins and ends."""
+    """For each kernel and device function: the text before its brace, and where its body begins and ends."""
     found, place = [], 0
     while (opening := plain.find("{", place)) >= 0:
         head = plain[max(plain.rfind(mark, 0, opening) for mark in ";}{") + 1 : opening]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A student's kernel on one shape, and on all that it was tried on: what was found."""
+"""What was found of a student's kernel, on one shape and on all."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ class Case:
     sizes: Sizes
     grid: Extents
     block: Extents
-    outcomes: dict[str, Outcome]  # by order; fewer after one that was stopped
-    sites: tuple[Site, ...] = ()  # how its lines use memory, of a right one
-    branches: tuple[Branch, ...] = ()  # and where lanes of its warps part
+    outcomes: dict[str, Outcome]  # by the order of the threads; after one that was stopped there are no more
+    sites: tuple[Site, ...] = ()  # for a right kernel, how its lines use memory
+    branches: tuple[Branch, ...] = ()  # for a right kernel, where the lanes of warps diverge
     shared: int = 0  # bytes of dynamic shared memory
-    faults: tuple[str, ...] = ()  # that have nothing to do with values: races, stray accesses, a barrier, an endless loop
+    faults: tuple[str, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
     notes: tuple[str, ...] = ()
-    printed: tuple[str, ...] = ()  # lines, in one order of the threads
+    printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
 
     @property
     def wrong(self) -> set[int]:
+        """The wrong elements of C, numbered row by row."""
         return {each for outcome in self.outcomes.values() for each in outcome.wrong}
 
     @property
     def never(self) -> set[int]:
+        """Elements that no thread writes."""
         return {each for outcome in self.outcomes.values() for each in outcome.never}
 
     @property
@@ -45,10 +47,12 @@ class Case:
 
     @property
     def depends_on_order(self) -> bool:
+        """Whether C is not the same in every order of the threads."""
         return len({outcome.digest for outcome in self.outcomes.values()}) > 1
 
     @property
     def outside(self) -> tuple[tuple[str, int], ...]:
+        """Elements that were written where nothing may be: the matrix, and the number counted from its first element."""
         return next((outcome.outside for outcome in self.outcomes.values() if outcome.outside), ())
 
     @property
@@ -58,11 +62,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Examination:
+    """The kernel on all shapes."""
+
     kernel: StudentKernel
     meaning: Meaning
     launch: Launch
     cases: tuple[Case, ...]
-    static_shared: int | None  # bytes of a block's __shared__ variables
+    static_shared: int | None  # bytes of a block's __shared__ variables; None where they are not known
 
     @property
     def is_right(self) -> bool:

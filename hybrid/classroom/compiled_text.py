@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What of a student's .cu file is compiled, for the CPU or by NVRTC: the kernels and what they need, each line in its place."""
+"""The part of a student's .cu file that is compiled, for the CPU or by NVRTC: kernels and what they need. Lines keep their
+places."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _OF_HOST = re.compile(
     r"|^(?!.*\b__(?:device|global)__)[ \t]*\w[\w:<>,&* \t]*\([^{};()=\n]*\);[ \t]*$",
     re.MULTILINE,
 )
-_FOR_NVRTC = {  # in place of headers of C
+_FOR_NVRTC = {  # what stands in place of headers of C
     r"c?stdint(?:\.h)?": (
         "typedef int int32_t; typedef unsigned uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
     ),
@@ -28,8 +29,10 @@ _FOR_NVRTC = {  # in place of headers of C
 
 
 def joined(texts: Mapping[Path, str]) -> str:
-    """The first file's text with its headers, whose texts are the others, where they are included first. Headers lie beside it:
-    what lies elsewhere may be somebody else's.
+    """The first file's text, in which each of its own headers stands where it is first included.
+
+    `texts`: those of the file and of its headers. Only headers in the file's folder are included, since others may be somebody
+    else's.
     """
     main = next(iter(texts))
     allowed = {path.resolve() for path in own_headers(main.resolve().parent)} & texts.keys()
@@ -56,12 +59,14 @@ def joined(texts: Mapping[Path, str]) -> str:
 
 
 def for_cpu(text: str) -> str:
-    """Headers of CUDA and C are there already. `text`: with own headers in it."""
+    """The text for the emulated GPU, without includes of CUDA's and C's headers, which are there already. `text`: what `joined`
+    returns."""
     return INCLUDE.sub(_not_own, with_dynamic_shared(with_device_variables(_without_host(text))))
 
 
 def for_gpu(text: str, name: str) -> str:
-    """CUDA's own headers stay. NVRTC has none of C, but what they declare for kernels. `name`: of the file."""
+    """The text for NVRTC. Includes of CUDA's headers stay; C's headers, which NVRTC does not have, are replaced by what they
+    declare for kernels. `name`: of the file."""
 
     def included(found: re.Match[str]) -> str:
         return found[0] if found[2][1:-1] in _OF_DEVICE else _not_own(found)
@@ -76,7 +81,7 @@ def for_gpu(text: str, name: str) -> str:
 
 
 def _without_host(text: str) -> str:
-    """Without host functions, whose launches <<<…>>> no C++ compiler takes. Every line stays where it is."""
+    """The text without host functions, whose launches <<<…>>> no C++ compiler takes. Every line keeps its place."""
     plain, kept, place = _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text)), list(text), 0
     while (opening := plain.find("{", place)) >= 0:
         end = end_of_block(plain, opening)
@@ -94,5 +99,5 @@ def _without_host(text: str) -> str:
 
 
 def _not_own(found: re.Match[str]) -> str:
-    """An inclusion that `joined` has left."""
+    """What an include becomes that is still there after `joined`: a header of the student's, which may not be read, stays."""
     return found[0] if (found[3] or "").startswith("/") else ""

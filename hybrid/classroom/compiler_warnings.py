@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the C++ compiler warned of in a whole program, as places of its text."""
+"""Finds in the C++ compiler's warnings about a whole program what they are about, and where."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NO_VALUE = re.compile(
 
 
 def dropped_results(warnings: str) -> set[tuple[str, int]]:
-    """File and line of calls whose result nobody looks at."""
+    """File and line of each call whose result is ignored."""
     return {(file, int(line)) for file, line in _DROPPED.findall(warnings)}
 
 
 def used_without_value(warnings: str) -> list[tuple[str, int, str]]:
-    """File, line and name of variables, each once."""
+    """File, line and name of each variable that is used before it has a value."""
     found = _NO_VALUE.findall(re.sub("[‘’]", "'", warnings))
     return [(file, int(line), name) for file, line, name in dict.fromkeys(found)]

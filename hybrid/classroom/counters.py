@@ -12,21 +12,22 @@ from hybrid.core.problem import Problem
 from hybrid.core.text import counted
 from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
 
-_SHARING = 4  # lanes that want the same element: from here on it is a broadcast
+_SHARING = 4  # a load is a broadcast if at least so many lanes, on average, want the same element
 
 Names = tuple[str, str, str]  # of A, B and C in the kernel
 
 
 @dataclass(frozen=True)
 class Counter:
-    """Of a line of the kernel. `dear`: it costs more than it had to."""
+    """What a line of the kernel does."""
 
     line: int
     text: str
-    dear: bool
+    dear: bool  # it costs more than it has to
 
 
 def traffic(case: Case, names: Names) -> str:
+    """Loads and stores of global memory, in a line."""
     n, l, m = case.sizes
     outcome = next(iter(case.outcomes.values()))
     a, b = (loads / (n * l * m) for loads in outcome.loads)
@@ -36,13 +37,13 @@ def traffic(case: Case, names: Names) -> str:
 
 
 def intensity(case: Case, dtype: str) -> float | None:
-    """Operations for each byte of global memory that is moved, in whole sectors."""
+    """Operations for each byte of global memory that is moved, in whole sectors; None where no memory was looked at."""
     moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
     return Problem(*case.sizes, dtype).operations / moved if moved else None
 
 
 def divergence(case: Case) -> Iterator[Counter]:
-    """Lines at whose branches the lanes of a warp go different ways."""
+    """The lines at whose branches lanes of a warp go different ways."""
     for branch in case.branches:
         if branch.divergent:
             executions = counted(branch.executions, "execution")

@@ -24,6 +24,7 @@ from hybrid.classroom.wrapper import field_of
 from hybrid.core.problem import Problem
 from hybrid.emulation.child import run_child
 from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.kernels.catalogue import dotted
 
 _CHILD, _START = "hybrid.classroom.gpu_trial", 60  # seconds that CuPy and NVRTC may take besides the launches
 _SIZE, _RAGGED = 1024, (1029, 1027, 1033)
@@ -40,7 +41,7 @@ _C_TYPES = {  # of numbers, as NumPy has them
 
 @dataclass(frozen=True)
 class CudaRun:
-    """Of each shape its launch and what came of it."""
+    """For each shape its launch and what came of it."""
 
     cases: tuple[tuple[Task, GpuOutcome], ...]
 
@@ -50,19 +51,20 @@ class CudaRun:
 
 
 def usual_gpu_shapes(trials: Trials) -> list[Sizes]:
-    """Large enough to be timed; small ones of a kernel of one block."""
+    """Shapes that are large enough to be timed; a small one for a kernel of one block."""
     if "blockIdx" not in trials.kernel.body:
         return [trials.meaning.on((8, 8, 8))]
     return [trials.meaning.on((_SIZE,) * 3), trials.meaning.on(_RAGGED)]
 
 
 def ran(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
-    """Each shape in a process of its own. DeviceUnavailable where there is no GPU, or the kernel does not compile."""
+    """Run the kernel on each shape, in a process of its own. DeviceUnavailable where there is no GPU, or the kernel does not
+    compile."""
     return CudaRun(tuple((task, _outcome(trials, task)) for task in map(trials.task, shapes)))
 
 
 def _outcome(trials: Trials, task: Task) -> GpuOutcome:
-    mark = secrets.token_hex(16)  # without which a line is the kernel's
+    mark = secrets.token_hex(16)  # lines without it are the kernel's
     given = GpuTask(trials.file.for_gpu, trials.instance, tuple(_arguments(trials, task)), replace(task, mark=mark))
     ended = run_child(_CHILD, [asdict(given)], "", _START + (LAUNCHES + 1) * trials.seconds)
     if ended.status is None:
@@ -108,7 +110,7 @@ def _fields(file: StudentFile, parameter: Parameter, of: str, meaning: Meaning, 
 
 
 def told(trials: Trials, run: CudaRun) -> Iterator[str]:
-    """The lines about it."""
+    """The lines that say what came of it."""
     kernel, meaning, launch = trials.kernel, trials.meaning, trials.launch
     a, b, c = meaning.names(kernel)
     yield f"{trials.file.path.name}, line {kernel.line}: {kernel}"
@@ -119,7 +121,7 @@ def told(trials: Trials, run: CudaRun) -> Iterator[str]:
     for task, outcome in run.cases:
         (n, l, m), (grid, block) = task.sizes, ("×".join(map(str, each)) for each in (task.grid, task.block))
         if outcome.gpu and not about:
-            about = f"on {outcome.gpu}, compute capability {outcome.capability // 10}.{outcome.capability % 10}"
+            about = f"on {outcome.gpu}, compute capability {dotted(outcome.capability)}"
             yield about
         is_right = "WRONG" if outcome.failure or outcome.wrong else "right"
         yield f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}), {grid} blocks of {block} threads: {is_right}"
@@ -129,6 +131,7 @@ def told(trials: Trials, run: CudaRun) -> Iterator[str]:
 
 
 def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
+    """The lines about one shape."""
     n, _, m = task.sizes
     if outcome.failure:
         yield f"* the launch failed: {outcome.failure}"
@@ -149,7 +152,7 @@ def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
 
 
 def as_record(trials: Trials, run: CudaRun) -> dict[str, Any]:
-    """For a JSON line."""
+    """The entries of a JSON line."""
     cases = [
         {**dict(zip("nlm", task.sizes, strict=True)), "grid": task.grid, "block": task.block, **asdict(outcome)}
         for task, outcome in run.cases

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What GPUs have, by name: cores, multiprocessors, memory, compute capability, limits. CUDA's own tool is deviceQuery."""
+"""Tables of what GPU models have: cores, multiprocessors, memory, compute capability, limits; as CUDA's deviceQuery prints
+them."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from hybrid.classroom.gpu_models import CONSTANT_BYTES, KB, MODELS, WARP, GpuMod
 
 
 def of_name(device: str) -> GpuModel | None:
-    """The model that a driver's name for a GPU tells of, such as NVIDIA A100-SXM4-80GB; None where it is none of ours."""
+    """The model of a GPU that the driver calls so, such as NVIDIA A100-SXM4-80GB; None where we do not have it."""
     words = device.replace(" ", "").upper()
     return max((model for model in MODELS if model.name.upper() in words), key=lambda model: len(model.name), default=None)
 
 
 def table(here: Sequence[GpuModel] = ()) -> Iterator[str]:
-    """A line for each model, those of this machine marked."""
+    """The lines of a table of all models, with a mark at those of this machine, which are in `here`."""
     heads = (
         "GPU",
         "capability",
@@ -49,7 +50,7 @@ def _numbers(model: GpuModel) -> tuple[str, ...]:
 
 
 def detail(model: GpuModel) -> Iterator[str]:
-    """One model, a line for each of its properties."""
+    """The lines about one model, one for each property."""
     holds = model.multiprocessor
     rates = f"{model.float32:,} GF/s in float32, " + (f"{model.float64:,} in float64" if model.float64 else "none in float64")
     lines = {

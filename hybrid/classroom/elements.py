@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The elements of a trial's matrices: by a seed, as C is handed over, and which elements of it are wrong."""
+"""The elements of a trial's matrices: drawn by a seed, handed over as text, and compared with the right ones."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_EXACT = {"float32": 2**24, "float64": 2**53}  # up to here every integer is a number of the type
-_LARGEST = {"float32": 99, "float64": 1 << 20}  # in float64 sums are beyond float32
-_FRACTION = 8  # elements are multiples of 1/8: a sum in an int is wrong
+_EXACT = {"float32": 2**24, "float64": 2**53}  # every integer up to this is a number of the type
+_LARGEST = {"float32": 99, "float64": 1 << 20}  # in float64 so large that sums in float32 are wrong
+_FRACTION = 8  # elements are multiples of 1/8, so that sums in an int are wrong
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of a C with the right one. Elements are numbered row by row."""
+    """What comparing a C with the right one has found. Elements are numbered row by row."""
 
     wrong: tuple[int, ...]
-    first_wrong: tuple[float, float] | None  # what it is, and what is right
-    nan: int
-    digest: str  # of C
+    first_wrong: tuple[float, float] | None  # what the first wrong element is, and what is right
+    nan: int  # how many elements are NaN
+    digest: str  # a hash of C
 
 
 def operands(
     sizes: Sequence[int], dtype: str, seed: int, scales: Sequence[float] = (1, 0)
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A, B and C before the launch, and in float64 the right C after it; the same for the same seed.
+    """A, B and C before the launch, and the right C after it, in float64; the same for the same seed.
 
-    `scales`: alpha and beta in C = alpha·A·B + beta·C. C begins as NaN, unless it is added to. All sums are exact in this type,
-    in whatever order they are summed.
+    `scales`: alpha and beta in C = alpha·A·B + beta·C. C begins as NaN, unless beta is not 0. All sums are exact in this type, in
+    whatever order they are added up.
     """
     n, l, m = sizes
     random = np.random.default_rng([seed, n, l, m])
@@ -49,12 +49,12 @@ def operands(
 
 
 def encoded(c: np.ndarray) -> str:
-    """As text, for JSON."""
+    """C as text, for JSON."""
     return base64.b64encode(c.tobytes()).decode()
 
 
 def decoded(text: str, sizes: Sequence[int], dtype: str) -> np.ndarray:
-    """C that was encoded. ValueError where the text is not that of a matrix of this shape."""
+    """The C that was encoded. ValueError where the text is not that of a matrix of this shape."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError):
@@ -63,19 +63,22 @@ def decoded(text: str, sizes: Sequence[int], dtype: str) -> np.ndarray:
 
 
 def compared(c: np.ndarray, right: np.ndarray) -> Comparison:
+    """Compare C with the right one."""
     wrong, first = wrong_in(c, right)
     return Comparison(tuple(wrong.tolist()), first, int(np.isnan(c).sum()), hashlib.sha256(c.tobytes()).hexdigest())
 
 
 def wrong_in(c: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, tuple[float, float] | None]:
-    """The wrong elements' numbers, and of the first what it is and what is right."""
+    """The numbers of the wrong elements; and what the first one is, and what is right."""
     wrong = np.flatnonzero(c != right)
     return wrong, (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if len(wrong) else None
 
 
 def mistaken_for(c: np.ndarray, a: np.ndarray, b: np.ndarray, alpha: float) -> str:
-    """Which other product this wrong C is, element by element: the matrices, as A, B and C, of which row and column are
-    exchanged ("B", "ABC"), or "AA" and "BB" for these products; "" where it is none."""
+    """Which other product this wrong C is, element by element; "" if it is none that is known.
+
+    "B" or "ABC", say, are the matrices of which row and column are exchanged; "AA" and "BB" are these products.
+    """
     if np.isnan(c).any():
         return ""
     as_read = [(each, each.ravel().reshape(each.shape[::-1]).T) for each in (a.astype(np.float64), b.astype(np.float64))]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Is a student's kernel right? It runs with each access looked at, in several orders of its threads, and under sanitizers."""
+"""Finds out whether a student's kernel is right: it is run with each access checked, in several orders of its threads, and under
+sanitizers."""
 
 from __future__ import annotations
 
@@ -38,23 +39,23 @@ from hybrid.emulation.trace import Access
 from hybrid.errors import UsageError
 
 _CHECKS = ("loads", "address", "requests")
-_LEAST, _MOST = 8, 64  # of the tile that sizes are multiples of, and not
+_LEAST, _MOST = 8, 64  # bounds for the tile of which one shape consists, and another does not
 
 
 @dataclass(frozen=True)
 class Trials:
-    """How a kernel is run. `instance`: its name, with a template's arguments; `seconds`: that a run may take."""
+    """A kernel, and how it is run."""
 
     file: StudentFile
     kernel: StudentKernel
-    instance: str
+    instance: str  # the kernel's name, with a template's arguments
     meaning: Meaning
     launch: Launch
-    seconds: float
+    seconds: float  # that a run may take
     seed: int
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
-        """EmulationError if it does not compile."""
+        """What is found of the kernel on these shapes. EmulationError if it does not compile."""
         tasks, refused = self._tasks(shapes)
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             source = self._source(folder)
@@ -77,7 +78,8 @@ class Trials:
         return Examination(self.kernel, self.meaning, self.launch, cases, static)
 
     def _tasks(self, shapes: Sequence[Sizes]) -> tuple[list[Task], dict[int, Case]]:
-        """What is launched, and by number the shapes on which CUDA would refuse it. UsageError where it is refused on all."""
+        """The launches; and by their numbers, the shapes on which CUDA would refuse to launch the kernel. UsageError if it would
+        on all."""
         tasks, refused = [], {}
         for number, sizes in enumerate(shapes):
             try:
@@ -89,7 +91,8 @@ class Trials:
         return tasks, refused
 
     def traced(self, sizes: Sizes) -> tuple[Case, list[Access]]:
-        """A launch on this shape, and all of its accesses in their order. EmulationError if it does not compile or is stopped."""
+        """A launch on this shape, and all of its accesses to memory in their order. EmulationError if the kernel does not compile
+        or is stopped."""
         with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
             libraries = {"trace": self._built(self._source(folder), "trace")}
             task = self.task(sizes)
@@ -102,11 +105,13 @@ class Trials:
         return Case(sizes, task.grid, task.block, {}, shared=task.shared), accesses
 
     def _source(self, folder: str) -> Path:
+        """A file in the folder with the text that is compiled."""
         source = Path(folder, self.file.path.name)
         source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
         return source
 
     def _built(self, source: Path, checks: str) -> str:
+        """The library that is compiled for these checks."""
         return str(build(source, [ENTRY], checks=checks, poison_locals=True, reads=()))
 
     def task(self, sizes: Sizes) -> Task:
@@ -122,10 +127,12 @@ class Trials:
         )
 
     def _looked_at(self, folder: Path, tasks: Sequence[Task]) -> list[Looked]:
+        """What the CPU runtime finds in each launch, when a whole program makes it."""
         folder.mkdir()
         return list(kernel_program.looks(self.file, self.kernel, self.instance, self.meaning, tasks, folder))
 
     def _cases(self, libraries: dict[str, str], tasks: Sequence[Task], looked: Sequence[Looked]) -> tuple[Case, ...]:
+        """What is found of each launch. Each further run is made only where the runs before leave its question open."""
         cases = [
             Case(task.sizes, task.grid, task.block, {}, (), (), task.shared, look.findings, look.notes, look.printed)
             for task, look in zip(tasks, looked, strict=True)
@@ -152,7 +159,7 @@ class Trials:
         return tuple(cases)
 
     def _with_outcomes(self, case: Case, ended: Ended, found: Sequence[dict[str, Any]]) -> Case:
-        """With a fault where a launch was stopped or crashed and none is known."""
+        """The case with the outcomes of a run, and with a fault where a launch was stopped or crashed and no fault is known."""
         outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
         faults = case.faults or tuple(_stopped(outcomes, ended, self.seconds))
         if len(outcomes) < len(ORDERS) and not faults:
@@ -160,13 +167,13 @@ class Trials:
         return replace(case, outcomes=outcomes, faults=faults)
 
     def _launched(self, libraries: dict[str, str], tasks: Sequence[Task], checks: str, orders: Sequence[str]) -> list[Run]:
-        """Of each task, in all of these orders."""
+        """Runs of each task, in all of these orders of the threads."""
         named = [replace(task, shared_object=libraries[checks], checks=checks) for task in tasks]
         return launched([[replace(task, order=order) for order in orders] for task in named], checks, self.seconds)
 
 
 def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:
-    """A shape that consists of whole blocks and tiles, and one that does not. UsageError if the launch is none."""
+    """A shape that consists of whole blocks and tiles, and one that does not. UsageError if the launch cannot be made."""
     small = meaning.on((_LEAST, _LEAST, _LEAST))
     if "blockIdx" not in kernel.body:
         return [small, meaning.on((5, 5, 5) if meaning.square else (5, 7, 6))]
@@ -178,7 +185,7 @@ def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, consta
 
 
 def _tuples(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Lists of JSON as the tuples that they were."""
+    """The outcome with tuples again in place of JSON's lists."""
 
     def restored(value: Any) -> Any:
         return tuple(map(restored, value)) if isinstance(value, list) else value
@@ -187,6 +194,7 @@ def _tuples(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stopped(outcomes: dict[str, Outcome], ended: Ended, seconds: float) -> Iterator[str]:
+    """Why a launch was stopped, if one was."""
     for outcome in outcomes.values():
         if outcome.stopped:
             yield outcome.why
@@ -197,7 +205,7 @@ def _stopped(outcomes: dict[str, Outcome], ended: Ended, seconds: float) -> Iter
 
 
 def _cause(ended: Ended) -> str:
-    """Of a crash: the signal, or what was said last."""
+    """The cause of a crash: the signal, or the last line of standard error."""
     if ended.status == 0:
         return "the kernel ended the process"
     if ended.status is not None and ended.status < 0:
@@ -207,8 +215,12 @@ def _cause(ended: Ended) -> str:
 
 
 def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:
-    """The kernel of this name, or the only one, and the instance that is launched; numbers among a template's arguments are
-    constants of the file. UsageError where the file has what is not supported."""
+    """The kernel of this name, or the only one, and the instance that is launched, with the file. Numbers among a template's
+    arguments become constants of the file.
+
+    `wanted`: the kernel's name, with a template's arguments; "" for the only one. UsageError where there is no such kernel, or
+    where the file has what is not supported.
+    """
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
     if not names:
         raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void")

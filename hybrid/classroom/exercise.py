@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Exercises: a statement, a file to begin with, hints, and what a solution must do on shapes that are drawn."""
+"""The exercises: each has a statement, a file to begin with, hints, and demands on a solution, which is tried on random
+shapes."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from hybrid.errors import UsageError
 
 HERE = Path(__file__).resolve().parent
 
-Part = tuple[str, int, int]  # of a judgement: what it is, the points it got, and those there are
-_RIGHT_POINTS = 6  # shared by the shapes; each demand has _DEMAND_POINTS
-_DEMAND_POINTS = 4
+Part = tuple[str, int, int]  # of a judgement: what it is about, the points that were got, and those that there are
+_RIGHT_POINTS = 6  # for right results, divided among the shapes
+_DEMAND_POINTS = 4  # for each demand
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a right kernel must do besides, on the first shape."""
+    """What a right kernel must do besides being right. It is judged on the first shape."""
 
     text: str
     holds: Callable[[Case], bool]
@@ -29,13 +30,15 @@ class Demand:
 
 @dataclass(frozen=True)
 class Exercise:
+    """An exercise."""
+
     name: str
     title: str
     statement: str
     hints: tuple[str, ...]
     demands: tuple[Demand, ...] = ()
-    tile: Sizes = (16, 16, 16)  # of which the first shape has whole ones
-    tiny: bool = False  # it is also tried on less than a tile
+    tile: Sizes = (16, 16, 16)  # the first shape consists of whole ones
+    tiny: bool = False  # solutions are also tried on a shape smaller than a tile
     vector: bool = False  # m is 1
     of_ranks: bool = False  # a Python program of MPI, judged by rank_exercise, and not a kernel
 
@@ -48,13 +51,13 @@ class Exercise:
         return f"{self.name}{'.py' if self.of_ranks else '.cu'}"
 
     def shapes(self, seed: int) -> tuple[Sizes, ...]:
-        """On which a solution is tried."""
+        """The shapes on which a solution is tried."""
         if self.of_ranks:
             return shapes.of_ranks(seed)
         return shapes.of_kernel(self.tile, seed, tiny=self.tiny, vector=self.vector)
 
     def judged(self, cases: tuple[Case, ...]) -> list[Part]:
-        """Of each part what it is, the points it got, and those there are."""
+        """The parts of the judgement of a solution."""
         right = sum(case.is_right for case in cases)
         parts = [(f"right on {right} of {len(cases)} shapes", _RIGHT_POINTS * right // len(cases), _RIGHT_POINTS)]
         for demand in self.demands:
@@ -68,7 +71,7 @@ class Exercise:
 
 
 def named(name: str) -> Exercise:
-    """UsageError where there is none of this name."""
+    """The exercise of this name. UsageError where there is none."""
     for exercise in EXERCISES:
         if exercise.name == name:
             return exercise
@@ -84,7 +87,7 @@ def _loads_at_most(most: float) -> Demand:
 
 
 def _is_coalesced(case: Case) -> bool:
-    """Of each global request as many bytes are wanted as its sectors have, or all lanes want the same few."""
+    """Whether each global request wants all bytes of its sectors, or all lanes want the same few elements."""
     return bool(case.sites) and all(
         site.space == SHARED or site.bytes >= 32 * site.sectors or 4 * site.addresses <= site.lanes for site in case.sites
     )

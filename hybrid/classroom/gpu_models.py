@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""GPUs that lectures and clusters have: what a multiprocessor holds, by compute capability, and the card's highest rates."""
+"""GPU models that lectures and clusters have: what a multiprocessor holds, by compute capability, and the models' highest
+rates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import dotted
 
 KB = 1 << 10
 WARP = 32  # threads
@@ -14,18 +16,19 @@ CONSTANT_BYTES = 64 * KB  # on every GPU
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """The most that is resident on one, and in which units registers, warps and shared memory are given to blocks.
+    """The most that is resident on a multiprocessor, and the units in which registers, warps and shared memory are given to
+    blocks.
 
-    `reserved`: bytes of shared memory that the system takes for each block. The numbers are those of NVIDIA's programming guide.
+    The numbers are from NVIDIA's programming guide.
     """
 
     threads: int
     blocks: int
     registers: int
-    register_unit: int  # of a warp; of a block where `registers_by_block`
-    shared: int
+    register_unit: int  # registers are given to a warp in such units; to a block where `registers_by_block`
+    shared: int  # bytes
     shared_unit: int
-    reserved: int = 0
+    reserved: int = 0  # bytes of shared memory that the system takes for each block
     warp_unit: int = 4
     registers_by_block: bool = False
     most_registers: int = 255  # of a thread
@@ -56,16 +59,15 @@ _CORES = {10: 8, 11: 8, 12: 8, 13: 8, 20: 32, 35: 192, 60: 64, 70: 64, 75: 64, 8
 
 @dataclass(frozen=True)
 class GpuModel:
-    """`float32`, `float64`: multiplications and additions, in GF/s, by its makers' figures and without matrix units; 0 where it
-    has none. `bandwidth`: of global memory, in GB/s; `memory`: its size in GB, of which some models have several."""
+    """A model, with the figures that its makers publish."""
 
     name: str
-    capability: int  # times ten
+    capability: int  # compute capability, times ten
     multiprocessors: int
-    float32: int
-    float64: int
-    bandwidth: int
-    memory: float
+    float32: int  # GF/s of multiplications and additions, without matrix units
+    float64: int  # the same; 0 where it has no float64
+    bandwidth: int  # of global memory, GB/s
+    memory: float  # GB of global memory, of which some models have several sizes
 
     @property
     def multiprocessor(self) -> Multiprocessor:
@@ -73,7 +75,7 @@ class GpuModel:
 
     @property
     def cores_each(self) -> int:
-        """Of a multiprocessor: what computes an operation in float32 for a thread."""
+        """How many cores a multiprocessor has: units that compute a float32 operation of one thread."""
         return _CORES[self.capability]
 
     @property
@@ -82,9 +84,11 @@ class GpuModel:
 
     @property
     def version(self) -> str:
-        return f"{self.capability // 10}.{self.capability % 10}"
+        """The compute capability, as 9.0."""
+        return dotted(self.capability)
 
     def rate(self, dtype: str) -> int:
+        """GF/s in this type."""
         return self.float32 if dtype == "float32" else self.float64
 
     def __str__(self) -> str:
@@ -114,7 +118,7 @@ NAMES = tuple(model.name for model in MODELS)
 
 
 def named(name: str) -> GpuModel:
-    """UsageError with the names where there is none of this one; upper and lower case are the same."""
+    """The model of this name, in upper or lower case. UsageError, with all names, where there is none."""
     wanted = "".join(each for each in name.lower() if each.isalnum())
     for model in MODELS:
         if model.name.lower() == wanted:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Launches a student's kernel on a GPU: `python -m hybrid.classroom.gpu_trial` is a child process, whose CUDA context may break.
-It reads tasks from standard input and prints a line for each: the task's mark, and JSON.
+"""Launches a student's kernel on a GPU. `python -m hybrid.classroom.gpu_trial` is a child process, since a fault of the kernel
+may break its CUDA context. It reads tasks from standard input and prints a line for each: the task's mark, and JSON.
 
-The student's code runs on the GPU alone, so that C is compared here.
+The student's code runs on the GPU alone, so C can be compared here.
 """
 
 from __future__ import annotations
@@ -24,38 +24,37 @@ from hybrid.errors import DeviceUnavailable, one_line
 
 LAUNCHES = 20  # that are timed, after the first
 COMPILES = 60  # seconds that NVRTC may take, after which this process ends
-Argument = tuple[
-    str, Any
-]  # "matrix" and its number; a NumPy type and a value; "struct" and a list of fields, each a pair of these
+# "matrix" and its number, or a NumPy type and a value, or "struct" and a list of fields, each of which is such a pair.
+Argument = tuple[str, Any]
 
 
 @dataclass(frozen=True)
 class GpuTask:
-    """`text`: of the file, for NVRTC; `task`: on which elements, and how it is launched."""
+    """A launch of a kernel on the GPU."""
 
-    text: str
+    text: str  # of the file, for NVRTC
     instance: str
     arguments: tuple[Argument, ...]
-    task: Task
+    task: Task  # the elements, and how it is launched
 
 
 @dataclass(frozen=True)
 class GpuOutcome:
-    """`failure`: in CUDA's words; `first_wrong`: its number, what it is, and what is right."""
+    """What came of a launch."""
 
-    gpu: str = ""
+    gpu: str = ""  # its name
     capability: int = 0
-    failure: str = ""
-    wrong: int = 0
-    first_wrong: tuple[int, float, float] | None = None
-    milliseconds: tuple[float, ...] = ()
-    registers: int = 0
-    static_shared: int = 0
-    local: int = 0
+    failure: str = ""  # CUDA's message
+    wrong: int = 0  # how many elements of C are wrong
+    first_wrong: tuple[int, float, float] | None = None  # its number, what it is, and what is right
+    milliseconds: tuple[float, ...] = ()  # of each launch that was timed
+    registers: int = 0  # of a thread
+    static_shared: int = 0  # bytes of a block
+    local: int = 0  # bytes of a thread's local memory
 
 
 def carried_out(given: GpuTask) -> GpuOutcome:
-    """DeviceUnavailable where there is no GPU, or the kernel does not compile."""
+    """Launch the kernel on the first GPU. DeviceUnavailable where there is none, or the kernel does not compile."""
     gpu, task = usable_gpus()[0], given.task
     signal.setitimer(signal.ITIMER_REAL, COMPILES)
     kernel = OwnKernel(given.text, given.instance)
@@ -74,7 +73,7 @@ def carried_out(given: GpuTask) -> GpuOutcome:
 
 
 def value_of(argument: Argument, addresses: Sequence[int]) -> np.ndarray:
-    """As a kernel takes it by value. Fields of a struct are aligned as in C."""
+    """An argument as it is passed to a kernel by value. `addresses`: of the matrices. Fields of a struct are aligned as in C."""
     kind, value = argument
     if kind == "matrix":
         return np.array(addresses[value], "u8")

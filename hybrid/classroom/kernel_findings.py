@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the CPU runtime found in one launch of a student's kernel: which thread did what to which element, in which line."""
+"""What the CPU runtime found in one launch of a student's kernel, in sentences: which thread did what to which element, in which
+line."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _TOO_LONG = "had not ended after"
 
 @dataclass(frozen=True)
 class Looked:
-    """At one launch. `is_endless`: it was ended when its time was up."""
+    """What was found in one launch."""
 
     findings: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -27,6 +28,7 @@ class Looked:
 
     @property
     def is_endless(self) -> bool:
+        """Whether the launch was ended because its time was up."""
         return any(_TOO_LONG in finding for finding in self.findings)
 
 
@@ -39,7 +41,11 @@ def looked(
     matrices: Sequence[Matrix],
     printed: str,
 ) -> Looked:
-    """`program`: the executable, which still exists; `warnings`: the compiler's; `matrices`: A, B and C."""
+    """What was found, from what the program's process left.
+
+    `program`: the executable, which still exists. `warnings`: the compiler's. `sources`: the lines of each file; the kernel's is
+    the first. `matrices`: A, B and C. `printed`: what the kernel printed.
+    """
     telling = _OfKernel(ran, program, sources, seconds, matrices)
     own = next(iter(sources))
     without_value = [
@@ -52,7 +58,7 @@ def looked(
 
 
 class _OfKernel(Telling):
-    """The same sentences with the matrices' rows and columns, and without the launch."""
+    """The sentences about a whole program, but with rows and columns of the matrices, and without the launch."""
 
     _never = "which no thread has written"
 
@@ -65,7 +71,7 @@ class _OfKernel(Telling):
     def _by(self, event: dict[str, Any]) -> str:
         if "thread" not in event or "block" not in event:
             return ""
-        if event.get("kind") == "race" and event["other_thread"] >= 0:  # which are named already
+        if event.get("kind") == "race" and event["other_thread"] >= 0:  # the threads are named already
             return f", {index_text(event, 'block')}"
         return f" ({thread_text(event)})"
 
@@ -77,7 +83,7 @@ class _OfKernel(Telling):
 
 
 class _Matrices:
-    """In the order in which they were allocated, from 1 on."""
+    """The Arrays of a kernel: its matrices, which are numbered from 1 on in the order in which they are allocated."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         self._of = dict(enumerate(matrices, 1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A student's kernel launched by a whole program, in which each access to memory is looked at."""
+"""Launches a student's kernel by a generated program, in which each access to memory is checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hybrid.emulation import whole_program
 def looks(
     file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning, tasks: Sequence[Task], folder: Path
 ) -> Iterator[Looked]:
-    """Of each launch what was found; `folder` is all that the kernel may write to. EmulationError if it does not compile."""
+    """What was found in each launch. The kernel may write to `folder` only. EmulationError if it does not compile."""
     source = folder / file.path.name
     program, warnings = whole_program.built(source, as_program(file, kernel, instance, meaning), {})
     sources = {path.name: text.split("\n") for path, text in file.texts.items()}

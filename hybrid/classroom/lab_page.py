@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An examination as a page: what of it stands where."""
+"""An examination as a page or a picture: selects what is shown, and where."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST = 96  # squares of a map, each way
 
 
 def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = None, steps: Steps | str = "") -> str:
-    """The whole page. `steps`: of a small launch, or why they are not shown."""
+    """The page's text. `steps`: of a small launch, or why they are not shown."""
     kernel, meaning = examination.kernel, examination.meaning
     names, first = meaning.names(kernel), examination.cases[0]
     counters = [use_of_memory(site, names) for site in first.sites]
@@ -53,7 +53,8 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
 
 
 def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> None:
-    """The map of the first C that is wrong, else the roofline of this GPU. UsageError where neither is to be drawn."""
+    """Draw the map of the first C that is wrong or, where none is, the roofline of this GPU. UsageError where there is
+    neither."""
     names, dtype = examination.meaning.names(examination.kernel), examination.meaning.dtype
     for view in (_view(case, names, dtype) for case in examination.cases):
         if view.elements:
@@ -87,7 +88,7 @@ def _sentence(line: str) -> str:
 
 
 def _roofline(gpu: OnGpu, case: Case) -> Roofline | None:
-    """With the kernel's point, and that of one which moves each element once."""
+    """The GPU's roofline with two points: the kernel, and one that would move each element once."""
     peak = gpu.gpu.rate(gpu.dtype)
     if gpu.intensity is None or not peak:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How a student's kernel is launched: how many blocks of how many threads, as it is said or as can be guessed."""
+"""How a student's kernel is launched: how many blocks of how many threads, as the user says or as can be guessed."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from hybrid.errors import UsageError
 Extents = tuple[int, ...]  # x and y, and z where that is told
 
 _TILE = re.compile(r"tile|block", re.IGNORECASE)
-_BY_WARPS = re.compile(
-    r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)"
-)  # a thread's number divided by a warp's threads
-_LONGEST = 32  # of a square block's side
+# A thread's number is divided by the threads of a warp.
+_BY_WARPS = re.compile(r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)")
+_LONGEST = 32  # side of a square block
 _DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
 _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Texts of arithmetic with n, l, m and the file's constants. `why`: where they are from."""
+    """A launch configuration, as texts of arithmetic with n, l, m and the file's constants."""
 
     grid: tuple[str, ...]  # x and y, and z where that is told
     block: tuple[str, ...]
     shared: str  # bytes of dynamic shared memory
-    why: str
+    why: str  # where the texts are from
     is_guess: bool = False
     follows_block: bool = False  # the grid is computed from the block
-    is_unsure: bool = False  # a guess, though the kernel has shared arrays that no block's width is known of
+    is_unsure: bool = False  # a guess, though the kernel has shared arrays, from which no width of a block follows
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Extents, Extents, int]:
-        """Blocks, threads of a block and bytes."""
+        """Blocks, threads of a block, and bytes of dynamic shared memory for these sizes and constants. UsageError where that
+        cannot be launched."""
         grid, block = (tuple(evaluated(text, sizes) for text in texts) for texts in (self.grid, self.block))
         shared = evaluated(self.shared, sizes)
         if min(grid) < 1:
@@ -59,9 +59,9 @@ class Launch:
 
 
 def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags: Mapping[str, str]) -> Launch:
-    """By flags, by a comment "// lab: grid(…) block(…)", or guessed from what the kernel reads.
+    """The launch that the options say, or a comment "// lab: grid(…) block(…)", or one that is guessed from the kernel.
 
-    What is said may have the kernel's own names of sizes, or n, l and m.
+    `flags`: the options, which may use the kernel's own names of sizes or n, l and m, as the comment may.
     """
     own = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}
     given = {name: flags.get(name) or _within(file.launch_comment, name) for name in ("grid", "block", "shared")}
@@ -80,6 +80,7 @@ def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags:
 
 
 def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
+    """The launch that the built-in variables in the kernel's body, its arrays and the file's constants suggest."""
     text = kernel.body
     if "blockIdx" not in text:
         block = ("m", "n") if ".y" in text else ("m", "1")
@@ -107,8 +108,8 @@ def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
 
 
 def _tile(file: StudentFile, kernel: StudentKernel) -> str:
-    """The constant that a tile's width or a block's is called by, or the extent that all square arrays in shared memory have; ""
-    where there is neither."""
+    """The constant whose name says that it is a tile's or a block's width, or the extent that all square arrays in shared memory
+    have; "" where there is neither."""
     named = [
         name for name in file.constants if _TILE.search(name) and re.search(rf"\b{name}\b", file.compiled.split(name, 1)[-1])
     ]
@@ -123,18 +124,19 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
 
 
 def _as_square(extents: tuple[str, ...]) -> tuple[str, ...]:
-    """[T * T] as [T][T]"""
+    """The extents of an array, those of [T * T] as if it were [T][T]."""
     factors = extents[0].replace(" ", "").split("*") if len(extents) == 1 else []
     return tuple(factors) if len(factors) == 2 else extents
 
 
 def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:
-    """[T][T + 1], against bank conflicts, as T and T"""
+    """The extents of an array without padding: T and T for [T][T + 1], which avoids bank conflicts."""
     rows, columns = (re.sub(r"\s*\+\s*1$", "", text) for text in extents)
     return rows, columns
 
 
 def _covering(kernel: StudentKernel, block: tuple[str, ...]) -> tuple[str, ...]:
+    """The grid of such blocks that has a thread for each element of C."""
     x, y = block[:2]
     if not re.search(r"(threadIdx|blockIdx)\.y", kernel.body):
         return (_blocks_of("n * m", x), "1")
@@ -147,7 +149,7 @@ def _blocks_of(size: str, threads: str) -> str:
 
 
 def _within(comment: str, name: str) -> str:
-    """The text between the parentheses after this name."""
+    """The text between the parentheses after this name in a comment; "" where it is not there."""
     found = re.search(rf"\b{name}\s*\(", comment)
     if found is None:
         return ""
@@ -160,7 +162,7 @@ def _within(comment: str, name: str) -> str:
 
 
 def _extents(text: str) -> tuple[str, ...]:
-    """x, y and, if it is there, z."""
+    """The texts of x, y and, where there are three, z, which commas separate; y is 1 where there is one text."""
     parts, depth = [""], 0
     for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Carries out a kernel's launches in child processes, which may crash or hang: in one, as long as nothing is found."""
+"""Carries out a kernel's launches in child processes, since they may crash or hang; in the same process as long as no fault is
+found."""
 
 from __future__ import annotations
 
@@ -22,13 +23,12 @@ Run = tuple[Ended, list[dict[str, Any]]]
 
 
 def launched(groups: Sequence[Sequence[Task]], checks: str, seconds: float) -> list[Run]:
-    """Of each group of launches on one shape how it ended, and outcomes: fewer where a launch ended its process.
+    """For each group of launches on one shape: how it ended, with status None where a launch took longer than `seconds`, and the
+    outcomes, which are fewer than launches where one ended its process.
 
-    `seconds`: that each launch may take. The status of a group is None where one took longer.
-    C is compared here, and only lines with a new child's secret mark count: what a kernel writes and then ends its process with
-    is no outcome.
-    Starting a process takes longer than most launches. So groups share one, but none comes after a group in which a fault was
-    found, which may have harmed the process: see `main` of trial.py.
+    C is compared here, and only lines with the child's secret mark count, so that nothing that a kernel writes is taken for an
+    outcome. Starting a process takes longer than most launches, so groups share one. But none follows a group in which a fault
+    was found, which may have harmed the process: see `main` of trial.py.
     """
     runs: list[Run] = []
     while len(runs) < len(groups):
@@ -44,12 +44,12 @@ def launched(groups: Sequence[Sequence[Task]], checks: str, seconds: float) -> l
 
 
 def with_mark(out: str, mark: str) -> list[str]:
-    """What follows it in the lines that begin with it."""
+    """The rests of the lines that begin with this mark."""
     return [text for begins, _, text in (line.partition(" ") for line in out.splitlines()) if begins == mark]
 
 
 def _by_group(ended: Ended, groups: Sequence[Sequence[Task]], mark: str) -> Iterator[Run]:
-    """What a child of these groups wrote on each that it has begun; on the first in any case."""
+    """The runs of the groups that a child has begun, of the first one in any case, from what it wrote."""
     lines = with_mark(ended.out, mark)
     for number, group in enumerate(groups):
         of_group: list[str] = []
@@ -68,7 +68,7 @@ def _by_group(ended: Ended, groups: Sequence[Sequence[Task]], mark: str) -> Iter
 
 
 def _judged(task: Task, outcome: dict[str, Any]) -> dict[str, Any]:
-    """With what is wrong with the C that was handed over."""
+    """The outcome, with what is wrong with the C that was handed over."""
     if outcome["stopped"] or task.checks == "trace":
         return outcome
     try:

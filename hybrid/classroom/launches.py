@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The text of a whole CUDA program as a C++ compiler takes it: launches kernel<<<...>>>(...) become calls. Lines stay lines."""
+"""Rewrites the text of a whole CUDA program for a C++ compiler: launches kernel<<<...>>>(...) become calls. Lines keep their
+numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _OPENING, _CLOSING = "([{", ")]}"
 
 @dataclass(frozen=True)
 class LaunchText:
-    """Where a launch stands, and its parts, as positions in the text."""
+    """The place of a launch and of its parts, as positions in the text."""
 
     begin: int
     opening: int  # <<<
@@ -24,11 +25,12 @@ class LaunchText:
     end: int
 
     def kernel(self, text: str) -> str:
+        """The kernel's name, with a template's arguments."""
         return " ".join(text[self.begin : self.opening].split())
 
 
 def launches_in(text: str, name: str) -> Iterator[LaunchText]:
-    """In the order of the text. UsageError where one is not whole; `name`: of the file."""
+    """The launches, in the order of the text. UsageError where one is not complete. `name`: of the file."""
     plain, place = blanked(text), 0
     while (opening := plain.find("<<<", place)) >= 0:
         place = opening + 3
@@ -46,7 +48,7 @@ def launches_in(text: str, name: str) -> Iterator[LaunchText]:
 
 
 def rewritten(text: str, name: str, templates: Mapping[str, int]) -> str:
-    """`templates`: how many parameters each kernel that is a template has."""
+    """The text for a C++ compiler. `name`: of the file; `templates`: how many parameters each kernel has that is a template."""
     parts, place = [], 0
     for launch in launches_in(text, name):
         kernel = launch.kernel(text)
@@ -81,6 +83,7 @@ def _closing(plain: str, place: int) -> int:
 
 
 def _after_matching(plain: str, opening: int) -> int:
+    """The position after the bracket that closes the one at `opening`; -1 where there is none."""
     depth = 0
     for place in range(opening, len(plain)):
         depth += (plain[place] in _OPENING) - (plain[place] in _CLOSING)
@@ -90,7 +93,7 @@ def _after_matching(plain: str, opening: int) -> int:
 
 
 def _begin_of_name(plain: str, opening: int) -> int:
-    """Of the kernel before <<<: a name, perhaps with namespaces and a template's arguments."""
+    """Where the kernel's name before <<< begins; it may have namespaces and a template's arguments."""
     place = len(plain[:opening].rstrip())
     if plain[:place].endswith(">"):
         depth = parentheses = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a student's kernel is launched with: which parameter is A, B, C or a size."""
+"""Finds out what the parameters of a student's kernel are: A, B, C or a size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS, _COLUMNS = (
     ("h", "height", "rows", "row", "nrows", "numrows"),
     ("w", "width", "columns", "cols", "col", "ncols", "numcolumns", "numcols", "ld", "stride"),
 )
-_OF_MATRIX = {  # rows and columns of the matrices that lectures call so
+_OF_MATRIX = {  # rows and columns, by the names that lectures give to matrices
     **dict.fromkeys(("a", "m", "md", "d_a", "dm"), ("n", "l")),
     **dict.fromkeys(("b", "n", "nd", "d_b", "dn"), ("l", "m")),
     **dict.fromkeys(("c", "p", "pd", "d_c", "dp"), ("n", "m")),
@@ -28,21 +28,21 @@ ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
 
 @dataclass(frozen=True)
 class Meaning:
-    """Of each parameter "A", "B", "C", "n", "l", "m", "alpha" or "beta". `square`: one size stands for all three, or for n and l
-    where B is a vector."""
+    """What a kernel's parameters are."""
 
-    of: tuple[str, ...]
+    of: tuple[str, ...]  # for each parameter "A", "B", "C", "n", "l", "m", "alpha" or "beta"
     dtype: str
-    square: bool
-    vector: bool = False  # B is called so: m is 1
+    square: bool  # one size stands for all three, or for n and l where B is a vector
+    vector: bool = False  # B is a vector, so m is 1
 
     @property
     def scales(self) -> tuple[float, float]:
-        """What alpha and beta are in C = alpha·A·B + beta·C."""
+        """The values of alpha and beta in C = alpha·A·B + beta·C."""
         return (ALPHA if "alpha" in self.of else 1), (BETA if "beta" in self.of else 0)
 
     def on(self, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-        """The shape that a kernel of one size can take in place of this one."""
+        """The shape on which the kernel is run in place of this one: itself, unless the kernel takes square matrices or a
+        vector."""
         n, l, m = sizes
         if self.square:
             n = l = max(n, l if self.vector else max(l, m))
@@ -50,7 +50,7 @@ class Meaning:
 
     @property
     def limit(self) -> str:
-        """Why it does not take every shape."""
+        """Why the kernel does not take every shape; "" if it does."""
         square = "has one size, so its matrices are square" if self.square else ""
         return " and ".join(filter(None, (square, "multiplies by a vector" if self.vector else "")))
 
@@ -66,7 +66,7 @@ class Meaning:
         return {name: found[1].upper() for name, found in named.items() if found and of[name] == _by_matrix(name.lower())}
 
     def told(self, kernel: StudentKernel) -> str:
-        """What is called otherwise than here."""
+        """A line that says what the kernel's parameters are, where their names do not, and the type."""
         pairs = [(each.name, of) for each, of in zip(kernel.parameters, self.of, strict=True)]
         if self.square:
             pairs = [(name, ("n = l" if self.vector else "n = l = m") if of == "n" else of) for name, of in pairs]
@@ -76,7 +76,8 @@ class Meaning:
 
 
 def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str]) -> Meaning:
-    """`let`: sizes by the parameter's name, as the user says. UsageError where something cannot be told."""
+    """What the parameters are. `let`: the sizes that parameters are, as the user says. UsageError where that leaves something
+    open."""
     for each in kernel.parameters:
         if not (each.is_number or each.is_pointer or each.is_scale or each.type in file.structs):
             raise UsageError(
@@ -102,8 +103,11 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
 
 
 def _letters(names: Sequence[str], body: str) -> str:
-    """In the order of the parameters: by their names, A, B, C or M, N, P; else C is what the kernel writes, a vector is B,
-    and the others come in the order A, B."""
+    """Which of "A", "B" and "C" each matrix is, in the order of the parameters.
+
+    Their names decide, if they are A, B, C or M, N, P. Else C is what the kernel writes, a vector is B, and the others come in
+    the order A, B.
+    """
     bare = [re.sub(r"^(d|dev|g|h|mat)_|_(d|dev|mat)$|(?<=^.)d$", "", name.lower()) for name in names]
     for usual in ("abc", "mnp"):
         if sorted(bare) == sorted(usual):
@@ -117,8 +121,11 @@ def _letters(names: Sequence[str], body: str) -> str:
 
 
 def _by_a_vector(names: Sequence[str], body: str) -> str:
-    """The letters where one factor and the result are indexed by a variable alone and the other factor by both, as in
-    out[i] += matrix[i * n + j] * vector[j]; else ""."""
+    """The letters as `_letters` gives them, for a kernel that multiplies by a vector; "" for others.
+
+    It is one where a factor and the result are indexed by a single variable, and the other factor by both, as in
+    out[i] += matrix[i * n + j] * vector[j].
+    """
     written = [name for name in names if _is_written(name, body)]
     indices = {name: re.findall(rf"(?<![\w.]){name}\s*\[([^\[\]]*)\]", body) for name in names}
     simple = [name for name, found in indices.items() if found and all(re.fullmatch(r"\s*\w+\s*", each) for each in found)]
@@ -132,12 +139,13 @@ def _by_a_vector(names: Sequence[str], body: str) -> str:
 
 
 def _is_written(name: str, body: str) -> bool:
-    """Whether the kernel assigns to one of its elements: name[…] = or name.elements[…] +=, or adds to it atomically."""
+    """Whether the kernel assigns to an element of this matrix, as name[…] = or name.elements[…] +=, or adds to one atomically."""
     index = r"(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]"
     return re.search(rf"(?<![\w.]){name}{index}\s*(?:[-+*/]?=(?!=)|\+\+)|\batomic\w+\s*\(\s*&\s*{name}\b", body) is not None
 
 
 def _element(file: StudentFile, parameter: Parameter) -> str:
+    """The C type of a matrix's elements."""
     if parameter.is_pointer:
         return parameter.type
     fields = file.structs[parameter.type]
@@ -148,6 +156,7 @@ def _element(file: StudentFile, parameter: Parameter) -> str:
 
 
 def _sizes(names: Sequence[str], let: Mapping[str, str]) -> dict[str, str]:
+    """Which of "n", "l" and "m" each whole number is, by its name."""
     if unknown := set(let) - set(names):
         raise UsageError(f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}")
     if wrong := [(name, size) for name, size in let.items() if size not in ("n", "l", "m")]:
@@ -169,7 +178,7 @@ def _sizes(names: Sequence[str], let: Mapping[str, str]) -> dict[str, str]:
 
 
 def _by_matrix(name: str) -> str:
-    """wA, height_B, numCColumns: the columns of A, …"""
+    """The size that a name such as wA, height_B or numCColumns stands for; "" for others."""
     name = re.sub(r"^num_?", "", name)
     for extents, place in ((_ROWS, 0), (_COLUMNS, 1)):
         for extent in extents:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The course's pages as Jupyter notebooks: a page's commands become cells, and what they should print lies folded below."""
+"""Makes Jupyter notebooks of the course's pages: a page's commands become cells, and what they should print is folded below."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["
 
 
 def notebook(page: str) -> str:
-    """The notebook's JSON, the same for the same page."""
+    """The JSON of the notebook for a page; the same page always gives the same."""
     cells, end = [_code(_BEGINNING)], 0
     for block in _BLOCK.finditer(page):
         cells += _markdown(page[end : block.start()])
@@ -43,8 +43,8 @@ def _code(text: str) -> dict[str, Any]:
 
 
 def _markdown(text: str) -> list[dict[str, Any]]:
-    """No cell where there is no text. Links to other pages of the documentation lead nowhere from a notebook, and pictures are
-    drawn by its own cells."""
+    """A cell with this text; none where there is no text. Links to other pages, which lead nowhere from a notebook, and pictures,
+    which cells draw, are taken out."""
     text = _RELATIVE_LINK.sub(r"\1", _PICTURE.sub("", text)).replace("<details markdown>", "<details>").strip()
     return [{"cell_type": "markdown", "metadata": {}, "source": _lines(text)}] if text else []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How many blocks of a kernel are resident on a multiprocessor, and what is short first."""
+"""Computes how many blocks of a kernel are resident on a multiprocessor, and what limits their number."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from hybrid.classroom.gpu_models import WARP, Multiprocessor
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Of a multiprocessor. `limits`: what lets no further block be resident; of two that do at once, both. `alone`: how many
-    blocks each limit would let in if it were the only one."""
+    """What is resident on a multiprocessor."""
 
     blocks: int
     warps: int
-    most_warps: int
-    limits: tuple[str, ...]
-    alone: dict[str, int]
+    most_warps: int  # that it could hold
+    limits: tuple[str, ...]  # what lets no further block be resident
+    alone: dict[str, int]  # how many blocks each limit would let be resident if it were the only one
 
     @property
     def share(self) -> float:
+        """The occupancy, as a fraction."""
         return self.warps / self.most_warps
 
 
 def occupancy(of: Multiprocessor, threads: int, registers: int | None, shared: int) -> Occupancy:
-    """Of blocks of so many threads, registers a thread (None: not known, and taken for no limit) and bytes of shared memory."""
+    """The occupancy with blocks of so many threads, which take so many registers each (None: not known, and no limit), and so
+    many bytes of shared memory together."""
     warps = -(-threads // WARP)
     allowed = {"blocks": of.blocks, "threads": of.threads // (warps * WARP) if threads <= of.most_threads else 0}
     if registers:

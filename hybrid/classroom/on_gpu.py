@@ -18,25 +18,25 @@ from hybrid.core.text import counted
 
 @dataclass(frozen=True)
 class OnGpu:
-    """Of the kernel's first case. `intensity`: operations a byte of global memory that its requests move; None of a wrong one."""
+    """The kernel on a GPU, on the first of its shapes."""
 
     gpu: GpuModel
     taken: Taken
-    threads: int
+    threads: int  # of a block
     shared: int  # bytes of a block, dynamic ones included
     occupancy: Occupancy
     dtype: str
-    intensity: float | None
+    intensity: float | None  # operations for each byte of global memory that requests move; None for a wrong kernel
 
     @property
     def attainable(self) -> float | None:
-        """GF/s: no more than what memory delivers operands for, if no cache does, and than the GPU's own rate."""
+        """The attainable GF/s: limited by what memory can deliver, if no cache helps, and by the GPU's own rate."""
         if self.intensity is None:
             return None
         return min(float(self.gpu.rate(self.dtype)), self.intensity * self.gpu.bandwidth)
 
     def told(self) -> Iterator[str]:
-        """The lines."""
+        """The lines about it."""
         registers = (f"{self.taken.of.registers} registers a thread" if self.taken.of else "registers") + f" ({self.taken.how})"
         resident = counted(self.occupancy.blocks, "block")
         yield f"on {self.gpu}: {registers}, {self.shared} bytes of shared memory a block of {self.threads} threads"
@@ -62,7 +62,7 @@ class OnGpu:
         )
 
     def as_record(self) -> dict[str, Any]:
-        """For a JSON line."""
+        """The entries of a JSON line."""
         return {
             "gpu": self.gpu.name,
             "registers": self.taken.of.registers if self.taken.of else None,
@@ -75,7 +75,7 @@ class OnGpu:
 
 
 def on_gpu(gpu: GpuModel, taken: Taken, examination: Examination) -> OnGpu:
-    """Of the shape that consists of whole blocks."""
+    """What the GPU would make of the kernel, on the shape that consists of whole blocks."""
     case = examination.cases[0]
     threads = math.prod(case.block)
     static = taken.of.shared if taken.of else examination.static_shared

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A whole CUDA program: its text for the CPU, and its run."""
+"""Compiles and runs a student's whole CUDA program on the CPU runtime."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ _USUAL_RANKS = 2
 
 @dataclass
 class _Texts:
-    """A file with those that it includes, by where they are: name in the folder of the build, and text."""
+    """The texts of a file and of those that it includes."""
 
-    templates: dict[str, int] = field(default_factory=dict)
-    found: dict[Path, tuple[str, str]] = field(default_factory=dict)
+    templates: dict[str, int] = field(default_factory=dict)  # how many template parameters each kernel has
+    found: dict[Path, tuple[str, str]] = field(default_factory=dict)  # by path: the name in the folder of the build, and the text
 
     def add(self, path: Path, text: str) -> None:
+        """Add a file; the first is the program's own."""
         name = f"{len(self.found)}/{path.name}" if self.found else path.name
         self.found[path] = name, text
         self.templates.update((kernel.name, len(kernel.template)) for kernel in kernels_of(text))
 
     def have(self, pattern: re.Pattern[str]) -> bool:
-        """Also in a comment: it does no harm to compile with OpenMP or MPI what does not use it."""
+        """Whether a file has this pattern, maybe in a comment: it does no harm to compile with OpenMP or MPI what does not use
+        it."""
         return any(pattern.search(text) for _, text in self.found.values())
 
     def for_cpu(self) -> Iterator[tuple[str, str]]:
@@ -62,7 +64,7 @@ class _Texts:
 
 
 def is_program(file: StudentFile) -> bool:
-    """Whether it has a main function and, itself or in its own headers, launches kernels."""
+    """Whether the file has a main function and, itself or in its own headers, launches kernels."""
     return file.has_main and any("<<<" in blanked(text) for _, text in _texts(file).found.values())
 
 
@@ -74,6 +76,7 @@ def _texts(file: StudentFile) -> _Texts:
 
 
 def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
+    """How the program is started on so many ranks. HybridError where there is no MPI."""
     try:
         return whole_program.Ranks(ranks, mpirun(ranks), variable_of_rank(), compiler_flags())
     except StartError as missing:
@@ -83,9 +86,9 @@ def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
 def ran(
     file: StudentFile, arguments: Sequence[str], seconds: int, show: Callable[[str], None], ranks: int | None = None
 ) -> Account:
-    """Run it; `show` is given its output. UsageError for what is not supported, EmulationError if it does not compile.
+    """Compile and run the program, and return what was found. `show` is given its output. `ranks`: of an MPI program; 2 for None.
 
-    `ranks`: of a program of MPI, which runs on two without it.
+    UsageError for what is not supported, EmulationError if it does not compile.
     """
     texts = _texts(file)
     (name, text), *others = texts.for_cpu()

@@ -16,13 +16,13 @@ from hybrid.emulation.whole_program import Ran
 
 @dataclass(frozen=True)
 class Account:
-    """Of a program's run; `status` as of a process. `failed`: the first CUDA call that failed, in a line."""
+    """What came of a program's run."""
 
-    status: int
-    launches: int | None  # None where it was ended
+    status: int  # of its process
+    launches: int | None  # None where the program was ended
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    failed: str
+    failed: str  # the first CUDA call that failed, in a line; "" if none did
     sources: Mapping[str, Sequence[str]]  # the lines of each file; the program's own is the first
 
     @property
@@ -31,7 +31,8 @@ class Account:
 
 
 def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
-    """`program`: the executable, which still exists; `warnings`: the compiler's."""
+    """The account of a process. `program`: the executable, which still exists; `warnings`: the compiler's; `sources`: the lines
+    of each file; `seconds`: that it had."""
     telling = Telling(ran, program, sources, seconds)
     found = [
         Finding(f"line {line} uses {name}, which has no value yet", ((file, line),))
@@ -44,7 +45,8 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
 
 
 def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place]) -> str:
-    """Which call failed first, and whether the program looks at it."""
+    """A line about the CUDA call that failed first, and whether the program looks at its error; "" if none failed. `dropped`: the
+    places of calls whose result is ignored."""
     number, first = next(((i, each) for i, each in enumerate(events) if each["event"] in ("error", "unseen")), (0, None))
     if first is None:
         return ""

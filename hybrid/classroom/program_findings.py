@@ -34,19 +34,21 @@ Place = tuple[str, int]  # a file's name and a line
 
 @dataclass(frozen=True)
 class Finding:
+    """A sentence about something wrong."""
+
     text: str
-    places: tuple[Place, ...]  # whose lines are worth a look
+    places: tuple[Place, ...]  # whose lines are to be shown
 
 
 class Telling:
-    """Sentences about what was found."""
+    """Makes sentences of what the runtime found in a process. Findings of kind K are told by the method _K."""
 
     _never = "which no copy, cudaMemset or kernel has written"
 
     def __init__(
         self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], seconds: int, arrays: Arrays | None = None
     ) -> None:
-        """`arrays`: what they are called, where the program's text does not tell it."""
+        """`arrays`: the names of arrays, where they are not those in the program's text."""
         self._events, self._seconds = ran.findings, seconds
         self._sources, self._own = sources, next(iter(sources))
         self._allocations: Arrays = arrays or Allocations(ran.findings, sources)
@@ -56,10 +58,11 @@ class Telling:
         self._status = ran.status
 
     def of(self, event: str) -> Iterator[dict[str, Any]]:
+        """The events of this name."""
         return (each for each in self._events if each["event"] == event)
 
     def findings(self) -> list[Finding]:
-        """Each once."""
+        """What was found, each once."""
         found = [self._finding(each) for each in self.of("finding")]
         ended = [self._ended(each) for each in self.of("ended")]
         if not ended and not any(self.of("end")) and self._status < 0:
@@ -75,7 +78,7 @@ class Telling:
         return Finding(f"{text}{self._by(event)}", tuple(sorted({each for each in (place, other) if each[1]})))
 
     def _by(self, event: dict[str, Any]) -> str:
-        """Who did it."""
+        """The kernel and the thread that did it."""
         if not event["kernel"]:
             return ""
         who = f"{event['kernel']}, launched in line {event['launched']}"
@@ -89,7 +92,7 @@ class Telling:
         return f"line {place[1]}{'' if place[0] == self._own else f' of {place[0]}'}" if place[1] else "it"
 
     def _what(self, event: dict[str, Any]) -> str:
-        """The array, and which element."""
+        """The element that was accessed, with the name of its array."""
         if event["space"] == _DYNAMIC:
             return self._variables.of_dynamic_shared(event["offset"], event["bytes"])
         if event["space"] == _SHARED:
@@ -116,7 +119,7 @@ class Telling:
         return f"illegal address: {self._does(event, place)} host memory in a kernel, which device memory is for"
 
     def _unwritten(self, event: dict[str, Any], place: Place, _: Place) -> str:
-        does = f"{self._line(place)} {'updates' if event['writes'] else 'reads'}"  # atomically
+        does = f"{self._line(place)} {'updates' if event['writes'] else 'reads'}"  # what writes here is an atomic update
         if event["space"] in (_SHARED, _DYNAMIC):
             return f"uninitialised: {does} {self._what(event)} in shared memory, which its block has not written"
         return f"uninitialised: {does} {self._what(event)}, {self._never}"

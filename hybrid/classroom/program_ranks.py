@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One account of a program of MPI, from those of its ranks."""
+"""Makes one account of an MPI program's run from those of its ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybrid.classroom.program_findings import Finding
 
 
 def of_all_ranks(accounts: Sequence[Account]) -> Account:
-    """What several ranks found is said once, with their numbers; launches are counted together."""
+    """The account of all ranks. What was found on several ranks is said once, with their numbers; launches are added up."""
     if len(accounts) == 1:
         return accounts[0]
     by_finding: dict[Finding, list[int]] = {}

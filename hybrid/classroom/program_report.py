@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One screen about a whole program, after its own output, and its JSON line."""
+"""What is said of a whole program, after its own output, and its JSON line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from hybrid.classroom.program_account import Account
 
-_MOST = 8  # findings
+_MOST = 8  # findings that are shown
 
 
 def told(account: Account) -> Iterator[str]:
-    """The lines."""
+    """The lines about a program's run."""
     name = next(iter(account.sources))
     how = f"exit status {account.status}" if account.status >= 0 else f"ended by {signal.Signals(-account.status).name}"
     launches = "" if account.launches is None else f", {account.launches} kernel launch{'' if account.launches == 1 else 'es'}"
@@ -33,7 +33,7 @@ def told(account: Account) -> Iterator[str]:
 
 
 def as_record(account: Account, arguments: Sequence[str]) -> dict[str, Any]:
-    """For a JSON line."""
+    """The entries of a JSON line."""
     return {
         "file": next(iter(account.sources)),
         "arguments": list(arguments),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The exercise whose solution is a Python program of MPI: tried on one to four ranks."""
+"""The exercise whose solution is a Python program with MPI. Solutions are tried on one to four ranks."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _RIGHT_POINTS, _SHARED_POINTS = 6, 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """On one shape. `rows`: that each rank has multiplied; `why`: what is wrong with C at rank 0, if anything."""
+    """What came of one shape."""
 
     sizes: Sizes
-    rows: tuple[int, ...]
-    why: str
+    rows: tuple[int, ...]  # how many each rank has multiplied
+    why: str  # what is wrong with C on rank 0; "" if nothing
 
     def __str__(self) -> str:
         return "×".join(map(str, self.sizes))
@@ -44,15 +44,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Try:
-    """On so many ranks: an outcome for each shape, or why there is none."""
+    """What came of the program on so many ranks."""
 
     ranks: int
-    outcomes: tuple[Outcome, ...]
-    why: str
+    outcomes: tuple[Outcome, ...]  # for each shape, up to one that gave none
+    why: str  # why there are no more
     has_no_end: bool = False
 
     @property
     def faults(self) -> list[str]:
+        """All that is wrong."""
         faults = [f"{each}: {each.why}" for each in self.outcomes if each.why]
         return [*faults, self.why] if self.why else faults
 
@@ -65,7 +66,7 @@ class Try:
 
 
 def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
-    """On each number of ranks up to one that does not end: more would only wait as long again.
+    """Try a solution on each number of ranks, up to one on which it does not end: on more ranks it would only take as long again.
 
     UsageError where the file cannot be read, HybridError where there is no mpirun.
     """
@@ -83,7 +84,7 @@ def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
 
 
 def told(tries: list[Try]) -> list[str]:
-    """The lines: rows that each rank has multiplied, and what is wrong."""
+    """The lines about a solution: how many rows each rank has multiplied, and what is wrong."""
     lines = []
     for each in tries:
         rows = [f"{one}: rows {', '.join(map(str, one.rows))}" for one in each.outcomes]
@@ -95,7 +96,7 @@ def told(tries: list[Try]) -> list[str]:
 
 
 def judged(tries: list[Try]) -> list[Part]:
-    """Of each part what it is, the points it got, and those there are."""
+    """The parts of the judgement of a solution."""
     right = sum(not each.faults for each in tries)
     shared = right == len(_RANKS) and all(each.is_shared for each in tries)
     return [
@@ -105,7 +106,7 @@ def judged(tries: list[Try]) -> list[Part]:
 
 
 def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int) -> Try:
-    """Its processes see a copy of the file, in a folder that is all they may write to."""
+    """Try a solution on so many ranks. Its processes see a copy of the file, in a folder, which is all that they may write to."""
     with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         results, copy = Path(folder, "results.jsonl"), Path(folder, "solution", Path(path).name)
         copy.parent.mkdir()  # since Python looks for modules beside the results
@@ -148,7 +149,7 @@ def _started(
 
 
 def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
-    """What rank 0 wrote, of which nothing is believed: a student's code can write there, too."""
+    """The outcome from what rank 0 wrote. Everything in it is verified, since a student's code can write there, too."""
     try:
         told = json.loads(line)
         rows = tuple(int(each) for each in told["rows"])
@@ -163,7 +164,7 @@ def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
 
 
 def _fault(shape: tuple[int, ...] | None, right: np.ndarray, c: np.ndarray | None) -> str:
-    """What is wrong with C at rank 0, if anything."""
+    """What is wrong with C on rank 0; "" if nothing. `shape`: C's, None for no C; `c`: None where the shape is wrong."""
     if shape is None:
         return "rank 0 returns None"
     if c is None:
@@ -174,7 +175,7 @@ def _fault(shape: tuple[int, ...] | None, right: np.ndarray, c: np.ndarray | Non
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The launcher ends its ranks, if it is asked."""
+    """End the launcher, if it has not ended; when it is asked to, it ends its ranks."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -185,8 +186,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _cause(out: str, unanswered: str, status: int) -> str:
-    """The last line of Python's traceback, with its line of the file; or else how it ended, and what was printed last before the
-    launcher's own words, which a line of dashes or the like begins. `unanswered`: the shape without a result, "" for none."""
+    """Why a program ended: the error that Python's traceback names, or else the exit status, and the last line that was printed
+    before the launcher's message, which a line of dashes or the like begins. `unanswered`: the shape without a result; "" for
+    none."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     for number, line in enumerate(lines):
         if line.startswith("Traceback"):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What mpirun starts to try a student's multiply(comm, a, b, product): each rank is one process of it.
+"""Calls a student's multiply(comm, a, b, product) on all ranks. mpirun starts one of these processes for each:
 
     python -m hybrid.classroom.rank_trial FILE.py RESULTS SEED N,L,M ...
 
-Rank 0 writes a JSON line for each shape to RESULTS: C, and the rows that each rank has multiplied. Whether C is right is for the
-process that reads them to say.
+Rank 0 writes a JSON line for each shape to RESULTS: C, and how many rows each rank has multiplied. Whether C is right is found
+out by the process that reads the lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DTYPE = "float64"
 
 def main(file: str, results: str, seed: str, *shapes: str) -> None:
     comm = all_processes()
-    # Only now: what MPI's ranks share is a larger file.
+    # Only after MPI has started, since the memory that its ranks share is a larger file.
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     multiply = runpy.run_path(file).get("multiply")
     if not callable(multiply):
@@ -55,7 +55,7 @@ def _tried(multiply: Callable[..., Any], comm: Any, own: Any, sizes: tuple[int, 
     if comm.rank == 0 and c is not None:
         got = np.asarray(c, DTYPE)
         outcome["shape"] = got.shape
-        if got.shape == (sizes[0], sizes[2]):  # of others the shape is all that is told
+        if got.shape == (sizes[0], sizes[2]):  # of a C of another shape only the shape is told
             outcome["c"] = encoded(got)
     return outcome
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a student's kernel takes of a GPU: its registers and shared memory, by NVIDIA's compiler where this machine has it."""
+"""How many registers and how much shared memory a student's kernel takes, by NVIDIA's compiler where this machine has one."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from hybrid.emulation.errors import EmulationError
 from hybrid.errors import one_line
 from hybrid.kernels.resources import Resources, resources_in
 
-# Since here a thread has up to 255 registers and addresses of 64 bits, so that GPUs of other capabilities need about as many.
+# From this compute capability on, times ten, a thread has up to 255 registers, and addresses have 64 bits, so a kernel takes
+# about as many registers on one GPU as on another.
 _COMPARABLE_FROM = 35
 _TYPES = {"float": "f", "double": "d", "int": "i", "unsigned": "j", "bool": "b", "long": "l"}
 
 
 @dataclass(frozen=True)
 class Taken:
-    """`of`: None where the compiler has not told it. `how`: by which compiler and for which GPUs, or why not."""
+    """What a kernel takes of a GPU."""
 
-    of: Resources | None
-    how: str
+    of: Resources | None  # None where it is not known
+    how: str  # by which compiler and for which GPUs it is known, or why it is not
 
 
 def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: int) -> Taken:
-    """By this instance of the kernel on GPUs of this compute capability, times ten."""
+    """What this instance of the kernel takes on GPUs of this compute capability, times ten."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         return _by_nvrtc(file, kernel, instance, capability)
@@ -63,7 +64,7 @@ def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: i
 
 
 def _by_nvrtc(file: StudentFile, kernel: StudentKernel, instance: str, capability: int) -> Taken:
-    """By the compiler that comes with CuPy's extra cuda12 or cuda13."""
+    """What the kernel takes as NVRTC compiles it, which the extras cuda12 and cuda13 bring."""
     if capability < _COMPARABLE_FROM:
         return Taken(None, "not known: NVRTC compiles for no GPU as old as this")
     with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
@@ -93,14 +94,14 @@ def _by_nvrtc(file: StudentFile, kernel: StudentKernel, instance: str, capabilit
 
 
 def _nearest(nvcc: str, capability: int) -> int:
-    """That this compiler knows: the capability itself, else one that is as close as can be."""
+    """The compute capability nearest to this one that nvcc compiles for."""
     out = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
     known = [int(number) for number in re.findall(r"compute_(\d+)\b", out)]
     return min(known, key=lambda each: abs(each - capability), default=capability)
 
 
 def _of_instance(log: str, name: str, instance: str) -> list[Resources]:
-    """Of the entries in the compiler's log those of this name, and of a template those of these arguments."""
+    """What the compiler's log says of kernels of this name, and for a template with the instance's arguments."""
     inner = re.fullmatch(r"[^<]*<(.*)>\s*", instance)
     arguments = [text.strip() for text in inner[1].split(",")] if inner else []
     encoded = "".join(_TYPES.get(text, rf"L\w{text}E" if text.isdecimal() else r"\w+?") for text in arguments)

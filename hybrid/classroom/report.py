@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One screen about a student's kernel, and its JSON line."""
+"""What is said of a student's kernel, on one screen, and its JSON line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hybrid.core.text import counted
 _CAUSES = ("^data race", "^out of bounds|^illegal address", "^uninitialised|has no value yet")
 _MOST = 4  # findings of a shape that are shown
 _MOST_PRINTED = 8  # lines
-_NO_VALUE = -1e37  # and below: bytes of 0xFE, with which variables begin; no right sum is there
+_NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
 
 
 def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> Iterator[str]:
-    """The lines; with those about a GPU."""
+    """The lines about an examination, and about what a GPU would make of the kernel."""
     kernel, meaning, launch = examination.kernel, examination.meaning, examination.launch
     yield f"{file.path.name}, line {kernel.line}: {kernel}"
     yield f"  {meaning.told(kernel)}"
@@ -41,7 +41,8 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     for case in examination.cases:
         yield ""
         yield from _of_case(case, meaning.names(kernel), file.lines, shown)
-        if case is examination.cases[0]:  # the other's rows begin anywhere in a sector, and its edges leave lanes without work
+        # Only for the first shape: the other's rows begin anywhere in a sector, and its edges leave lanes without work.
+        if case is examination.cases[0]:
             counters = [use_of_memory(site, meaning.names(kernel)) for site in case.sites]
             yield from (f"    line {counter.line} {counter.text}" for counter in counters)
             if operations := intensity(case, meaning.dtype):
@@ -59,13 +60,14 @@ def _by_columns(strides: Mapping[str, str]) -> str:
 
 
 def _is_explained(case: Case) -> bool:
-    """By what is wrong with any launch."""
+    """Whether wrong elements are explained by the kernel itself, and not by a wrong guess of the launch."""
     return any(outcome.mistaken_for for outcome in case.outcomes.values()) or any(
         re.match("data race|divergent barrier|uninitialised", fault) for fault in case.faults
     )
 
 
 def verdict(examination: Examination) -> str:
+    """Whether the kernel is right, in a few words."""
     right = [case.is_right for case in examination.cases]
     if right == [True, False]:
         return "right where C consists of whole blocks, wrong where it does not"
@@ -73,6 +75,7 @@ def verdict(examination: Examination) -> str:
 
 
 def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> Iterator[str]:
+    """The lines about one shape, without what other shapes have shown."""
     n, _, m = case.sizes
     yield heading(case, names)
     found = findings(case, names)
@@ -110,7 +113,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
 
 @dataclass
 class _Shown:
-    """What one screen need not show twice."""
+    """What has been shown, and need not be shown again."""
 
     kinds: set[str] = field(default_factory=set)  # of findings
     lines: set[int] = field(default_factory=set)
@@ -119,7 +122,7 @@ class _Shown:
 
 
 def _in_short(finding: str) -> str:
-    """data race in lines 7 and 9"""
+    """The finding in a few words, as: data race in lines 7 and 9."""
     lines = sorted(lines_named(finding))
     where = f" in line{'s' if len(lines) > 1 else ''} {' and '.join(map(str, lines))}" if lines else ""
     what = re.match(r"data race|out of bounds|illegal address|uninitialised|divergent barrier", finding)
@@ -136,13 +139,13 @@ def heading(case: Case, names: Names) -> str:
 
 
 def lines_named(finding: str) -> set[int]:
-    """Lines of the student's file that it names."""
+    """The lines of the student's file that a finding names."""
     found = re.findall(r"\bline (\d+)\b(?! of \w+\.\w)|\w\.cu:(\d+)", finding)
     return {int(number) for pair in found for number in pair if number}
 
 
 def findings(case: Case, names: Names) -> list[str]:
-    """What is wrong, the cause before its consequences, which are left out where they say nothing new. `names`: of A, B and C."""
+    """What is wrong, causes before their consequences. Consequences that say nothing new are left out. `names`: of A, B and C."""
     (n, _, m), c = case.sizes, names[2]
     found = without_repetition(case.faults)
     has_race, is_stray, has_no_value = (any(re.search(what, text) for text in found) for what in _CAUSES)
@@ -171,7 +174,7 @@ def findings(case: Case, names: Names) -> list[str]:
 
 
 def _mistaken(matrices: str, names: Names) -> str:
-    """The other product that C is, in the kernel's names."""
+    """A sentence about the other product that C is. `matrices`: as `mistaken_for` of elements.py returns them."""
     called = dict(zip("ABC", names, strict=True))
     if matrices in ("AA", "BB"):
         same, other = called[matrices[0]], called["AB".replace(matrices[0], "")]
@@ -185,7 +188,8 @@ def _mistaken(matrices: str, names: Names) -> str:
 
 
 def without_repetition(faults: Sequence[str]) -> list[str]:
-    """Of those that differ in elements and threads only the first; and no value that is missing because of a race."""
+    """The faults, but of those that differ only in elements and threads just the first, and without missing values that follow
+    from a race."""
     first: dict[str, str] = {}
     for fault in faults:
         first.setdefault(kind_of(fault), fault)
@@ -195,7 +199,7 @@ def without_repetition(faults: Sequence[str]) -> list[str]:
 
 
 def kind_of(finding: str) -> str:
-    """What it says but for elements, numbers and threads: its lines and arrays."""
+    """A finding without its elements, numbers and threads: findings of the same kind have the same lines and arrays."""
     text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*", "", finding)
     return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
 
@@ -213,7 +217,7 @@ def _written_by(outcome: Outcome) -> str:
 
 
 def first_finding(examination: Examination) -> str:
-    """In a line: a shape on which it is wrong, and why; "" where there is none."""
+    """A shape on which the kernel is wrong, and why, in a line; "" where it is right."""
     names = examination.meaning.names(examination.kernel)
     for case in examination.cases:
         if not case.is_right:
@@ -222,7 +226,7 @@ def first_finding(examination: Examination) -> str:
 
 
 def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None) -> dict[str, Any]:
-    """For a JSON line."""
+    """The entries of a JSON line."""
     names = examination.meaning.names(examination.kernel)
     cases = [
         {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What AddressSanitizer says of a student's kernel, in CUDA's words."""
+"""Translates AddressSanitizer's reports on a student's kernel into CUDA's words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _NEAR = 2  # rows and columns beside a matrix that are named after it
 
 
 def stray_access_in(ended: Ended) -> str:
-    """An access beyond an array, or another that C++ does not define; "" if there is no report of any."""
+    """A sentence about an access beyond an array, or about something else that C++ does not define; "" if nothing was
+    reported."""
     found = re.search(r"AddressSanitizer: (\S+)", ended.err)
     if found is None:
         undefined = re.search(r"[\w.+-]+\.(?:cuh?|h):(\d+)(?::\d+)?: runtime error: (.*)", ended.err)
@@ -29,7 +30,8 @@ def stray_access_in(ended: Ended) -> str:
 
 
 def _named(out: str, address: int) -> str:
-    """The element of a matrix that is there, or would be, were the matrix a little larger."""
+    """The element of a matrix at this address, or the one that would be there if the matrix were a little larger. `out`: the
+    trial's output, which says where the matrices are."""
     line = next((line for line in out.splitlines() if line.startswith('{"places"')), '{"places": {}}')
     nearest, text = -1, "memory that is no matrix's"
     for name, (start, (rows, columns), item) in json.loads(line)["places"].items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The shapes on which an exercise's solutions are tried: drawn by a seed, so that none is right for the known ones alone."""
+"""Draws the shapes on which an exercise's solutions are tried, by a seed, so that no solution is right for known shapes alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 
 from hybrid.classroom.case import Sizes
 
-_WHOLE = range(32, 65)  # of these the multiples of a tile
+_WHOLE = range(32, 65)  # from which multiples of a tile are drawn
 _EDGE, _WIDE, _SHORT, _LONG, _TINY = range(33, 48), range(67, 100), range(17, 32), range(150, 250), range(1, 8)
 
 
 def of_kernel(tile: Sizes, seed: int, *, tiny: bool, vector: bool) -> tuple[Sizes, ...]:
-    """Of a kernel: whole tiles; edges everywhere, with n or m larger; a long sum; `tiny`: and less than a tile.
+    """Shapes for a kernel: one of whole tiles; one with edges everywhere, and n or m larger than the other; one with a long sum;
+    and with `tiny` one smaller than a tile.
 
     Odd sizes have edges for every usual tile. `vector`: m is 1.
     """
@@ -30,7 +31,8 @@ def of_kernel(tile: Sizes, seed: int, *, tiny: bool, vector: bool) -> tuple[Size
 
 
 def of_ranks(seed: int) -> tuple[Sizes, ...]:
-    """Of a program of one to four ranks: rows that they can share equally, rows that they cannot, and too few rows."""
+    """Shapes for a program of one to four ranks: with rows that they can share equally, with rows that they cannot, and with too
+    few."""
     random = np.random.default_rng(seed)
     rows = (_one_of(random, (12, 24, 36)), _one_of(random, (7, 11, 13)), 2)
     return tuple((n, _one_of(random, range(5, 40)), _one_of(random, range(5, 40))) for n in rows)

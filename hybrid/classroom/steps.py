@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The accesses of a launch as the steps of a lecture's picture: what the threads of a block load and store together."""
+"""Makes the steps of a lecture's picture from the accesses of a launch: what the threads of a block load and store together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
 
 @dataclass(frozen=True)
 class Array:
-    """A matrix, or a shared variable of a block. Of more than two dimensions the last is its columns."""
+    """A matrix, or a shared variable of a block. The last dimension is its columns; all others are its rows."""
 
     name: str
     rows: int
@@ -34,10 +34,10 @@ class Array:
 
 @dataclass(frozen=True)
 class Touch:
-    """A thread's load or store of one element. `array`: its number in the picture."""
+    """A thread's load or store of one element."""
 
     thread: int
-    array: int
+    array: int  # its number in the picture
     row: int
     column: int
     writes: bool
@@ -45,9 +45,9 @@ class Touch:
 
 @dataclass(frozen=True)
 class Step:
-    """What threads of a block do when they execute a line once, as if they ran in step. `barriers`: that they have passed."""
+    """What the threads of a block do when they execute a line once, as if they ran in step."""
 
-    barriers: int
+    barriers: int  # that they have passed
     line: int
     touches: tuple[Touch, ...]
 
@@ -64,11 +64,11 @@ class Picture:
     steps: Mapping[tuple[int, int], tuple[Step, ...]]  # by block
 
     def thread(self, number: int) -> tuple[int, int]:
-        """threadIdx.x and threadIdx.y"""
+        """threadIdx.x and threadIdx.y of a thread of a block."""
         return number % self.block[0], number // self.block[0]
 
     def walk(self, array: int, block: tuple[int, int] = (0, 0), thread: int = 0) -> list[int]:
-        """The elements of a matrix that a thread loads, numbered row by row as in memory, in its order."""
+        """The elements of a matrix that a thread loads, in its order. They are numbered row by row, as in memory."""
         columns = self.arrays[array].columns
         return [
             touch.row * columns + touch.column
@@ -79,13 +79,15 @@ class Picture:
 
 
 def tile_in(texts: Mapping[Path, str]) -> int | None:
-    """The width of a file's tiles, where one constant of it and its own headers is called a tile's or a block's."""
+    """The width of a file's tiles, if it and its own headers have exactly one constant whose name has TILE or BLOCK; else
+    None."""
     found = [int(width) for text in texts.values() for _, width in _TILE.findall(text)]
     return found[0] if len(found) == 1 else None
 
 
 def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
-    """With another tile width. UsageError unless one constant of the file and its own headers is called a tile's or a block's."""
+    """The texts with another width of the tiles. UsageError unless they have exactly one constant whose name has TILE or
+    BLOCK."""
     changed = {path: _TILE.subn(rf"\g<1>{tile}", text) for path, text in texts.items()}
     count = sum(each for _, each in changed.values())
     if count != 1:
@@ -95,7 +97,8 @@ def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
 
 
 def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
-    """Of a launch on this shape. UsageError if that is too large, EmulationError if the kernel does not compile or is stopped."""
+    """The picture of a launch on this shape. UsageError if that is too large, EmulationError if the kernel does not compile or is
+    stopped."""
     n, l, m = sizes
     if n * l * m > MOST_PRODUCTS:
         raise UsageError(f"{n}×{l}×{m} are {n * l * m} multiplications: at most {MOST_PRODUCTS} can be shown, such as --width 16")
@@ -119,9 +122,10 @@ def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
 
 
 def _runs(accesses: Sequence[Access]) -> list[tuple[tuple[int, int], list[Access]]]:
-    """Executions of lines: a thread executes one anew where an instruction comes again, or another line did between.
+    """The executions of lines by a block's threads, each with its barriers and line, and its accesses.
 
-    The n-th execution of a line by each of the threads is one run; runs come in the order of the first that a thread makes.
+    A thread executes a line anew if one of the line's instructions comes again, or if another line came between. The n-th
+    execution of a line by all threads is one run. Runs are in the order in which a thread first makes them.
     """
     now: dict[int, tuple[int, int, set[int]]] = {}  # by thread: barriers and line of its last access, and the instructions since
     counts: dict[tuple[int, int, int], int] = {}  # by thread, barriers and line
@@ -144,7 +148,7 @@ def _runs(accesses: Sequence[Access]) -> list[tuple[tuple[int, int], list[Access
 
 
 def _touches(access: Access, arrays: Sequence[Array], number: Mapping[str, int], item: int) -> list[Touch]:
-    """A vector load touches several elements."""
+    """The elements that an access touches: several for a vector load."""
     array = access.of if isinstance(access.of, int) else number[access.of]
     columns = arrays[array].columns
     elements = range(access.byte // item, -(-(access.byte + access.bytes) // item))
@@ -164,7 +168,7 @@ def _arrays(trials: Trials, case: Case, accesses: Sequence[Access]) -> tuple[Arr
 
 
 def _columns(trials: Trials, name: str) -> int:
-    """The last dimension of a shared variable, as the kernel declares it; 0 where that is not told."""
+    """The last dimension of a shared variable, as the kernel declares it; 0 where that is not known."""
     declared = re.search(rf"\b{re.escape(name)}\s*((?:\[[^\]]*\])+)", trials.kernel.body)
     if declared is None:
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A picture's steps for a page that shows them, and which small launch of a kernel is a picture."""
+"""Prepares a picture's steps for a page, and chooses the small launch of a kernel that is shown there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.errors import HybridError
 from hybrid.reporting.steps_page import Steps
 
-_TILE, _LARGEST = 2, 16  # of a picture: the width of its tiles, where it can be chosen, and the most of a square matrix
+_TILE, _LARGEST = 2, 16  # the width of a picture's tiles, where it can be chosen; the largest width of a square matrix
 
 
 def steps_of(shown: Picture, note: str = "") -> Steps:
-    """`note`: what is to be said besides."""
+    """The steps for a page. `note`: what is to be said besides."""
 
     def step(of: Step, stored: Sequence[str]) -> dict[str, Any]:
         touches = [
@@ -44,8 +44,11 @@ def steps_of(shown: Picture, note: str = "") -> Steps:
 
 
 def _stored(steps: Sequence[Step], arrays: Sequence[Array]) -> Iterator[list[str]]:
-    """For each step what its stores leave in shared memory, "" for other accesses: the element of a matrix that the thread loads
-    in this step, or where no thread loads one the first that it has loaded before, into a register; else "0"."""
+    """For each step and touch, what a store leaves in shared memory; "" for other accesses.
+
+    That is the element of a matrix that the thread loads in the same step. If no thread loads one then, it is the first element
+    that the thread has loaded before, into a register, and not stored. Else it is "0".
+    """
     waiting: dict[int, list[str]] = {}  # by thread: what it has loaded and not stored
     for step in steps:
         is_load = [not touch.writes and not arrays[touch.array].is_shared for touch in step.touches]
@@ -65,8 +68,8 @@ def _stored(steps: Sequence[Step], arrays: Sequence[Array]) -> Iterator[list[str
 
 
 def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> tuple[Steps | None, str]:
-    """The steps of a launch on small matrices: with tiles or blocks of 2 where the file's can be changed, else with its own; or
-    why there are none. `anew`: how a changed file is run."""
+    """The steps of a launch on small matrices, or why there are none. Tiles or blocks have the width 2, if the file's width can
+    be changed, else its own. `anew`: the trials of a changed file."""
     try:
         for changed, note in ((_with_small_tiles(trials, anew), "tiles"), (_with_small_blocks(trials), "blocks")):
             if changed is not None:
@@ -79,7 +82,8 @@ def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> tuple[
 
 
 def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Trials | None:
-    """None unless the launch follows the tile's constant, and its number stands nowhere else in the file."""
+    """The trials with a smaller width of the tiles. None unless the launch follows the tile's constant, and its number is nowhere
+    else in the file."""
     file = trials.file
     tile = tile_in(file.texts)
     if tile is None or tile <= _TILE or len(re.findall(rf"\b{tile}\b", blanked("\n".join(file.texts.values())))) > 1:
@@ -91,7 +95,8 @@ def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> 
 
 
 def _with_small_blocks(trials: Trials) -> Trials | None:
-    """None unless the kernel goes by blockDim, has no shared memory, and its blocks' width stands nowhere in it."""
+    """The trials with a smaller block. None unless the kernel computes with blockDim, has no shared memory, and does not have the
+    blocks' width as a number."""
     file, kernel, launch = trials.file, trials.kernel, trials.launch
     goes_by_it = launch.follows_block and all(word in kernel.body for word in ("blockDim", "blockIdx"))
     if (

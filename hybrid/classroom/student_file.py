@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A student's .cu file: which kernels, structs and constants it has, and what of it is compiled for the CPU."""
+"""A student's .cu file: its kernels, structs and constants, and the text that is compiled."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _STANDARD = frozenset({
 
 @dataclass(frozen=True)
 class StudentFile:
-    """`compiled`: the text with the same lines, but without what only a host compiler of CUDA takes; `for_gpu`: for NVRTC."""
+    """A file that was read."""
 
     path: Path
     text: str
     texts: Mapping[Path, str]  # its own, and those of its own headers
-    compiled: str
-    for_gpu: str
+    compiled: str  # the text for the CPU: the same lines, but without what only nvcc takes
+    for_gpu: str  # the text for NVRTC
     kernels: tuple[StudentKernel, ...]
     constants: dict[str, int] = field(default_factory=dict)
     structs: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the types of the fields
@@ -45,7 +45,7 @@ class StudentFile:
 
 
 def read(path: str) -> StudentFile:
-    """UsageError where there is no such file."""
+    """The file at this path. UsageError where there is none."""
     return parsed(texts_of(path))
 
 
@@ -65,7 +65,7 @@ def texts_of(path: str) -> dict[Path, str]:
 
 
 def parsed(texts: Mapping[Path, str]) -> StudentFile:
-    """Of the first file; the others are its own headers."""
+    """The first of these files; the others are its own headers."""
     file, text = next(iter(texts.items()))
     whole = joined(texts)
     plain = blanked(whole)
@@ -88,7 +88,7 @@ def parsed(texts: Mapping[Path, str]) -> StudentFile:
 
 
 def text_of(path: str) -> str:
-    """UsageError where there is no such file, or none of text."""
+    """The text of a file. UsageError where there is no such file, or where it is not a text."""
     file = Path(path)
     try:
         if file.exists() and not file.is_file():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The kernels that a .cu file's text has: their names, parameters and bodies."""
+"""Finds the kernels in the text of a .cu file: their names, parameters and bodies."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _NUMBERS = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """`type` without const and pointer: that of the elements, of the number, or the struct's name."""
+    """A parameter of a kernel."""
 
     name: str
-    type: str
+    type: str  # without const and pointer: of the elements, or of the number, or the struct's name
     is_pointer: bool
 
     @property
@@ -51,7 +51,7 @@ class Parameter:
 
     @property
     def is_scale(self) -> bool:
-        """alpha or beta of C = alpha·A·B + beta·C"""
+        """Whether it is alpha or beta of C = alpha·A·B + beta·C."""
         return not self.is_pointer and self.type in ELEMENTS and self.name.lower() in SCALES
 
     def __str__(self) -> str:
@@ -60,6 +60,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class StudentKernel:
+    """A kernel as its text has it."""
+
     name: str
     parameters: tuple[Parameter, ...]
     line: int
@@ -70,14 +72,14 @@ class StudentKernel:
         return f"{self.name}({', '.join(map(str, self.parameters))})"
 
     def instance(self, arguments: Sequence[str]) -> StudentKernel:
-        """With a template's arguments in place of its parameters."""
+        """The kernel with these arguments in place of its template's parameters."""
         values = dict(zip(self.template, arguments, strict=True))
         parameters = tuple(replace(each, type=values.get(each.type, each.type)) for each in self.parameters)
         return replace(self, parameters=parameters)
 
 
 def kernels_of(text: str, whole: str = "") -> tuple[StudentKernel, ...]:
-    """`whole`: the text with own headers, which may have other names of types."""
+    """The kernels in a text. `whole`: the text with its own headers, which may define other names of types."""
     return tuple(_kernels(blanked(text), aliases_in(blanked(whole or text))))
 
 
@@ -92,7 +94,7 @@ def _kernels(plain: str, aliases: dict[str, str]) -> Iterator[StudentKernel]:
 
 
 def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
-    """What cannot be taken has its text as the type: it matters only if this kernel is to be launched."""
+    """A parameter. One that cannot be parsed has its text as the type, which matters only if this kernel is to be launched."""
     words = " ".join(word for word in re.sub(r"([*\[])", r" \1 ", text).split() if word not in _NOT_A_TYPE)
     found = _PARAMETER.match(words)
     if found is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The variables of a compiled program, by their places, and what its text calls their elements."""
+"""Finds the names of a compiled program's variables, and of their elements, by their addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybrid.classroom.c_text import blanked, constants_in, dynamic_arrays, eleme
 
 
 def symbols_of(program: Path) -> list[tuple[str, str, int, int]]:
-    """Of each variable its name, TLS (of __shared__ ones) or OBJECT, its place and its bytes."""
+    """For each variable its name, its kind (TLS for __shared__ ones, else OBJECT), its place and its bytes."""
     reader = shutil.which("readelf")
     if reader is None:
         return []
@@ -23,7 +23,7 @@ def symbols_of(program: Path) -> list[tuple[str, str, int, int]]:
 
 
 def _plain_name(mangled: str) -> str:
-    """As in _ZZ12MatMulKernel6MatrixS_S_E2As: of a variable of a function."""
+    """The name of a variable in the program's text, as As for _ZZ12MatMulKernel6MatrixS_S_E2As."""
     for found in reversed(list(re.finditer(r"E(\d+)", mangled))):
         name = mangled[found.end() : found.end() + int(found[1])]
         if len(name) == int(found[1]) and re.fullmatch(r"(_\d+|__\d+_)?", mangled[found.end() + len(name) :]):
@@ -33,7 +33,8 @@ def _plain_name(mangled: str) -> str:
 
 
 class Variables:
-    """Of a program with these lines: its __shared__, dynamic shared and __device__ variables."""
+    """The __shared__, dynamic shared and __device__ variables of a program. The methods name the element at an offset, for
+    messages; `item` is the bytes of the access."""
 
     def __init__(self, program: Path, sources: Mapping[str, Sequence[str]]) -> None:
         self._symbols = symbols_of(program)
@@ -48,7 +49,7 @@ class Variables:
         return self._element("OBJECT", offset, item) or "a __device__ variable"
 
     def of_dynamic_shared(self, offset: int, item: int) -> str:
-        """`item`: the bytes of the access. Several names mean different parts of it, or different types."""
+        # Several names may mean different parts of the memory, or different types.
         if len(self._dynamic) == 1 and offset % item == 0:
             return f"{self._dynamic[0]}[{offset // item}]"
         return f"dynamic shared memory, byte {offset}"

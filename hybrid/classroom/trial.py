@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Runs a student's kernel once for each of its tasks: `python -m hybrid.classroom.trial` is a child process, which may crash or
-hang. It reads the tasks from standard input and prints a line for each: the task's mark, and JSON.
+"""Runs a student's kernel once for each task. `python -m hybrid.classroom.trial` is a child process, since the kernel may crash
+or hang. It reads the tasks from standard input and prints a line for each: the task's mark, and JSON.
 
-Whether C is right is not said here, where the student's code could say so itself, but by the process that reads these lines.
+Whether C is right is not decided here, where the student's code runs, too, but by the process that reads these lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hybrid.emulation.requests import Site
 from hybrid.emulation.trace import Access
 from hybrid.errors import one_line
 
-UNTOUCHED = -7.0  # around C: no sum of products of positive numbers
+UNTOUCHED = -7.0  # the filler around C, which is no sum of products of positive numbers
 
 
 @dataclass(frozen=True)
@@ -50,40 +50,37 @@ class Task:
     names: tuple[str, str, str]  # of A, B and C in the kernel
     file_name: str
     scales: tuple[float, float] = (1, 0)  # alpha and beta in C = alpha·A·B + beta·C
-    mark: str = ""  # with which its lines begin: what the kernel writes does not have it
+    mark: str = ""  # with which the task's lines begin; what the kernel writes does not have it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it. Elements of C are numbered row by row."""
+    """What came of a launch. Elements of C are numbered row by row. `wrong`, `first_wrong`, `nan`, `mistaken_for` and `digest`
+    are set by the process that compares C."""
 
-    stopped: str = ""  # the kind of what the runtime refused, and
-    why: str = ""  # its words
-    c: str = (
-        ""  # all elements, encoded; the process that compares them knows `wrong`, `first_wrong`, `nan`, `mistaken_for`, `digest`
-    )
+    stopped: str = ""  # the kind of error for which the runtime stopped the kernel
+    why: str = ""  # the runtime's message
+    c: str = ""  # all elements, encoded
     wrong: tuple[int, ...] = ()
     first_wrong: tuple[float, float] | None = None  # what it is, and what is right
     first_writer: tuple[tuple[int, ...], ...] = ()  # the block and the thread that wrote it last, as extents of the launch
-    nan: int = 0
-    mistaken_for: str = ""  # what a wrong C is instead, as `elements.mistaken_for` tells it
+    nan: int = 0  # how many elements are NaN
+    mistaken_for: str = ""  # what a wrong C is instead, as `elements.mistaken_for` says
     never: tuple[int, ...] = ()  # elements that no thread has written
-    several: tuple[int, ...] = ()  # that more than one has
-    outside: tuple[
-        tuple[str, int], ...
-    ] = ()  # memory beside a matrix that was written: the matrix, and the element's number from its first
+    several: tuple[int, ...] = ()  # elements that more than one thread has written
+    outside: tuple[tuple[str, int], ...] = ()  # writes beside a matrix: its name, and the number counted from its first element
     loads: tuple[float, float] = (0.0, 0.0)  # of elements of A and of B
     stores: float = 0.0
-    digest: str = ""
+    digest: str = ""  # a hash of C
     sites: tuple[Site, ...] = ()  # how lines of the file use memory
-    branches: tuple[Branch, ...] = ()  # and where lanes of its warps part
+    branches: tuple[Branch, ...] = ()  # where the lanes of warps diverge
     accesses: tuple[Access, ...] = ()  # in their order
 
 
 def carried_out(task: Task, told: Callable[[str, Mapping[str, Any]], None]) -> tuple[Outcome, bool]:
-    """The outcome, and whether nothing was found, so that the process is as it was before.
+    """The outcome of a launch, and whether nothing was wrong, so that the process is as it was before.
 
-    `told` is given where the matrices are, before the kernel runs.
+    Before the kernel runs, `told` is called with where the matrices are.
     """
     n, l, m = task.sizes
     *values, right = operands(task.sizes, task.dtype, task.seed, task.scales)
@@ -120,7 +117,7 @@ def carried_out(task: Task, told: Callable[[str, Mapping[str, Any]], None]) -> t
 
 
 def _counted(kernel: EmulatedKernel, task: Task, wrong: Sequence[int]) -> dict[str, Any]:
-    """`wrong`: the first wrong element, whose writer is told, or none."""
+    """The fields of the outcome that the checks count. `wrong`: the first wrong element, whose writer is looked for, or none."""
     if task.checks == "requests":
         return {"sites": kernel.sites(task.file_name), "branches": kernel.branches(task.file_name)}
     if kernel.loads is None:
@@ -137,13 +134,13 @@ def _counted(kernel: EmulatedKernel, task: Task, wrong: Sequence[int]) -> dict[s
 
 
 def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of a thread that is counted block by block."""
+    """The place of the block and of the thread with this number, which counts threads block by block."""
     block, thread = divmod(number, math.prod(task.block))
     return _place(block, task.grid), _place(thread, task.block)
 
 
 def _place(number: int, extents: Sequence[int]) -> tuple[int, ...]:
-    """x, y and so on, of which x counts first."""
+    """x, y and, where the launch has one, z of this number, of which x counts first."""
     place = []
     for extent in extents:
         number, at = divmod(number, extent)
@@ -152,18 +149,20 @@ def _place(number: int, extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def own_output() -> TextIO:
-    """Standard output, which is no longer the kernel's: what it prints is no result."""
+    """Standard output for results. What the kernel prints from now on goes nowhere."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return results
 
 
 def tell(results: TextIO, mark: str, what: str, content: Mapping[str, Any]) -> None:
+    """Write a line of results."""
     print(mark, json.dumps({what: content}), file=results, flush=True)
 
 
 def main() -> None:
-    """After a launch with faults none on another shape follows: stray accesses may have changed what that would need."""
+    """Carry out the tasks. After a launch with faults no launch on another shape follows, since stray accesses may have changed
+    what it needs."""
     results = own_output()
     faulty: tuple[int, ...] = ()
     for task in json.load(sys.stdin):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a kernel or a whole CUDA program may have that the CPU runtime does not."""
+"""Refuses kernels and whole CUDA programs that use what the CPU runtime does not have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS = {
     r"\bcudaGraph\w+": "CUDA graphs",
     r"\bcooperative_groups\b": "cooperative groups",
 }
-_DEVICE_WORDS = {  # of functions that run on the device
+_DEVICE_WORDS = {  # in functions that run on the device
     r"\b(?:malloc|free)\s*\(|\bnew\b|\bdelete\b": "{} within a kernel",
     r"\b(?:__half2?|__nv_bfloat162?)\b|\bhalf2?\s+[A-Za-z_]\w*|\b__(?:float2half|half2float|h(?:add|mul|fma)2?)\w*": (
         "half precision ({})"
@@ -44,7 +44,7 @@ _NOT_A_DEFINITION = {"return", "else", "case"}
 
 
 def refuse_unsupported(text: str, name: str) -> None:
-    """UsageError in a line: what is not there, and in which line of the file `name`."""
+    """UsageError if the text, of a file of this name, uses what is not supported; it says what, and in which line."""
     plain = blanked(text)
     launches = [launch.opening for launch in launches_in(text, name)]
 
@@ -82,7 +82,7 @@ def _is_defined(plain: str, name: str) -> bool:
 
 
 def refuse_without_host(file: StudentFile, kernel: StudentKernel) -> None:
-    """What else a kernel cannot have whose host code does not run: constant memory that it would fill. UsageError in a line."""
+    """UsageError if the kernel reads constant memory that only host code would fill, which does not run."""
     for name in _CONSTANT_WITHOUT_VALUE.findall(blanked(file.compiled)):
         if re.search(rf"\b{name}\b", kernel.body):
             how = "run the whole program, without --kernel" if file.has_main else "give it a value where it is declared"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sentences about accesses to memory and about the threads that make them."""
+"""Phrases for sentences about accesses to memory, and about the threads that make them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 
 def race_told(accesses: Sequence[tuple[int, bool]], what: str, *, within_block: bool) -> str:
-    """Of each access its line, and whether it writes. `within_block`: a barrier would order them."""
+    """A sentence about a data race. `accesses`: the line of each, and whether it writes; `what`: the element; `within_block`: the
+    threads are in one block, so a barrier would order them."""
     lines: dict[int, str] = {}
     for line, writes in accesses:
         lines[line] = "writes" if writes or lines.get(line) == "writes" else "reads"
@@ -20,29 +21,32 @@ def race_told(accesses: Sequence[tuple[int, bool]], what: str, *, within_block: 
 
 
 def product_text(size: Sequence[int]) -> str:
-    """Of a grid or a block, without a z of 1."""
+    """The size of a grid or a block, without a z of 1."""
     return "×".join(map(str, size[:2] if size[2] == 1 else size))
 
 
 def index_text(event: dict[str, Any], what: str) -> str:
-    """block (0, 1)"""
+    """The index of the event's block or thread, as: block (0, 1)."""
     index = event[what]
     return f"{what} ({', '.join(map(str, index if index[2] else index[:2]))})"
 
 
 def thread_text(event: dict[str, Any]) -> str:
-    """block (0, 1), thread (3, 0)"""
+    """The event's block and thread, as: block (0, 1), thread (3, 0)."""
     return f"{index_text(event, 'block')}, {index_text(event, 'thread')}"
 
 
 def thread_of_block(number: int, block_size: Sequence[int]) -> list[int]:
-    """threadIdx"""
+    """threadIdx of the thread with this number in a block."""
     x, y, _ = block_size
     return [number % x, number // x % y, number // (x * y)]
 
 
 def index_told(source: str, column: int, index: int, of_type: str) -> str:
-    """As[ty][k] with k = 16: 0 to 15 are there. `column`: of the bracket that closes the index, where the compiler says so."""
+    """What is wrong with an index, as: As[ty][k] with k = 16: 0 to 15 are there.
+
+    `source`: the line; `column`: that of the bracket that closes the index, where the compiler tells it; `of_type`: the array's.
+    """
     extent = re.search(r"\[(\d+)\]", of_type)
     there = f"0 to {int(extent[1]) - 1} are there" if extent else f"its type is {of_type}"
     if source[column - 1 : column] == "]":

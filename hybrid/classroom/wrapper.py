@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The C++ texts that launch a student's kernel: as the emulation launches ours, with three matrices, and as a whole program."""
+"""Writes the C++ texts that launch a student's kernel: from an entry that takes three matrices, as our kernels do, and from a
+whole program."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _FIELDS = {  # of a struct that is a matrix, by what they are called
 
 
 def wrapped(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning) -> str:
-    """The file's text, and after it the entry. `instance`: the kernel's name, with a template's arguments."""
+    """The file's text, followed by the entry that calls the kernel. `instance`: the kernel's name, with a template's
+    arguments."""
     element = _ELEMENTS[meaning.dtype]
     lines, arguments = _arguments(file, kernel, meaning)
     body = "\n    ".join([*lines, f"{instance}({', '.join(arguments)});"])
@@ -42,8 +44,8 @@ __global__ void {ENTRY}(LabMatrix<const {element}> lab_a, LabMatrix<const {eleme
 
 
 def as_program(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning) -> str:
-    """The file's text with a main function that launches the kernel once. Its arguments: n, l, m, x, y and z of the grid and of
-    the block, and the bytes of dynamic shared memory."""
+    """The file's text, followed by a main function that launches the kernel once. The program's arguments are n, l, m, x, y and z
+    of the grid and of the block, and the bytes of dynamic shared memory."""
     lines, arguments = _arguments(file, kernel, meaning)
     body = "\n    ".join(lines)
     given = "".join(f", {argument}" for argument in arguments)
@@ -84,7 +86,7 @@ def _headers(file: StudentFile) -> str:
 
 
 def _arguments(file: StudentFile, kernel: StudentKernel, meaning: Meaning) -> tuple[list[str], list[str]]:
-    """Lines that come before the call, and its arguments."""
+    """The lines that come before the kernel's call, and the arguments of the call."""
     element = _ELEMENTS[meaning.dtype]
     lines: list[str] = []
     arguments = []
@@ -102,6 +104,7 @@ def _arguments(file: StudentFile, kernel: StudentKernel, meaning: Meaning) -> tu
 
 
 def _filled(file: StudentFile, parameter: Parameter, of: str, element: str) -> list[str]:
+    """The lines that fill a struct which stands for a matrix."""
     lines = [f"{parameter.type} lab_struct_{of};"]
     for name, kind in file.structs[parameter.type].items():
         what = field_of(parameter, name, kind)
@@ -113,7 +116,7 @@ def _filled(file: StudentFile, parameter: Parameter, of: str, element: str) -> l
 
 
 def field_of(parameter: Parameter, name: str, kind: str) -> str:
-    """What a field of a struct stands for: elements, rows or columns. UsageError where that cannot be told."""
+    """What a field of a struct stands for: "elements", "rows" or "columns". UsageError where its name does not tell."""
     if kind.endswith("*"):
         return "elements"
     if name.lower() in _FIELDS:

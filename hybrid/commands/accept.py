@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_job_options, file_name, whole_number
+from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.text import counted
 from hybrid.errors import UsageError
@@ -21,9 +22,11 @@ from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
     from hybrid.diagnostics.acceptance import Outcome
+    from hybrid.diagnostics.finding import Finding
 
 NAME = "hybrid.accept"
 LEVELS = (1, 2, 3, 4)
+_SUBJECT_WIDTH = 9  # characters, of a finding's subject
 
 _MORE = """\
 examples:
@@ -75,7 +78,7 @@ def build_parser() -> Parser:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings. Whatever the environment says, products are checked where they are multiplied."""
+    """Options and settings. Products are checked where they are multiplied, and never repaired, whatever the environment says."""
     options = build_parser().parse_args(arguments)
     flags = {name: getattr(options, name) for name in ("device", "threads", "stall", "host_memory", "gpu_memory")}
     return options, Settings.gather({**flags, "check": "on", "on_fault": "raise"})
@@ -105,7 +108,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     record = as_record(outcome, findings) | {"minutes": minutes, "settings": settings.as_dict()}
     with team.phase("report", timed=False):
         if team.rank == 0:
-            _report(options, outcome, record)
+            _report(options, outcome, findings, record)
     if not record["ok"]:
         return 1
     return 128 + signal.SIGTERM if outcome.asked_to_end else 0
@@ -114,22 +117,18 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 def _refuse_unwritable(options: argparse.Namespace) -> None:
     from hybrid.host.files import refuse_same, refuse_unwritable
 
-    written = {"--html": options.html, "--json": None if options.json == "-" else options.json}
+    written = {"--html": options.html, "--json": file_of_json(options.json)}
     for path in filter(None, written.values()):
         refuse_unwritable(path)
     refuse_same(written, may_replace={})
 
 
-def _report(options: argparse.Namespace, outcome: Outcome, record: dict[str, object]) -> None:
+def _report(options: argparse.Namespace, outcome: Outcome, findings: Sequence[Finding], record: dict[str, object]) -> None:
     from hybrid.reporting import jsonl
 
-    stream = sys.stderr if options.json == "-" else sys.stdout
-    findings = record["findings"]
-    assert isinstance(findings, list)
+    stream = text_stream(options.json)
     for finding in findings:
-        verdict = "WRONG" if finding["verdict"] == "wrong" else finding["verdict"]
-        remedy = f" → {finding['remedy']}" if finding["remedy"] else ""
-        print(f"{verdict:<7}  {finding['subject']:<9}  {finding['text']}{remedy}", file=stream)
+        print(finding.line(_SUBJECT_WIDTH), file=stream)
     ended = ", asked to end" if outcome.asked_to_end else ""
     print(
         f"{'accepted' if record['ok'] else 'not accepted'}: {counted(len(outcome.names), 'rank')}, level {outcome.level.number}, "
@@ -154,4 +153,4 @@ def _write_page(path: str, record: dict[str, object]) -> None:
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, lambda options, settings: False, work, meanwhile=wake_gpus)
+    return run(NAME, parse, work, meanwhile=wake_gpus)

@@ -40,19 +40,20 @@ def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings
 def run(
     name: str,
     parse: Callable[[], tuple[Any, Settings]],
-    answer: Callable[[Any, Settings], bool],
     work: Callable[[Team, Any, Settings], int],
+    *,
+    answer: Callable[[Any, Settings], bool] = lambda options, settings: False,
     unstarted: Callable[[StartError, Any, Settings], int] | None = None,
     meanwhile: Callable[[Settings], None] = lambda settings: None,
 ) -> int:
-    """Run a command and return its exit code. `parse` gives options and settings; `work` is what every rank does.
+    """Run a command and return its exit code. In a job all ranks agree on wrong usage as on any other error, so a rank that was
+    started with other options keeps no rank waiting.
 
-    `answer`: does what needs no ranks, such as showing a list, and returns True if that was all. It runs without MPI, with the
-    same result on every rank, and rank 0 prints.
-    `unstarted`: what rank 0 does instead of failing where the launcher's processes are no ranks of one job, or where starting
-    MPI ended its process.
+    `parse`: returns options and settings. `work`: does one rank's part, and returns the exit code. `answer`: does what needs no
+    ranks, such as showing a list, and returns whether that was all; it runs without MPI, and rank 0 prints.
+    `unstarted`: what rank 0 does, instead of failing, where the processes that the launcher started are not the ranks of one job,
+    or where starting MPI ended its process.
     `meanwhile`: begins what can go on in the background while MPI starts; it must not fail.
-    In a job all ranks agree on wrong usage like on any other error: a rank started with other options keeps no rank waiting.
     """
     open_streams()
     say_warnings_in_a_line(name)
@@ -81,20 +82,20 @@ def run(
     if not _switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
         return worker()
     may_start_fail = unstarted is not None and usage is None and launched() is not None
-    # Only the worker comes back from there. After a failure its threads may still compute, and Python waits for them.
+    # Only the worker returns from this call. After a failure, `leave` ends it without waiting for threads that still compute.
     code = supervisor.supervised(worker, settings.stall, command.after_failed_start if may_start_fail else None)
     return code or leave()
 
 
 def run_alone(name: str, work: Callable[[], int]) -> int:
-    """Run a command that is no job of ranks: its exit code."""
+    """Run a command that is no job of ranks; returns its exit code."""
     open_streams()
     say_warnings_in_a_line(name)
     try:
         launch = launched()
         if launch is not None and launch.size > 1:
             raise UsageError("this command runs alone, without mpirun")
-        handle(signal.SIGINT, signal.default_int_handler)  # what it has begun, files and processes, is to be ended in order
+        handle(signal.SIGINT, signal.default_int_handler)  # an interrupt unwinds, so that files and processes are ended in order
         name_foreign_variables(name)
         code = work()
         sys.stdout.flush()
@@ -107,17 +108,17 @@ def run_alone(name: str, work: Callable[[], int]) -> int:
 
 @record
 class _Command:
-    """A command with its options; `usage`: what is wrong with them."""
+    """A command that `run` was given."""
 
     name: str
     options: Any
     settings: Settings
-    usage: UsageError | None
+    usage: UsageError | None  # what is wrong with the options
     work: Callable[[Team, Any, Settings], int]
     unstarted: Callable[[StartError, Any, Settings], int] | None
 
     def run_as_rank(self) -> int:
-        """Start MPI and do this rank's part; the exit code."""
+        """Start MPI and do this rank's part; returns the exit code."""
         team: Team | None = None
         try:
             heartbeat.note_interrupts()
@@ -153,7 +154,8 @@ class _Command:
         meet(team, starting.all)
 
     def _run_unstarted(self, error: StartError) -> int:
-        """Where this process is no rank of its launcher's job. Only rank 0, as the launcher counts, has something to do."""
+        """What is done where the launcher's processes are not the ranks of one job: only the process that is rank 0 for the
+        launcher has something to do. Returns the exit code."""
         if self.usage is not None or self.unstarted is None:
             raise error
         if rank_by_launcher() == 0:
@@ -164,13 +166,13 @@ class _Command:
         raise error
 
     def after_failed_start(self, happened: str) -> int | None:
-        """In the supervisor, when the worker has ended while it started MPI; `happened`: how. The exit code, None to go on
-        as for any worker that has ended."""
+        """What the supervisor does when the worker has ended while it started MPI; `happened`: how it ended. Returns the exit
+        code; None to go on as for any worker that has ended."""
         launch = launched()
         assert launch is not None
         assert self.unstarted is not None
         if launch.rank != 0:
-            time.sleep(REPORT_TIME)  # likewise
+            time.sleep(REPORT_TIME)  # rank 0 is to report before the launcher ends all processes
             return None
         error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
         try:
@@ -182,7 +184,8 @@ class _Command:
 
 
 def _answer_failed(name: str, error: Exception) -> int:
-    """The exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and rank 0 must print before."""
+    """Print an error of `answer`; returns the exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and
+    rank 0 must print before."""
     if rank_by_launcher() != 0:
         return 0
     _show_traceback()
@@ -195,7 +198,8 @@ def _answer_failed(name: str, error: Exception) -> int:
 def _fail(name: str, team: Team, error: BaseException) -> int:
     """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # After an interrupt within an `exec` of text, as many modules have one, Python kills itself at its end. The next forgets it.
+    # After an interrupt within an `exec` of text, which many modules have, Python kills itself at its end. Another `exec` makes
+    # it forget the interrupt.
     exec("")  # noqa: S102
     if heartbeat.interrupted() or isinstance(error, KeyboardInterrupt):
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
@@ -217,7 +221,8 @@ def _fail(name: str, team: Team, error: BaseException) -> int:
 
 
 def _fail_before_start(name: str, error: BaseException) -> int:
-    """MPI did not start, so the ranks cannot agree on anything. Rank 0 prints first; its end usually ends the job."""
+    """Print an error where MPI did not start, and end. The ranks cannot agree on anything then: rank 0 prints first, and its end
+    usually ends the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = getattr(error, "exit_code", 1)
     if heartbeat.interrupted():
@@ -239,7 +244,7 @@ def _switched_on(switch: str) -> bool:
 
 
 def _show_traceback() -> None:
-    """Of the error that is being handled, for those who debug."""
+    """Print the traceback of the error that is being handled, for those who debug (HYBRID_DEBUG=1)."""
     if _switched_on("HYBRID_DEBUG"):
         import traceback
 
@@ -247,5 +252,6 @@ def _show_traceback() -> None:
 
 
 def _print_error(name: str, error: BaseException) -> int:
+    """Print an error; returns its exit code."""
     print_line(name, error)
     return getattr(error, "exit_code", 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_job_options, file_name
+from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
 from hybrid.errors import StartError, UsageError
 from hybrid.ranks.team import Team
@@ -62,7 +63,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _clean(team: Team) -> int:
-    """Each node's first rank removes, rank 0 reports."""
+    """Each node's first rank removes files that ended jobs left there; rank 0 reports. Returns the exit code."""
     from hybrid.core.text import readable
     from hybrid.ranks.leftovers import Leftover, remove_leftovers
 
@@ -82,19 +83,20 @@ def _clean(team: Team) -> int:
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:
-    """For rank 0 where the launcher's processes are no ranks of one job: it examines itself alone."""
+    """What rank 0 does where the launcher's processes are not the ranks of one job: it examines itself alone."""
     return _examine(Team(), options, settings, error)
 
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
+    """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
     from hybrid.diagnostics import machine, node_links
     from hybrid.diagnostics.examination import examine
     from hybrid.host.files import refuse_unwritable
     from hybrid.selection.inventory import settle_threads
 
     with team.phase("agree", timed=False):
-        if options.json and options.json != "-":
-            refuse_unwritable(options.json)
+        if file := file_of_json(options.json):
+            refuse_unwritable(file)
     examination = examine(team, settle_threads(team, settings), error)
     measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
     slowest = min(node_links.median_rates(examination.node_links).values(), default=0.0)
@@ -108,7 +110,7 @@ def _report(examination: Examination, json: str | None, more: dict[str, Any]) ->
     from hybrid.diagnostics.examination import as_record, as_text
     from hybrid.reporting import jsonl
 
-    print(as_text(examination.findings), file=sys.stderr if json == "-" else sys.stdout)
+    print(as_text(examination.findings), file=text_stream(json))
     if json:
         jsonl.write(as_record(examination) | more, json)
     sys.stdout.flush()
@@ -116,4 +118,4 @@ def _report(examination: Examination, json: str | None, more: dict[str, Any]) ->
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, lambda options, settings: False, work, unstarted)
+    return run(NAME, parse, work, unstarted=unstarted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`--explain`: what would be decided on a machine, in words and bytes. Needs no MPI and no GPU."""
+"""`--explain`: what would be decided on a machine, in words and bytes. It needs neither MPI nor a GPU."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ _ARRIVALS_SHOWN, _LONGEST_ORDER = 50, 400
 
 
 def explain(machine: Machine, request: ProductRequest, settings: Settings, network: float = 0.0) -> None:
-    """Print the decision, then raise what a run would be refused for. On the machine nothing may be unknown. `network`: bytes a
-    second between a node and the others, 0 where that is not known."""
+    """Print the decision, then raise what a run would be refused for.
+
+    `machine`: one of which nothing is unknown, as an assumed one. `network`: bytes a second of a node's link to the others; 0
+    where that is not known.
+    """
     decision = decide(machine, request, settings)
     assert isinstance(decision, Decision), "an assumed machine leaves nothing unknown"
     print("\n".join(_lines(decision, machine, request, settings)), flush=True)
@@ -43,7 +46,7 @@ def explain(machine: Machine, request: ProductRequest, settings: Settings, netwo
 
 
 def _lines(decision: Decision, machine: Machine, request: ProductRequest, settings: Settings) -> Iterator[str]:
-    """Who owns what, in which order it arrives, and what memory it takes where."""
+    """The lines that say who has which rows, in which order they arrive, and what memory they take where."""
     plan, p = decision.plan, decision.plan.problem
     yield (
         f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}  {p.operations / 1e9:.3g} GF  "
@@ -92,6 +95,7 @@ def _node(plan: Plan, node: int) -> str:
 
 
 def _rank(decision: Decision, share: RankShare) -> str:
+    """The line about one rank: its rows, in how many pieces they are multiplied, and the memory that this takes."""
     layout = decision.plan.grid_layout
     if layout is not None:
         a, c, panels = layout.rows_of_a(share.rank), layout.part_of_c(share.rank), layout.pieces["B"]
@@ -113,7 +117,7 @@ def _rank(decision: Decision, share: RankShare) -> str:
 
 
 def _buffers_of_part(decision: Decision, rank: int) -> str:
-    """Of a rank of a grid whose device has some."""
+    """What is said of the device buffers of a rank in a grid; "" where it has none."""
     plan = decision.plan
     if not plan.parts:
         return ""
@@ -123,7 +127,7 @@ def _buffers_of_part(decision: Decision, rank: int) -> str:
 
 
 def _precision(decision: Decision, settings: Settings) -> str:
-    """What tiles may be computed from, and why."""
+    """In which arithmetic tiles may be computed, and why."""
     plan = decision.plan
     if not plan.moduli:
         return f"precision native: {decision.precision_reason}"
@@ -136,7 +140,7 @@ def _precision(decision: Decision, settings: Settings) -> str:
 
 
 def _transport(decision: Decision, machine: Machine, request: ProductRequest, settings: Settings) -> str:
-    """The transport; where tests decide, what each means, and what is done if they fail."""
+    """The transport; where tests decide on it, also what each of them tries, and what is done if they fail."""
     plan = decision.plan
     problem = plan.parts[0].problem if plan.parts else plan.problem
     of_b = readable(problem.bytes(problem.l, problem.m))
@@ -151,7 +155,7 @@ def _transport(decision: Decision, machine: Machine, request: ProductRequest, se
 
 
 def _otherwise(machine: Machine, request: ProductRequest, settings: Settings) -> str:
-    """What is decided where every test fails."""
+    """The transport that is taken where every test fails."""
     failing = replace(machine, outcomes=dict.fromkeys(Test, "the test failed"))
     try:
         decision = decide(failing, request, settings)
@@ -162,7 +166,8 @@ def _otherwise(machine: Machine, request: ProductRequest, settings: Settings) ->
 
 
 def _forecast(decision: Decision, machine: Machine, speed: float, settings: Settings) -> Iterator[str]:
-    """When rank 0, whose row block is among the tallest, has what. Nothing of a product in very many pieces."""
+    """When rank 0, whose row block is among the tallest, will have copied and multiplied everything; nothing for a product in
+    very many pieces."""
     plan = decision.plan
     model, links = machine.model, plan.topology.size if plan.transport != "host" else 1
     arrivals = [*islice(plan.shares[0].arrivals(), _TILES_COUNTED)]
@@ -180,7 +185,7 @@ def _forecast(decision: Decision, machine: Machine, speed: float, settings: Sett
 
 
 def _estimate(decision: Decision, seconds: float, watts: float, price: str) -> str:
-    """Energy and cost of a product that takes these seconds, on GPUs that take as much power as they may."""
+    """The energy and the cost of a product that takes so many seconds, on GPUs at their power limit."""
     gpus = len({placement.gpu.uuid for placement in decision.placements if placement.gpu})
     joules = gpus * watts * seconds
     cost = f"; {cost_line(Price.parse(price), seconds, gpus, len(decision.plan.topology.nodes), joules)}" if price else ""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`--explain` of several nodes: what each would receive from others with row blocks and with grids, beside what it must."""
+"""`--explain` for several nodes: how much a node would receive from others with row blocks and with grids, and the least that any
+distribution allows."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _SHOWN = 4  # grids beside the one that is chosen
 
 
 def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator[str]:
-    """`network`: bytes a second of a node's link, 0 where nobody said."""
+    """The lines about grids. `network`: bytes a second of a node's link; 0 where that is not known."""
     plan = decision.plan
     problem, topology = plan.problem, plan.topology
     nodes = len(topology.nodes)
@@ -35,7 +36,7 @@ def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator
         name = "rows" if grid.is_rows else str(grid)
         return f"{name}: a node receives {readable(elsewhere)}, the busiest {readable(at_root)}{seconds}"
 
-    others = {str(cost.grid): cost for cost in reversed(found) if str(cost.grid) != str(chosen)}  # of each name the best
+    others = {str(cost.grid): cost for cost in reversed(found) if str(cost.grid) != str(chosen)}  # by name, the best grid
     yield from (f"grid {said(cost.grid, cost)} (chosen)" for cost in found if cost.grid == chosen)
     for cost in sorted(others.values(), key=found.index)[:_SHOWN]:
         yield f"grid {said(cost.grid, cost)}"
@@ -47,7 +48,7 @@ def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator
 
 
 def _bounds(plan: Plan, words: int) -> Iterator[str]:
-    """`words`: elements that a node receives."""
+    """What a node receives, compared with lower bounds. `words`: how many elements that is."""
     problem, nodes = plan.problem, len(plan.topology.nodes)
     least = least_received(problem, nodes)
     times = words / least if least else 1.0
@@ -66,7 +67,7 @@ def _bounds(plan: Plan, words: int) -> Iterator[str]:
 
 
 def _timeline(decision: Decision, machine: Machine, network: float) -> Iterator[str]:
-    """Of a product on nodes of GPUs."""
+    """When the last node will have its operands and results, on nodes of GPUs."""
     plan = decision.plan
     if plan.device != "cuda":
         yield "no timeline: how fast this machine's CPUs multiply is not known"

@@ -125,9 +125,10 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _thread_level() -> str:
-    """The thread level asked for and provided, in words. StartError if MPI allows no threads beside the one that calls it.
+    """The thread level that was asked for and the one that MPI provides, in words. StartError if it allows no threads beside the
+    one that calls it.
 
-    At least the level asked for: an MPI may provide more, which programs that assert the same level refuse.
+    More than what was asked for is fine, which programs refuse that assert that the two are equal.
     """
     if launched() is None:
         return "started alone: no MPI, so no thread level"
@@ -161,7 +162,7 @@ def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
 
 
 def _prepare(team: Team, options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, RankLocation]:
-    """The kernel, compiled, and where this rank runs it."""
+    """The greeter with its compiled kernel, None where there is none, and where this rank runs it."""
     cores = usable_cores()
     if settings.device == "cpu":
         return None, RankLocation(team.host, cores, "no kernel", "asked for", False)
@@ -180,7 +181,7 @@ def _prepare(team: Team, options: argparse.Namespace, settings: Settings, gpu: G
 
 
 def _print_remarks(thread_level: str, locations: list[RankLocation], settings: Settings) -> None:
-    """To standard error, since the number of lines on standard output is fixed."""
+    """Print remarks to standard error, since the number of lines on standard output is fixed."""
     print(f"{NAME}: {thread_level}", file=sys.stderr)
     ranks_of: dict[tuple[bool, str], list[int]] = {}
     for rank, location in enumerate(locations):
@@ -216,4 +217,4 @@ def _write(text: bytes | bytearray) -> None:
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, lambda options, settings: False, work, meanwhile=wake_gpus)
+    return run(NAME, parse, work, meanwhile=wake_gpus)

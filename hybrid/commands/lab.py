@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command python -m hybrid.lab: a student's own kernel, run on the CPU and judged."""
+"""The command python -m hybrid.lab: a student's own kernel or program is run, on the CPU or a GPU, and judged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def build_parser() -> Parser:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options. What follows -- is for the program that is run."""
+    """The options. Words after -- are arguments of the program that is run."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     own, for_program = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
     options = build_parser().parse_args(own)
@@ -83,7 +83,7 @@ def _let(text: str) -> tuple[str, str]:
 
 
 def work(options: argparse.Namespace) -> int:
-    """What the command says: the exit code."""
+    """Carry out one of the commands; returns the exit code."""
     from hybrid.host.files import refuse_same, refuse_unwritable
 
     written = {f"--{name}": getattr(options, name, None) for name in ("html", "picture", "json")}
@@ -92,7 +92,7 @@ def work(options: argparse.Namespace) -> int:
     for path in paths.values():
         refuse_unwritable(path)
     if options.command in ("run", "show", "check", "grade"):
-        _say_what_is_left()
+        _warn_of_missing_bounds()
     if options.command == "run":
         return lab_run.work(options, _trials)
     if options.command == "show":
@@ -104,8 +104,8 @@ def work(options: argparse.Namespace) -> int:
     return lab_exercises.work(options, _trials)
 
 
-def _say_what_is_left() -> None:
-    """To the code that is going to run."""
+def _warn_of_missing_bounds() -> None:
+    """Say what the code that is going to run cannot be kept from on this system."""
     from hybrid.emulation import confined
 
     for sentence in confined.lacking():
@@ -113,7 +113,7 @@ def _say_what_is_left() -> None:
 
 
 def _trials(given: StudentFile, options: argparse.Namespace, *, for_cpu: bool = True) -> Trials:
-    """Of this file's kernel, as the options say. UsageError where something cannot be told."""
+    """The trials of a kernel of this file, as the options say. UsageError where the options leave something open."""
     from hybrid.classroom.examination import Trials, chosen
     from hybrid.classroom.launch import launch_of
     from hybrid.classroom.meaning import meaning_of

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""python -m hybrid.lab run --device cuda: a kernel on this machine's GPU."""
+"""python -m hybrid.lab run --device cuda: a kernel is judged and timed on this machine's GPU."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hybrid.commands.streams import text_stream
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]) -> int:
-    """The exit code."""
+    """Run the kernel, and say what came of it; returns the exit code. `trials_of`: the trials of a file's kernel."""
     from hybrid.classroom.cuda_run import as_record, ran, told, usual_gpu_shapes
     from hybrid.classroom.program import is_program
     from hybrid.classroom.student_file import read
@@ -33,7 +33,7 @@ def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]
     shapes = [tuple(options.sizes)] if options.sizes else usual_gpu_shapes(trials)
     refuse_impossible(trials, shapes[0])
     run = ran(trials, shapes)
-    print("\n".join(told(trials, run)), file=sys.stderr if options.json == "-" else sys.stdout)
+    print("\n".join(told(trials, run)), file=text_stream(options.json))
     if options.json:
         from hybrid.reporting import jsonl
 

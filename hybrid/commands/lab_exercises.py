@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
+from hybrid.commands.streams import text_stream
 from hybrid.core.text import counted
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 
@@ -25,7 +25,7 @@ TrialsOf = Callable[["StudentFile", argparse.Namespace], "Trials"]
 
 
 def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
-    """One of the commands: the exit code."""
+    """Carry out `exercises`, `start`, `check` or `grade`; returns the exit code."""
     if options.command == "exercises":
         return _show(options)
     exercise = named(options.name)
@@ -58,11 +58,11 @@ def _show(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Judgement:
-    """What is to be said of a file, its points, and in a line what is wrong with it."""
+    """What was found of one file."""
 
-    lines: list[str]
-    parts: list[Part]
-    why: str
+    lines: list[str]  # all that is to be said of it
+    parts: list[Part]  # its points, for each part of the exercise
+    why: str  # in a line, what is wrong with it
 
     @property
     def points(self) -> int:
@@ -71,7 +71,7 @@ class _Judgement:
 
 def _check(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf) -> int:
     judgement = _judged(exercise, options.files[0], options, trials_of)
-    stream = sys.stderr if options.json == "-" else sys.stdout
+    stream = text_stream(options.json)
     print("\n".join(judgement.lines), file=stream)
     for text, points, of in judgement.parts:
         print(f"{points} of {of} points: {text}", file=stream)
@@ -101,8 +101,8 @@ def _judged(exercise: Exercise, path: str, options: argparse.Namespace, trials_o
 
 
 def _grade(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf) -> int:
-    """All on the same shapes. A file that cannot be judged has no points, and the others are judged all the same."""
-    stream = sys.stderr if options.json == "-" else sys.stdout
+    """Judge all files on the same shapes. A file that cannot be judged has no points, and the others are judged all the same."""
+    stream = text_stream(options.json)
     for path in options.files:
         got, why = 0, ""
         try:

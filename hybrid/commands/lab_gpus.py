@@ -7,6 +7,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import DeviceUnavailable
+from hybrid.kernels.catalogue import dotted
 
 if TYPE_CHECKING:
     from hybrid.classroom.gpu_models import GpuModel
@@ -19,14 +20,14 @@ def add_to(commands: Any) -> None:
 
 
 def model(name: str) -> GpuModel:
-    """What --gpu names. UsageError where there is none."""
+    """For argparse: the GPU model of this name. UsageError where there is none."""
     from hybrid.classroom.gpu_models import named
 
     return named(name)
 
 
 def work(options: argparse.Namespace) -> int:
-    """The exit code."""
+    """Print what GPUs have; returns the exit code."""
     from hybrid.classroom import device_query
     from hybrid.devices.cuda_gpus import usable_gpus
 
@@ -41,7 +42,7 @@ def work(options: argparse.Namespace) -> int:
     models = {gpu.uuid: device_query.of_name(gpu.name) for gpu in gpus}
     print(*device_query.table([model for model in models.values() if model]), sep="\n")
     for gpu in gpus:
-        about = f"here: {gpu.name}, compute capability {gpu.capability // 10}.{gpu.capability % 10}"
+        about = f"here: {gpu.name}, compute capability {dotted(gpu.capability)}"
         print(about if models[gpu.uuid] else f"{about}: not in this table")
     if missing:
         print(missing)

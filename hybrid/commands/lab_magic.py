@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""%%cuda_lab: a notebook's cell as a file of python -m hybrid.lab."""
+"""%%cuda_lab: python -m hybrid.lab for the code in a notebook's cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from hybrid.errors import HybridError
 
-_HEIGHT = 900  # of the steps' page, in a frame
+_HEIGHT = 900  # pixels, of the frame with the steps' page
 
 
 def cuda_lab(line: str, cell: str) -> Any:
@@ -38,7 +38,7 @@ def cuda_lab(line: str, cell: str) -> Any:
 
 
 def _framed(page: str) -> Any:
-    """In a frame, since the page's style and script are its own."""
+    """The page in a frame, which keeps its style and script apart from the notebook's."""
     from IPython.display import HTML
 
     return HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="{_HEIGHT}" style="border: 0"></iframe>')

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands import lab_cuda, lab_gpus
 from hybrid.commands.parser import at_least, file_name
+from hybrid.commands.streams import text_stream
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def _size(text: str) -> int:
 
 
 def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
-    """The exit code."""
+    """Run a kernel or a program, and say what is wrong with it; returns the exit code. `trials_of`: the trials of a file's
+    kernel."""
     from hybrid.classroom.examination import usual_shapes
     from hybrid.classroom.program import is_program
     from hybrid.classroom.report import as_record, told
@@ -113,7 +114,7 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     lab_cuda.refuse_impossible(trials, shapes[0])
     examination = trials.examined(shapes)
     gpu = _on_gpu(options.gpu, trials, examination) if options.gpu else None
-    stream = sys.stderr if options.json == "-" else sys.stdout
+    stream = text_stream(options.json)
     print("\n".join(told(trials.file, examination, gpu)), file=stream)
     if not examination.is_right:
         print(f"--seed {trials.seed} gives the same elements again", file=stream)
@@ -157,7 +158,7 @@ def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
     from hybrid.classroom.program import ran
     from hybrid.classroom.program_report import as_record, told
 
-    stream = sys.stderr if options.json == "-" else sys.stdout
+    stream = text_stream(options.json)
     seconds = options.stall or _PROGRAM_STALL
     account = ran(file, options.arguments, seconds, lambda line: print(line, end="", file=stream, flush=True), options.ranks)
     print("\n".join(told(account)), file=stream)

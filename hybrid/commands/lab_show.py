@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""python -m hybrid.lab show: a small product step by step, in words or as a page with buttons."""
+"""python -m hybrid.lab show: a kernel's small product, step by step, in words or as a page with buttons."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hybrid.commands.lab_cuda import refuse_impossible
 from hybrid.commands.parser import at_least, file_name
 from hybrid.errors import UsageError
 
@@ -54,7 +55,7 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
-    """What the command says: the exit code."""
+    """Show the steps; returns the exit code. `trials_of`: the trials of a file's kernel."""
     from hybrid.classroom.blackboard import told
     from hybrid.classroom.steps_shown import steps_of
     from hybrid.reporting import html_page, steps_page, steps_picture, svg
@@ -84,8 +85,6 @@ def _picture(options: argparse.Namespace, trials_of: TrialsOf) -> Picture:
         tile = tile or 2
     texts = texts_of(str(path))
     trials = trials_of(parsed(with_tile(texts, tile) if tile else texts), options)
-    meaning = trials.meaning
-    sizes = tuple(options.sizes) if options.sizes else meaning.on((options.width,) * 3)
-    if (possible := meaning.on(sizes)) != sizes:
-        raise UsageError(f"{trials.kernel.name} {meaning.limit}: --sizes {' '.join(map(str, possible))}")
+    sizes = tuple(options.sizes) if options.sizes else trials.meaning.on((options.width,) * 3)
+    refuse_impossible(trials, sizes)
     return picture(trials, sizes)

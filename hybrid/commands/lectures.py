@@ -39,12 +39,12 @@ examples:
 
 
 def scripts_folder() -> Path:
-    """In an installed package scripts/ of hybrid/, in a checkout the one beside it. HybridError where there is none."""
+    """The folder scripts/: in an installed package within hybrid/, in a checkout beside it. HybridError where there is none."""
     return _folder("scripts", "scripts", "experiments")
 
 
 def examples() -> dict[str, Path]:
-    """The programs, by the names of their files."""
+    """The example programs, by the names of their files."""
     return {path.name: path for path in sorted(_folder("classroom/examples", "docs/examples", "tiled.cu").glob("*.cu"))}
 
 
@@ -54,6 +54,8 @@ def example_or_file(name: str) -> Path:
 
 
 def _folder(installed: str, checkout: str, within: str) -> Path:
+    """A folder of this package: named relative to hybrid/ if it is installed, to the repository in a checkout. `within`: a file
+    or folder that it must have."""
     package = Path(hybrid.__file__).resolve().parent
     for folder in (package / installed, package.parent / checkout):
         if (folder / within).exists():
@@ -78,12 +80,12 @@ def build_parser() -> Parser:
 
 
 def what_there_is() -> list[str]:
-    """Names of lectures and programs."""
+    """All words that the command takes."""
     return [*SCRIPTS, *examples(), PROGRAMS, NOTEBOOKS]
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
-    """What is to be shown, empty for the list, and the words that follow: its own options."""
+    """What is to be shown, "" for the list, and its own options: the words that follow."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0].startswith("-"):
         build_parser().parse_args(given)
@@ -100,7 +102,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
 
 
 def work(name: str, words: list[str]) -> int:
-    """The exit code."""
+    """Show or write what is asked for; returns the exit code."""
     if not name:
         _list()
         return 0
@@ -123,14 +125,14 @@ def work(name: str, words: list[str]) -> int:
 
 
 def _programs() -> dict[str, str]:
-    """Names and contents."""
+    """The documents' whole programs: names and contents of files."""
     folder = _folder("classroom/programs", "docs/programs", "Makefile")
     files = [folder / "Makefile", *folder.glob("*.cu"), *folder.glob("*.h")]
     return {path.name: path.read_text(encoding="utf-8") for path in files}
 
 
 def _notebooks() -> dict[str, str]:
-    """Names and contents, of each page of the course but the first."""
+    """The pages of the course, but for the first, as notebooks: names and contents of files."""
     from hybrid.classroom.notebooks import notebook
 
     pages = _folder("classroom/course", "docs/course", "index.md").glob("*.md")
@@ -139,7 +141,7 @@ def _notebooks() -> dict[str, str]:
 
 
 def _write_folder(folder: Path, contents: Callable[[], dict[str, str]]) -> None:
-    """Whole or not at all."""
+    """Write a new folder with these files, whole or not at all."""
     if folder.exists():
         raise UsageError(f"{folder} is there already: name another folder to be written")
     try:

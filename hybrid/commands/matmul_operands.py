@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A and B of python -m hybrid.matmul: made from the seed or read from files, of the type of --dtype or of the files."""
+"""A and B of python -m hybrid.matmul: generated from the seed or read from files, of the type that --dtype or the files have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, load: bool = False) -> TypedProduct:
-    """UsageError where files do not fit the sizes, or types each other. `load`: read now what can only be read as a whole."""
+    """The product that the options ask for. UsageError where files do not fit the sizes, or the operands' types each other.
+
+    `ranks_of_node`: how many ranks will read the files. `load`: read now what can only be read as a whole.
+    """
     import numpy as np
 
     from hybrid.arrays.elements import FileElements, GeneratedElements
@@ -52,7 +55,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
 
 
 def _type_of(file: FileMatrix, asked: str) -> np.dtype:
-    """Of a file's elements as they are multiplied; real numbers stay real, also where the product is complex."""
+    """The type in which a file's elements are multiplied. Real numbers stay real, also where the product is complex."""
     if file.dtype.kind == "V" and asked != "bfloat16":
         raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16")
     if not asked:

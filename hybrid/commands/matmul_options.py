@@ -14,7 +14,9 @@ from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 
-_MOST_RANKS, _MOST_GPUS = 10**5, 128  # of a machine, of a node, that --explain takes: more than there are, and seconds of work
+# The largest machine, and the most GPUs of a node, that --explain takes: larger than any that there is, and still explained in
+# seconds.
+_MOST_RANKS, _MOST_GPUS = 10**5, 128
 PRINTED = 10  # rows and columns that --print shows without a number
 
 _EXAMPLES = """\
@@ -36,6 +38,7 @@ def _name_of(what: str, allowed: Sequence[str]) -> Callable[[str], str]:
 
 
 def _capability(text: str) -> int:
+    """For argparse: a compute capability, times ten."""
     found = re.fullmatch(r"(\d+)\.(\d)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a compute capability (such as 8.0)")
@@ -43,7 +46,7 @@ def _capability(text: str) -> int:
 
 
 def rate(text: str) -> float:
-    """Bytes a second; units are powers of 1000, as networks have them."""
+    """For argparse: bytes a second, such as 25GB/s or 100Gbit/s. Units are powers of 1000, as networks have them."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(B|bit)/s", text)
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no rate (such as 25GB/s or 100Gbit/s)")
@@ -57,7 +60,13 @@ def build_parser() -> Parser:
         epilog=_EXAMPLES,
     )
     parser.add_argument("sizes", nargs="*", type=at_least(0), metavar="n l m", help="rows of A, columns of A, columns of B")
-    what = parser.add_argument_group("what is multiplied")
+    _add_what(parser.add_argument_group("what is multiplied"))
+    _add_how(parser.add_argument_group("how"))
+    _add_shown(parser.add_argument_group("what is shown"))
+    return parser
+
+
+def _add_what(what: argparse._ArgumentGroup) -> None:
     dtype = f"of A, B and C: {', '.join(DTYPES)} (float64, or as NumPy promotes the files' types)"
     what.add_argument("--dtype", type=_name_of("dtype", DTYPES), help=dtype)
     what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
@@ -69,7 +78,9 @@ def build_parser() -> Parser:
     part = "with --out (not to .mtx): compute C in parts, some rows each, and go on where a job that was ended has left off"
     what.add_argument("--resume", action="store_true", help=part)
     what.add_argument("--resume-rows", type=at_least(1), metavar="R", help="rows of a part (what takes about a minute)")
-    how = parser.add_argument_group("how")
+
+
+def _add_how(how: argparse._ArgumentGroup) -> None:
     how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
     remainders = "from 8-bit remainders, where as accurate and faster"
@@ -87,7 +98,9 @@ def build_parser() -> Parser:
     how.add_argument("--on-fault", help="what fails its check: raise refuses it, repair computes what is wrong again (raise)")
     how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
     how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
-    shown = parser.add_argument_group("what is shown")
+
+
+def _add_shown(shown: argparse._ArgumentGroup) -> None:
     shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K",
                        help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
@@ -102,7 +115,6 @@ def build_parser() -> Parser:
     shown.add_argument("--gpus-per-node", type=at_least(0, _MOST_GPUS), default=0, metavar="G",
                        help="with --explain: for nodes of G GPUs")  # fmt: skip
     shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
-    return parser
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -146,7 +158,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 
 def _refuse_with_resume(options: argparse.Namespace) -> None:
-    """UsageError where parts of C cannot be what is asked for."""
+    """UsageError for options that do not go together with --resume, or not without it."""
     if not options.resume:
         if options.resume_rows:
             raise UsageError("--resume-rows is about the parts that --resume computes: add --resume")

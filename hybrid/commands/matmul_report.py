@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hybrid.commands.streams import text_stream
 from hybrid.core.problem import AskedProduct, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -28,14 +29,15 @@ _MOST_FAULTS = 3  # of a wrong product that are printed; --json writes all
 
 
 class Speaker:
-    """Rank 0's word to the user; silent elsewhere."""
+    """Tells the user about the product, on rank 0; on other ranks its methods do nothing."""
 
     def __init__(self, team: Team, options: argparse.Namespace, product: TypedProduct) -> None:
         self._silent, self._product = team.rank != 0, product
         self._options = options
-        self._stream = sys.stderr if options.json == "-" else sys.stdout
+        self._stream = text_stream(options.json)
 
     def begin(self, decision: Decision, more: str = "") -> None:
+        """Say what is going to be computed, and how. `more`: one more line."""
         from hybrid.reporting.run_report import heading
 
         if self._silent:
@@ -51,7 +53,7 @@ class Speaker:
     def progress(
         self, plan: Plan, products: int, note: Callable[[], str] = lambda: ""
     ) -> AbstractContextManager[Callable[[str, int, int], None]]:
-        """Within this context it is shown how far the products are."""
+        """A context in which it is shown how far the products are. `products`: how many there are; `note`: more to be shown."""
         if self._silent:
             return nullcontext(lambda *told: None)
         from hybrid.reporting.phase_table import rate
@@ -60,12 +62,13 @@ class Speaker:
         return Progress(repeats=products, rate=partial(rate, plan), part=lambda: wall.part, note=note)
 
     def end(self, outcome: Outcome, extra: dict[str, Any], settings: Settings, energy: Energy) -> None:
+        """Say what came of the product, and write the files that the options name. `extra`: more for the JSON line."""
         if self._silent:
             return
         from hybrid.core.price import Price
         from hybrid.reporting.energy_lines import cost_line, energy_line, energy_record, paid_for
         from hybrid.reporting.phase_table import table
-        from hybrid.reporting.run_report import arithmetic_line, as_record, last_line, plans_of, wall_line
+        from hybrid.reporting.run_report import arithmetic_line, last_line, plans_of, wall_line
 
         options, plan = self._options, plans_of(outcome)
         if options.printed:
@@ -81,15 +84,7 @@ class Speaker:
         if price:
             print(cost_line(price, paid.seconds, paid.gpus, paid.nodes, paid.joules), file=self._stream)
         if options.json:
-            from hybrid.reporting import jsonl
-
-            asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
-            product = self._product
-            of_product = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
-            of_product |= {"computed": product.types.computed, "products": len(product.primes)}
-            told = {**of_product, **asked, **extra, **energy_record(price, paid)}
-            record = as_record(outcome, told, settings.as_dict(), wall.parts())
-            jsonl.write(record, options.json)
+            self._write_record(outcome, {**extra, **energy_record(price, paid)}, settings)
         if options.trace:
             from hybrid.reporting.chrome_trace import write_trace
 
@@ -101,6 +96,16 @@ class Speaker:
         for fault in outcome.check.faults[:_MOST_FAULTS] if outcome.check else ():
             print(f"wrong: {fault}", file=self._stream)
         print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
+
+    def _write_record(self, outcome: Outcome, extra: dict[str, Any], settings: Settings) -> None:
+        from hybrid.reporting import jsonl
+        from hybrid.reporting.run_report import as_record
+
+        options, product = self._options, self._product
+        of_product = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
+        of_product |= {"computed": product.types.computed, "products": len(product.primes)}
+        asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
+        jsonl.write(as_record(outcome, {**of_product, **asked, **extra}, settings.as_dict(), wall.parts()), options.json)
 
     def _print_corners(self, outcome: Outcome) -> None:
         from hybrid.arrays.elements import FileElements
@@ -126,7 +131,10 @@ class Speaker:
 
 
 def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
-    """A line about the real products, where they are not what was asked for. `decided`: what each of them is, once that is."""
+    """A line about the real products that are computed, where these are not the product that was asked for; else "".
+
+    `decided`: the problem that each of them is, when that has been decided.
+    """
     if product.is_plain:
         return ""
     problem = decided or product.problem

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`--resume` of python -m hybrid.matmul: C in parts, each on the disk before the next, so that a later job goes on."""
+"""`--resume` of python -m hybrid.matmul: C is computed in parts, each written to the disk before the next, so that a later job
+can go on."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def prepared(
     typed: TypedProduct,
     inventories: Sequence[Inventory],
 ) -> ProductInParts:
-    """The product, with what an earlier job has left of it. Every rank calls it."""
+    """The product, with those of its parts that an earlier job has written. Every rank calls it."""
     from hybrid.execution.product_in_parts import PartsRequest, ProductInParts
     from hybrid.host.matrix_file import new_matrix
 
@@ -61,7 +62,10 @@ def prepared(
 def carried_out(
     product: ProductInParts, progress: Callable[[str, int, int], None], measuring: Callable[[], AbstractContextManager[None]]
 ) -> Outcome:
-    """Every rank calls it. Whoever ends the job meanwhile is told how to go on. `measuring`: as for `ProductInParts.run`."""
+    """Compute the parts that are missing. Every rank calls it. Whoever ends the job meanwhile is told how to go on.
+
+    `measuring`: as for `ProductInParts.run`.
+    """
     with closing(product):
         outcome = product.run(progress, partial(_tell, product), measuring)
     tell_how_to_go_on("")
@@ -69,7 +73,7 @@ def carried_out(
 
 
 def what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
-    """What makes this product another one than any other, in words."""
+    """What distinguishes this product from others, in words: only the same product is continued."""
     from hybrid.host.matrix_file import matrix_name
 
     def operand(name: str | None) -> str:
@@ -92,7 +96,8 @@ def what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: 
 
 
 def hint_at_left_parts(out: str) -> str:
-    """For a command without --resume: what an earlier one has left beside the file of --out; empty where that is nothing."""
+    """For a command without --resume: a hint at parts that an earlier job has left beside the file of --out; "" if there are
+    none."""
     state = _left(out)
     if state is None:
         return ""
@@ -122,7 +127,7 @@ def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namesp
 
 
 def _left(out: str) -> State | None:
-    """What the journal beside the file says, without a look at the rows themselves."""
+    """What the journal beside the file says, without a look at the rows themselves; None where there is none that can be read."""
     from hybrid.host.files import journal_of
 
     if not os.path.lexists(journal_of(file := _file_of(out))):
@@ -143,12 +148,13 @@ def _file_of(out: str) -> str:
 
 
 def _tell(product: ProductInParts) -> None:
+    """Leave word how to go on, for whoever ends the job."""
     there = f"{product.rows_there} rows are in {product.name}, go on with: "
     tell_how_to_go_on(there + _command()) or tell_how_to_go_on(f"{there}the same command")
 
 
 def _command() -> str:
-    """As it was started."""
+    """The command line by which this job was started."""
     launch = launched()
     before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
     python, *arguments = sys.orig_argv

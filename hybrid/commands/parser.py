@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the commands' options have in common."""
+"""What the commands' parsers have in common: errors, help on one rank only, and types of options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RENAMED = {"--road": "--transport"}
 
 
 class _Version(argparse.Action):
-    """Prints it on rank 0 only."""
+    """Prints the version, on rank 0 only."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         if rank_by_launcher() == 0:
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
     def _unknown(self, option: str) -> str:
-        """What to say of an option that there is not."""
+        """What to say of an option that does not exist."""
         if re.fullmatch(r"--?np?\d*", option):
             return f"unknown option {option}: the launcher takes the number of ranks, as in mpirun -n 4 {self.prog}"
         # The name itself is known where another of the command's own commands takes it.
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         return f"unknown option {option}: " + (f"did you mean {near}?" if near in known else f"one of {', '.join(known)}")
 
     def _options(self) -> list[str]:
-        """Of this command, and of its own commands."""
+        """The options of this command, and of its own commands."""
         own = [name for action in self._actions for name in action.option_strings]
         parts = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         theirs = [name for choices in parts for parser in choices.values() for name in parser._options()]
@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """For argparse."""
+    """For argparse: a whole number."""
     try:
         return int(text)
     except ValueError:

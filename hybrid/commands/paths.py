@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.paths_options import parse
+from hybrid.commands.streams import file_of_json
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit
@@ -33,12 +34,12 @@ NAME = "hybrid.paths"
 
 @dataclass(frozen=True)
 class Task:
-    """What all ranks need of what rank 0 read and decided."""
+    """What rank 0 read and decided, as far as all ranks need it."""
 
     computation: Arithmetic | Chain
     rows: list[int]
     columns: list[int]
-    before: Arithmetic | None  # for --terms: of the power before, whose column is the sum's second factor
+    before: Arithmetic | None  # for --terms: the arithmetic of the power before, whose column is the sum's second factor
 
 
 @dataclass
@@ -78,6 +79,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData, Task]:
+    """On rank 0: read the graph, and choose the arithmetic."""
     from hybrid.graphs import picture
     from hybrid.graphs.graph import read_graph
     from hybrid.graphs.markov import choose_chain
@@ -122,7 +124,7 @@ def _refuse_files(options: argparse.Namespace) -> None:
     from hybrid.graphs.picture import refuse
     from hybrid.host.files import refuse_same, refuse_unwritable
 
-    json = None if options.json == "-" else options.json
+    json = file_of_json(options.json)
     if options.out:
         refuse_ending(options.out)
     if options.picture:
@@ -152,8 +154,8 @@ def _refuse_too_much(arithmetic: Arithmetic, entries: int, settings: Settings) -
 
 
 def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The rows and columns asked for at rank 0, and for --terms a column of the power before; None on the others. Every rank
-    calls it."""
+    """On rank 0: the rows and columns that are asked for and, for --terms, a column of the power before. On other ranks: None.
+    Every rank calls it."""
     from hybrid.api import multiply
     from hybrid.graphs import markov, walks
     from hybrid.reporting.progress import Progress
@@ -200,4 +202,4 @@ def _report(
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, lambda options, settings: False, work, meanwhile=wake_gpus)
+    return run(NAME, parse, work, meanwhile=wake_gpus)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What `python -m hybrid.paths` says of its numbers, at rank 0: table or number, list, terms, picture, and the JSON line."""
+"""What `python -m hybrid.paths` says on rank 0 of the numbers of walks: table or number, list, terms, picture, and the JSON
+line."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from hybrid.commands.streams import text_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,14 +25,14 @@ NAME = "hybrid.paths"
 
 @dataclass(frozen=True)
 class Counted:
-    """`numbers[row, column]`; `column`: for --terms the last vertex's column of the power before."""
+    """The result."""
 
     graph: Graph
     computation: Arithmetic | Chain
-    rows: list[int]
+    rows: list[int]  # vertices
     columns: list[int]
-    numbers: np.ndarray
-    column: np.ndarray | None
+    numbers: np.ndarray  # for each of these rows and columns
+    column: np.ndarray | None  # for --terms: the last vertex's column of the power before
     seconds: float
 
 
@@ -49,7 +52,7 @@ def report(options: argparse.Namespace, counted: Counted, job: dict[str, Any]) -
     shown = numbers[: len(rows), : len(columns)]
     told = [walk.told(names) for walk in walks]
     lines = [count_output.table(shown, rows, columns) if single is None else single, *told, *terms]
-    print(*lines, sep="\n", file=sys.stderr if options.json == "-" else sys.stdout)
+    print(*lines, sep="\n", file=text_stream(options.json))
     if len(names) > options.printed and single is None:
         more = options.out or "--out FILE writes all, --print K shows more"
         print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)

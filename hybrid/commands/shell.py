@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a shell and man(1) know of the commands, made from their parsers: completion of words, and manual pages."""
+"""Completion of the commands' words for shells, and manual pages for man(1), both made from the commands' parsers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybrid.core.settings import ALLOWED
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 
-_PARSERS = {"matmul": "matmul_options", "paths": "paths_options"}  # modules; the others have their command's name
+_PARSERS = {"matmul": "matmul_options", "paths": "paths_options"}  # modules of parsers; others have their command's name
 _VALUES: Mapping[str, tuple[str, ...]] = {
     **ALLOWED,
     "kernel": ("auto", "list", *(kernel.name for kernel in CATALOGUE)),
@@ -25,7 +25,7 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "fill": FILLS,
     "graph": ("ten", "five"),
 }
-# Where an option of the same name takes something else.
+# For commands whose option of the same name takes something else.
 _OWN_VALUES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"lab": {"kernel": ()}, "paths": {"dtype": tuple(ITEM_SIZES)}}
 _COMPLETION = """\
 # For bash and zsh: source <(python -m hybrid completion)
@@ -51,7 +51,7 @@ complete -o default -F _hybrid %s
 
 
 def parser_of(name: str) -> Parser:
-    """A command's."""
+    """The parser of a command."""
     module = import_module(f"hybrid.commands.{_PARSERS.get(name, name)}")
     parser = module.build_parser()
     assert isinstance(parser, Parser)
@@ -65,7 +65,7 @@ def completion(names: list[str]) -> str:
 
 
 def _cases(name: str) -> Iterator[str]:
-    """Of a command that has commands of its own first those of each: behind its word only its options are offered."""
+    """The script's cases for a command. Those of its own commands come first: behind such a word only its options are offered."""
     parser = parser_of(name)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -75,8 +75,8 @@ def _cases(name: str) -> Iterator[str]:
 
 
 def _cases_of(name: str, part: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """For each option that takes a value what it may be (nothing for files and numbers, which the shell completes as files);
-    then the words that may stand anywhere."""
+    """The cases for a parser: for each option that takes a value, the values (none for files and numbers, which the shell
+    completes as files); and last, the words that may stand anywhere."""
     words: list[str] = []
     for action in parser._actions:
         values = _values(name, action)
@@ -100,7 +100,7 @@ def _values(name: str, action: argparse.Action) -> tuple[str, ...]:
 
 
 def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The command's, and those of its own commands."""
+    """The command's parser, and those of its own commands."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -109,7 +109,7 @@ def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 
 
 def write_manual(folder: str, names: list[str]) -> list[Path]:
-    """A page for each command, hybrid-NAME.1, in this folder, which is there."""
+    """Write a page for each command, hybrid-NAME.1, to this folder, which must exist. Returns the files."""
     from hybrid.host.files import atomic_write
 
     if not Path(folder).is_dir():
@@ -123,7 +123,7 @@ def write_manual(folder: str, names: list[str]) -> list[Path]:
 
 
 def manual_page(name: str, others: list[str]) -> str:
-    """In the language of man(7)."""
+    """A command's manual page, in the language of man(7). `others`: the commands that it refers to."""
     parser = parser_of(name)
     summary = (parser.description or "").splitlines()[0].rstrip(".")
     lines = [
@@ -157,7 +157,7 @@ def _synopsis(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _entry(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:
-    """An option or argument with its help; nothing for what has none."""
+    """An option or argument with its help; nothing for one without help."""
     if isinstance(action, argparse._SubParsersAction):
         for choice in action._choices_actions:
             yield f".TP\n.B {_text(choice.dest)}\n{_text(choice.help or '')}"
@@ -170,7 +170,7 @@ def _entry(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator
 
 
 def _placeholder(action: argparse.Action) -> str:
-    """What stands for its value: as the metavar says, or its choices, or its name."""
+    """What stands for the value of an option or argument: its metavar, or its choices, or its name."""
     if isinstance(action.metavar, tuple):
         return " ".join(action.metavar)
     if action.metavar is None and action.choices is not None:
@@ -181,6 +181,6 @@ def _placeholder(action: argparse.Action) -> str:
 
 
 def _text(text: str) -> str:
-    """With what troff would take for its own marked as text."""
+    """The text, in which what troff would take for its own language is marked as text."""
     marked = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", marked, flags=re.MULTILINE)

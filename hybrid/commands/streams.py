@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a command says beside its result: one line for each message."""
+"""Where a command writes what it says: its text, its JSON lines, and one line for each warning or error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
 
 from hybrid.core.private_folder import Elsewhere
 from hybrid.core.settings import SWITCHES, foreign_variables, switched_on
 from hybrid.ranks.launcher import rank_by_launcher
 
 
+def text_stream(json: str | None) -> TextIO:
+    """Where a command's text goes: to standard error if its JSON line, as --json says, goes to standard output."""
+    return sys.stderr if json == "-" else sys.stdout
+
+
+def file_of_json(json: str | None) -> str | None:
+    """The file of --json; None where there is none, or for standard output."""
+    return None if json == "-" else json
+
+
 def say_warnings_in_a_line(name: str) -> None:
-    """Those that are meant for the user, from rank 0; others look as Python makes them."""
+    """From now on, print warnings that are meant for the user as one line, from rank 0 only; others as Python prints them."""
     as_ever = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -38,6 +48,7 @@ def name_foreign_variables(name: str) -> None:
 
 
 def print_line(name: str, text: object) -> None:
+    """Print a line, which begins with the command's name, to standard error."""
     with suppress(OSError):  # output that cannot be written must not hide the error itself
         sys.stdout.flush()
     with suppress(OSError):

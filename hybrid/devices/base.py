@@ -12,8 +12,8 @@ from hybrid.kernels.catalogue import Kernel, Launch
 if TYPE_CHECKING:
     import numpy as np
 
-# (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU the times are read from events
-# as they are iterated over, so do that outside of what is timed.
+# (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU, iterating over them reads the times
+# from events, so do that outside of what is timed.
 Timings = Iterable[tuple[str, float, float]]
 # Marks the end of an operation, as a CUDA event does: operations that get it in `after` start only then.
 Event = Any
@@ -56,28 +56,27 @@ class Device(Protocol):
         """Copy a part of a buffer to C."""
 
     def finish(self) -> Timings:
-        """Wait until all operations are complete, as cudaDeviceSynchronize does. When each of them ran since the last call."""
+        """Wait until all operations are complete, as cudaDeviceSynchronize does. Returns when each of them ran, of those enqueued
+        since the last call."""
 
     def progress(self) -> object:
-        """Another value each time while a kernel makes progress; None where that cannot be told, or no kernel runs.
-
-        Any thread may call it.
-        """
+        """A value that differs from call to call while a kernel makes progress; None where that cannot be told, or where no
+        kernel runs. Any thread may call it."""
 
     def wait(self, event: Event) -> None:
-        """Until the operation is complete; any thread may call it."""
+        """Wait until the operation is complete. Any thread may call it."""
 
     def done(self, event: Event) -> bool:
         """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
 
     def kernel_queues(self) -> KernelQueues:
-        """For kernels beside those of the catalogue. UsageError where it launches none."""
+        """Queues for kernels beside those of the catalogue. UsageError where the device launches none."""
 
     def poison(self, memory: Any) -> None:
         """Fill memory with NaN, so that elements that are read before they were written show in C."""
 
     def check_operations(self) -> CheckOperations:
-        """The check's operations on this device, where it copies operands into buffers."""
+        """The check's operations on this device. Only for a device that is `staged`."""
 
     def pin(self, array: Any) -> None:
         """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
@@ -89,7 +88,7 @@ KernelCall = Callable[[Any], None]
 
 
 class KernelQueues(Protocol):
-    """Two queues of a device, "prepare" and "products", for kernels whose arguments are matrices and NumPy's numbers."""
+    """Two queues of a device, "prepare" and "products", for kernels whose arguments are matrices and NumPy scalars."""
 
     capability: int  # compute capability, times ten
     multiprocessors: int
@@ -98,40 +97,44 @@ class KernelQueues(Protocol):
         """Compile these kernels, those of one source together, which takes less time than one by one."""
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
-        """A launch, to be enqueued as often as wanted. Its kernel is compiled now, if it was not."""
+        """A launch, to be enqueued as often as wanted. The kernel is compiled now, if it was not yet."""
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
-        """Fill a contiguous matrix with this byte."""
+        """A call that fills a contiguous matrix with this byte."""
 
     def together(self, calls: Sequence[KernelCall]) -> KernelCall:
-        """One call for these, in their order: cheaper to enqueue again and again."""
+        """One call that makes all of these in their order, and is cheaper to enqueue again and again."""
 
     def host_memory(self, shape: tuple[int, int], dtype: str) -> Any:
         """A NumPy array in host memory that kernels can write to."""
 
     def enqueue(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
-        """One call after the other, on the queue of this name."""
+        """Enqueue these calls, one after the other, on the queue of this name. Returns the event that marks their end."""
 
 
-# Enqueues an operation whose operands are given already, after some events.
+# Enqueues, behind some events, an operation whose operands were given when it was made.
 Operation = Callable[[Sequence[Event]], Event]
 
 
 class CheckOperations(Protocol):
-    """What the check of a product computes on the device (kernels/check.cu). Its operations run in the order in which they are
-    enqueued. Matrices of float64 and, for checksums, of uint64 are the device's own."""
+    """What the check of a product computes on the device (kernels/check.cu).
+
+    The operations run in the order in which they are enqueued. Their matrices are the device's own, made by `make`, but for the
+    parts of A, B and C that they read.
+    """
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
-        """Compile all that products of this type need, of such operands, whose columns are summed in groups of so many."""
+        """Compile all kernels for products with C and operands of these types, whose columns are summed in groups of so many."""
 
     def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-        """New contiguous matrices, uninitialized. Where a name begins with "checksums" or "weights", of words of 64 bits."""
+        """New contiguous matrices, uninitialized, by their names: of uint64 where the name begins with "checksum" or "weights",
+        else of float64."""
 
     def write(self, into: Any, values: np.ndarray) -> None:
-        """Copy from host memory, at once."""
+        """Copy from host memory; complete when this returns."""
 
     def read(self, matrix: Any) -> np.ndarray:
-        """Copy to host memory, when all operations are complete."""
+        """A copy in host memory. To be called when all operations are complete."""
 
     def clear(self, matrix: Any) -> Operation:
         """Fill a contiguous matrix with zeros."""
@@ -139,12 +142,12 @@ class CheckOperations(Protocol):
     def row_sums(
         self, matrix: Any, x: Any, weights: Any, group: int, sums: Any, squares: Any, largest: Any, checksums: Any
     ) -> Operation:
-        """For each row and each group of `group` columns the sums of x[j]·m[i,j] and of their squares. With `group` 0 only the
-        sum of m[i,j]² over all columns is added to the squares. For each row its largest magnitude, or NOT_INTEGRAL, and its
-        checksum, both of which must be 0 before."""
+        """Write for each row and each group of `group` columns the sum of the terms x[j]·m[i,j], and the sum of their squares.
+        With `group` 0 only the sum of m[i,j]² over all columns is added to the squares. For each row also its largest magnitude,
+        or NOT_INTEGRAL, and its checksum, which must both be 0 before."""
 
     def column_totals(self, matrix: Any, totals: Any) -> Operation:
-        """Add the sum of each column to `totals`, which is 0 before."""
+        """Add the sum of each column to `totals`, which must be 0 before."""
 
     def subtract_product(self, a: Any, y: Any, difference: Any) -> Operation:
         """difference -= a · y, in float64."""
@@ -160,14 +163,16 @@ class CheckOperations(Protocol):
         found: Any,
         summary: Any,
     ) -> Operation:
-        """Each difference + subtracted in units of its expected rounding error, in place of the difference; `found` for each row,
-        and `summary`, 0 before, for each ROWS_TOGETHER rows as in kernels/check.cu."""
+        """Replace each difference by the size of difference + subtracted, in units of its expected rounding error. Write what
+        `compare_sums` of kernels/check.cu finds: for each row to `found`, and for each ROWS_TOGETHER rows to `summary`, which
+        must be 0 before."""
 
     def total_pieces(self, checksums: Any, largest: Any, pieces: Any, totals: Any) -> Operation:
-        """For each piece, which is some rows, the total of their checksums and the largest magnitude, as in kernels/check.cu."""
+        """Write for each piece, which is some rows, the total of their checksums and their largest magnitude, as `total_pieces`
+        of kernels/check.cu does."""
 
     def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
-        """Host memory, and an operation that copies a contiguous matrix there."""
+        """An array in host memory, and an operation that copies a contiguous matrix to it."""
 
 
 class PeerDevice(Device, Protocol):
@@ -203,24 +208,24 @@ class DeviceCommunicator(Protocol):
         """DeviceUnavailable if an enqueued operation failed asynchronously and can no longer complete."""
 
     def destroy(self) -> None:
-        """Free it. Collective: all ranks call it, when no operation is in flight."""
+        """Free the communicator. Collective: all ranks call it, when no operation is in flight."""
 
     def abort(self) -> None:
-        """Free it at once, and end its operations in flight, whatever the other ranks do."""
+        """Free the communicator at once, and end its operations in flight, whatever the other ranks do."""
 
 
 class CollectiveDevice(Device, Protocol):
     """A device that takes part in collective operations with those of all ranks, on any nodes."""
 
     def load_collectives(self) -> None:
-        """Load the library. DeviceUnavailable, with what to install, where it is missing."""
+        """Load the library of collectives. DeviceUnavailable, with what to install, where it is missing."""
 
     def unique_id(self) -> Any:
-        """What identifies a new communicator. One rank makes it and sends it to the others; it serves once."""
+        """The id of a new communicator. One rank makes it and sends it to the others; it serves once."""
 
     def init_communicator(self, unique_id: Any, rank: int, size: int) -> DeviceCommunicator:
-        """Create this rank's part. Blocks, without a time limit, until all `size` ranks have called it. DeviceUnavailable
-        where it fails."""
+        """Create this rank's part of a communicator. Blocks, without a time limit, until all `size` ranks have called it.
+        DeviceUnavailable where that fails."""
 
     def allgather_rows(self, communicator: DeviceCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
         """In place: send rows `rows_of[own rank]` of this rank's matrix to all others, and receive theirs (an Allgatherv).

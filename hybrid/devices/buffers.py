@@ -17,12 +17,15 @@ from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival, Tile
 
 _MOST_CACHED_TILES = 10_000
+# For which prepared operations are kept, where matrices are used where they lie: the results of a loop of products alternate
+# between two.
+MOST_PLACES = 4
 
-Place = tuple[int, int]  # address and row stride: all that kernels know of a matrix beside its sizes
+Place = tuple[int, int]  # address and row stride in bytes: all that kernels know of a matrix beside its sizes
 
 
 def place_of(matrix: Any) -> Place:
-    """Of a matrix in device memory, or of NumPy's."""
+    """Where a matrix lies: CuPy's in device memory, or NumPy's in host memory."""
     return matrix.ctypes.data if isinstance(matrix, np.ndarray) else matrix.data.ptr, matrix.strides[0]
 
 
@@ -55,7 +58,7 @@ class Buffers:
         )
 
     def rows_of_a(self, buffer_rows: Span) -> Any:
-        """Rows of the buffer of A."""
+        """These rows of A's buffer."""
         return self._a[buffer_rows.slice]
 
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:

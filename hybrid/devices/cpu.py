@@ -27,7 +27,7 @@ _ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a tempora
 
 
 class CpuDevice:
-    """Synchronous: every operation is complete when its call returns, so its event is None."""
+    """A CPU. Every operation is complete when its call returns, so its event is None."""
 
     name = "cpu"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The check's operations where a CPU stands in for a GPU: the same as kernels/check.cu, at once, by NumPy."""
+"""The check's operations where a CPU stands in for a GPU: NumPy computes what kernels/check.cu does."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, mixed_total, row_che
 from hybrid.kernels.elements import numbers_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 
-VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE = range(4)  # of the numbers that `compare` takes
-_MOST = 4.0  # a size counts at most as this in the sum of a row
+VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE = range(4)  # the places of these numbers among those that `compare` takes
+MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of many, which a single large one would else determine
 
 
 class CpuCheckOperations:
-    """Every operation is complete when its call returns, so its event is None."""
+    """The check's operations, each of which is complete when its call returns, so its event is None."""
 
     def __init__(self, do: Callable[[str, Callable[[], None]], Event]) -> None:
-        """`do(phase, work)`: does the work, and notes when."""
+        """`do(phase, work)`: does the work, and notes its time as one of this phase."""
         self._do = do
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
@@ -110,7 +110,7 @@ class CpuCheckOperations:
 
 
 def word_type(name: str) -> str:
-    """Of the elements of a matrix of the check."""
+    """The type of the elements of a matrix of the check, by the matrix's name."""
     return "uint64" if name.startswith(("checksum", "weights")) else "float64"
 
 
@@ -122,7 +122,7 @@ def compare(
     numbers: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """`compare_sums` of kernels/check.cu."""
+    """As `compare_sums` of kernels/check.cu: replace the differences by their sizes, and write what is found of each row."""
     norms = row_squares * column_squares
     variance = numbers[VARIANCE] * (np.fmin(squares, norms) + norms * numbers[PER_TERM])
     lost = numbers[FLUSHED] * (1 + np.sqrt(row_squares) + np.sqrt(column_squares))
@@ -132,13 +132,13 @@ def compare(
     sizes = np.where(counted, sizes / (np.sqrt(variance) + lost), 0.0)
     sizes = np.where(sizes <= NOT_INTEGRAL, sizes, NOT_INTEGRAL)
     differences[...] = sizes
-    results = np.minimum(sizes, _MOST).sum(axis=1), counted.sum(axis=1), sizes.max(axis=1, initial=0.0)
+    results = np.minimum(sizes, MOST_IN_TOTAL).sum(axis=1), counted.sum(axis=1), sizes.max(axis=1, initial=0.0)
     where = sizes.argmax(axis=1) if sizes.shape[1] else np.zeros(len(sizes))
     found[...] = np.stack([*results, where, open_.sum(axis=1)], axis=1)
 
 
 def summary_of(found: np.ndarray) -> np.ndarray:
-    """What `compare_sums` tells of rows that are taken together."""
+    """The summary that `compare_sums` makes of each ROWS_TOGETHER rows, from what is found of each row."""
     starts = np.arange(0, len(found), ROWS_TOGETHER)
     together = [np.add, np.add, np.maximum, np.add]
     columns = zip(together, (0, 1, 2, 4), strict=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Kernels for one architecture alone, such as sm_90a, which CuPy does not compile for: by NVRTC directly, kept on disk."""
+"""Kernels for one architecture alone, such as sm_90a, which CuPy does not compile for. They are compiled by NVRTC directly, and
+the machine code is kept on disk."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ def functions_for(architecture: str, source: str, expressions: Sequence[str], op
 
 
 def kept(name: str, compiled: Callable[[], Compiled]) -> Compiled:
-    """What is kept under this name; where that is nothing, or damaged, what has been compiled now, which is kept then."""
+    """What is kept on disk under this name. Where nothing is, or it is damaged, it is compiled now and kept."""
     file = cache_folder("cubin") / f"{name}.cubin"
     with suppress(OSError, ValueError, LookupError, TypeError):
         header, cubin = file.read_bytes().split(b"\n", 1)
-        said = json.loads(header)
-        if hashlib.sha256(cubin).hexdigest() == said["sha256"]:
-            return said["names"], cubin
+        described = json.loads(header)
+        if hashlib.sha256(cubin).hexdigest() == described["sha256"]:
+            return described["names"], cubin
     names, cubin = compiled()
     header = json.dumps({"sha256": hashlib.sha256(cubin).hexdigest(), "names": names}).encode()
     try:

@@ -18,11 +18,11 @@ from hybrid.kernels.elements import c_type
 SOURCE = "check.cu"
 _WARPS = 8  # of a block whose warps take one row each
 _SPAN, _ROWS_ADDED, _TILE, _THREADS = 1024, 256, 64, 128  # as in check.cu
-_ENOUGH_BLOCKS = 512  # of subtract_product, to fill a large GPU
-_LEAST_DEPTH = 512  # of a sum, which is divided among several blocks where there are too few
-# And where it is longer than this: rounding errors grow with all that has been added before, in some sums much more than in most,
-# and products from remainders err so little that these would look like faults.
-_MOST_DEPTH = 2048
+# subtract_product divides each sum among several blocks, of at least _LEAST_DEPTH terms, where it takes fewer blocks than fill a
+# large GPU. It also does where sums have more than _MOST_DEPTH terms: rounding errors grow with all that has been added before,
+# in some sums much more than in most, and products from remainders err so little that these would look like faults.
+_ENOUGH_BLOCKS = 512
+_LEAST_DEPTH, _MOST_DEPTH = 512, 2048
 
 
 def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:
@@ -41,15 +41,14 @@ def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int
 
 
 class CudaCheckOperations:
-    """Launches whose arguments are prepared once: a product is checked by some dozens of them."""
+    """The check's operations. The arguments of each launch are prepared once, since a product is checked by dozens of them."""
 
     def __init__(self, cupy: Any, device: Any, enqueue: Callable[[Sequence[Event], Callable[[Any], None]], Event]) -> None:
         """`enqueue(after, launch)`: has `launch(stream)` enqueue work behind these events."""
         self._cupy, self._device, self._enqueue = cupy, device, enqueue
-        self._functions: dict[str, tuple[Any, tuple[int, int]]] = {}  # with their thread blocks
+        self._functions: dict[str, tuple[Any, tuple[int, int]]] = {}  # by expression, with their thread blocks
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
-        """All that a product of this type needs, in one compilation."""
         wanted = blocks_of(dtype, operand_dtype, group)
         if not wanted.keys() <= self._functions.keys():
             with self._device:
@@ -127,7 +126,7 @@ class CudaCheckOperations:
         return there, lambda after: self._enqueue(after, launch)
 
     def _operation(self, expression: str, grid: tuple[int, ...], matrices: Sequence[Any], work: int) -> Operation:
-        """Nothing is launched where there is no `work`."""
+        """A launch of this kernel; where there is no `work`, an operation that launches nothing."""
         function, block = self._functions[expression]
         with self._device:
             prepared = PreparedLaunch(function, grid, block, [*map(matrix_argument, matrices)])

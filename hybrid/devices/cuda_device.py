@@ -13,6 +13,7 @@ from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
+from hybrid.devices.buffers import place_of
 from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_events import OperationEnd
 from hybrid.devices.cuda_gpus import Gpu, enable_peer_access
@@ -27,11 +28,10 @@ from hybrid.kernels.catalogue import Kernel
 
 _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
-# NCCL's kernels get SMs before multiplications that are waiting, because the other ranks' GPUs wait for them, too; and the host
-# waits for what those that prepare find of the next tile.
 _STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out": 1, "check": 1, "allgather": 1, "prepare": 1}
-# Thread blocks of a stream with a lower number are started first. The check's sums shall take the SMs that multiplications leave;
-# what is transposed when it has arrived is what later multiplications wait for.
+# Thread blocks of a stream with a lower number are started first. NCCL's kernels come before multiplications, because the other
+# ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of the next tile the host waits, and those
+# that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave.
 _PRIORITIES = {"allgather": -2, "prepare": -2, "copy in": -2, "multiply": -1}
 
 
@@ -53,7 +53,7 @@ class CudaDevice(CudaIpc):
             }
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
-        self._multiplications: dict[tuple[str, str], Any] = {}
+        self._multiplications: dict[tuple[str, str], Any] = {}  # by kernel and type
         self._multiply: Any = None
         self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event, end event
         # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
@@ -120,7 +120,7 @@ class CudaDevice(CudaIpc):
         # Reset before anything below can raise: the next product must not find events of this one.
         self._timed, self._time_origin = [], None
         self._awaited.clear()
-        # Waited for together: after each call that waits, a thread may wait again, for the GIL that threads of the check use.
+        # One call waits for all streams: after each, this thread may have to wait for the GIL, which threads of the check use.
         with self._device:
             last, *others = self._all_streams
             for stream in others:
@@ -186,7 +186,7 @@ class CudaDevice(CudaIpc):
     def allgather_rows(self, communicator: NcclCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
         # All on one stream: collectives of a communicator must run in the same order on all ranks.
         def allgather(stream: Any) -> None:
-            communicator.allgather_rows(self._address(matrix), _row_bytes(matrix), rows_of, stream.ptr)
+            communicator.allgather_rows(place_of(matrix)[0], _row_bytes(matrix), rows_of, stream.ptr)
 
         return self._enqueue("exchange", after, allgather, streams="allgather")
 
@@ -216,9 +216,9 @@ class CudaDevice(CudaIpc):
         if not (rows and columns):
             return
         self._runtime.memcpy2DAsync(
-            self._address(into),
+            place_of(into)[0],
             _row_bytes(into),
-            self._address(source),
+            place_of(source)[0],
             _row_bytes(source),
             columns * source.itemsize,
             rows,
@@ -226,11 +226,8 @@ class CudaDevice(CudaIpc):
             stream.ptr,
         )
 
-    def _address(self, array: Any) -> int:
-        return array.data.ptr if isinstance(array, self._cupy.ndarray) else array.ctypes.data
-
 
 def _row_bytes(array: Any) -> int:
-    """The row stride in bytes (CUDA's pitch). That of a single row is unused, and NumPy and CuPy give it any value."""
+    """The row stride in bytes (CUDA's pitch). NumPy and CuPy may give a single row, whose stride is unused, any value."""
     rows, columns = array.shape
     return array.strides[0] if rows > 1 else columns * array.itemsize

@@ -54,7 +54,7 @@ def usable_gpus() -> list[Gpu]:
 
 
 def _load_driver() -> ctypes.CDLL:
-    """OSError where there is none."""
+    """The CUDA driver's library. OSError where there is none."""
     driver = _driver()
     if driver is None:
         raise OSError
@@ -63,7 +63,7 @@ def _load_driver() -> ctypes.CDLL:
 
 @cache
 def _driver() -> ctypes.CDLL | None:
-    """Looked for once: where there is none, each product would search the disk for it."""
+    """The driver's library, or None. Cached: where there is none, each product would search the disk for it."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -71,12 +71,13 @@ def _driver() -> ctypes.CDLL | None:
 
 
 class _Awakening(Thread):
-    """Makes the driver, and the primary context of a GPU, ready. The GIL is free meanwhile, unlike where CuPy does it."""
+    """Starts the driver and creates the primary context of a GPU. Meanwhile the GIL is free, which it is not where CuPy does
+    it."""
 
     def __init__(self, local_rank: int | None) -> None:
         super().__init__(daemon=True)
         self._local_rank = local_rank
-        self.made: tuple[int, ctypes.c_int] | None = None  # the context of a GPU with this index, and its device
+        self.made: tuple[int, ctypes.c_int] | None = None  # the index and the device of the GPU whose context was created
 
     def run(self) -> None:
         try:
@@ -96,17 +97,21 @@ _awakening: _Awakening | None = None
 
 
 def wake_driver(local_rank: int | None) -> None:
-    """In the background, call cuInit, which takes a quarter of a second or more, and create the CUDA context of the GPU that this
-    rank will have where each sees all of them, which takes half as long. Both take longer where several ranks do it."""
+    """In the background, call cuInit, which takes a quarter of a second or more, and create a CUDA context, which takes half as
+    long: that of the GPU that this rank will have if each rank sees all GPUs. Both take longer where several ranks do it.
+
+    `local_rank`: None for no context.
+    """
     global _awakening
-    with suppress(RuntimeError):  # the limit of threads is reached: all that happens at first use, then
+    with suppress(RuntimeError):  # the limit of threads is reached: then the driver is started at first use
         awakening = _Awakening(local_rank)
         awakening.start()
         _awakening = awakening
 
 
 def use_context_of(gpu: Gpu | None) -> None:
-    """This process multiplies on that GPU, or on none: a context that `wake_driver` made elsewhere would only take memory."""
+    """Free the context that `wake_driver` created on another GPU than this one, on which the process multiplies; None: on none.
+    It would only take memory."""
     if _awakening is None:
         return
     _awakening.join()
@@ -117,7 +122,7 @@ def use_context_of(gpu: Gpu | None) -> None:
 
 @cache
 def _gpu(index: int) -> Gpu:
-    """Cached: cudaGetDeviceProperties takes a millisecond, longer than a small product."""
+    """The GPU with this index. Cached: cudaGetDeviceProperties takes a millisecond, longer than a small product."""
     from cupy.cuda import runtime
 
     properties = runtime.getDeviceProperties(index)

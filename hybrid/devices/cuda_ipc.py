@@ -12,7 +12,7 @@ from hybrid.errors import DeviceUnavailable, one_line
 
 
 class CudaIpc:
-    """A part of `CudaDevice`."""
+    """The part of `CudaDevice` that is for other processes."""
 
     gpu: Gpu
 

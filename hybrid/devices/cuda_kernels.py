@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import copy_width
+from hybrid.devices.buffers import place_of
 from hybrid.devices.kernel_cache import trust_own_cache_only
 from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory
 from hybrid.kernels.catalogue import OPERAND_SIZES, Kernel, Launch, launch_of
@@ -20,21 +21,21 @@ from hybrid.kernels.sources import KERNELS
 Multiply = Callable[..., None]
 
 _MOST_CACHED_LAUNCHES = 10_000
-# What cublasGemmEx wants to know, by NumPy's letters of the operands' arrays (bfloat16 lies in a uint16): cudaDataType of A and
-# B, and of C, and cublasComputeType_t.
+# Arguments of cublasGemmEx, by NumPy's letter for the operands' arrays (bfloat16 lies in a uint16): the cudaDataType of A and B,
+# that of C, and the cublasComputeType_t.
 _OF_FLOATS, _OF_INTEGERS = (0, 68), (10, 72)  # CUDA_R_32F, CUBLAS_COMPUTE_32F; CUDA_R_32I, CUBLAS_COMPUTE_32I
 _BY_GEMM_EX = {"e": (2, *_OF_FLOATS), "H": (14, *_OF_FLOATS), "b": (3, *_OF_INTEGERS)}  # CUDA_R_16F, CUDA_R_16BF, CUDA_R_8I
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
 
 
 def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
-    """The function that multiplies by this kernel on GPUs of this compute capability (times ten), compiled. `dtype`: of A and B;
-    C has that of their sums."""
+    """The compiled function that multiplies by this kernel on GPUs of this compute capability (times ten). `dtype`: of A and B;
+    C has that of their sums (`sums_type`)."""
     return CompiledKernel(kernel, dtype, capability) if kernel.source else cublas
 
 
 class CompiledKernel:
-    """A kernel that is compiled from our source. Rows of A, B and C are contiguous, with any row stride."""
+    """Multiplies by a kernel that is compiled from our source. Rows of A, B and C are contiguous, with any row stride."""
 
     def __init__(self, kernel: Kernel, dtype: str, capability: int) -> None:
         self._kernel = kernel
@@ -62,15 +63,16 @@ class CompiledKernel:
         self._launches[key](get_current_stream().ptr)
 
     def _prepared(self, a: Any, b: Any, c: Any, adding: bool) -> PreparedLaunch:
-        """Cached, because it takes longer than the launch, and the same buffers are multiplied again and again."""
+        """The launch for these matrices. Cached by the caller: preparing takes longer than launching, and the same buffers are
+        multiplied again and again."""
         rows, columns = c.shape
-        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
+        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
         launch = launch_of(self._kernel, self._dtype, rows, columns, self._capability, width, adds=adding)
         matrices = [*map(matrix_argument, (a, b, c))]
         return PreparedLaunch(self.compiled(launch), launch.grid, launch.block, matrices, launch.shared_bytes)
 
     def compiled(self, launch: Launch) -> Any:
-        """The instance as a CuPy function."""
+        """The instance as a CuPy function, compiled at the first call."""
         if launch.expression not in self._functions:
             (function,) = compiled_functions(launch.source, [launch.expression]).values()
             allow_shared_memory(function, launch.shared_bytes)
@@ -79,8 +81,8 @@ class CompiledKernel:
 
 
 def compiled_functions(source: str, expressions: Sequence[str], architecture: str = "") -> dict[str, Any]:
-    """Instances of templates in one of the kernels' sources, as CuPy functions, loaded on the current GPU, of this
-    architecture."""
+    """Instances of templates in one of the kernels' sources, as CuPy functions that are loaded on the current GPU, by their name
+    expressions. `architecture`: the only one that they are compiled for, as in `Launch`."""
     trust_own_cache_only()
     if architecture:
         from hybrid.devices.cubins import functions_for
@@ -95,21 +97,24 @@ def compiled_functions(source: str, expressions: Sequence[str], architecture: st
 
 
 def compile_options(folder: Path) -> tuple[str, ...]:
-    """For the kernels in `folder`. CuPy's cache does not look into included files, so a hash of the headers is an option."""
+    """The compiler's options for the kernels in `folder`. One is a hash of the headers, since CuPy's cache, which does not look
+    into included files, would else keep kernels of changed headers."""
     headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.cuh")))).hexdigest()
     return ("-std=c++17", "-device-int128", f"-I{folder}", f"-DHEADERS=0x{headers[:16]}")
 
 
 def matrix_argument(matrix: Any) -> np.ndarray:
-    """A matrix as the kernels take it: Matrix of matrix.cuh. One of NumPy's lies in memory that the GPU can reach."""
-    address = matrix.ctypes.data if isinstance(matrix, np.ndarray) else matrix.data.ptr
-    return np.array((address, *matrix.shape, matrix.strides[0] // matrix.itemsize), _MATRIX)
+    """A matrix as the kernels take it: `Matrix` of matrix.cuh. A NumPy array must lie in memory that the GPU can reach."""
+    address, stride = place_of(matrix)
+    return np.array((address, *matrix.shape, stride // matrix.itemsize), _MATRIX)
 
 
 def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:
-    """c = a · b, or c += a · b, by cuBLAS, on row-major matrices with any row stride, on the current stream. Products of
-    operands of 16 bits are added up in float32, as by our kernels. Of bytes B must be column-major, for which alone cuBLAS has
-    fast kernels, and C is int32."""
+    """c = a · b, or c += a · b, by cuBLAS, on row-major matrices with any row stride, on the current stream.
+
+    Products of operands of 16 bits are added up in float32, as by our kernels. Of matrices of bytes, B must be column-major,
+    since cuBLAS has fast kernels for that alone, and C is int32.
+    """
     import cupy
     from cupy_backends.cuda.libs import cublas as library
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Kernels beside those of the catalogue, on streams of a CUDA GPU: compiled at first use, launched with prepared arguments; of
-several that belong together a CUDA graph is made."""
+"""Kernels beside those of the catalogue, on streams of a CUDA GPU. They are compiled at first use and launched with prepared
+arguments; several that are always launched together become a CUDA graph."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from hybrid.kernels.catalogue import Launch
 
 
 class CudaQueues:
-    """`enqueue(after, launch, queue)`: has `launch(stream)` enqueue work behind these events, on the queue's stream."""
+    """The KernelQueues of a CUDA GPU."""
 
     def __init__(
         self, cupy: Any, device: Any, capability: int, enqueue: Callable[[Sequence[Event], Callable[[Any], None], str], Event]
     ) -> None:
+        """`enqueue(after, launch, queue)`: has `launch(stream)` enqueue work behind these events, on the queue's stream."""
         self._cupy, self._device, self._enqueue = cupy, device, enqueue
-        self._functions: dict[tuple[str, str], Any] = {}
+        self._functions: dict[tuple[str, str], Any] = {}  # by source and expression
         self.capability, self.multiprocessors = capability, int(device.attributes["MultiProcessorCount"])
         with device:
             self._recorder = cupy.cuda.Stream(non_blocking=True)
@@ -36,12 +37,13 @@ class CudaQueues:
             self._functions |= self._compiled(of_one)
 
     def _compiled(self, launches: Sequence[Launch]) -> dict[tuple[str, str], Any]:
-        """Of one source."""
+        """The functions of these launches, which are of one source."""
         source, shared = launches[0].source, {launch.expression: launch.shared_bytes for launch in launches}
         with self._device:
             functions = compiled_functions(source, [*shared], launches[0].architecture)
             for expression, function in functions.items():
-                # As the kernels of products have it: kernels that want another division of an SM's memory wait for it.
+                # As the kernels of products want it: a kernel that wants another division of an SM's memory waits until it is
+                # idle.
                 prefer_shared_memory(function)
                 allow_shared_memory(function, shared[expression])
         return {(source, expression): function for expression, function in functions.items()}
@@ -74,8 +76,11 @@ class CudaQueues:
 
 
 class Together:
-    """Calls in turn, from the second time on as one CUDA graph: a launch takes the host up to 20 µs, and a tile has two dozen.
-    But building a graph takes longer than launching its kernels once."""
+    """Makes several calls, one after the other; from the second time on as one CUDA graph.
+
+    A launch takes the host up to 20 µs, and a tile has two dozen. But building a graph takes longer than launching its kernels
+    once.
+    """
 
     def __init__(self, calls: Sequence[KernelCall], recorder: Any) -> None:
         self._calls, self._recorder, self._was_called = calls, recorder, False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The emulated GPU as a device: CUDA kernels compiled for the CPU, under the GPU's schedule; slow, for tests and teaching."""
+"""The emulated GPU as a device: CUDA kernels compiled for the CPU, with a GPU's schedule. It is slow: for tests and teaching."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
 from hybrid.devices.base import Event, KernelCall
+from hybrid.devices.buffers import place_of
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, OPERAND_SIZES, Kernel, Launch, launch_of
@@ -17,7 +18,8 @@ from hybrid.kernels.sources import KERNELS
 
 
 class EmulatedDevice(CpuDevice):
-    """Synchronous, as the CPU. Multiplies by a kernel of the catalogue, in the form for compute capability `capability` / 10."""
+    """Multiplies by a kernel of the catalogue, in the form for compute capability `capability` / 10. Operations are synchronous,
+    as the CPU's."""
 
     name = "emulate"
 
@@ -28,7 +30,7 @@ class EmulatedDevice(CpuDevice):
         self.use_kernel(kernel, dtype)
 
     def holds(self, array: Any) -> bool:
-        return isinstance(array, np.ndarray) and is_aligned(array.ctypes.data, array.strides[0])
+        return isinstance(array, np.ndarray) and is_aligned(*place_of(array))
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         self._entry, self._dtype = kernel, dtype
@@ -53,7 +55,7 @@ class EmulatedDevice(CpuDevice):
         if not c.size:
             return
         rows, columns = c.shape
-        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in (matrix.ctypes.data, matrix.strides[0])])
+        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
         launch = launch_of(self._entry, self._dtype, rows, columns, self._capability, width, adds=adding)
         self._instance(launch, self._capability)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
 
@@ -65,13 +67,13 @@ class EmulatedDevice(CpuDevice):
 
 
 class EmulatedQueues:
-    """Kernels beside those of the catalogue, run at once. `instance(launch, capability)` compiles one, `do(phase, work)` times
-    its work."""
+    """The KernelQueues of an emulated GPU: what is enqueued is run at once."""
 
-    capability = 89  # as of most GPUs, bytes are multiplied by mma.sync; with 90 by wgmma
-    multiprocessors = 4  # persistent blocks go through several tiles
+    capability = 89  # bytes are multiplied by mma.sync, as on most GPUs; with 90 it would be wgmma
+    multiprocessors = 4  # few, so that persistent blocks go through several tiles
 
     def __init__(self, instance: Callable[[Launch, int], EmulatedKernel], do: Callable[[str, Callable[[], None]], Event]) -> None:
+        """`instance(launch, capability)`: compiles a kernel. `do(phase, work)`: does the work, and notes its time."""
         self._instance, self._do = instance, do
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:

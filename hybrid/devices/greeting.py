@@ -27,7 +27,7 @@ _BYTES_PER_LINE = 256  # in that buffer; CUDA does not document what a line take
 
 
 class Greeter(Protocol):
-    """Runs the kernel. Its lines are in C's standard output once `finish` has returned."""
+    """Runs the greeting kernel. Its lines are in C's standard output once `finish` has returned."""
 
     def launch(self, process: int) -> None: ...
 
@@ -35,7 +35,7 @@ class Greeter(Protocol):
 
 
 class GpuGreeter:
-    """A GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet."""
+    """Greets from a GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet."""
 
     def __init__(self, gpu: Gpu, blocks: int, threads: int) -> None:
         import cupy
@@ -67,7 +67,7 @@ class GpuGreeter:
 
 
 class EmulatedGreeter:
-    """The emulated GPU. The kernel has run when `launch` returns."""
+    """Greets from the emulated GPU. The kernel has run when `launch` returns."""
 
     def __init__(self, blocks: int, threads: int) -> None:
         from hybrid.emulation.kernel import EmulatedKernel
@@ -108,7 +108,8 @@ def greet(process: int, processes: int, threads: int, greeter: Greeter | None, k
 
 
 def _greet_from_threads(process: int, processes: int, threads: int) -> list[str]:
-    """The calling thread is number 0, as in OpenMP. A barrier keeps all of them alive until the last has greeted."""
+    """The lines of so many CPU threads. The calling thread is number 0, as in OpenMP. A barrier keeps all of them alive until the
+    last has greeted."""
     said: list[str] = []
     barrier = threading.Barrier(threads)
 
@@ -134,7 +135,7 @@ def _greet_from_threads(process: int, processes: int, threads: int) -> list[str]
 
 @contextmanager
 def captured_output() -> Iterator[list[str]]:
-    """A list that gets, at the context's end, the lines that C code wrote to standard output; so does a kernel's printf."""
+    """A list that gets, at the context's end, the lines that C code and printf in kernels wrote to standard output."""
     c: Any = ctypes.CDLL(None)
     lines: list[str] = []
     with tempfile.TemporaryFile() as file:  # not a pipe: it would block once it is full, for nobody reads it meanwhile

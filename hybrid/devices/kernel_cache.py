@@ -25,10 +25,11 @@ _ROOM = 1 << 20  # bytes; a compiled kernel takes less
 
 @cache
 def trust_own_cache_only() -> None:
-    """Before CuPy is imported: its cache is a folder of which nobody else can have made a part, else it has one of ours.
+    """Have CuPy load compiled kernels only from a folder to which nobody else can have written. To be called before CuPy is
+    imported.
 
-    A folder that the user named, and CuPy's own, are left as they are. A program of the user's may have imported CuPy already,
-    which looks for its folder then: where that is not used, kernels are kept in memory.
+    That is the folder that the user named, or CuPy's own, if it is private, else one of ours. CuPy looks for its folder when it
+    is imported. So where the user's program has imported it already and its folder is not private, kernels are kept in memory.
     """
     if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
         if not os.path.isdir(os.environ.get("CUPY_CACHE_DIR", "")):
@@ -51,7 +52,7 @@ def trust_own_cache_only() -> None:
 
 
 def _usual_folder() -> Path:
-    """CuPy's, made where it is missing. OSError where it cannot be used."""
+    """The folder that CuPy would use, made where it is missing. OSError where it is not to be used."""
     if not os.environ.get("CUPY_CACHE_DIR") and named_cache():
         return _usable(cache_folder("cupy"))
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or home_folder() / ".cupy/kernel_cache")
@@ -63,7 +64,7 @@ def _usual_folder() -> Path:
 
 
 def _usable(folder: Path) -> Path:
-    """OSError where others could have put a kernel there, or none can be written there."""
+    """This folder. OSError where others could have put a kernel there, or where none can be written."""
     refuse_unless_private(folder)
     for path in folder.iterdir():
         if path.suffix in (".cubin", ".ltoir") and not is_own(path):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Tiles of C from remainders, on a device that launches kernels (remainder_launches.py): which arithmetic each takes, and when
-what is made.
+"""Tiles of C from remainders: which arithmetic each tile takes, and when its panels' remainders are made. What is launched for
+that is in remainder_launches.py.
 
-A panel that arrives is measured at once. When a tile is to be multiplied, what its panels' lines are like decides its arithmetic:
-the host waits for a few numbers, while the device computes the tile before. A panel's remainders are made when a tile needs them
-first, and serve all tiles until one needs others.
+A panel is measured as soon as it arrives. When a tile is to be multiplied, these measures decide its arithmetic: the host waits
+for a few numbers, while the device computes the tile before. A panel's remainders are made when a tile first needs them, and
+serve all tiles until one needs those of another arithmetic.
 """
 
 from __future__ import annotations
@@ -28,27 +28,25 @@ _PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's nu
 
 @dataclass
 class _Panel:
-    """Rows of A or columns of B on the device. `lines`: counted within the operand's buffers."""
+    """A panel on the device: rows of A or columns of B, its lines."""
 
     operand: str
-    lines: Span
+    lines: Span  # counted within the operand's buffers
     matrix: Any
     summary_there: Event
-    held: Arithmetic | None = None  # whose remainders are there
+    held: Arithmetic | None = None  # the one whose remainders are there
     has_magnitudes: bool = False
     summary: Summary | None = None
     fingerprint: int | None = None  # of its elements
 
     def take_over(self, before: _Panel | None) -> None:
-        """What was made of the panel that was here in the product before, if it had the same elements."""
+        """Keep the remainders of the panel that was here in the product before, if it had the same elements."""
         if before is not None and (before.lines, before.fingerprint) == (self.lines, self.fingerprint):
             self.held, self.has_magnitudes = before.held, before.has_magnitudes or self.has_magnitudes
 
 
 class ModularProduct:
-    """Of one rank, for any number of products. `memory` has the share's layout; `fast`: with as few moduli as are accurate.
-    `by_integers`: C is put together by integers, as other ranks do it whose GPUs have little float64; or if this one has.
-    `keeps_b`: what is made of B serves the next product, too, as long as B's elements are the same."""
+    """One rank's products from remainders, any number of them, each from `begin` to `end`."""
 
     def __init__(
         self,
@@ -61,24 +59,27 @@ class ModularProduct:
         by_integers: bool = False,
         keeps_b: bool = False,
     ) -> None:
+        """`memory`: the device's, with the share's layout. `fast`: take fewer moduli, which are about as accurate.
+        `by_integers`: put C together by integers, as ranks do whose GPUs have little float64, so that all ranks' results are
+        alike. `keeps_b`: what is made of B serves the next product, too, as long as B's elements are the same."""
         layout = share.layout.remainders
         assert layout is not None
-        self.done: Computed = {}  # of the last product
+        self.done: Computed = {}  # by which arithmetic the last product's elements were computed
         self._device, self._problem, self._fast = device, problem, fast
         self._queues: KernelQueues = device.kernel_queues()
         self._launches = RemainderLaunches(device, memory, layout, problem, fast=fast, by_integers=by_integers)
         self._keeps_b = keeps_b and share.holds_all
         self._panels: dict[tuple[str, int], _Panel] = {}
-        self._before: dict[tuple[str, int], _Panel] = {}  # of B, in the product before, if it is to be kept
-        self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: where and when the ratio is told
+        self._before: dict[tuple[str, int], _Panel] = {}  # B's panels of the product before, if they are to be kept
+        self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: the guard's number, and its event
         self._asked, self._asks_ahead = 0, False
 
     def forget(self) -> None:
-        """Something else was, or may have been, written to the memory."""
+        """Keep nothing: something else was, or may have been, written to the memory."""
         self._panels.clear()
 
     def begin(self) -> None:
-        """Before each product."""
+        """A product begins."""
         kept = self._panels.items() if self._keeps_b else ()
         self._before = {place: panel for place, panel in kept if panel.operand == "B" and panel.summary is not None}
         self._panels.clear()
@@ -87,12 +88,13 @@ class ModularProduct:
         self._asked = 0
 
     def end(self) -> None:
-        """All tiles have been told. The panels may be arrays that their owner wants to free."""
+        """`multiply` was called for all tiles. No panel is referred to any more: it may be an array that its owner wants to
+        free."""
         for panel in self._panels.values():
             panel.matrix = None
 
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
-        """A panel is complete after these events. Returns when it has been measured."""
+        """Measure a panel, which is complete after these events. Returns the event of having measured it."""
         lines = self._launches.operands[arrival.operand].lines_of(arrival.slot, arrival.buffer_span)
         measure = self._launches.measure(arrival.operand, lines, matrix)
         event = self._queues.enqueue([measure], after, _PREPARE)
@@ -100,8 +102,8 @@ class ModularProduct:
         return event
 
     def ask_ahead(self, tile: Tile) -> None:
-        """All panels of this tile have arrived: have the guard look at it, so that `multiply` need not wait for that. Not where
-        the tiles before were of integers, which need no guard, nor where it was asked already."""
+        """Have the guard look at this tile, whose panels have all arrived, so that `multiply` need not wait for it. Does nothing
+        where the tiles before were of integers, which need no guard, or where the guard was asked already."""
         lines = self._lines_of(tile)
         if self._asks_ahead and lines not in self._guarded and len(self._guarded) < GUARDS - 1:
             self._ask_guard(*lines)
@@ -117,7 +119,7 @@ class ModularProduct:
         ratio = partial(self._least_ratio, rows, columns)
         arithmetic, error = choose(*summaries, self._problem.l, self._problem.dtype, ratio, fast=self._fast)
         self._asks_ahead = arithmetic.scaled
-        unused = self._guarded.pop((rows, columns), None)  # asked ahead, but not needed: it still reads the panels
+        unused = self._guarded.pop((rows, columns), None)  # a guard that was asked ahead in vain still reads the panels
         if unused is not None:
             after = [*after, unused[1]]
         self.done = joined([self.done, {arithmetic: (len(rows) * len(columns), error)}])

@@ -68,7 +68,7 @@ def unique_id() -> Any:
 
 
 class NcclCommunicator:
-    """Of the current GPU, which no other rank may use."""
+    """This rank's part in a communicator, with the current GPU, which no other rank may use."""
 
     def __init__(self, unique_id: Any, rank: int, size: int) -> None:
         self._nccl = load_nccl()
@@ -79,7 +79,7 @@ class NcclCommunicator:
         self._abort_once = weakref.finalize(self, self._communicator.abort)
 
     def allgather_rows(self, address: int, row_bytes: int, rows_of: Sequence[Span], stream: int) -> None:
-        """In place, by one broadcast for each rank that has rows: their sizes differ, and ncclAllGather wants equal ones."""
+        """Gather all ranks' rows in place, by a broadcast from each: ncclAllGather would want the same number from all ranks."""
         with _as_device_unavailable():
             self._nccl.groupStart()
             try:

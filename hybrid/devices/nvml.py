@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""NVML, the library that tells about GPUs and computes nothing with them. It is optional (extra `watch`).
+"""GPUs' energy and power limits by NVML, NVIDIA's library for monitoring. It is optional (extra `watch`).
 
-A GPU is asked for by its UUID, since NVML counts GPUs otherwise than CUDA.
+A GPU is identified by its UUID, since NVML numbers GPUs otherwise than CUDA.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ class GpuEnergy:
         self.joules()
 
     def joules(self) -> float:
-        """Since the driver was loaded. DeviceUnavailable where the GPU does not tell it, as older ones and parts of one (MIG)."""
+        """The energy since the driver was loaded. DeviceUnavailable where the GPU does not tell it, as older ones and MIG
+        instances do not."""
         return _told(self._nvml, self._uuid, lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1000
 
 
 def power_limit(uuid: str) -> float:
-    """Watts that the GPU keeps within, as it is set now; DeviceUnavailable, with the reason, where it does not tell."""
+    """The GPU's current power limit in watts; DeviceUnavailable, with the reason, where the GPU does not tell it."""
     loaded, handle = _handle(uuid)
     return _told(loaded, uuid, lambda nvml: nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000
 
 
 def _handle(uuid: str) -> tuple[Any, Any]:
-    """NVML's module, and what it calls the GPU by."""
+    """NVML's module, and its handle of the GPU."""
     loaded = load_nvml()
     return loaded, _told(loaded, uuid, lambda nvml: nvml.nvmlDeviceGetHandleByUUID(uuid))
 
 
 def _told(nvml: Any, uuid: str, question: Callable[[Any], Any]) -> Any:
+    """NVML's answer. Its errors become DeviceUnavailable."""
     try:
         return question(nvml)
     except nvml.NVMLError as error:

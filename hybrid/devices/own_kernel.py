@@ -18,9 +18,11 @@ _ARCHITECTURES = frozenset({35, 50, 60, 70, 75, 80, 86, 89, 90, 100, 120})  # of
 
 
 class OwnKernel:
-    """One instance of a kernel. DeviceUnavailable if it does not compile; its text says what its file is called."""
+    """One instance of a user's kernel."""
 
     def __init__(self, text: str, instance: str) -> None:
+        """`text`: the source. `instance`: the kernel's name, with the template's arguments. DeviceUnavailable if it does not
+        compile."""
         import cupy
 
         trust_own_cache_only()
@@ -38,7 +40,7 @@ class OwnKernel:
     def prepared(
         self, grid: Sequence[int], block: Sequence[int], shared: int, arguments: Sequence[np.ndarray]
     ) -> Callable[[], None]:
-        """A launch on the current stream. `arguments`: by value."""
+        """What launches the kernel on the current stream, when it is called. `arguments`: passed by value, each as an array."""
         from cupy.cuda import get_current_stream
 
         allow_shared_memory(self._function, shared)
@@ -47,14 +49,14 @@ class OwnKernel:
 
 
 def on_device(array: np.ndarray) -> Any:
-    """A copy of it, as CuPy's array."""
+    """A copy on the current GPU, as a CuPy array."""
     import cupy
 
     return cupy.asarray(array)
 
 
 def failure_of(work: Callable[[], None]) -> str:
-    """Do this and wait for the GPU: CUDA's words for what went wrong, with its name for it; "" if nothing did."""
+    """Do the work and wait for the GPU. Returns CUDA's message and name of the error; "" if there was none."""
     import cupy
     from cupy_backends.cuda.api import driver, runtime
 
@@ -62,13 +64,13 @@ def failure_of(work: Callable[[], None]) -> str:
         work()
         cupy.cuda.Device().synchronize()
     except (driver.CUDADriverError, runtime.CUDARuntimeError) as error:
-        name, _, said = str(error).partition(": ")
-        return f"{said or name} ({name})"
+        name, _, message = str(error).partition(": ")
+        return f"{message or name} ({name})"
     return ""
 
 
 def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
-    """Of so many launches each, by CUDA events."""
+    """The time of each of `count` launches, by CUDA events."""
     import cupy
 
     times = []
@@ -88,8 +90,11 @@ def _first_error(log: str) -> str:
 
 
 def assembler_log(text: str, instance: str, capability: int) -> tuple[str, int]:
-    """What NVRTC's assembler says of an instance, and the compute capability, times ten, that it was compiled for: the nearest
-    that it knows. No GPU is needed. DeviceUnavailable where there is no NVRTC, or it does not compile."""
+    """What NVRTC's assembler says of an instance of a kernel (ptxas -v), and the compute capability, times ten, that it was
+    compiled for: the nearest to `capability` that this NVRTC knows.
+
+    No GPU is needed. DeviceUnavailable where there is no NVRTC, or where the kernel does not compile.
+    """
     try:
         from cupy_backends.cuda.libs import nvrtc
 

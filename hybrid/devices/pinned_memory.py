@@ -2,10 +2,11 @@
 """Pinned host memory: arrays are page-locked by cudaHostRegister at first use, until their memory is freed.
 
 Copies from pageable memory are staged through a small pinned buffer of the driver, at a third of the link's speed or less.
-Pinning costs about as much as one such copy, so it pays when the memory is used again. What is tracked is an array's owner,
-the one that its views are made of: when it is garbage-collected, its memory is unregistered. That happens before the memory
-is freed for memory mappings, and up to NumPy 2.4 also for an array's own memory. A pinned array cannot be resized in place,
-because NumPy refuses that for arrays with weak references.
+Pinning costs about as much as one such copy, so it pays when the memory is used again.
+
+What is tracked is the array that owns the memory, of which others are views. When it is garbage-collected, its memory is
+unregistered: for memory mappings before the memory is freed, and up to NumPy 2.4 also for an array's own memory. A pinned array
+cannot be resized in place, because NumPy refuses that for arrays with weak references.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ class _Registered:
 
 
 class PinnedMemory:
-    """The arrays of a process that are pinned. `register(address, size)`, whether it succeeded, and `unregister(address)` are
-    cudaHostRegister and cudaHostUnregister."""
+    """The arrays of a process that are pinned."""
 
     def __init__(self, register: Callable[[int, int], bool], unregister: Callable[[int], None]) -> None:
+        """`register(address, size)`: cudaHostRegister; returns whether it succeeded. `unregister(address)`:
+        cudaHostUnregister."""
         self._register, self._unregister = register, unregister
         self._registered: dict[int, _Registered] = {}  # by the owner's id
 
     def pin(self, array: np.ndarray) -> bool:
-        """Pin the memory of `array`, from its first byte to its last. False if that is not possible, or too small to pay."""
+        """Pin the memory of `array`, from its first byte to its last. False where that is not possible, or too small to pay."""
         owner = _owner(array)
         lo, hi = _range(array)
         known = self._registered.get(id(owner))
@@ -91,7 +93,7 @@ def _range(array: np.ndarray) -> tuple[int, int]:
 
 @cache
 def pinned_memory() -> PinnedMemory:
-    """This process's, by CUDA."""
+    """The pinned memory of this process."""
     from cupy.cuda import runtime
 
     portable = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the current one

@@ -15,13 +15,16 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES, _PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9
 
 
 class PreparedLaunch:
-    """To be called with a stream's pointer, as often as wanted. CuPy would convert the arguments at each launch, ten microseconds
-    for each matrix: longer than the launch itself, and with the GIL, which threads of the check want, too."""
+    """A launch, to be called with a stream's pointer as often as wanted.
+
+    CuPy would convert the arguments at each launch. That takes ten microseconds for each matrix, longer than the launch itself,
+    and holds the GIL, which threads of the check want, too.
+    """
 
     def __init__(
         self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """`function`: CuPy's, loaded on the current GPU. `arguments`: as NumPy has them, by value."""
+        """`function`: CuPy's, loaded on the current GPU. `arguments`: NumPy arrays or scalars, passed by value."""
         from cupy_backends.cuda.api import driver
 
         self._launch = driver.launchKernel
@@ -36,7 +39,7 @@ class PreparedLaunch:
 
 
 def allow_shared_memory(function: Any, dynamic_bytes: int) -> None:
-    """Launches of this function may ask for so many bytes of dynamic shared memory: for more than 48 KB it must be said."""
+    """Allow launches of this function to ask for so many bytes of dynamic shared memory, which CUDA requires above 48 KB."""
     from cupy_backends.cuda.api import driver
 
     if dynamic_bytes > _DEFAULT_DYNAMIC_SHARED:
@@ -44,7 +47,7 @@ def allow_shared_memory(function: Any, dynamic_bytes: int) -> None:
 
 
 def prefer_shared_memory(function: Any) -> None:
-    """Of the memory that an SM divides into L1 cache and shared memory, as much as possible for the latter."""
+    """Have an SM use as much as possible of its memory, which it divides into L1 cache and shared memory, as the latter."""
     from cupy_backends.cuda.api import driver
 
     driver.funcSetAttribute(function.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)

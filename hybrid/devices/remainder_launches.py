@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What is launched for tiles of C from remainders, prepared once: kernels/norms.cu, guard.cu, remainders.cu, products.cu or
-products_mma.cu, and reconstruct.cu, on the remainders' memory."""
+"""The launches for tiles of C from remainders: kernels/norms.cu, guard.cu, remainders.cu, products.cu or products_mma.cu, and
+reconstruct.cu, with the views of memory that they work on. Each is prepared once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import Device, KernelCall, KernelQueues
-from hybrid.devices.buffers import Place, place_of
+from hybrid.devices.buffers import MOST_PLACES, Place, place_of
 from hybrid.devices.remainder_memory import OperandMemory
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.kernels.remainders import (
@@ -32,17 +32,17 @@ from hybrid.plan.arithmetic import UNIT, Arithmetic, Summary, expected, integer_
 from hybrid.plan.remainder_layout import GUARDS, SUMMARY_WORDS, RemainderLayout
 
 _MOST_PREPARED = 10_000
-_MOST_PLACES = 4  # of a matrix that is used where it lies: results of one loop alternate between two
 _NEARLY_ONE = 0x3F  # in each byte: a float of 0.75, where the search for the least ratio begins
 
 
 class RemainderLaunches:
-    """Of one rank. `lines` are rows of A or columns of B, counted within the operand's buffers; `matrix` is the panel that they
-    are. `memory` has this layout; the others as for `ModularProduct`."""
+    """One rank's launches. In its methods, `name` is the operand, "A" or "B"; `lines` are rows of A or columns of B, counted
+    within the operand's buffers; and `matrix` is the panel that consists of them."""
 
     def __init__(
         self, device: Device, memory: Any, layout: RemainderLayout, problem: Problem, *, fast: bool, by_integers: bool
     ) -> None:
+        """`memory`: the device's, with this layout. `fast`, `by_integers`: as of `ModularProduct`."""
         self._problem, self._fast, self._layout = problem, fast, layout
         self._queues: KernelQueues = device.kernel_queues()
         self._by_integers = by_integers or lacks_float64(self._queues.capability)
@@ -62,25 +62,26 @@ class RemainderLaunches:
         self._queues.compile_ahead(self._usual_launches())
 
     def measure(self, name: str, lines: Span, matrix: Any) -> KernelCall:
-        """What the lines are like, for `summary_of`."""
+        """Measure the lines, for `summary_of`."""
         return self._once(("measure", name, lines), partial(self._measuring, name, lines, matrix), matrix)
 
     def summary_of(self, name: str, lines: Span) -> tuple[Summary, int]:
-        """And a fingerprint of the elements. After `measure`."""
+        """What the lines are like, and a fingerprint of their elements. To be called when `measure` is complete."""
         words = self._found[self._slots[name] + lines.lo // UNIT]
         largest, least = words[:1].view(np.float64)[0], (~words[3:4]).view(np.float64)[0] if words[3] else np.inf
         return Summary(float(largest), not words[1], not words[2], float(least)), int(words[4])
 
     def pack_magnitudes(self, name: str, lines: Span, matrix: Any) -> KernelCall:
-        """Which the guard needs of both operands."""
+        """Write the lines' magnitudes as bytes, which the guard needs of both operands."""
         return self._once(("magnitudes", name, lines), partial(self._packing_magnitudes, name, lines, matrix), matrix)
 
     def guard(self, rows: Span, columns: Span, number: int) -> KernelCall:
-        """Have it look at a tile, for `ratio`."""
+        """Have the guard look at a tile, for `ratio`. `number`: where its result goes, below GUARDS."""
         return self._once(("guard", rows, columns, number), partial(self._guarding, rows, columns, number))
 
     def ratio(self, number: int) -> float:
-        """After that guard: the least, of the tile's elements, of what they may be to their terms."""
+        """What the guard of this number found, when it is complete: a lower bound of Σ|a·b| / (|row|·|column|) for all elements
+        of the tile."""
         return float(self._least_found.view(np.float32)[number, 0])
 
     def reduce(self, name: str, lines: Span, matrix: Any, arithmetic: Arithmetic) -> KernelCall:
@@ -89,24 +90,26 @@ class RemainderLaunches:
         return self._once(("remainders", name, lines, arithmetic), reducing, matrix)
 
     def multiply(self, rows: Span, columns: Span, c: Any, arithmetic: Arithmetic) -> KernelCall:
-        """c from remainders that are there."""
+        """Compute c from the remainders of these rows and columns, which are there."""
         multiplying = partial(self._multiplying, rows, columns, c, arithmetic)
         return self._once(("products", rows, columns, arithmetic), multiplying, c)
 
     def _once(self, key: tuple[object, ...], make: Callable[[], list[KernelCall]], matrix: Any = None) -> KernelCall:
-        """Prepared at first, and anew where the matrix lies elsewhere than in the last products, which one in a buffer does not:
-        views of device memory take longer to make than kernels to launch."""
+        """The call that `make` prepares, made once for each key and place of the matrix: views of device memory take longer to
+        make than kernels to launch. A matrix in a buffer has always the same place; one that is used where it lies may have
+        others."""
         place = place_of(matrix) if matrix is not None else None
         if key not in self._prepared and len(self._prepared) >= _MOST_PREPARED:
             self._prepared.clear()
         by_place = self._prepared.setdefault(key, {})
         if place not in by_place:
-            if len(by_place) >= _MOST_PLACES:
+            if len(by_place) >= MOST_PLACES:
                 by_place.clear()
             by_place[place] = self._queues.together(make())
         return by_place[place]
 
     def _usual_launches(self) -> list[Launch]:
+        """A launch of each kernel that usual products need, to compile them together."""
         element, moduli = self._element, expected(self._problem.dtype, fast=self._fast).moduli
         packings = [magnitude_packing(side, element, 1, 1) for side in "AB"]
         packings += [remainder_packing(side, element, count, 1, 1) for count in (moduli, 1) for side in "AB"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Views of a device's memory in which the remainders of one operand lie, and what is known of its lines."""
+"""Views of a device's memory in which the remainders of one operand lie, and the measures of its lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybrid.plan.remainder_layout import CHUNK_ROWS, MEASURE_BYTES, MEASURES, Op
 
 
 class OperandMemory:
-    """Of the lines of A, which are rows, or of B, which are columns."""
+    """The memory for the lines of an operand: A's are rows, B's are columns. It has the operand's layout."""
 
     def __init__(self, device: Device, memory: Any, layout: OperandRemainders) -> None:
         self._device, self._memory, self._layout = device, memory, layout
@@ -21,19 +21,21 @@ class OperandMemory:
         self.steps = device.matrix(memory, layout.steps, 1, layout.lines, "float32")
 
     def lines_of(self, slot: int, span: Span) -> Span:
+        """The lines of a span in a buffer, counted over all of the operand's buffers."""
         first = slot * self._layout.slot_lines
         return Span(first + span.lo, first + span.hi)
 
     def measures_of(self, lines: Span) -> Any:
+        """The measures of these lines: a row for each line and chunk of it."""
         offset = self._layout.measures + MEASURE_BYTES * self._chunks * lines.lo
         return self._device.matrix(self._memory, offset, self._chunks * len(lines), MEASURES, "float64")
 
     def planes_from(self, line: int, units: int, moduli: int) -> Any:
-        """A row for each plane, from this line's unit on."""
+        """The planes of remainders, one row for each modulus, from this line's unit on."""
         planes = self._device.matrix(self._memory, self._layout.planes, moduli, self._layout.plane_bytes, "uint8")
         return planes[:, line // UNIT * units * UNIT * UNIT :]
 
     def magnitudes_from(self, line: int, units: int) -> Any:
-        """One row from this line's unit on, of as many bytes as each line has."""
+        """The magnitudes from this line's unit on, as one row of as many bytes as a line has."""
         offset = self._layout.magnitudes + line // UNIT * units * UNIT * UNIT
         return self._device.matrix(self._memory, offset, 1, units * UNIT, "uint8")

@@ -16,9 +16,10 @@ _PARTS_A_THREAD = 4  # so that a thread which is late takes fewer
 
 
 def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
-    """c[i] = a[i] · b[i]; of a and b there may be one matrix for all. Transposed views are multiplied as they lie.
+    """c[i] = a[i] · b[i] for all i; `a`, or `b`, may hold one matrix for all. Transposed views are multiplied as they lie.
 
-    Threads take whole matrices, which one thread of BLAS multiplies; where there are fewer matrices than threads, BLAS's own do.
+    Each thread takes whole matrices and multiplies them by BLAS with one thread. Where there are fewer matrices than threads,
+    BLAS divides each product among its own threads.
     """
     count = len(c)
     if threads == 1 or count < threads:
@@ -27,7 +28,7 @@ def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -
         return
 
     def multiply(part: Span) -> None:
-        np.matmul(_of(a, part), _of(b, part), out=c[part.slice])
+        np.matmul(some_matrices(a, part), some_matrices(b, part), out=c[part.slice])
 
     with limited_threads(1):
         for _ in on_threads(threads, multiply, even_pieces(Span(0, count), -(-count // (_PARTS_A_THREAD * threads)))):
@@ -35,7 +36,8 @@ def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -
 
 
 def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_bytes: int) -> None:
-    """As `multiply_on_cpu`, as many products at a time as have room. `most_bytes`: of the GPU's memory, 0 for what is free."""
+    """As `multiply_on_cpu`, for as many products at a time as have room. `most_bytes`: of the GPU's memory that may be used; 0:
+    all that is free."""
     import cupy
 
     use_context_of(gpu)
@@ -53,9 +55,12 @@ def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_
             )
         first, second = (cupy.asarray(matrix) if len(matrix) == 1 else None for matrix in (a, b))
         for part in pieces(Span(0, len(c)), at_once):
-            on_gpu = [cupy.asarray(_of(host, part)) if there is None else there for host, there in ((a, first), (b, second))]
+            on_gpu = [
+                cupy.asarray(some_matrices(host, part)) if there is None else there for host, there in ((a, first), (b, second))
+            ]
             cupy.matmul(*on_gpu).get(out=c[part.slice])
 
 
-def _of(stack: np.ndarray, part: Span) -> np.ndarray:
+def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:
+    """An operand's matrices for the products `part`: the only one, or one for each."""
     return stack if len(stack) == 1 else stack[part.slice]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The acceptance test: every rank's device multiplies every row block in turn, and each product is checked.
 
-In round r of a rotation rank number i has row block (i + r) mod P of the same matrix: a device that is wrong is so with several
-blocks, and a block that is wrong is so on several devices. Every rotation has new matrices.
+In round r of a rotation, rank i of P has row block (i + r) mod P of the same matrix. So a faulty device is wrong with several
+blocks, and a block whose data are at fault is wrong on several devices. Every rotation has new matrices.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.inventory import free_memory_of, take_inventory
 from hybrid.selection.session import session_of
 
-_OWNER = re.compile(r"\brank (\d+) on ")  # in a check's text: whose device
+_OWNER = re.compile(r"\brank (\d+) on ")  # in a check's text, the rank whose device was wrong
 _ROW = re.compile(r"^row (\d+) of C\b")
 
 
 @dataclass(frozen=True)
 class WrongProduct:
-    """A product that its check refused. `rank`: whose rows are wrong, None where nobody can tell; `block`: its row block."""
+    """A product that its check refused, and one of the ranks that it blames."""
 
     case: Case
     rotation: int
-    rank: int | None
-    block: int | None
+    rank: int | None  # whose rows are wrong; None where that cannot be told
+    block: int | None  # the rank's row block
     text: str
 
 
 @dataclass
 class Outcome:
-    """What the test came to: the same on every rank. `seconds[case][rank]`: of its own multiplications, without warm-ups."""
+    """What the test has found: the same on every rank."""
 
     level: Level
     decision: Decision
     seed: int
+    # By case and rank, the seconds of each multiplication on the rank's device, without warm-ups.
     seconds: dict[Case, list[list[float]]] = field(default_factory=dict)
     wrong: list[WrongProduct] = field(default_factory=list)
     products: int = 0
@@ -69,14 +70,14 @@ class Outcome:
 
     @property
     def names(self) -> list[str]:
-        """Of the ranks, for messages."""
+        """The ranks' names in messages."""
         return [placement.name for placement in self.decision.placements]
 
 
 def run(team: Team, level: Level, seconds: float, settings: Settings, told: Callable[[str], None]) -> Outcome:
-    """One rotation of every case at least, and further ones until the seconds are over. Every rank calls it.
+    """Run one rotation of every case at least, and further ones until the seconds are over. Every rank calls it.
 
-    `told` gets what is being done. Only a wrong product is recorded; any other failure is raised, on all ranks.
+    `told` is called with what is being done. A wrong product is recorded; any other failure is raised, on all ranks.
     """
     return _Acceptance(team, level, seconds, settings, told).run()
 
@@ -124,7 +125,7 @@ class _Acceptance:
                 return
 
     def _rotate(self, case: Case) -> bool:
-        """All ranks multiply all row blocks in turn; False where the test ends within it."""
+        """All ranks multiply all row blocks of a case in turn. False where the test ends before that is done."""
         ranks, rotation = self._team.size, self._outcome.rotations
         seed = self._outcome.seed + (rotation << 8) + self._cases.index(case)
         if rotation == 0:
@@ -138,7 +139,7 @@ class _Acceptance:
         return not self._outcome.asked_to_end
 
     def _round(self, case: Case, seed: int, shift: int, *, counted: bool) -> None:
-        """One product of all ranks, as often as the level repeats it."""
+        """One product of all ranks, multiplied as often as the level says."""
         team, outcome, began = self._team, self._outcome, time.monotonic()
         problem = case.problem(team.size)
         decision = self._decide(problem)
@@ -170,7 +171,7 @@ class _Acceptance:
         self._pace = Pace.of(problem, multiplied, asking.all[0][3])
 
     def _note_wrong(self, case: Case, decision: Decision, shift: int, faults: tuple[str, ...]) -> None:
-        """Once for each rank that a fault names."""
+        """Record a wrong product, once for each rank that a fault names."""
         ranks, shares = self._team.size, decision.plan.shares
         blamed: dict[int | None, str] = {}
         for fault in faults:
@@ -185,7 +186,8 @@ class _Acceptance:
         return agree(self._session, ProductRequest(problem), self._settings, looking.all)
 
     def _large_cases(self) -> list[Case]:
-        """Square products that fill most of the memory, or take as long as the time left allows; none smaller than the others."""
+        """Square products that fill most of the memory, or as large as the time that is left allows. Types for which these would
+        be smaller than the other cases are left out."""
         team, gpu = self._team, self._outcome.decision.placements[self._team.rank].gpu
         with team.phase("agree", timed=False) as looking:
             free = free_memory_of(self._session, self._settings, gpu, now=True)
@@ -217,7 +219,7 @@ class _Acceptance:
         self._outcome.links.append(bandwidth.measure(team, gpus))
 
     def _watch(self) -> GpuWatch | None:
-        """Of this rank's GPU, where it is the first rank to use it."""
+        """What watches this rank's GPU from now on; None where there is none, or another rank watches it."""
         team, gpus = self._team, [placement.gpu for placement in self._outcome.decision.placements]
         first = {rank for node in bandwidth.first_rank_of_each_gpu(team.topology.nodes, gpus) for rank in node}
         gpu = gpus[team.rank]
@@ -229,12 +231,12 @@ class _Acceptance:
 
 
 def own_seconds(timeline: Timeline) -> list[float]:
-    """Of each product the seconds in which this rank's device multiplied."""
+    """For each product the seconds in which this rank's device multiplied."""
     return [seconds for (phase, repeat), seconds in timeline.seconds().items() if phase == "multiply" and repeat is not None]
 
 
 def blamed_rank(fault: str, rows_of_ranks: list[Span]) -> int | None:
-    """The rank whose device or rows a check's text names."""
+    """The rank whose device or rows a check's text names; None where it names none."""
     if found := _OWNER.search(fault):
         return int(found[1])
     if found := _ROW.search(fault):

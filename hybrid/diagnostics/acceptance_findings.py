@@ -22,7 +22,7 @@ SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's i
 
 
 def judge(outcome: Outcome) -> list[Finding]:
-    """One line for each product's, rank's, link's or GPU's trouble, one for each subject without any."""
+    """The findings: one for each trouble with a product, rank, link or GPU, and one for each subject without any."""
     return [
         *judge_products(outcome.wrong, outcome.names, outcome.products),
         *_of_left_out(outcome.left_out),
@@ -39,7 +39,7 @@ def spreads(outcome: Outcome) -> dict[Case, list[Spread]]:
 
 
 def judge_products(wrong: Sequence[WrongProduct], names: Sequence[str], products: int) -> list[Finding]:
-    """One line for each rank that was wrong, with the row blocks; of what no rank is to blame for, one line."""
+    """One line for each rank that was wrong, with its row blocks, and one for the products of which no rank can be blamed."""
     if not wrong:
         return [Finding("products", "ok", f"{counted(products, 'product')} checked, all right")]
     found = []
@@ -61,10 +61,10 @@ def _of_left_out(dtypes: Sequence[str]) -> list[Finding]:
 
 
 def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str]) -> list[Finding]:
-    """One line for each slow rank. `seconds[case][rank]`: of its products.
+    """One line for each slow rank. `seconds[case][rank]`: of each of its products.
 
-    A rank is slow where it takes more than SLOW of the time it is compared with in half of all its products of a type or more,
-    whatever their size: what disturbs a rank for a moment disturbs one size only.
+    A rank is slow with a type if at least half of all its products of that type, of whatever size, took more than SLOW times what
+    they are compared with. So what disturbs a rank for a moment, which is with one size only, does not count.
     """
     if len(names) == 1:
         return [Finding("speed", "ok", "not compared: there is one rank")]
@@ -108,7 +108,8 @@ def _of_links(outcome: Outcome) -> list[Finding]:
 
 
 def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
-    """One line for each direction of a link, and for each pair of GPUs, that is slow. Direct copies are compared with such."""
+    """One line for each direction of a link, and for each pair of GPUs, that is slow. Direct copies between GPUs are compared
+    with direct ones, those through host memory with their like."""
     rates: dict[str, dict[str, list[float]]] = {}
     for one in measured:
         for link in one.links:

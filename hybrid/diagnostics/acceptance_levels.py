@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What each level of the acceptance test multiplies, as numbers."""
+"""The levels of the acceptance test: the sizes and types of the products of each, and how long it takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybrid.plan.capacity import FreeMemory
 
 FILLED = 0.6  # of the free memory: the plan's buffers, the check and other programs need the rest
 
-Sizes = tuple[int, int, int]
+Sizes = tuple[int, int, int]  # rows of A of a rank, l and m
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Case:
 
     @classmethod
     def square(cls, size: int, ranks: int, dtype: str) -> Case:
-        """Of square matrices; up to `ranks` - 1 rows and columns fewer, for equal row blocks."""
+        """The case of square matrices of this size, or up to `ranks` - 1 rows and columns fewer, for equal row blocks."""
         rows = size // ranks
         return cls(rows, rows * ranks, rows * ranks, dtype)
 
@@ -39,15 +39,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Level:
-    """What is multiplied, how often in a round, and for how long unless it is said."""
+    """What a level multiplies."""
 
     number: int
-    minutes: float
-    sizes: dict[str, tuple[Sizes, ...]]  # by device; l and m of the odd ones fit no tile
+    minutes: float  # that it takes, unless --minutes is given
+    sizes: dict[str, tuple[Sizes, ...]]  # by device; the odd ones among l and m fit no tile
     dtypes: tuple[str, ...]
     repeat: int = 3  # products of a round
-    fills_memory: bool = False
-    links_again: bool = False
+    fills_memory: bool = False  # there are products that fill most of the memory, too
+    links_again: bool = False  # links are measured after each rotation, and not only at the beginning
 
     def cases(self, device: str) -> list[Case]:
         return [Case(*sizes, dtype) for sizes in self.sizes[device] for dtype in self.dtypes]
@@ -77,26 +77,27 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Pace:
-    """Of one round: seconds for each operation of the multiplication, and seconds of all else for each element."""
+    """How long the parts of a round take, to predict larger ones."""
 
-    operation: float
-    element: float
+    operation: float  # seconds for each operation of the multiplication
+    element: float  # seconds for all else, for each element of A, B and C
 
     @classmethod
     def of(cls, problem: Problem, multiplied: float, whole: float) -> Pace:
-        """`multiplied`: seconds of the slowest rank, of `whole`."""
+        """From a round of this problem. `whole`: its seconds; `multiplied`: those in which the slowest rank multiplied."""
         elements = problem.bytes_of_matrices / problem.item_size
         return cls(multiplied / problem.operations, max(0.0, whole - multiplied) / elements)
 
     def seconds(self, size: int) -> float:
-        """Of a round with square matrices."""
+        """The predicted seconds of a round with square matrices of this size."""
         return self.operation * 2 * size**3 + self.element * 3 * size**2
 
 
 def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, seconds: float, pace: Pace) -> int:
-    """Rows and columns of square matrices that fill FILLED of the memory; fewer where a round would take more than `seconds`.
+    """The size of square matrices that fill FILLED of the memory, or a smaller one where a round would take more than `seconds`;
+    at least one row a rank.
 
-    `free[rank]`. At least one row a rank.
+    `free[rank]`: the rank's free memory.
     """
     item, ranks = ITEM_SIZES[dtype], topology.size
     elements = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bandwidths between GPUs and host memory, and from GPU to GPU, measured by child processes, which may die of it."""
+"""Bandwidths between GPUs and host memory, and from GPU to GPU. Child processes measure them, since a fault may end these."""
 
 from __future__ import annotations
 
@@ -29,65 +29,63 @@ class Rates:
 
 @dataclass(frozen=True)
 class Link:
-    """A GPU's link to its host. `together`: the rates while the node's other GPUs copy, too; None where there are none.
+    """A GPU's link to its host."""
 
-    `pinned`: the host memory could be pinned.
-    """
-
-    uuid: str
+    uuid: str  # of the GPU
     rank: int
     host: str
-    pinned: bool
+    pinned: bool  # the host memory could be pinned
     alone: Rates
-    together: Rates | None = None
+    together: Rates | None = None  # while the node's other GPUs copy, too; None where there are no others
 
 
 @dataclass(frozen=True)
 class PeerCopy:
-    """From one GPU to another, by their UUIDs. `direct`: not through host memory; `correct`: the data arrived unchanged."""
+    """Copies from one GPU to another."""
 
-    source: str
+    source: str  # the UUID of the GPU
     target: str
-    rate: float
-    direct: bool = True
-    correct: bool = True
+    rate: float  # bytes a second
+    direct: bool = True  # not through host memory
+    correct: bool = True  # the data arrived unchanged
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a measurement early, in its stage `stage`. `died`: it ended the process that measured."""
+    """What ended a measurement early."""
 
-    rank: str
-    stage: str
+    rank: str  # its name, for messages
+    stage: str  # of the measurement
     text: str
-    died: bool
+    died: bool  # the process that measured was ended by it
 
 
 @dataclass(frozen=True)
 class Isolation:
     """What decides whether a rank can open memory of another rank's GPU."""
 
-    namespaces: tuple[tuple[str, str], ...]  # of the kernel, by their kinds: containers have their own
+    namespaces: tuple[tuple[str, str], ...]  # kinds of Linux's namespaces, and the process's: containers have their own
     visible: tuple[str, ...]  # UUIDs of the GPUs that the rank sees
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that was measured. `one_process`: by this process alone, for all GPUs it sees."""
+    """All that was measured."""
 
     links: tuple[Link, ...] = ()
     peer_copies: tuple[PeerCopy, ...] = ()
     failure: Failure | None = None
-    nodes: tuple[tuple[int, ...], ...] = ()  # of each node the ranks that took part
-    one_process: bool = False
+    nodes: tuple[tuple[int, ...], ...] = ()  # for each node the ranks that took part
+    one_process: bool = False  # one process measured all GPUs that it sees; else each rank measured its own
 
     @property
     def without_links(self) -> bool:
-        """A failure came before the end of the first stage, which measures the links."""
+        """Whether a failure came before the end of the first stage, which measures the links."""
         return self.failure is not None and self.failure.stage in ("starting", "links")
 
     @property
     def links_by_host(self) -> list[list[Link]]:
+        """The links of each host."""
         hosts: dict[str, list[Link]] = {}
         for link in self.links:
             hosts.setdefault(link.host, []).append(link)
@@ -95,7 +93,7 @@ class Measurements:
 
 
 def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
-    """`chosen[rank]`: the rank's GPU, where it works. Every rank calls it."""
+    """Measure the GPUs of all ranks. `chosen[rank]`: the rank's GPU; None where there is none that works. Every rank calls it."""
     nodes = tuple(ranks for node in team.topology.nodes if (ranks := tuple(rank for rank in node if chosen[rank])))
     if not nodes:
         return Measurements()
@@ -118,7 +116,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
 
 
 def first_rank_of_each_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu | None]) -> list[list[int]]:
-    """For each node: ranks may share a GPU, and its link is measured once."""
+    """For each node, the ranks that are the first to use their GPU. Ranks may share a GPU, whose link is measured once."""
     measuring = []
     for node in nodes:
         first: dict[str, int] = {}
@@ -132,7 +130,7 @@ def first_rank_of_each_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu 
 def collect(
     results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...], *, one_process: bool = False
 ) -> Measurements:
-    """What the probes reported, `results[rank]`."""
+    """All that was measured, from what the probes reported. `results[rank]`: None where there was no probe."""
     ran = [(rank, result) for rank, result in enumerate(results) if result is not None]
     links = [_link(rank, hosts[rank], link) for rank, result in ran for link in result.report.get("links", [])]
     copies = [PeerCopy(**copy) for _, result in ran for copy in result.report.get("peer_copies", [])]
@@ -145,7 +143,7 @@ def _link(rank: int, host: str, link: Mapping[str, Any]) -> Link:
 
 
 def _first_failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str]) -> Failure | None:
-    """Of a probe that failed by itself, if there is one: the others were killed because of it."""
+    """The failure of a probe that failed by itself, if there is one, since the others were killed because of it."""
     for rank, result in ran:
         if result.ended or "failed" in result.report:
             return _failure(rank, hosts, result, result.ended or str(result.report["failed"]))
@@ -160,7 +158,7 @@ def _failure(rank: int, hosts: Sequence[str], result: ProbeResult, text: str) ->
 
 
 def isolation(visible: Sequence[Gpu]) -> Isolation:
-    """Of this process, which sees these GPUs."""
+    """The isolation of this process, which sees these GPUs."""
     namespaces = []
     for kind in ("ipc", "pid"):
         with suppress(OSError):  # only Linux has them

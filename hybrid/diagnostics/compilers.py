@@ -26,13 +26,13 @@ _PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std
 
 @dataclass(frozen=True)
 class Tools:
-    """Of one host."""
+    """The compiler and the caches of one host."""
 
     compiler: str  # its path
-    compiler_trouble: str  # what is wrong with it
+    compiler_trouble: str  # what is wrong with it; "" for nothing
     compiler_absent: bool
-    caches: tuple[tuple[str, str], ...]  # folders, each with why nothing can be written there
-    elsewhere: str = ""  # why one is not the usual one
+    caches: tuple[tuple[str, str], ...]  # folders, each with why nothing can be written there; "" if something can
+    elsewhere: str = ""  # why a cache is not in its usual folder
 
 
 def inspect() -> Tools | Unknown:
@@ -92,7 +92,8 @@ def _try_folder(folder: Path) -> str:
 
 
 def judge(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str], *, gpus: bool) -> list[Finding]:
-    """`tools_of_ranks`: of one rank for each host, None for the others. `gpus`: some rank's GPU works, so none is emulated."""
+    """`tools_of_ranks[rank]`: for one rank of each host, None for the others. `gpus`: some rank's GPU works, so none is
+    emulated."""
     findings = []
     groups = {tools: ranks for tools, ranks in ranks_by_value(tools_of_ranks).items() if tools is not None}
     for tools, ranks in groups.items():

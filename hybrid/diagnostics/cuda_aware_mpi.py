@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Does MPI move memory of a GPU? Found out by trying it in a child process: how a build was configured proves little."""
+"""Can MPI send a GPU's memory? A child process tries it, since how a library was configured proves little."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from hybrid.diagnostics.probe_process import ProbeResult, run_probe
 
 
 def inspect(index: int) -> str | Unknown:
-    """ "yes", or why not. `index`: of the GPU in this process's numbering."""
+    """Whether MPI can send the memory of the GPU with this index: "yes", or why not."""
     return interpret(run_probe("cuda_aware", str(index)))
 
 
 def interpret(result: ProbeResult) -> str | Unknown:
+    """What the probe's result means: "yes", or why MPI cannot."""
     if result.report.get("correct"):
         return "yes"
     if result.report.get("correct") is False:
@@ -25,7 +26,7 @@ def interpret(result: ProbeResult) -> str | Unknown:
 
 
 def judge(answers: Sequence[str | Unknown | None]) -> Finding:
-    """`answers[rank]`: of one rank for each host, None for all others and where there is no GPU."""
+    """`answers[rank]`: for one rank of each host; None for the others, and where there is no GPU."""
     tried = [answer for answer in ranks_by_value(answers) if answer is not None]
     if not tried:
         return Finding("cuda-aware MPI", "ok", "not tried: no GPU")

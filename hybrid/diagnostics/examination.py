@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The doctor's examination: every rank inspects each subject, all of them judge what all found, each finding is one line."""
+"""The doctor's examination. For each subject every rank inspects what it sees, and then all judge what all have found. Each
+finding is one line."""
 
 from __future__ import annotations
 
@@ -28,8 +29,7 @@ from hybrid.errors import StartError
 from hybrid.host.threads import Threads
 from hybrid.ranks.team import Team
 
-_SLOW = 2.0  # times what the other links between nodes take: other jobs may use them, too
-_VERDICTS = {"ok": "ok", "note": "note", "unknown": "unknown", "wrong": "WRONG"}
+_SLOW = 2.0  # a link between nodes that takes so many times as long as the others is slow; other jobs may use it, too
 T = TypeVar("T")
 
 
@@ -49,7 +49,10 @@ class Examination:
 
 
 def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
-    """Every rank calls it and gets the same. `unstarted`: why this process is no rank of its launcher's job."""
+    """Examine everything. Every rank calls it and gets the same.
+
+    `threads[rank]`: the rank's number of threads. `unstarted`: why this process, which a launcher started, is no rank of a job.
+    """
     placements = _of_all(team, "placement", lambda: placement.inspect(team.host, threads[team.rank]))
     mpi_of_ranks = _of_all(team, "mpi", lambda: mpi.inspect(started=unstarted is None))
     tools = _of_all(team, "tools", lambda: compilers.inspect() if team.leads_node else None)
@@ -80,7 +83,7 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
 
 
 def _of_all(team: Team, name: str, inspect: Callable[[], T]) -> list[T]:
-    """What each rank inspects."""
+    """What `inspect` returns on each rank. `name`: of the phase."""
     with team.phase(name, timed=False) as phase:
         phase.mine = inspect()
     return phase.all
@@ -88,7 +91,7 @@ def _of_all(team: Team, name: str, inspect: Callable[[], T]) -> list[T]:
 
 @dataclass(frozen=True)
 class _GpusOfRanks:
-    """Of each rank, but for `measured`."""
+    """What was found of the GPUs: lists with an entry for each rank, and the measurements of all."""
 
     visible: list[gpus.VisibleGpus | Unknown]
     chosen: list[Gpu | None]
@@ -99,6 +102,7 @@ class _GpusOfRanks:
 
 
 def _examine_gpus(team: Team) -> _GpusOfRanks:
+    """Look for GPUs, try each rank's, and measure those that work."""
     visible = _of_all(team, "gpus", gpus.inspect)
     chosen = gpus.choose(visible)
     mine = chosen[team.rank]
@@ -113,12 +117,9 @@ def _examine_gpus(team: Team) -> _GpusOfRanks:
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """One line a finding, and a last one that counts what is wrong."""
+    """A line for each finding, and a last one that counts what is wrong."""
     width = max(len(finding.subject) for finding in findings)
-    lines = []
-    for finding in findings:
-        remedy = f" → {finding.remedy}" if finding.remedy else ""
-        lines.append(f"{_VERDICTS[finding.verdict]:<7}  {finding.subject:<{width}}  {finding.text}{remedy}")
+    lines = [finding.line(width) for finding in findings]
     wrong = sum(finding.verdict == "wrong" for finding in findings)
     unknown = sum(finding.verdict == "unknown" for finding in findings)
     last = "nothing is wrong" if not wrong else "1 finding is wrong" if wrong == 1 else f"{wrong} findings are wrong"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What the doctor's checks have in common. Each subject has a module: `inspect` runs on every rank, `judge` makes findings of it.
+"""What the doctor's checks have in common. Each subject has a module with two functions, `inspect` and `judge`.
 
-`inspect` needs the machine and never fails: what cannot be determined is Unknown. `judge` computes from what all ranks found
-and gives the same on every rank.
+`inspect` runs on every rank and looks at the machine. It never fails: what cannot be determined is Unknown. `judge` makes
+findings from what all ranks inspected. It is a pure function, with the same result on every rank.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ class Finding:
     def __post_init__(self) -> None:
         assert self.verdict in ("ok", "note", "unknown", "wrong"), self.verdict
         assert self.remedy or self.verdict != "wrong", self.text
+
+    def line(self, width: int) -> str:
+        """The finding as a line of text. `width`: of the subject."""
+        verdict = "WRONG" if self.verdict == "wrong" else self.verdict
+        remedy = f" → {self.remedy}" if self.remedy else ""
+        return f"{verdict:<7}  {self.subject:<{width}}  {self.text}{remedy}"
 
 
 @dataclass(frozen=True)

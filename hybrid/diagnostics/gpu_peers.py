@@ -22,7 +22,7 @@ _CORRUPTED = (
 
 
 def judge(measured: Measurements, gpus: Sequence[Gpu | None], isolation: Sequence[Isolation]) -> Finding:
-    """`gpus[rank]`, `isolation[rank]`: the rank's GPU, and what it can open."""
+    """`gpus[rank]`: the rank's GPU. `isolation[rank]`: what decides whether it can open the memory of others."""
     failure, copies = measured.failure, measured.peer_copies
     largest = max(measured.nodes, key=len, default=())
     if not (measured.links or failure):
@@ -52,7 +52,7 @@ def _failed(failure: Failure, ranks: int, cause: tuple[str, str]) -> Finding:
             _SUBJECT, "wrong", f"{what}, while GPUs opened each other's memory; so would a product's processes",
             f"{_USE_HOST} ({cost})",
         )  # fmt: skip
-    if failure.stage == "fetching":  # the smaller test that a product makes beforehand has passed
+    if failure.stage == "fetching":  # the test with little data, which a product makes beforehand, has passed
         passed = f"{what}; the transport peers is used nevertheless, since the little data that it tests with arrived"
         if _WRONG_DATA in failure.text:
             return Finding(_SUBJECT, "wrong", passed, f"{_USE_HOST}; {_CORRUPTED}")
@@ -64,7 +64,8 @@ def _failed(failure: Failure, ranks: int, cause: tuple[str, str]) -> Finding:
 
 
 def _cause(node: Sequence[tuple[Gpu | None, Isolation]]) -> tuple[str, str]:
-    """What is known to keep ranks of a node from opening each other's memory, and what to do; the likeliest first."""
+    """Why the ranks of a node cannot open each other's memory, "" if that is not known, and what to do. The likeliest cause
+    counts."""
     if any(gpu is not None and "MIG " in gpu.name for gpu, _ in node):
         return "they are slices of MIG, which cannot open each other's memory", "switch MIG off, or use one rank a GPU"
     for kind in ("ipc", "pid"):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from threading import Event, Thread
 from typing import Any
 
@@ -17,7 +19,7 @@ from hybrid.errors import DeviceUnavailable, one_line
 
 PERIOD = 0.5  # seconds between two samples
 _SUBJECT = "gpu watch"
-# Of NVML's reasons for a lower clock those that tell of trouble. A cap of the power is usual under full load.
+# Those of NVML's reasons for a lower clock that mean trouble. That the power limit lowers it is usual under full load.
 _HARMFUL = {
     0x08: "hardware slowdown",
     0x20: "too hot (software)",
@@ -30,13 +32,13 @@ _CAUSES = "see nvidia-smi -q -d PERFORMANCE,TEMPERATURE,ECC; cooling and power s
 
 @dataclass(frozen=True)
 class Watched:
-    """Of one GPU, from start to stop; None and empty is what it does not tell. `samples`: how often it was asked."""
+    """What was seen of one GPU from start to stop; None is what it does not tell."""
 
-    samples: int
+    samples: int  # how often it was asked
     clock: tuple[int, int] | None = None  # least and most MHz of the multiprocessors
     power: float | None = None  # most watts
     temperature: int | None = None  # highest, in degrees Celsius
-    limit: int | None = None  # degrees from which on the GPU slows down
+    limit: int | None = None  # the temperature from which on the GPU slows down
     corrected: int | None = None  # ECC errors since the start
     uncorrected: int | None = None
     slowed: tuple[str, ...] = ()  # what slowed it down that should not
@@ -57,7 +59,7 @@ class GpuWatch:
         self._limit: int | None = None
 
     def start(self) -> None:
-        """Never fails: `stop` tells why nothing could be watched."""
+        """Begin to watch. This never fails: `stop` says why nothing could be watched."""
         try:
             nvml = load_nvml()
         except DeviceUnavailable as missing:
@@ -81,18 +83,17 @@ class GpuWatch:
         self._thread.join()
         if not self._trouble:
             self._take_sample()
-        seen = {name: [each[name] for each in self._samples if each[name] is not None] for name in self._samples[0]}
-        bits = 0
-        for value in seen["reasons"]:
-            bits |= value or 0
+        seen = {name: [value for each in self._samples if (value := each[name]) is not None] for name in self._samples[0]}
+        bits = reduce(or_, seen["reasons"], 0)
+        clock, power = seen["clock"], seen["power"]
         return Watched(
             len(self._samples),
-            (_least(seen["clock"]), _most(seen["clock"])) if seen["clock"] else None,
-            _most(seen["power"]) / 1000 if seen["power"] else None,
-            _most(seen["temperature"]) if seen["temperature"] else None,
+            (min(clock), max(clock)) if clock else None,
+            max(power) / 1000 if power else None,
+            max(seen["temperature"], default=None),
             self._limit,
-            _most(seen["corrected"]) - _least(seen["corrected"]) if seen["corrected"] else None,
-            _most(seen["uncorrected"]) - _least(seen["uncorrected"]) if seen["uncorrected"] else None,
+            _increase(seen["corrected"]),
+            _increase(seen["uncorrected"]),
             tuple(name for bit, name in _HARMFUL.items() if bits & bit),
             bool(bits & _POWER_CAP),
             self._trouble,
@@ -117,27 +118,25 @@ class GpuWatch:
             "temperature": self._asked(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
             "corrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, since_boot),
             "uncorrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, since_boot),
-            # By its old name, which drivers before 535 have, too.
+            # The function's old name, which drivers before 535 have, too.
             "reasons": self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
         }
 
     def _asked(self, question: Callable[..., Any], *what: int) -> int | None:
+        """NVML's answer; None where the GPU does not support the question."""
         try:
             return int(question(self._handle, *what))
         except self._nvml.NVMLError_NotSupported:
             return None
 
 
-def _least(values: Sequence[int | None]) -> int:
-    return min(value for value in values if value is not None)
-
-
-def _most(values: Sequence[int | None]) -> int:
-    return max(value for value in values if value is not None)
+def _increase(counts: Sequence[int]) -> int | None:
+    return max(counts) - min(counts) if counts else None
 
 
 def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why_no_gpu: str) -> list[Finding]:
-    """`watched[rank]`: of the rank's GPU, None where another rank watches it or there is none. `names[rank]`: for messages."""
+    """`watched[rank]`: what was seen of the rank's GPU; None where another rank watched it, or there is none. `names[rank]`: the
+    rank's name in messages."""
     found = [_of_gpu(each, name) for each, name in zip(watched, names, strict=True) if each is not None]
     return found or [Finding(_SUBJECT, "note", f"not watched: {why_no_gpu}")]
 

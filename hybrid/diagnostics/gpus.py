@@ -14,7 +14,7 @@ from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.diagnostics.finding import Finding, Unknown, ranks_by_value
 from hybrid.diagnostics.probe_process import run_probe
-from hybrid.kernels.catalogue import LEAST_CAPABILITY
+from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _LEAST_OF_CUDA = {12: 50, 13: 75}  # the least compute capability, times ten, that its compiler supports
@@ -37,12 +37,12 @@ class VisibleGpus:
 
 @dataclass(frozen=True)
 class Trial:
-    """How a rank's GPU did when it was tried. `pinned`: bytes of host memory that could be pinned for it."""
+    """What came of trying a rank's GPU."""
 
     works: bool
-    trouble: str = ""
-    pinned: int = 0
-    pin_trouble: str = ""
+    trouble: str = ""  # why it does not work
+    pinned: int = 0  # bytes of host memory that could be pinned for it
+    pin_trouble: str = ""  # why not more
 
 
 def inspect() -> VisibleGpus | Unknown:
@@ -56,7 +56,7 @@ def inspect() -> VisibleGpus | Unknown:
 
 
 def interpret(report: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> VisibleGpus:
-    """What the probe's report means. `ended`: how the probe ended; `driver_loaded`: the kernel has NVIDIA's driver."""
+    """What the probe's report means. `ended`: how the probe ended; `driver_loaded`: the Linux kernel has NVIDIA's driver."""
     return (
         _driver_trouble(report, driver_loaded, environment)
         or _cupy_trouble(report, ended)
@@ -116,7 +116,7 @@ def _usable(report: Mapping[str, Any], about: str) -> VisibleGpus:
     old = next((gpu for gpu in gpus if gpu.capability < least), None)
     if old is None:
         return VisibleGpus(gpus, None, about=about)
-    has = f"{old.name} has compute capability {old.capability // 10}.{old.capability % 10}"
+    has = f"{old.name} has compute capability {dotted(old.capability)}"
     if old.capability < LEAST_CAPABILITY:
         return _unusable(
             f"{has}, less than any kernel here supports", "use --device cpu, or set CUDA_VISIBLE_DEVICES to newer GPUs"
@@ -138,13 +138,14 @@ def _cupy(report: Mapping[str, Any]) -> str:
 
 
 def choose(visible: Sequence[VisibleGpus | Unknown]) -> list[Gpu | None]:
-    """Each rank's GPU, chosen as the other commands do it. `visible[rank]`."""
+    """Each rank's GPU, chosen as the other commands choose it; None where it sees none. `visible[rank]`: what the rank sees."""
     usable = {rank: gpus for rank, gpus in enumerate(map(usable_of, visible)) if gpus}
     chosen = dict(zip(usable, choose_gpus(list(usable.values())), strict=True))
     return [chosen.get(rank) for rank in range(len(visible))]
 
 
 def usable_of(visible: VisibleGpus | Unknown) -> tuple[Gpu, ...]:
+    """The usable GPUs of what a rank sees."""
     return visible.usable if isinstance(visible, VisibleGpus) else ()
 
 
@@ -161,7 +162,7 @@ def judge(
     visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None], trials: Sequence[Trial | None],
     hosts: Sequence[str],
 ) -> list[Finding]:  # fmt: skip
-    """`visible[rank]`, `chosen[rank]`, the trial of the rank's chosen GPU, and the rank's host."""
+    """For each rank: what it sees, its GPU, the trial of that, and its host."""
     findings = []
     for seen, ranks in ranks_by_value(visible).items():
         who = _who(ranks, len(visible))
@@ -214,4 +215,5 @@ def _who(ranks: Sequence[int], of: int) -> str:
 
 
 def _dotted(version: int) -> str:
+    """A version of CUDA as it is written: 12040 is 12.4."""
     return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Judges the GPUs' links to their hosts: against the node's other GPUs, and against themselves when all are in use.
+"""Judges the GPUs' links to their hosts, by comparing each with the node's others, and all at once with each alone.
 
-A link counts as slow below SLOW of the node's fastest. The links of a node count as contended when together they move less
-than CONTENDED of the sum of what each moves alone.
+A link is slow if it has less than SLOW of the rate of the node's fastest. The links of a node are contended if the sum of their
+rates, when all are in use, is less than CONTENDED of the sum when each is used alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIRECTIONS: tuple[tuple[str, Callable[[Rates], float]], ...] = (
 
 
 def judge(measured: Measurements) -> Finding:
-    """One line for all nodes: the worst that holds for any of them."""
+    """One finding for all nodes: the worst that any of them has."""
     links, failure = measured.links, measured.failure
     if failure is not None and (measured.without_links or not links):
         return Finding(_SUBJECT, "unknown", f"{failure.rank}, {failure.stage}: {failure.text}")
@@ -60,7 +60,7 @@ def _summary(links: Sequence[Link], nodes: Sequence[Sequence[Link]]) -> str:
 
 
 def _sum_together(node: Sequence[Link], of: Callable[[Rates], float]) -> float | None:
-    """Of the rates of a node's links while all are in use; None where that was not measured."""
+    """The sum of the rates of a node's links while all are in use; None where that was not measured."""
     rates = [of(link.together) for link in node if link.together]
     return sum(rates) if len(rates) == len(node) else None
 
@@ -105,7 +105,7 @@ def _contended(text: str, nodes: Sequence[Sequence[Link]]) -> Finding | None:
 
 
 def rate_range(rates: Sequence[float]) -> str:
-    """From the least to the most."""
+    """The range of these rates, in GB/s."""
     least, most = min(rates), max(rates)
     return _gigabytes(most) if f"{least / 1e9:.1f}" == f"{most / 1e9:.1f}" else f"{least / 1e9:.1f} to {_gigabytes(most)}"
 

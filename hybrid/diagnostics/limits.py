@@ -21,7 +21,7 @@ _TOO_LITTLE_SHARED = 16 << 20  # MPI itself uses some MiB of it
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one rank's process."""
+    """The limits of one rank's process."""
 
     host: str
     lockable: int | Unknown | None  # bytes of memory that it may page-lock; None: without a limit
@@ -68,7 +68,7 @@ def judge_shared(limits_of_ranks: Sequence[Limits]) -> Finding:
 
 
 def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, str] | None]) -> Finding:
-    """`pinned[rank]`: bytes pinned for the rank's GPU, and why not more; None where it was not tried."""
+    """`pinned[rank]`: how many bytes could be pinned for the rank's GPU, and why not more; None where it was not tried."""
     for rank, trial in enumerate(pinned):
         if trial is not None and trial[1]:
             limits = limits_of_ranks[rank]

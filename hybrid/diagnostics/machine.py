@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The numbers of this machine that the plan's model needs: measured on one GPU, in a process that may die."""
+"""The numbers of this machine that the plan's machine model needs. A child process measures them on one GPU."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "panels", "mu
 
 @dataclass(frozen=True)
 class Machine:
-    """`model`: the fields of MachineModel that were measured; `rates`: what was measured, as the probe reported it."""
+    """What was measured of this machine."""
 
-    model: Mapping[str, Any]
-    rates: Mapping[str, Any]
+    model: Mapping[str, Any]  # fields of MachineModel
+    rates: Mapping[str, Any]  # from which they follow, as the probe reported them
 
 
 def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> Machine | Unknown:
-    """On the first rank's GPU whose link was measured, while the others are idle. Every rank calls it, and gets the same."""
+    """Measure the GPU of the first rank whose link was measured, while the others are idle. Every rank calls it, and gets the
+    same."""
     measured = [link.rank for link in links if (gpu := chosen[link.rank]) is not None and gpu.uuid == link.uuid]
     if not measured:
         return Unknown("no GPU that works")
@@ -46,7 +47,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> 
 
 
 def _watts(gpu: Gpu) -> float | None:
-    """The limit of its power, which NVML tells where that is installed: the plan does without."""
+    """The GPU's power limit; None where NVML does not tell it, without which the plan does."""
     try:
         return power_limit(gpu.uuid)
     except DeviceUnavailable:
@@ -54,8 +55,8 @@ def _watts(gpu: Gpu) -> float | None:
 
 
 def interpret(result: ProbeResult, link_rates: Sequence[float], watts: float | None = None) -> Machine | Unknown:
-    """`link_rates`: bytes a second to each GPU of the job. The slowest one counts, since the others wait for it. `watts`: the
-    limit of a GPU's power."""
+    """The machine's numbers, from what the probe reported. `link_rates`: bytes a second to each GPU of the job, of which the
+    slowest counts, since the others wait for it. `watts`: a GPU's power limit."""
     found = result.report
     if result.ended or found.get("stage") != "done":
         return Unknown(f"{found.get('stage', 'starting')}: {result.ended or found.get('failed', 'it ended early')}")
@@ -78,9 +79,11 @@ def interpret(result: ProbeResult, link_rates: Sequence[float], watts: float | N
 
 
 def row_overhead(rates: Mapping[int, float]) -> int:
-    """Bytes the link could copy in the time that it loses at each row, by `rates[bytes of a row]` in bytes a second.
+    """How many bytes the link could copy in the time that each row takes beyond its bytes. `rates[bytes of a row]`: bytes a
+    second.
 
-    A row of w bytes takes (w + overhead) / r: a straight line through the times, by least squares.
+    A row of w bytes takes (w + overhead) / r seconds. The overhead is that of the straight line through all times, by least
+    squares.
     """
     widths = list(rates)
     seconds = [width / rate for width, rate in rates.items()]
@@ -93,8 +96,8 @@ def row_overhead(rates: Mapping[int, float]) -> int:
 
 
 def as_record(machine: Machine | Unknown, network: float = 0.0) -> dict[str, Any]:
-    """What the doctor's JSON line says of it; HYBRID_MACHINE takes that line. `network`: bytes a second between nodes, 0 where
-    there is one."""
+    """What the doctor's JSON line says of the machine, and HYBRID_MACHINE reads from it. `network`: bytes a second between nodes,
+    0 where there is only one."""
     of_network = {"network_bytes_per_second": network} if network else {}
     if isinstance(machine, Unknown):
         return {RECORD_KEY: of_network or None, "machine_rates": None, "no_machine_model": machine.reason}

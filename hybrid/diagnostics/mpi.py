@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Launcher and MPI library: do they belong together, and what do they provide?"""
+"""The launcher and the MPI library: do they belong together, and what do they provide?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class MpiOfRank:
 
 
 def inspect(*, started: bool) -> MpiOfRank:
-    """`started`: this process runs MPI, or needs none. Where it does not, a child process tries whether MPI starts at all."""
+    """`started`: MPI was started in this process, or is not needed. If it could not be, a child process tries whether MPI starts
+    at all."""
     launch = launched()
     if launch is None:
         return MpiOfRank("", attempt(_library_of_child), attempt(_mpirun_on_path))
@@ -62,7 +63,7 @@ def _mpirun_of_environment() -> tuple[str, str] | None:
 
 
 def judge(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> list[Finding]:
-    """`unstarted`: why the launcher's processes are no ranks of one job."""
+    """`unstarted`: why the processes that a launcher started are not the ranks of one job."""
     return [_launcher(mpi_of_ranks[0], len(mpi_of_ranks), unstarted), *_libraries([rank.mpi for rank in mpi_of_ranks])]
 
 
@@ -91,12 +92,12 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
 
 
 def _environments_mpirun() -> Path:
-    """Where a pip-installed MPI puts it."""
+    """Where an MPI that pip installs puts its mpirun."""
     return Path(sys.executable).with_name("mpirun")
 
 
 def _fitting_launcher(first: MpiOfRank) -> str:
-    """What to start ranks with, as far as it is known."""
+    """The remedy that names a launcher for the MPI library, as far as one is known."""
     if not isinstance(first.mpi, Library):
         return "then use its mpirun"
     if first.launcher == "srun":

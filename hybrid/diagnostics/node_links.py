@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How fast bytes travel between nodes: the first rank of each sends to that of the next, around the ring, one pair at a time."""
+"""The bandwidth between nodes: the first rank of each node sends to that of the next, around the ring, one pair at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ACKNOWLEDGED = bytes(8)
 
 @dataclass(frozen=True)
 class NodeLink:
-    """From one host to another."""
+    """The network from one host to another."""
 
     source: str
     target: str
@@ -33,7 +33,8 @@ class NodeLink:
 
 
 def measure(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
-    """The links around the ring of nodes; none between nodes that are only pretended. `hosts[rank]`. Every rank calls it."""
+    """Measure the links around the ring of nodes, but not between pretended nodes, which are on one host. `hosts[rank]`: the
+    rank's host. Every rank calls it, and gets the same."""
     first = [node[0] for node in team.topology.nodes]
     measured = []
     for source, target in zip(first, [*first[1:], first[0]], strict=True):
@@ -48,13 +49,13 @@ def measure(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
 
 
 def median_rates(measured: Sequence[NodeLink]) -> Mapping[str, float]:
-    """Of each link, which may have been measured several times."""
+    """The median rate of each link, which may have been measured several times."""
     return {name: Spread.of(rates).median for name, rates in _rates(measured).items()}
 
 
 def judge(measured: Sequence[NodeLink], limit: float) -> list[Finding]:
-    """One line for each slow link of the ring of nodes, one for all if there is none; nothing where there is one node. Slow is
-    what takes more than `limit` times as long as the others."""
+    """A finding for each slow link, or one for all if none is slow; none at all where there is one node. A link is slow if it
+    takes more than `limit` times as long as the others."""
     remedy = "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it"
     found = [Finding("node links", "wrong", text, remedy) for text in slow_links(_rates(measured), "", limit)]
     medians = median_rates(measured).values()
@@ -72,7 +73,8 @@ def _rates(measured: Sequence[NodeLink]) -> dict[str, list[float]]:
 
 
 def _send(messages: Messages, to: int) -> tuple[float, ...]:
-    """The first message opens the connection, the second tells how large the others are to be."""
+    """Send messages, and return their rates. The first message opens the connection, the second tells how large the others are to
+    be, so these two do not count."""
     size, rates = _LEAST, []
     for number in range(2 + _REPEATS):
         messages.send(size.to_bytes(8, "little"), to)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hybrid.core.installation import DISTRIBUTION, NAMESAKE, mixed, namesake
 from hybrid.diagnostics.finding import Finding
 
-Installed = tuple[str, bool]  # what to say of the other package, empty where there is none; whether it lies in the same folder
+Installed = tuple[str, bool]  # what to say of another package of this name, "" if there is none; whether it is in the same folder
 
 
 def inspect() -> Installed:
@@ -16,7 +16,7 @@ def inspect() -> Installed:
 
 
 def judge(of_nodes: Sequence[Installed | None]) -> list[Finding]:
-    """No finding where all is well. `of_nodes[rank]`: None where another rank of the node has looked."""
+    """A finding if there is another package, else none. `of_nodes[rank]`: None where another rank of the node has looked."""
     others = [installed for installed in of_nodes if installed is not None and installed[0]]
     if not others:
         return []

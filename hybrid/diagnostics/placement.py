@@ -18,7 +18,7 @@ _ANY_BINDING = "mpirun --bind-to none"
 
 @dataclass(frozen=True)
 class BlasLibrary:
-    """As it was loaded."""
+    """A BLAS library that this process has loaded."""
 
     name: str
     threads: int
@@ -26,7 +26,7 @@ class BlasLibrary:
 
 @dataclass(frozen=True)
 class Placement:
-    """Of one rank: where it runs, and with how many threads."""
+    """Where one rank runs, and with how many threads."""
 
     host: str
     cores: tuple[int, ...]  # that it may use
@@ -37,7 +37,8 @@ class Placement:
 
 
 def inspect(host: str, threads: Threads) -> Placement:
-    """Loads NumPy: to be called once the number of threads is set in the environment, where its BLAS reads it."""
+    """This rank's placement. This loads NumPy, whose BLAS reads the number of threads from the environment, where it must be set
+    before."""
     return Placement(host, usable_cores(), core_quota(), threads, attempt(_blas_libraries), os.cpu_count() or 0)
 
 
@@ -117,14 +118,14 @@ def _crowded(node: Sequence[Placement]) -> tuple[str, str] | None:
 
 
 def _fewer_threads(count: int, reason: str) -> str:
-    """What lowers their number: of the variables only the first that is set counts."""
+    """The remedy that lowers the number of threads to `count`. `reason`: where the number comes from."""
     if reason in THREAD_VARIABLES:
         return f"--threads {count}, or {reason}={count}"
     return f"--threads {count}"
 
 
 def _blas(placements: Sequence[Placement]) -> Finding:
-    most: list[int] = []  # for each rank, threads of the library with the most
+    most: list[int] = []  # for each rank, how many threads the library with the most has
     names: set[str] = set()
     for rank, placement in enumerate(placements):
         if isinstance(placement.blas, Unknown):

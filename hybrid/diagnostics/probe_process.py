@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs a probe in a child process outside of this job: what it reported, and how it ended."""
+"""Runs a probe in a child process that is no part of the MPI job. Its result is what it reported, and how it ended."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _OF_LAUNCHERS = (
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """All that a probe reported, and how it ended in words: "" if it ended well."""
+    """What came of a probe."""
 
-    report: Mapping[str, Any]
-    ended: str
+    report: Mapping[str, Any]  # all that it reported
+    ended: str  # how it ended, in words; "" if well
 
 
 def run_probe(probe: str, *arguments: str, limit: int = LIMIT) -> ProbeResult:
@@ -88,7 +88,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def how_it_ended(code: int | None, limit: int, errors: IO[bytes]) -> str:
-    """In words, "" for well. `code`: the exit code, None where the probe had to be killed; `errors`: its standard error."""
+    """How a probe ended, in words; "" if well. `code`: the exit code, None where it had to be killed; `errors`: its standard
+    error."""
     if code == 0:
         return ""
     if code is None or code == -signal.SIGALRM:

@@ -66,7 +66,7 @@ class _Proxy:
         self._unread = b""
 
     def next_message(self, team: Team) -> str | None:
-        """What it hands in at the end of its phase, None once it has ended well. HybridError if it fails."""
+        """What the proxy hands in at the end of its phase; None if it has ended well instead. HybridError if it has failed."""
         process = self._started()
         while (line := self._next_line(team, process)) is not None:
             report = parse_line(line)
@@ -85,7 +85,7 @@ class _Proxy:
         return None
 
     def answer(self, messages: Sequence[str | None]) -> None:
-        """Write to it what all proxies handed in."""
+        """Write to the proxy what all proxies handed in."""
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended: `next_message` finds out how
@@ -112,7 +112,8 @@ class _Proxy:
         return self._process
 
     def _next_line(self, team: Team, process: subprocess.Popen[bytes]) -> str | None:
-        """None at the end of its output or of its time. PhaseEnded if another rank's proxy fails meanwhile."""
+        """The next line of the proxy's output; None at the end of its output or of its time. PhaseEnded if another rank's proxy
+        fails meanwhile."""
         assert process.stdout is not None
         while b"\n" not in self._unread:
             heartbeat()

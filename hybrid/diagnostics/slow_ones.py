@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which of several that should be alike take longer than the others."""
+"""Finds those of several ranks or links that take longer than the others, where all should be alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ K = TypeVar("K")
 
 
 def beside(times: Mapping[K, float]) -> dict[K, float]:
-    """What each is compared with: the median of all, but of two the other one."""
+    """The time that each is compared with: the median of all; where there are two, the other's."""
     if len(times) == 2:
         (one, first), (other, second) = times.items()
         return {one: second, other: first}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What Slurm gave the job, against what the ranks have of it."""
+"""Compares what Slurm gave the job with what the ranks have of it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ def inspect(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 def judge(
     variables: Sequence[Mapping[str, str]], cores: Sequence[int], gpus: Sequence[bool], topology: Topology, *, launched: bool
 ) -> Finding:
-    """`variables[rank]` as inspected, `cores[rank]`: how many it may use, `gpus[rank]`: it has one that works.
-
-    `launched`: a launcher started the ranks, and MPI sees as many.
+    """`variables[rank]`: the rank's, as inspected; `cores[rank]`: how many cores it may use; `gpus[rank]`: whether it has a GPU
+    that works; `launched`: a launcher started the ranks, and MPI sees as many.
     """
     job = variables[0]
     if "JOB_ID" not in job:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A call of CUDA's runtime API: one at a time, and its error is kept and told.
+// A call of CUDA's runtime API. Calls are made one at a time, and their errors are kept and told.
 #pragma once
 #include <mutex>
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Where the lanes of a warp part. With -fsanitize-coverage=trace-pc,trace-cmp the compiler calls a function at the beginning of
-// each basic block and at each comparison. A basic block that ends with a comparison is a branch, and the next one that the thread
-// enters is the way it takes. The n-th execution of a branch by the lanes of a warp counts as one of the warp, as if the lanes ran
-// in step; it diverges if they go different ways.
+// Counts at which branches the lanes of a warp diverge. With -fsanitize-coverage=trace-pc,trace-cmp the compiler calls a function
+// at the beginning of each basic block and at each comparison. A basic block that ends with a comparison is a branch, and the next
+// one that the thread enters is the way it takes. The n-th execution of a branch by the lanes of a warp counts as one of the warp,
+// as if the lanes ran in step; it diverges if they go different ways.
 #include "cuda_on_cpu.h"
 #include "library.h"
 
@@ -93,7 +93,7 @@ __attribute__((visibility("default"))) void watch_branches()
     branches.clear();
 }
 
-// How many there are; `first`: the first of them, until the next call.
+// Returns how many branches there are. `first` becomes the address of the first, which is valid until the next call.
 __attribute__((visibility("default"))) int branches_taken(const Branch** first)
 {
     end_thread_block();

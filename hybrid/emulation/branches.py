@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where the lanes of a warp part: the branches of a kernel, by line."""
+"""The branches of a kernel, by line: how often the lanes of a warp diverge there."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class _Branch(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Branch:
-    """A line's branches: how often warps executed them, and in how many of these executions their lanes went different ways."""
+    """The branches of one line."""
 
     line: int
-    executions: int
-    divergent: int
+    executions: int  # by warps
+    divergent: int  # executions in which the lanes of the warp went different ways
 
 
 def branches_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Branch, ...]:
-    """Of the last launch, by line of this file, without those whose line is unknown and those of functions from elsewhere."""
+    """The branches that the last launch took, by line of this file; without those whose line is unknown, and without those of
+    functions from other files."""
     first = ctypes.POINTER(_Branch)()
     count = code.branches_taken(ctypes.byref(first))
     found = [first[number] for number in range(count)]

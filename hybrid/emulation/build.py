@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Compiles kernels of a .cu file into a shared library for the CPU, by the machine's C++ compiler, and caches it on disk."""
+"""Compiles the kernels of a .cu file into a shared library for the CPU, by the machine's C++ compiler, and caches it on disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from hybrid.emulation.cache import NO_ROOM, cache_key, cached
@@ -22,9 +22,9 @@ HERE = Path(__file__).resolve().parent
 # No strict aliasing: kernels load elements as float4 or double2. No contraction to fused multiply-adds: the kernels say where
 # they want one. No warnings: nvcc gives those.
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
-_LINES = ("-g1", "-gdwarf-4")  # of version 5, addr2line sometimes names the wrong file
+_LINES = ("-g1", "-gdwarf-4")  # with DWARF 5, addr2line sometimes names the wrong file
 _TO_THREAD_SANITIZER = ("-O1", "-g1", "-fsanitize=thread")
-_KERNEL = {
+_KERNEL = {  # flags for a kernel, by the check that it is compiled for
     "": ("-O2",),
     "undefined": ("-O1", "-g1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
     "address": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
@@ -34,7 +34,7 @@ _KERNEL = {
     "loads": _TO_THREAD_SANITIZER,
     # Without scalar replacement of aggregates a float4 is loaded and stored by one instruction, as by a GPU.
     "requests": ("-O1", *_LINES, "-fno-tree-sra", "-fsanitize=thread", "-fsanitize-coverage=trace-pc,trace-cmp"),
-    "trace": ("-O0", *_LINES, "-fsanitize=thread"),  # each turn of a loop by itself
+    "trace": ("-O0", *_LINES, "-fsanitize=thread"),  # each iteration of a loop remains by itself
 }
 _RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
 POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
@@ -69,6 +69,8 @@ def c_compiler() -> str:
 
 
 def _program(variable: str, names: Sequence[str], language: str, missing: str) -> str:
+    """The path of the compiler that this environment variable names, or of the first of these; `missing`: what to say if there is
+    none."""
     asked_for = os.environ.get(variable)
     for name in [asked_for] if asked_for else names:
         if path := shutil.which(name):
@@ -90,9 +92,9 @@ def build(
     """A shared library with these instances of the kernels in `source` as functions run_0, run_1, ...
 
     Headers are searched beside `source`, then among the project's kernels. `capability`: the compute capability, times ten,
-    that sets __CUDA_ARCH__. `poison_locals`: variables begin with values that no right kernel has, where the compiler
-    can do that. `reads`: the source is somebody's, for which the compiler gets little time and memory, and reads
-    only these files besides its own.
+    that sets __CUDA_ARCH__. `checks`: one of CHECKS. `poison_locals`: variables begin with values that no right kernel has, where
+    the compiler can do that. `reads`: None for our own sources; for a source that is not trusted, the files that the compiler may
+    read besides its own, and it gets little time and memory.
     EmulationError of kind "build" when they do not compile.
     """
     source, program = source.resolve(), compiler()
@@ -113,7 +115,7 @@ def build(
         text = folder / f"{source.stem}.cpp"
         # The anonymous namespace keeps symbols of several loaded libraries apart.
         text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
-        short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # so that messages say tiled.cu:20
+        short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # messages then say tiled.cu:20
         include = ["-include", str(HERE / "cuda_on_cpu.h"), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
         arguments = [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")]
         compile_file(program, source.name, arguments, log, None if reads is None else [source.parent, KERNELS, *reads])
@@ -132,14 +134,14 @@ def build(
 
 @cache
 def takes(program: str, flag: str) -> bool:
-    """Whether the compiler knows this flag."""
+    """Whether this compiler knows this flag."""
     tried = [program, flag, "-fsyntax-only", "-x", "c++", os.devnull]
     return not subprocess.run(tried, capture_output=True).returncode  # noqa: S603
 
 
 def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
-    """A shared library of one ordinary C file and the headers beside it, by this compiler. EmulationError of kind "build" if it
-    fails."""
+    """A shared library, made by this compiler of one ordinary C file and the headers beside it. EmulationError of kind "build" if
+    that fails."""
     flags = (*flags, "-fPIC", "-shared", *native())
 
     def compile_in(folder: Path, log: Path) -> Path:
@@ -152,10 +154,22 @@ def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
 
 def _runtime(program: str, checks: str) -> list[Path]:
     """The object files that are linked to every kernel, compiled once for all checks that need the same flags."""
-    flags = _runtime_flags(checks)
+    names = ("first", "last", "runtime", *_OWN.get(checks, ()))
+    return [runtime_object(program, name, _runtime_flags(checks)) for name in names]
+
+
+def _runtime_flags(checks: str) -> tuple[str, ...]:
+    return (*COMMON, "-O2", *_RUNTIME.get(checks, ()))
+
+
+def runtime_object(program: str, name: str, flags: Sequence[str], prefix: str = "") -> Path:
+    """An object file of the emulation's runtime, compiled from NAME.cpp with these flags. `prefix`: of its name in the cache.
+
+    "first" and "last" have no source: they are the first and the last of the shared variables.
+    """
     key = cache_key(program, flags, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
 
-    def compile_in(folder: Path, log: Path, name: str) -> Path:
+    def compile_in(folder: Path, log: Path) -> Path:
         source = HERE / f"{name}.cpp"
         if name in ("first", "last"):
             source = folder / f"{name}.cpp"
@@ -163,21 +177,17 @@ def _runtime(program: str, checks: str) -> list[Path]:
         compile_file(program, source.name, [*flags, "-c", str(source), "-o", str(folder / f"{name}.o")], log)
         return folder / f"{name}.o"
 
-    names = ("first", "last", "runtime", *_OWN.get(checks, ()))
-    return [cached(f"{name}-{key}.o", partial(compile_in, name=name)) for name in names]
-
-
-def _runtime_flags(checks: str) -> tuple[str, ...]:
-    return (*COMMON, "-O2", *_RUNTIME.get(checks, ()))
+    return cached(f"{prefix}{name}-{key}.o", compile_in)
 
 
 def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, reads: Sequence[Path] | None = None) -> str:
-    """Run the compiler: its warnings. The last argument is the file that it makes. OSError where there is no room for that.
+    """Run the compiler, and return its warnings. The last of the arguments is the file that it makes.
 
-    If it fails otherwise, all of its output is written to `log`.
+    `what`: the source, for messages. `log`: where all of its output is written if it fails. `reads`: as of `build`. OSError where
+    there is no room for the file; EmulationError of kind "build" if it fails otherwise.
     """
     folder = os.path.dirname(arguments[-1])  # where there must be room for its temporary files, too
-    environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}  # C: its words for a full disk are known
+    environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}  # in the C locale its message for a full disk is known
     try:
         command = [program, *arguments]
         if reads is not None:
@@ -197,4 +207,5 @@ def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, r
 
 
 def native() -> tuple[str, ...]:
+    """The flag by which a compiler uses all of this CPU's instructions."""
     return ("-march=native",) if platform.machine() in ("x86_64", "aarch64") else ()

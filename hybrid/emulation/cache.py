@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the compiler has made, kept on disk under names that tell all that it depends on."""
+"""The cache on disk of what the compiler has made. A file's name has a hash of all that it depends on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _being_made: dict[Path, Future[Path]] = {}
 
 
 def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
-    """The file `name` of the cache: as this user has compiled it, else as `compile_in` a temporary folder makes it.
+    """The file `name` of the cache. If this user has not made it yet, `compile_in(folder, log)` makes it in a temporary folder.
 
     Where the cache has no room for it, it is kept among the temporary files. DeviceUnavailable if that fails, too.
     """
@@ -48,9 +48,10 @@ def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
 
 
 def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
-    """Moved there atomically: ranks may compile the same at once. What others could have put there is replaced.
+    """The file at `path`, made if it is missing, or if others than this user could have put it there.
 
-    Threads of one process that want the same at once get what the first of them makes, or its error.
+    It is moved there atomically, since ranks may compile the same at once. Threads of one process that want the same at once get
+    what the first of them makes, or its error.
     """
     if private_folder.is_own(path):
         return path

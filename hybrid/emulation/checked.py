@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Runs kernels under checks (sanitizers, thread orders, guarded matrices) in child processes, which may crash or hang.
+"""Runs the catalogue's kernels under checks (sanitizers, orders of threads, guarded matrices) in child processes, since they may
+crash or hang.
 
-`python -m hybrid.emulation.checked` is the child: it reads its jobs from stdin and prints a verdict on each, as JSON. Only tests
-and scripts/mutants.py use this module.
+`python -m hybrid.emulation.checked` is the child: it reads its jobs from standard input and prints a verdict on each, as JSON.
+Only tests and scripts/mutants.py use this module.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _CANARY = -7.0
 
 @dataclass(frozen=True)
 class Job:
-    """A kernel of the catalogue on one shape. `source`: its file, or a changed copy with changed headers beside it."""
+    """A kernel of the catalogue on one shape."""
 
-    source: str
+    source: str  # its file, or a changed copy with changed headers beside it
     kernel: str
     dtype: str
     shape: tuple[int, int, int]  # n, l, m
     capability: int = 90
-    mode: str = "forward"
+    mode: str = "forward"  # one of MODES
     adds: bool = False  # c += a · b
 
 
@@ -87,13 +88,13 @@ def run_checked(jobs: Sequence[Job], seconds: float = 120.0) -> list[Verdict]:
 
 
 def _built(job: Job) -> Path:
-    # Here and not in the child, where the compiler would run under the preloaded sanitizer.
+    # Not in the child, where the compiler would run under the preloaded sanitizer.
     expressions = [launch.expression for launch in _launches(job).values()]
     return build(Path(job.source), expressions, capability=job.capability, checks=_CHECKS.get(job.mode, ""))
 
 
 def _launches(job: Job) -> dict[int, Launch]:
-    """By copy width: the widest, for aligned matrices, and one element."""
+    """The job's launches by copy width: the widest, for aligned matrices, and one element."""
     kernel = named(job.kernel)
     assert kernel is not None, job.kernel
     n, _, m = job.shape
@@ -102,7 +103,7 @@ def _launches(job: Job) -> dict[int, Launch]:
 
 
 def _child(tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> list[Verdict]:
-    """Verdicts on the first of these tasks, at least one: up to the one that ended the process."""
+    """Verdicts of one child process on these tasks: on all, or on those up to the one that ended the process."""
     ended = run_child("hybrid.emulation.checked", tasks, checks, seconds)
     verdicts = [Verdict(**json.loads(line)) for line in ended.out.splitlines() if line.startswith("{")]
     if len(verdicts) < len(tasks):
@@ -125,6 +126,7 @@ def _cause_of_death(stderr: str, status: str) -> Verdict:
 
 
 def _judge(task: dict[str, Any]) -> Verdict:
+    """In the child: the verdict on a job, whose library has been built."""
     library = Path(task.pop("library"))
     job = Job(**task)
     checks = _CHECKS.get(job.mode, "")
@@ -141,6 +143,7 @@ def _judge(task: dict[str, Any]) -> Verdict:
 
 
 def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Verdict:
+    """Launch the kernel on random matrices, compare C, and see whether anything beside C was written to."""
     n, l, m = job.shape
     stored_in, of_c = storage(job.dtype).name, np.dtype(sums_type(job.dtype))
     a, b = (Guarded(rows, columns, stored_in, not_a_number(job.dtype), aligned=aligned) for rows, columns in ((n, l), (l, m)))

@@ -29,11 +29,11 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class Ended:
-    """A child: what it wrote, and its exit status; None where its time was up."""
+    """How a child process ended."""
 
-    out: str
+    out: str  # its standard output
     err: str
-    status: int | None
+    status: int | None  # None: its time was up
 
 
 def run_child(
@@ -47,7 +47,8 @@ def run_child(
 ) -> Ended:
     """Run `python -m module`, which reads the tasks from standard input as JSON, under the sanitizer that `checks` names.
 
-    `limited`: it runs somebody's code, and gets what confined.py leaves it, in a folder of its own; `reads`: files besides.
+    `limited`: it runs code that is not trusted, within the bounds of confined.py, in a folder of its own. `reads`: files that it
+    may read besides.
     """
     environment = {**python_environment(), **_OPTIONS}
     if checks in _PRELOAD:
@@ -65,8 +66,8 @@ def run_child(
 
 
 def end_children(*folders: str) -> None:
-    """Kill what this process has started, and what that has, if its command names a file of these folders: threads that wait for
-    it need not wait any longer."""
+    """Kill the descendants of this process whose command names a file of these folders, so that threads that wait for them need
+    wait no longer."""
     for child in _descendants(os.getpid()):
         with suppress(OSError):
             command = Path(f"/proc/{child}/cmdline").read_bytes()
@@ -75,7 +76,7 @@ def end_children(*folders: str) -> None:
 
 
 def _descendants(process: int) -> list[int]:
-    """None where the kernel does not tell children."""
+    """The processes that this one has started, and theirs, children before parents; none where the kernel does not tell them."""
     children: list[int] = []
     with suppress(OSError):
         for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
@@ -84,7 +85,8 @@ def _descendants(process: int) -> list[int]:
 
 
 def python_environment() -> dict[str, str]:
-    """Of a Python that finds what this one finds, from any folder, and computes with one thread."""
+    """The environment in which another Python finds the modules that this one finds, from any folder, and computes with one
+    thread."""
     places = os.pathsep.join(map(os.path.abspath, sys.path))
     return {**os.environ, "PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1"}
 

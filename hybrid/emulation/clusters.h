@@ -126,7 +126,7 @@ bool may_continue(const Fiber& fiber)
            (fiber.state == State::AT_WGMMA && warpgroup_has_committed(fiber));
 }
 
-// Lets all fibers that wait in this state continue, if all of these do; whether it has.
+// Lets all fibers that wait in this state continue, if all do wait; returns whether it did.
 bool release(unsigned first, unsigned count, State state)
 {
     for (unsigned i = first; i < first + count; ++i)
@@ -135,7 +135,7 @@ bool release(unsigned first, unsigned count, State state)
     return true;
 }
 
-// Runs each warp that can continue, once; whether any could.
+// Runs each warp that can continue once; returns whether any could.
 bool run_ready_warps(unsigned threads)
 {
     static std::vector<unsigned> turn;

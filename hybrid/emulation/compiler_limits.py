@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A compiler that takes somebody's code may take little time and memory, since a few lines of macros or templates can ask for
-years, and reads few files, since #include can take any."""
+"""Limits for a compiler that is given code that is not trusted: of time and memory, since a few lines of macros or templates can
+take years, and of the files that it reads, since #include can name any."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from hybrid.emulation.errors import EmulationError
 
 # Of processor time: the exercises' solutions take 0.3, the documents' programs 0.5 (one core of a server, 2026-11-24).
 _SECONDS = 20
-_BY_THE_CLOCK = 60  # seconds, after which a compiler is taken for one that waits for something
+_BY_THE_CLOCK = 60  # seconds, after which a compiler seems to wait for something
 _MEMORY, _FILE = 2 << 30, 256 << 20  # bytes, of each of the compiler's programs, and of a file that one writes
-_ENDED = ("signal terminated program", "CPU time limit exceeded", "Killed")  # by the drivers of GCC and clang, and by a shell
+_ENDED = ("signal terminated program", "CPU time limit exceeded", "Killed")  # so say the drivers of GCC and clang, and a shell
 _HEADERS = {".h", ".hh", ".hpp", ".cuh", ".inc", ".inl"}
 _NO_MEMORY = ("out of memory", "virtual memory exhausted", "Cannot allocate memory", "std::bad_alloc")
 
 
 def own_headers(folder: Path) -> list[Path]:
-    """That lie beside a student's file: not the files of others, which could be included as well."""
+    """The headers in the folder of a student's file. Other files there, which could be included as well, are not among them."""
     with suppress(OSError):
         return [path for path in folder.iterdir() if path.suffix in _HEADERS]
     return []
@@ -41,10 +41,10 @@ def run_limited(
     folder: Path,
     lists: Sequence[Path] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """A compiler that compiles `what`, with its output. It writes to the folder, and `reads` these files and folders besides;
-    of those in `lists` it may read the names.
+    """Run a compiler within the limits; returns the process that has ended, with its output.
 
-    EmulationError of kind "build" where the limits ended it; OSError if it cannot be run.
+    `what`: the source, for messages. It may write to `folder`, and may read its own files and those in `reads`; of the folders in
+    `lists` it may read the names of files. EmulationError of kind "build" where the limits ended it; OSError if it cannot be run.
     """
     named = [Path(argument[2:]) for argument in command if argument.startswith(("-I/", "-L/", "-B/"))]
     rules = landlock.ruleset(
@@ -72,7 +72,7 @@ def run_limited(
 
 
 def _started(command: Sequence[str], environment: Mapping[str, str], rules: int | None) -> subprocess.Popen[str]:
-    """By a thread of its own: Landlock's rules hold for the thread that takes them, and for what it starts."""
+    """Start the compiler, from a new thread: Landlock's rules hold for the thread that takes them, and for what it starts."""
     # A shell sets them, since Python code between fork and exec is not safe where other threads compile, too.
     limits = {"t": _SECONDS, "v": _MEMORY >> 10, "f": _FILE >> 9, "c": 0}
     script = "".join(f"ulimit -{which} {most} 2> /dev/null; " for which, most in limits.items())
@@ -87,7 +87,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str], rules: int 
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env={**environment, "CCACHE_DISABLE": "1"},  # whose files lie elsewhere
+            env={**environment, "CCACHE_DISABLE": "1"},  # ccache's files lie where it may not write
         )
 
     with ThreadPoolExecutor(1) as thread:
@@ -99,7 +99,7 @@ def _refused(what: str, limit: str) -> EmulationError:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """It and the programs that it has started, which do the work: the driver that is killed leaves them behind."""
+    """Kill the compiler and the programs that it has started, which do the work and would outlive the driver."""
     if process.poll() is not None:
         return
     with suppress(OSError):

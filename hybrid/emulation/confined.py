@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What a child process may do that runs somebody's code: little time and memory, small files, few files at all, no network."""
+"""The bounds of a child process that runs code that is not trusted: little time and memory, small files, few files at all, no
+network."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ from hybrid.emulation import landlock, namespaces
 from hybrid.kernels.sources import KERNELS
 
 MEMORY = 4 << 30  # bytes
-LARGEST_FILE = 1 << 20  # ThreadSanitizer begins with one of half a megabyte, which it deletes
-_SHARED_BY_RANKS = 256 << 20  # of the memory that MPI's ranks share, which is a file in /dev/shm
+LARGEST_FILE = 1 << 20  # bytes: ThreadSanitizer begins with a file of half a megabyte, which it deletes
+_SHARED_BY_RANKS = 256 << 20  # bytes of the memory that MPI's ranks share, which is a file in /dev/shm
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
-_OF_A_PREFIX = (
+_OF_A_PREFIX = (  # folders of an installation
     "bin",
     "etc",
     "include",
@@ -43,23 +44,19 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 @dataclass(frozen=True)
 class Bounds:
-    """`seconds`: of processor time. `folder`: that it may write to. `reads`, `writes`: files and folders besides.
+    """What a child process may take and use, besides what every one may."""
 
-    `ranks`: it is MPI's launcher, whose ranks have to find each other. `sanitized`: it has a sanitizer, which reserves
-    terabytes of addresses, and has a limit of its own.
-    """
-
-    seconds: float
-    folder: Path
-    reads: Sequence[Path] = ()
+    seconds: float  # of processor time
+    folder: Path  # that it may write to
+    reads: Sequence[Path] = ()  # more files and folders
     writes: Sequence[Path] = ()
-    sanitized: bool = False
-    ranks: bool = False
+    sanitized: bool = False  # it runs under a sanitizer, which reserves terabytes of addresses and has a limit of its own
+    ranks: bool = False  # it is MPI's launcher, whose ranks have to find each other
 
 
 @contextmanager
 def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
-    """What the child has to call before it becomes another program."""
+    """A function that confines the child, to be called there before it executes the program (as `preexec_fn` is)."""
     allowed_to_read, to_list = of_python()
     read = [*readable(), *_of_libraries(), *allowed_to_read, *bounds.reads]
     write = [bounds.folder, Path(os.devnull), *bounds.writes]
@@ -72,20 +69,21 @@ def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
 
 
 def readable() -> list[Path]:
-    """What any program of students' may read."""
+    """The files and folders that any program of a student may read."""
     named = os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep)
     return [*landlock.of_the_system(), *(Path(folder) for folder in named if folder)]
 
 
 def installed_with(program: str) -> list[Path]:
-    """The folders of what was installed together with a program: of prefix/bin/mpirun prefix/bin, prefix/lib and so on."""
+    """The folders of what was installed together with a program: for prefix/bin/mpirun they are prefix/bin, prefix/lib and so
+    on."""
     found = Path(shutil.which(program) or program)
     places = {found, found.resolve()}
     return [*(place.parent for place in places), *(place.parents[1] / name for place in places for name in _OF_A_PREFIX)]
 
 
 def lacking() -> list[str]:
-    """What cannot be taken from a child on this system, in whole sentences."""
+    """What a child cannot be kept from on this system, in whole sentences."""
     missing = []
     if not landlock.version():
         missing.append("the code that is run can read and write your files: this system has no Landlock (Linux 5.13 and newer)")
@@ -114,14 +112,14 @@ def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated:
     if separated is not None:
         separated(library)
     if rules is not None:
-        if bounds.ranks and _SHARED_MEMORY.is_dir():  # only now: it may be one of its own
+        if bounds.ranks and _SHARED_MEMORY.is_dir():  # only now: in a namespace of its own it is another folder than before
             landlock.allow(rules, _SHARED_MEMORY, landlock.WRITE)
         landlock.restrict(rules)
 
 
 @cache
 def _of_libraries() -> list[Path]:
-    """That this process has loaded, wherever this system keeps them."""
+    """The files of the libraries that this process has loaded, wherever this system keeps them."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -130,9 +128,9 @@ def _of_libraries() -> list[Path]:
 
 
 def of_python() -> tuple[list[Path], list[Path]]:
-    """What Python and its packages are read from; and folders in which it looks for them, whose names alone may be read.
+    """The files and folders that Python and its packages are read from; and folders of which only the names of files may be read.
 
-    Such is the current folder, where the files of others may lie.
+    Python looks for modules in the latter, too. One is the current folder, where the files of others may lie.
     """
     installed = [
         sys.prefix,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The device memory of a whole program: what cudaMalloc gives, and of each byte who has used it and whether it was written.
+// The device memory of a whole program: what cudaMalloc allocates, and for each byte who has used it, and whether it was written.
 #pragma once
 #include "cuda_on_cpu.h"
 

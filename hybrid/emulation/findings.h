@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a whole program tells the process that has started it: a line of JSON for each finding, in the file that the environment
-// variable HYBRID_LAB_FINDINGS names, followed by a dot and the rank. Each begins with the secret mark of HYBRID_LAB_MARK and a space,
-// which the program's own code does not get to see: what it writes there itself is no finding.
+// variable HYBRID_LAB_FINDINGS names, followed by a dot and the rank. Each begins with the secret mark of HYBRID_LAB_MARK and a
+// space, which the program's own code does not get to see: what it writes there itself is no finding.
 #pragma once
 #include "cuda_on_cpu.h"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrices whose surroundings tell when a kernel leaves them."""
+"""Matrices with fences around them, which show when a kernel writes beside them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ _FENCE = 256  # unused rows before and after a matrix, as many as a tile has: a 
 
 
 class Guarded:
-    """A matrix within a larger buffer that holds `filler` between and around its rows, so that stray writes are found.
+    """A matrix, `inner`, within a larger buffer that holds `filler` between and around its rows, so that stray writes are found.
 
     Under ASan `guard` forbids reads there, too, until `guard(off=True)`.
     """
 
     def __init__(self, rows: int, columns: int, dtype: str, filler: float, *, aligned: bool, between: bool = True) -> None:
-        """`between`: there is filler between rows, too; else they lie one after the other."""
+        """`aligned`: rows begin at multiples of 16 bytes; else rather not. `between`: there is filler between rows, too; else
+        they lie one after the other."""
         item = np.dtype(dtype).itemsize
         vector = 16 // item  # elements of the widest copy
         stride = -(-columns // vector) * vector + vector if aligned else (columns + 3) // 2 * 2 + 1
@@ -37,7 +38,7 @@ class Guarded:
         return not self.touched()
 
     def touched(self) -> list[int]:
-        """Elements outside of the matrix that were written to, counted from its first one."""
+        """The numbers of the elements outside of the matrix that were written to, counted from its first element."""
         same = (self._whole == self._filler) | (np.isnan(self._whole) & np.isnan(self._filler))
         return (np.flatnonzero(self._outside & ~same) - self._first).tolist()
 

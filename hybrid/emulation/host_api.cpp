@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The runtime API's calls: errors as CUDA has them, and findings of what a GPU would not tell.
+// The runtime API's calls, with the errors that CUDA has, and with findings of what a GPU would not tell.
 #include "api_call.h"
 
 #include <assert.h>
@@ -51,7 +51,7 @@ cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, c
     return cudaSuccess;
 }
 
-// Rows of `width` bytes, the beginnings of which lie a pitch apart.
+// Rows of `width` bytes, whose beginnings are a pitch apart.
 cudaError_t rows_copied(const char* name, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                         size_t height, cudaMemcpyKind kind, bool waits, const char* file, int line)
 {

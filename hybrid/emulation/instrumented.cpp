@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What instrumented code calls besides the functions for its accesses (memory_check.cpp): for atomic variables of host code, and for
-// an index beyond an array whose size the compiler knows.
+// What instrumented code calls besides the functions for its accesses (memory_check.cpp): for atomic variables of host code, and
+// for an index beyond an array whose size the compiler knows.
 #include <set>
 
 #include "findings.h"

@@ -54,7 +54,7 @@ NOT_INSTRUMENTED void match(const Lanes& lanes)
 
 }  // namespace cuda_on_cpu
 
-// Of lanes that take the same way; which of them arrive together a program must not rely on.
+// The lanes that take the same way. A program must not rely on which of them arrive together.
 static inline unsigned __activemask(CALLED_FROM) { return cuda_on_cpu::active_mask(file, line); }
 
 static inline unsigned __ballot_sync(unsigned mask, int predicate, CALLED_FROM)

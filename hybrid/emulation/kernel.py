@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An instance of a CUDA kernel, compiled for the CPU, that runs on NumPy arrays."""
+"""CUDA kernels that are compiled for the CPU and run on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -85,9 +85,8 @@ class EmulatedKernel:
     def _open(self, library: _Library, number: int, expression: str, checks: str) -> None:
         self.expression = expression
         self.loads: Loads | None = None  # of the last call, with checks="loads"
-        self._requests, self._traced = checks == "requests", checks == "trace"
+        self._checks = checks
         self._library = library
-        self._counting = checks == "loads"
         self._run = library.code[f"run_{number}"]
         self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 
@@ -119,7 +118,7 @@ class EmulatedKernel:
         if failed:
             kind, _, text = error.value.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {text}")
-        if self._counting and len(counts) == 3:
+        if self._checks == "loads" and len(counts) == 3:
             (a, *_), (b, *_), of_c = counts
             self.loads = Loads(a, b, *of_c)
 
@@ -128,11 +127,11 @@ class EmulatedKernel:
         return sites_of(self._library.code, self._library.path, file_name)
 
     def accesses(self, file_name: str) -> list[Access]:
-        """With checks="trace": those of the last call."""
+        """With checks="trace": the accesses to memory of the last call, by lines of this file."""
         return accesses_of(self._library.code, self._library.path, file_name)
 
     def branches(self, file_name: str) -> tuple[Branch, ...]:
-        """With checks="requests": at which of its lines the lanes of warps parted in the last call."""
+        """With checks="requests": the branches of this file in the last call."""
         return branches_of(self._library.code, self._library.path, file_name)
 
     def progress(self) -> int | None:
@@ -142,16 +141,18 @@ class EmulatedKernel:
         return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
 
     def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, ...]:
-        """New counters of how often each element is read and written, by how many, and by whom last; with checks="loads" the
-        kernel's accesses update them."""
-        counters = tuple(np.zeros(matrix.shape) for _ in range(4))
-        if self._requests:
-            self._library.code.watch_requests(number, ctypes.byref(array))
-            self._library.code.watch_branches()
-        if self._traced:
-            self._library.code.watch_trace(number, ctypes.byref(array))
-        if self._counting:
-            self._library.code.watch(number, ctypes.byref(array), *(ctypes.c_void_p(each.ctypes.data) for each in counters))
+        """Have the runtime watch the accesses to this matrix, for the checks. Returns, for checks="loads", counters of how often
+        each element is read and written, by how many threads it is written, and by which last."""
+        code = self._library.code
+        counters: tuple[np.ndarray, ...] = ()
+        if self._checks == "requests":
+            code.watch_requests(number, ctypes.byref(array))
+            code.watch_branches()
+        elif self._checks == "trace":
+            code.watch_trace(number, ctypes.byref(array))
+        elif self._checks == "loads":
+            counters = tuple(np.zeros(matrix.shape) for _ in range(4))
+            code.watch(number, ctypes.byref(array), *(ctypes.c_void_p(each.ctypes.data) for each in counters))
         return counters
 
 
@@ -169,7 +170,7 @@ class _Library:
         self.lock = threading.Lock()
 
     def run(self, launch: Callable[[], int]) -> int:
-        """Launch in another thread, so that the main thread handles an interrupt: the kernel then stops after this block."""
+        """Launch, from the main thread in another one, so that an interrupt is handled: the kernel then stops after its block."""
         if threading.current_thread() is not threading.main_thread():
             return launch()
         results: list[int] = []

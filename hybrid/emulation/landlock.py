@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which files a process and its children may use, by Linux's Landlock (since 5.13): whoever may run a program may limit it."""
+"""Which files a process and its children may use, by Linux's Landlock (since 5.13), for which no privileges are needed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _BELOW_A_PATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 _NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl(2)
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE = 1 << 14
-_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # by version from which on, so many rights of files are known
-_TCP = 3  # to bind, and to connect
-_SIGNALS_AND_SOCKETS = 3  # abstract Unix sockets, and signals, of processes outside
+_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # how many rights of files are known, by the first version that knows so many
+_TCP = 3  # the rights to bind, and to connect
+_SIGNALS_AND_SOCKETS = 3  # abstract Unix sockets of processes outside, and signals to them
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | 1 << 15
 READ = _EXECUTE | _READ_FILE | _READ_DIR
 LIST = _READ_DIR
@@ -30,7 +30,7 @@ WRITE = -1  # whatever can be forbidden
 
 @cache
 def version() -> int:
-    """Of what the kernel can do; 0 where it has no Landlock, or it is turned off."""
+    """The version of Landlock that the kernel has; 0 where it has none, or it is turned off."""
     if not sys.platform.startswith("linux"):
         return 0
     return max(0, ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION))
@@ -39,8 +39,9 @@ def version() -> int:
 def ruleset(read: Iterable[Path], write: Iterable[Path], to_list: Iterable[Path] = (), *, tcp: bool) -> int | None:
     """The descriptor of rules that forbid all files but these and what is below them; None where there is no Landlock.
 
-    `write`: there files may also be read, made and removed. `to_list`: folders whose names alone may be read. `tcp`: whether
-    TCP is left, where the kernel can tell (6.7). What is not there is left out. Processes outside get no signals (6.12).
+    `read`: files that may be read and executed. `write`: where files may also be written, made and removed. `to_list`: folders of
+    which only the names of files may be read. Paths that do not exist are left out. `tcp`: whether TCP is allowed, which kernels
+    from 6.7 on can forbid. Signals to processes outside are forbidden by kernels from 6.12 on.
     """
     known = version()
     if not known:
@@ -57,11 +58,12 @@ def ruleset(read: Iterable[Path], write: Iterable[Path], to_list: Iterable[Path]
 
 
 def _known_rights() -> int:
+    """All rights of files that this kernel knows."""
     return (1 << max(number for since, number in _RIGHTS.items() if version() >= since)) - 1
 
 
 def allow(descriptor: int, path: Path, rights: int) -> None:
-    """These rights of a file or, of a folder, of all that is below."""
+    """Add a rule that allows these rights to a file, or to a folder and all that is below it."""
     rights &= _known_rights()
     place = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
     try:
@@ -74,7 +76,7 @@ def allow(descriptor: int, path: Path, rights: int) -> None:
 
 
 def restrict(descriptor: int) -> None:
-    """This process, and what it starts, from now on. OSError if that fails."""
+    """Apply the rules to this thread, and to what it starts, from now on. OSError if that fails."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
@@ -82,6 +84,7 @@ def restrict(descriptor: int) -> None:
 
 
 def _called(library: ctypes.CDLL, *arguments: object) -> int:
+    """The result of a system call. OSError if it fails."""
     result = int(library.syscall(*arguments))
     if result < 0:
         raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
@@ -89,7 +92,7 @@ def _called(library: ctypes.CDLL, *arguments: object) -> int:
 
 
 def of_the_system() -> Sequence[Path]:
-    """Folders and files that a program of this system needs to start and to compute: none that is only one user's."""
+    """Folders and files that a program needs to start and to compute: the system's, none that belongs to a user."""
     folders = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/proc", "/sys")
     files = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "hosts", "host.conf", "nsswitch.conf", "resolv.conf")
     devices = ("urandom", "random", "zero", "full")

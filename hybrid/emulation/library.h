@@ -5,7 +5,7 @@
 
 namespace cuda_on_cpu {
 
-// Of an instruction in the shared library that it belongs to, for addr2line; 0 where that is not known.
+// The offset of an instruction in the shared library that it belongs to, for addr2line; 0 where that is not known.
 inline unsigned long long offset_in_library(uintptr_t address)
 {
     Dl_info library;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Libraries of C that only make things faster: nobody waits for a compiler."""
+"""C libraries that only make things faster. They are compiled in the background, so that nobody waits for the compiler."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hybrid.errors import HybridError
 
 
 class LoadedSoon:
-    """Compiled and loaded in a thread of its own, which starts now. `loaded`: what `load` returns; None until then, and where
-    there is no compiler."""
+    """What `load` returns is in `loaded` when it has returned. It runs in a new thread; until then, and where it fails, `loaded`
+    is None."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.loaded: Any = None
         threading.Thread(target=self._load, args=(load,), name="hybrid-compile", daemon=True).start()
 
     def _load(self, load: Callable[[], Any]) -> None:
-        with suppress(HybridError, OSError):  # NumPy does the same, slower
+        with suppress(HybridError, OSError):  # without a compiler NumPy does the same, slower
             self.loaded = load()

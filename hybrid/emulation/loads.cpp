@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Counts a kernel's accesses to its matrices.
+// Counts how often a kernel reads and writes each element of its matrices.
 #include "cuda_on_cpu.h"
 
 namespace {

@@ -74,11 +74,12 @@ bool is_built_in(const char* at)
     return (at >= __start_cuda_built_ins && at < __stop_cuda_built_ins) || (at >= thread && at < thread + sizeof(Thread));
 }
 
-// Whether all that writes it is seen: variables begin with 0, and the host writes managed memory by itself.
+// Whether all writes to it are seen. Not so for variables, which begin with 0, and for managed memory, which the host writes
+// itself.
 bool is_followed(const Region& region) { return region.kind != Region::VARIABLES && region.kind != Region::MANAGED; }
 
-// The region that this access is in; null for registers, parameters and constants, where there is nothing to look at. One that is in
-// none is taken for an index beyond `before`, which the instruction used the last time, or beyond the nearest.
+// The region that an access is in; null for registers, parameters and constants, where there is nothing to look at. An access that
+// is in no region is taken for an index beyond `before`, the region that the instruction used last, or beyond the nearest one.
 Region* region_of(const Access& access, Region* before)
 {
     const char* at = access.at;
@@ -243,7 +244,7 @@ int find_segments(dl_phdr_info* info, size_t, void* of)
     return 1;
 }
 
-// For memory of another size: new cells, all as of the beginning.
+// New cells, all as at the beginning, for memory of another size.
 void give_cells(Region& region, size_t& room, size_t bytes)
 {
     if (bytes <= room && region.cells) return;

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A network, and for ranks a /dev/shm, of a child process's own: Linux's namespaces, where a user may make some."""
+"""Separates a child process by Linux's namespaces, where a user may make some: it gets a network of its own and, for ranks, a
+/dev/shm of its own."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ _SHARED_MEMORY = b"size=512m,mode=1777"
 
 
 def leave_the_network(library: ctypes.CDLL) -> None:
-    """From now on this process, and what it starts, reaches nobody."""
+    """From now on this process, and what it starts, has no network."""
     if library.unshare(_USER | _NETWORK):
         raise OSError("unshare(2)")
 
 
 def keep_to_itself(library: ctypes.CDLL) -> None:
-    """As `leave_the_network`, with a loopback, and a /dev/shm of its own, for ranks that have to find each other."""
+    """As `leave_the_network`, but with a loopback interface and a /dev/shm of its own, for ranks that have to find each other."""
     user, group = os.geteuid(), os.getegid()
     if library.unshare(_USER | _NETWORK | _MOUNTS | _IPC):
         raise OSError("unshare(2)")
@@ -43,7 +44,7 @@ def keep_to_itself(library: ctypes.CDLL) -> None:
 
 @cache
 def possible(separated: Callable[[ctypes.CDLL], None]) -> bool:
-    """Whether this system lets this user do so, tried in a child process."""
+    """Whether this system lets this user call `separated`, one of the functions above. It is tried in a child process."""
     program = shutil.which("true")
     if not sys.platform.startswith("linux") or program is None:
         return False

@@ -60,7 +60,8 @@ long long parts_of(const Request& request, uintptr_t size)
     return std::unique(parts.begin(), parts.end()) - parts.begin();
 }
 
-// Steps, and the least for so many lanes: accesses of 8 bytes are served by half-warps, of 16 by quarters.
+// In how many steps the banks serve a request, and the fewest for so many lanes. Accesses of 8 bytes are served by half-warps,
+// those of 16 bytes by quarters of a warp.
 std::pair<long long, long long> steps_of(const Request& request)
 {
     size_t together = std::max(1, LANES * WORD / std::max(WORD, request.bytes));
@@ -145,7 +146,7 @@ __attribute__((visibility("default"))) void watch_requests(int number, const cud
     if (number < MATRICES) matrices[number] = *array;
 }
 
-// How many there are; `first`: the first of them, until the next call.
+// Returns how many sites there are. `first` becomes the address of the first, which is valid until the next call.
 __attribute__((visibility("default"))) int sites_of_requests(const Site** first)
 {
     end_block();

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How a kernel's instructions use memory: sectors of requests to global memory, bank conflicts of requests to shared memory."""
+"""How the lines of a kernel use memory: sectors of requests to global memory, bank conflicts of requests to shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NUMBERS = ("requests", "lanes", "addresses", "sectors", "bytes", "steps", "least_steps")
-SHARED = 3  # as the space of a site; else the number of the matrix
+SHARED = 3  # the space of a site in shared memory; others have the number of the matrix
 SECTOR_BYTES = 32
 _KINDS = ("load", "store", "atomic")
 
@@ -26,24 +26,22 @@ class _Site(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Site:
-    """Loads, stores or atomic updates of a line, by all warps. `sectors`: of 32 bytes that were moved; `bytes`: wanted of them;
-    `addresses`: each once a request. `steps`: in which the banks of shared memory served all requests; `least_steps`:
-    without conflicts."""
+    """The loads, stores or atomic updates of one line, by all warps."""
 
     line: int
-    space: int
+    space: int  # the number of the matrix, or SHARED
     kind: str  # load, store or atomic
-    requests: int
-    lanes: int
-    addresses: int
-    sectors: int
-    bytes: int
-    steps: int
-    least_steps: int
+    requests: int  # instructions of a warp
+    lanes: int  # that took part, over all requests
+    addresses: int  # different ones of each request, over all requests
+    sectors: int  # of 32 bytes that were moved
+    bytes: int  # that were wanted of them
+    steps: int  # in which the banks of shared memory served all requests
+    least_steps: int  # the same without conflicts
 
 
 def sites_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Site, ...]:
-    """Of the last launch, by line of this file, without those whose line is unknown."""
+    """The sites of the last launch, by line of this file, without those whose line is unknown."""
     first = ctypes.POINTER(_Site)()
     count = code.sites_of_requests(ctypes.byref(first))
     found = [first[number] for number in range(count)]
@@ -57,7 +55,7 @@ def sites_of(code: ctypes.CDLL, library: Path, file_name: str) -> tuple[Site, ..
 
 
 def shared_variables(library: Path) -> list[tuple[str, int, int]] | None:
-    """Of a compiled file's __shared__ variables the name, the offset in the library and the bytes; None without nm."""
+    """The name, the offset in the library and the bytes of each __shared__ variable of a compiled file; None without nm."""
     program = shutil.which("nm")
     if program is None:
         return None
@@ -70,9 +68,10 @@ def shared_variables(library: Path) -> list[tuple[str, int, int]] | None:
 
 
 def places_of(offsets: Sequence[int], library: Path, names: Collection[str], *, innermost: bool = False) -> list[tuple[str, int]]:
-    """Of the calls that return to these offsets the innermost line of one of these files; ("", 0) where that is not known.
+    """For each call that returns to one of these offsets in the library, the innermost place, as file and line, that is in one of
+    these files; ("", 0) where there is none, or where it is not known.
 
-    `innermost`: also where the instruction belongs to a function from another file that was inlined there.
+    `innermost`: only the innermost place of all counts, so calls in functions of other files that were inlined have none.
     """
     program = shutil.which("addr2line")
     unknown = [("", 0)] * len(offsets)

@@ -76,7 +76,7 @@ struct Copy {
     unsigned group;
 };
 
-// A thread's part of d (64×256) = or += a (64×32) · b (32×256): two rows, of every eight columns two.
+// A thread's part of d (64×256) = or += a (64×32) · b (32×256): two rows, and two of every eight columns.
 struct Wgmma {
     int* d;
     unsigned a, b;  // shared addresses
@@ -263,7 +263,7 @@ bool in_shared_memory(const void* at, int bytes)
 
 }  // namespace
 
-// Of all launches; another thread sees by it whether a kernel makes progress.
+// How many threads of all launches have returned, by which another thread sees whether a kernel makes progress.
 extern "C" __attribute__((visibility("default"))) volatile unsigned long long threads_returned = 0;
 
 namespace {
@@ -515,7 +515,7 @@ int report(char* error, size_t error_size)
 
 }  // namespace
 
-// Another thread sets it to end a launch after the current block.
+// Another thread sets this to end a launch after the current block.
 extern "C" __attribute__((visibility("default"))) volatile int stop_asked = 0;
 
 int refuse(const char* text, char* error, size_t error_size)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which thread accesses which memory, in the order of the accesses, for pictures of small products.
+// Records which thread accesses which memory, in the order of the accesses, for pictures of small products.
 #include "cuda_on_cpu.h"
 #include "library.h"
 
@@ -23,7 +23,7 @@ cuda_on_cpu::Array matrices[MATRICES];
 std::vector<Access> trace;
 bool too_many;
 
-// The space, and where in it.
+// The space that an address is in, and where in it.
 std::pair<int, long long> place_of(uintptr_t at)
 {
     for (int i = 0; i < MATRICES; ++i) {
@@ -64,7 +64,8 @@ __attribute__((visibility("default"))) void watch_trace(int number, const cuda_o
     if (number < MATRICES) matrices[number] = *array;
 }
 
-// How many there are, or -1: more than are kept. `first`: the first of them, until the next launch.
+// Returns how many accesses there are, or -1 for more than are kept. `first` becomes the address of the first, which is valid until
+// the next launch.
 __attribute__((visibility("default"))) long long accesses_traced(const Access** first)
 {
     *first = trace.data();

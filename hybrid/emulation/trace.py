@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The accesses of a small launch, one by one: which thread, which line, which element."""
+"""The accesses to memory of a small launch, one by one: by which thread, in which line, to which element."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.requests import places_of, shared_variables
 
-_SHARED, _DYNAMIC = 3, 4  # spaces; else the number of the matrix
+_SHARED, _DYNAMIC = 3, 4  # spaces; others have the number of the matrix
 DYNAMIC = "extern __shared__"
 
 
@@ -24,22 +24,22 @@ class _Access(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Access:
-    """`of`: the number of a matrix, or the name of a shared variable; `byte`: where in it. `barriers`: that the thread has
-    passed. `instruction`: the same for all accesses by one."""
+    """One access of a thread to memory."""
 
-    instruction: int
+    instruction: int  # the same number for all accesses by one instruction
     block: tuple[int, int]
     thread: int
-    barriers: int
+    barriers: int  # that the thread has passed
     line: int
-    of: int | str
-    byte: int
+    of: int | str  # the number of a matrix, or the name of a shared variable
+    byte: int  # where in it
     bytes: int
     writes: bool
 
 
 def accesses_of(code: ctypes.CDLL, library: Path, file_name: str) -> list[Access]:
-    """Of the last launch, in the order in which the accesses happened, those by lines of this file."""
+    """The accesses of the last launch by lines of this file, in the order in which they happened. EmulationError where there are
+    too many to be kept."""
     first = ctypes.POINTER(_Access)()
     code.accesses_traced.restype = ctypes.c_longlong
     count = code.accesses_traced(ctypes.byref(first))
@@ -50,26 +50,10 @@ def accesses_of(code: ctypes.CDLL, library: Path, file_name: str) -> list[Access
     lines = dict(zip(instructions, (line for _, line in places_of(instructions, library, {file_name})), strict=True))
     variables = shared_variables(library) or []
     traced = []
-    for each in found:
-        of: int | str = each.space
-        byte = each.byte
+    for each in (each for each in found if lines[each.instruction]):
+        of, byte = DYNAMIC if each.space == _DYNAMIC else each.space, each.byte
         if each.space == _SHARED:
             of, byte = next(((name, byte - at) for name, at, size in variables if at <= byte < at + size), ("", byte))
-        elif each.space == _DYNAMIC:
-            of = DYNAMIC
-        if lines[each.instruction]:
-            block = (each.block_x, each.block_y)
-            traced.append(
-                Access(
-                    each.instruction,
-                    block,
-                    each.thread,
-                    each.barriers,
-                    lines[each.instruction],
-                    of,
-                    byte,
-                    each.bytes,
-                    bool(each.writes),
-                )
-            )
+        block, line, writes = (each.block_x, each.block_y), lines[each.instruction], bool(each.writes)
+        traced.append(Access(each.instruction, block, each.thread, each.barriers, line, of, byte, each.bytes, writes))
     return traced

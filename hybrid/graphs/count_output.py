@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Exact counts and probabilities for the user: a table, whole files, and integers of any length as text."""
+"""Shows exact counts and probabilities: as a table, as whole files, and integers of any length as text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hybrid.errors import UsageError
 from hybrid.host.files import atomic_write
 
 OUT_FORMATS = (".npy", ".csv", ".json")
-_LONGEST = 30  # digits of a number in a table; of longer ones the ends are shown
-_END = 8
+_LONGEST = 30  # digits of a number that a table shows whole
+_END = 8  # digits at both ends of a longer one that it shows
 
 
 @contextmanager
@@ -35,13 +35,13 @@ def digits_unlimited() -> Iterator[None]:
 
 
 def text(number: Any) -> str:
-    """With all digits."""
+    """The number with all digits."""
     with digits_unlimited():
         return repr(float(number)) if isinstance(number, (float, np.floating)) else str(number)
 
 
 def shortened(number: Any) -> str:
-    """For a table: of more than 30 digits the first and the last eight, and how many there are."""
+    """The number for a table: if it has more than 30 digits, the first and the last eight, and how many there are."""
     if isinstance(number, (float, np.floating)):
         return f"{number:.6f}"
     whole = text(number)
@@ -49,23 +49,23 @@ def shortened(number: Any) -> str:
 
 
 def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
-    """In aligned columns, with the vertices' names above and before it."""
+    """The numbers in aligned columns, with the vertices' names above and before them."""
     cells = [["from\\to", *columns], *([name, *map(shortened, line)] for name, line in zip(rows, numbers, strict=True))]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in cells)
 
 
 def refuse_ending(path: str) -> None:
-    """UsageError for a file name whose ending is none of the formats: known before anything is computed."""
+    """UsageError for a file name whose ending is none of the formats; to be called before anything is computed."""
     if not path.endswith(OUT_FORMATS):
         raise UsageError(f"--out {path}: the name must end in {', '.join(OUT_FORMATS)}")
 
 
 def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str, Any]) -> None:
-    """The whole matrix; the file appears whole or not at all.
+    """Write the matrix to a file, which appears whole or not at all. `about`: more entries for .json.
 
-    .npy holds int64 (or the probabilities' type) and is refused where a count does not fit; .csv can be read as a graph again;
-    .json holds counts as strings, since many readers would round long numbers.
+    .npy holds int64, or the probabilities' type; UsageError where a count does not fit. .csv can be read as a graph again. .json
+    holds counts as strings, since many readers would round long numbers.
     """
     if path.endswith(".npy") and numbers.dtype == object:
         largest = max(map(int, numbers.flat))

@@ -20,13 +20,14 @@ _MOST_NAMED = 20  # vertices that an error lists
 
 @dataclass(frozen=True)
 class Graph:
-    """`adjacency[i, j]`: the number of edges from i to j, int64; for a Markov chain the probability, float64."""
+    """A graph, or a Markov chain."""
 
-    adjacency: np.ndarray
-    names: list[str]
+    adjacency: np.ndarray  # [i, j]: the number of edges from i to j, int64; for a Markov chain the probability, float64
+    names: list[str]  # of the vertices
 
     def vertex(self, name: str) -> int:
-        """Its row, by its name; if no name is a number also by its number, from 1 as in the lecture's P(i, j)."""
+        """The row of the vertex with this name or, if no vertex's name is a number, with this number: from 1, as in the lecture's
+        P(i, j)."""
         if name in self.names:
             return self.names.index(name)
         count, numbered = len(self.names), any(known.isdecimal() for known in self.names)
@@ -49,15 +50,16 @@ class Graph:
 
 
 def _total(numbers: np.ndarray) -> int:
+    """The exact sum."""
     fits = int(numbers.max(initial=0)) * numbers.size <= LARGEST
     return int((numbers if fits else numbers.astype(object)).sum())
 
 
 def read_graph(source: str, form: str | None, *, directed: bool, probabilities: bool, memory: int = 0) -> Graph:
-    """The graph of a file, or the example of that name. UsageError, or DoesNotFit, with the file's name.
+    """The graph in a file, or the example of that name. Raises UsageError or DoesNotFit, with the file's name.
 
-    `form`: edges, csv, mtx or npy; None: by the name's ending, an edge list for any other. `directed`: the lines of an edge list
-    count one way only, as probabilities always do. `memory`: bytes that may be used; 0: what is available.
+    `form`: edges, csv, mtx or npy; None: by the ending of the file's name, an edge list for any other. `directed`: the lines of
+    an edge list count one way only, as probabilities always do. `memory`: bytes that may be used; 0: what is available.
     """
     path = Path(__file__).parent / "examples" / EXAMPLES[source] if source in EXAMPLES else Path(source)
     form = form or _BY_ENDING.get(path.suffix.lower(), "edges")
@@ -87,7 +89,7 @@ def _read(path: Path, form: str, kind: type, directed: bool, memory: int) -> Rea
 
 
 def _as_adjacency(matrix: np.ndarray, kind: type) -> np.ndarray:
-    """As int64, every number unchanged, or as float64 for probabilities."""
+    """The matrix as int64, with every number unchanged, or as float64 for probabilities. UsageError where that cannot be."""
     if matrix.shape[0] != matrix.shape[1]:
         raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, matrix.shape))}")
     if not matrix.size:
@@ -107,6 +109,7 @@ def _as_adjacency(matrix: np.ndarray, kind: type) -> np.ndarray:
 
 
 def _refuse(matrix: np.ndarray, where: np.ndarray, why: str) -> None:
+    """UsageError, with the first of these elements, if there is any."""
     if where.any():
         row, column = np.unravel_index(int(np.argmax(where)), where.shape)
         raise UsageError(f"row {row + 1}, column {column + 1} is {matrix[row, column]}: {why}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Readers of graph files: edge list, CSV matrix, Matrix Market, .npy. Each returns a matrix, and the vertices' names if any."""
+"""Readers of graph files: edge list, CSV matrix, Matrix Market, .npy. Each returns a matrix, and the vertices' names or None."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hybrid.host.npy_file import NpyFile
 Read = tuple[np.ndarray, "list[str] | None"]
 
 LARGEST = 2**63 - 1
-_BYTES_OF_A_CELL = 90  # that Python takes for a number of more than one digit in a .csv file, as measured
+_BYTES_OF_A_CELL = 90  # of Python's memory for a number of more than one digit in a .csv file, as measured
 _COPIES = 4  # of the matrix that exist at a time while it is read and multiplied
-_BYTES_OF_AN_EDGE = 330  # that Python takes to remember a line of an edge list, as measured
-_LINES_BETWEEN_LOOKS = 10_000
+_BYTES_OF_AN_EDGE = 330  # of Python's memory for a line of an edge list, as measured
+_LINES_BETWEEN_LOOKS = 10_000  # at how much memory the edges take
 _LONGEST_LINE = 1 << 16  # characters of an edge list's line
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -59,7 +59,7 @@ def refuse_too_many(vertices: int, memory: int, besides: int = 0) -> None:
 
 
 def refuse_large_file(path: Path, memory: int) -> None:
-    """DoesNotFit before any of it is read."""
+    """DoesNotFit for a file that is larger than memory, before any of it is read."""
     _refuse_large(path.stat().st_size, memory or available_host_bytes(), "the file takes")
 
 
@@ -73,35 +73,7 @@ def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
 
     Vertices are sorted by name, by number if all names are numbers.
     """
-    edges: dict[tuple[str, str], tuple[int | float, int]] = {}
-    names: set[str] = set()
-    free = memory or available_host_bytes()
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), ""), 1):
-            if len(line) == _LONGEST_LINE:
-                raise UsageError(f"line {number} has {_LONGEST_LINE} characters or more: it is no edge")
-            words = line.split("#")[0].replace(",", " ").split()
-            names.update(words[:2])
-            if number % _LINES_BETWEEN_LOOKS == 0:
-                refuse_too_many(len(names), free)
-                _refuse_large(_BYTES_OF_AN_EDGE * len(edges), free, f"the edges up to line {number} take")
-            if len(words) < 2:
-                continue
-            tail, head = words[:2]
-            try:
-                if len(words) > 3 or (kind is float and len(words) < 3):
-                    wanted = "FROM TO PROBABILITY" if kind is float else "FROM TO or FROM TO NUMBER"
-                    raise UsageError(f"{len(words)} words, where {wanted} is expected")
-                value = as_number(words[2], kind) if len(words) == 3 else 1
-                earlier = edges.get((tail, head)) or (None if directed else edges.get((head, tail)))
-                if earlier:
-                    both = "" if directed else "; a list that names both ways is for --directed"
-                    raise UsageError(
-                        f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}"
-                    )
-            except UsageError as error:
-                raise UsageError(f"line {number}: {error}") from None
-            edges[tail, head] = (value, number)
+    edges, names = _edges_in(path, kind, directed, memory)
     refuse_too_many(len(names), memory)
     numbers = all(name.isdecimal() for name in names)
     order = sorted(names, key=lambda name: (int(name) if numbers else 0, name))
@@ -114,11 +86,48 @@ def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
     return matrix, order
 
 
-def from_csv(path: Path, kind: type, memory: int) -> Read:
-    """A matrix, perhaps with a row of names above it, a column of names before it, or both.
+Edges = dict[tuple[str, str], tuple["int | float", int]]  # number and line of each edge, by its vertices
 
-    The shape tells which there are, since the matrix is square. A first row of numbers alone belongs to the matrix, and so does
-    a first column, unless the first row holds names. Where both are names the first row may lack its corner cell.
+
+def _edges_in(path: Path, kind: type, directed: bool, memory: int) -> tuple[Edges, set[str]]:
+    """The edges in a list, and the names of all vertices. DoesNotFit as soon as they are too many."""
+    edges: Edges = {}
+    names: set[str] = set()
+    free = memory or available_host_bytes()
+    with open(path, encoding="utf-8-sig") as file:
+        for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), ""), 1):
+            if len(line) == _LONGEST_LINE:
+                raise UsageError(f"line {number} has {_LONGEST_LINE} characters or more: it is no edge")
+            words = line.split("#")[0].replace(",", " ").split()
+            names.update(words[:2])
+            if number % _LINES_BETWEEN_LOOKS == 0:
+                refuse_too_many(len(names), free)
+                _refuse_large(_BYTES_OF_AN_EDGE * len(edges), free, f"the edges up to line {number} take")
+            if len(words) > 1:
+                try:
+                    edges[words[0], words[1]] = _value_of(words, edges, kind, directed), number
+                except UsageError as error:
+                    raise UsageError(f"line {number}: {error}") from None
+    return edges, names
+
+
+def _value_of(words: list[str], edges: Edges, kind: type, directed: bool) -> int | float:
+    """The number of an edge in a list. UsageError where the line is no edge, or one that a line before has."""
+    if len(words) > 3 or (kind is float and len(words) < 3):
+        wanted = "FROM TO PROBABILITY" if kind is float else "FROM TO or FROM TO NUMBER"
+        raise UsageError(f"{len(words)} words, where {wanted} is expected")
+    value, (tail, head) = as_number(words[2], kind) if len(words) == 3 else 1, words[:2]
+    if earlier := edges.get((tail, head)) or (None if directed else edges.get((head, tail))):
+        both = "" if directed else "; a list that names both ways is for --directed"
+        raise UsageError(f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}")
+    return value
+
+
+def from_csv(path: Path, kind: type, memory: int) -> Read:
+    """A matrix, which may have a row of names above it, a column of names before it, or both.
+
+    The shape tells which it has, since the matrix is square. A first row of nothing but numbers belongs to the matrix, and so
+    does a first column, unless the first row holds names. Where both are names, the first row may lack its corner cell.
     """
     rows: list[tuple[int, list[str]]] = []
     for number, row in _cells(path, memory):
@@ -155,15 +164,16 @@ def from_csv(path: Path, kind: type, memory: int) -> Read:
 
 
 def _cells(path: Path, memory: int) -> Iterator[tuple[int, list[str]]]:
-    """Rows with their line numbers, without empty lines; the delimiter is the one that the first line has most of.
+    """The rows of cells with their line numbers, without empty lines. The delimiter is the one that is most frequent in the first
+    line.
 
-    DoesNotFit where the first line alone tells that there are too many.
+    DoesNotFit where the first line alone shows that there are too many.
     """
     with open(path, encoding="utf-8-sig", newline="") as file:
         first = file.readline()
         delimiter = max(",;\t", key=first.count)
         columns = first.count(delimiter)
-        # Numbers of more than one digit, at most: all take a digit and a comma at least.
+        # At most so many numbers have more than one digit, since each takes at least a digit and a comma.
         long_ones = min(columns**2, max(0, path.stat().st_size - 2 * columns**2))
         refuse_too_many(columns, memory, _BYTES_OF_A_CELL * long_ones)
         file.seek(0)
@@ -178,7 +188,7 @@ def _all_numbers(cells: list[str]) -> bool:
 
 
 def from_matrix_market(path: Path, memory: int) -> Read:
-    """Read by SciPy."""
+    """A matrix in Matrix Market's format, read by SciPy."""
     found = mtx_file.header(str(path))
     rows, columns = found.shape
     if found.is_complex:
@@ -191,7 +201,7 @@ def from_matrix_market(path: Path, memory: int) -> Read:
 
 
 def from_npy(path: Path, memory: int) -> Read:
-    """Pickled objects are refused: reading them could run any code."""
+    """An array of NumPy's. Pickled objects are refused, since reading them could run any code."""
     file = NpyFile(str(path))
     if file.dtype.kind not in "biuf":
         raise UsageError(f"holds {file.dtype}: walks are counted with real numbers")

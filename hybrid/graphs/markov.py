@@ -17,7 +17,7 @@ _SECOND_ORDER = 1.01  # factor that covers products of errors, as long as their 
 
 @dataclass(frozen=True)
 class Chain:
-    """What is computed: `length` steps of a chain with so many states. The same on every rank."""
+    """The computation of `length` steps of a chain with so many states. The same on every rank."""
 
     states: int
     length: int
@@ -41,7 +41,8 @@ class Chain:
 
 
 def choose_chain(probabilities: np.ndarray, names: list[str], length: int, dtype: str) -> tuple[Chain, np.ndarray, float]:
-    """The chain, its matrix with rows scaled to 1, and how far their sums were off. UsageError if it is no chain, or too long."""
+    """The chain, its matrix with the rows' sums scaled to 1, and by how much these were off at most. UsageError if it is no
+    chain, or has too many steps."""
     sums = probabilities.sum(axis=1)
     off = np.abs(sums - 1)
     worst = int(off.argmax())
@@ -57,7 +58,7 @@ def choose_chain(probabilities: np.ndarray, names: list[str], length: int, dtype
 
 
 def carry_out(chain: Chain, matrix: np.ndarray | None, multiply: Multiply, progress: Progress) -> np.ndarray | None:
-    """The matrix of probabilities after all steps, at rank 0; None on the others. Every rank calls it."""
+    """The matrix of probabilities after all steps, on rank 0; None on the others. Every rank calls it."""
     power = matrix if matrix is None or chain.length else np.eye(chain.states, dtype=chain.dtype)
     for done, step in enumerate(further_steps(chain.length)):
         progress(done, chain.products)

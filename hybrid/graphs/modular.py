@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Exact integers from remainders: primes small enough for exact products, and the Chinese remainder theorem.
 
-A product of matrices modulo p is exact in floating point where no sum can leave the integers that the type holds: with
-remainders between -p/2 and p/2, where l·((p-1)/2)² ≤ 2^53 (float64) or 2^24 (float32). As many primes as their product
-needs to exceed the largest possible entry then give the entry itself.
+A product of matrices modulo p is exact in floating point where no sum leaves the integers that the type holds. With remainders
+between -p/2 and p/2 that is so where l·((p-1)/2)² ≤ 2^53 (float64) or 2^24 (float32). With so many primes that their product
+exceeds the largest possible entry, the remainders determine the entry itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from hybrid.errors import UsageError
 
 
 def bits_within_reach(terms: int, dtype: str) -> int:
-    """No product of usable primes has more bits: Σ log p < 1.017·x over all primes p ≤ x (Rosser, Schoenfeld)."""
+    """A bound: the product of all usable primes has no more bits, since Σ log p < 1.017·x over all primes p ≤ x (Rosser,
+    Schoenfeld)."""
     return math.ceil(1.017 * largest_modulus(terms, dtype) / math.log(2))
 
 
@@ -44,7 +45,7 @@ def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
 
 
 class Reconstruction:
-    """From remainders modulo all primes to the number below their product, by the Chinese remainder theorem."""
+    """Finds numbers, below the product of all primes, from their remainders modulo each (Chinese remainder theorem)."""
 
     def __init__(self, primes: Sequence[int]) -> None:
         self._primes = np.array(primes, np.int64)
@@ -53,7 +54,7 @@ class Reconstruction:
         self._weights = np.array([pow(number, -1, prime) for number, prime in zip(inverses, primes, strict=True)], np.int64)
 
     def __call__(self, remainders: np.ndarray) -> np.ndarray:
-        """`remainders[prime, …]`, whole numbers; Python integers from 0 to the product of the primes."""
+        """The numbers with these remainders, as Python integers. `remainders[prime, …]`: whole numbers."""
         moduli = self._primes.reshape(-1, *[1] * (remainders.ndim - 1))
         scaled = np.remainder(remainders, moduli) * self._weights.reshape(moduli.shape) % moduli
         return np.remainder(self._sum(scaled.astype(object)), self._products[-1][0])
@@ -74,7 +75,7 @@ class Reconstruction:
 
 
 def _products(numbers: list[int]) -> list[list[int]]:
-    """A tree of products: the numbers, the products of each two, and so on up to the product of all."""
+    """A tree of products, level by level: the numbers, the products of each two, and so on up to the product of all."""
     levels = [numbers]
     while len(levels[-1]) > 1:
         below = levels[-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A graph as an SVG picture: its vertices placed by the number of edges between them, and walks drawn into it step by step."""
+"""Draws a graph as an SVG picture: vertices are placed by the number of edges between them, and walks can be drawn into it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from hybrid.graphs.limits import MOST_DRAWN, MOST_PANELS
 from hybrid.graphs.walk_list import Walk
 from hybrid.reporting import svg
 
-_ROUNDS = 300  # in which the vertices find their places
-_SIDE, _SMALL, _MARGIN, _RADIUS = 460, 250, 34, 13  # of a panel, a panel of several, its edge, a vertex
-_HEADER = 48
+_ROUNDS = 300  # of the iteration that places the vertices
+# Lengths: the side of the only panel, of one of several, the margin of a panel, and the radius of a vertex.
+_SIDE, _SMALL, _MARGIN, _RADIUS = 460, 250, 34, 13
+_HEADER = 48  # height above the panels
 _EDGE, _STEP, _END = "edge", "step", "end"
-# In light and in dark; told apart without red and green.
+# Each on light and on dark ground. They can be told apart with red-green blindness.
 _COLOURS = {_EDGE: ("#9aa3ab", "#6d757d"), _STEP: ("#d55e00", "#f08a3c"), _END: ("#0072b2", "#56b4e9")}
 
 
@@ -38,14 +39,15 @@ Points = np.ndarray  # x and y of each vertex, from 0 to 1
 
 
 def refuse(path: str, vertices: int | None = None) -> None:
-    """UsageError for a name with another ending, and for a graph of which a picture would show nothing."""
+    """UsageError for a file name that does not end in .svg, and for a graph with too many vertices for a picture."""
     svg.refuse(path)
     if vertices is not None and vertices > MOST_DRAWN:
         raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most")
 
 
 def places(adjacency: np.ndarray) -> Points:
-    """So that distances on the paper are like those in edges: a circle, improved by stress majorization. Always the same."""
+    """Places for the vertices, such that distances on the paper are like the numbers of edges between them: a circle, improved by
+    stress majorization. The same graph always has the same places."""
     count = len(adjacency)
     angles = 2 * math.pi * np.arange(count) / count
     at = np.column_stack([np.sin(angles), -np.cos(angles)]) * count / 4
@@ -62,7 +64,8 @@ def places(adjacency: np.ndarray) -> Points:
 
 
 def _distances(adjacency: np.ndarray) -> np.ndarray:
-    """Edges of the shortest way, whichever way they go; one more than the longest where there is none."""
+    """The number of edges of the shortest way between each two vertices, whatever the edges' directions; where there is no way,
+    one more than the longest."""
     count = len(adjacency)
     edges = (adjacency > 0) | (adjacency.T > 0)
     apart, reached = np.full((count, count), np.inf), np.eye(count) > 0
@@ -74,7 +77,8 @@ def _distances(adjacency: np.ndarray) -> np.ndarray:
 
 
 def _upright(at: np.ndarray) -> Points:
-    """Within the unit square, wider than high, the first vertex left and above its middle."""
+    """The places, turned and scaled: within the unit square, wider than high, the first vertex left of the middle and above
+    it."""
     middle = at - at.mean(axis=0)
     middle = middle @ np.linalg.svd(middle)[2].T
     middle = middle * np.where(middle[0] > 0, -1, 1)
@@ -86,7 +90,8 @@ def _upright(at: np.ndarray) -> Points:
 def write(
     path: str, title: str, adjacency: np.ndarray, names: Sequence[str], ends: Sequence[int] = (), walks: Sequence[Walk] = ()
 ) -> None:
-    """The file appears whole or not at all. `ends`: vertices that are marked; of `walks` each has a panel, up to twelve."""
+    """Draw a graph to a file, which appears whole or not at all. `ends`: vertices that are marked; `walks`: each has a panel of
+    its own, up to MOST_PANELS."""
     at = places(adjacency)
     shown: Sequence[Walk | None] = [walk for walk in walks[:MOST_PANELS] if len(walk.vertices) <= 4 * MOST_DRAWN] or [None]
     across = min(len(shown), 4 if len(shown) > 6 or len(shown) == 4 else 3)
@@ -110,7 +115,7 @@ def write(
 
 
 def _arrow(name: str, colour: str, size: int) -> str:
-    """The head at an edge's end."""
+    """The definition of an arrow's head."""
     return (
         f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" markerHeight="{size}" '
         f'markerUnits="userSpaceOnUse" orient="auto"><path class="way-{colour}" d="M0 0 10 5 0 10z"/></marker>'
@@ -141,7 +146,7 @@ def _panel(at: np.ndarray, adjacency: np.ndarray, names: Sequence[str], ends: Se
 
 
 def _edge(at: np.ndarray, tail: int, head: int, marker: str, straight: bool) -> str:
-    """A line from circle to circle; bent where another goes the other way, and around for a loop."""
+    """A line from circle to circle, bent where another may go the other way; a loop goes back to its circle."""
     colour, width = (_STEP, 2.5) if marker == _STEP else (_EDGE, 1.5)
     arrow = f' marker-end="url(#{marker})"' if marker else ""
     (x0, y0), (x1, y1) = at[tail], at[head]
@@ -163,7 +168,7 @@ def _turned(way: np.ndarray, angle: float) -> np.ndarray:
 
 
 def _number(at: np.ndarray, tail: int, head: int, value: int | float, both_ways: bool) -> Iterator[str]:
-    """Of parallel edges, or the probability; none for a single edge."""
+    """The number of parallel edges, or the probability; nothing for a single edge."""
     if value != 1:
         x, y = _beside(at, tail, head, 9 if both_ways else 18, 0.3)
         text = f"{value:.3g}" if isinstance(value, float) else f"×{value}"
@@ -171,7 +176,7 @@ def _number(at: np.ndarray, tail: int, head: int, value: int | float, both_ways:
 
 
 def _beside(at: np.ndarray, tail: int, head: int, away: float, part: float = 0.5) -> tuple[float, float]:
-    """Where a number stands: left of the way, after this part of it, or above a loop."""
+    """Where a number stands: to the left of an edge, after this fraction of its way; above a loop."""
     if tail == head:
         return float(at[tail][0]), float(at[tail][1]) - 2.6 * _RADIUS - 4
     way = at[head] - at[tail]

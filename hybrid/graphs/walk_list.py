@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The walks behind a count: each vertex by vertex, and the terms of the sum that is one entry of a power."""
+"""The walks behind a count: all of them, vertex by vertex, and the terms of the sum that an entry of a power is."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hybrid.graphs.limits import MOST_LISTED, MOST_TERMS
 
 @dataclass(frozen=True)
 class Walk:
-    """Its vertices by their numbers. `edges`: how many walks take these vertices, one for each choice among parallel edges."""
+    """The walks through the same vertices."""
 
     vertices: tuple[int, ...]
-    edges: int
+    edges: int  # how many walks there are: one for each choice among parallel edges
 
     def told(self, names: Sequence[str]) -> str:
-        """C-E-H-J"""
+        """The walk in a line, as C-E-H-J."""
         between = " → " if any("-" in name for name in names) else "-"
         times = f" ({counted(self.edges, 'path')}: parallel edges)" if self.edges > 1 else ""
         return between.join(names[vertex] for vertex in self.vertices) + times
@@ -39,7 +39,7 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
             f"--list: {shortened(count)} paths lead there, and at most {MOST_LISTED} are listed: ask for a smaller --length"
         )
     edges = adjacency > 0
-    ends = [np.arange(len(adjacency)) == head]  # from where so many steps can end there
+    ends = [np.arange(len(adjacency)) == head]  # for each number of steps, the vertices from which so many can end at `head`
     for _ in range(length):
         ends.append((edges & ends[-1]).any(axis=1))
     found: list[tuple[int, ...]] = [(tail,)] if ends[length][tail] else []
@@ -53,6 +53,7 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
 
 
 def _choices(adjacency: np.ndarray, walk: Sequence[int]) -> int:
+    """How many ways there are to choose among parallel edges."""
     number = 1
     for begin, end in pairwise(walk):
         number *= int(adjacency[begin, end])
@@ -60,7 +61,7 @@ def _choices(adjacency: np.ndarray, walk: Sequence[int]) -> int:
 
 
 def refuse_many_terms(vertices: int) -> None:
-    """UsageError where nobody could read them."""
+    """UsageError for a graph with more vertices than terms are shown."""
     if vertices > MOST_TERMS:
         raise UsageError(f"--terms shows a term for each vertex: of {vertices} vertices, and {MOST_TERMS} are the most")
 
@@ -68,10 +69,11 @@ def refuse_many_terms(vertices: int) -> None:
 def terms(
     names: Sequence[str], ends: tuple[int, int], length: int, row: np.ndarray, column: np.ndarray, count: int
 ) -> Iterator[str]:
-    """The entry of A^length as row · column: the first edge, to any vertex, and the walks of length - 1 that lead on from there.
+    """The lines that show an entry of A^length as row · column: for each vertex, the edges to it, and the walks of length - 1
+    that lead on from there.
 
-    `ends`: the walk's first and last vertex; `row` is the first one's of A, `column` the last one's of A^(length-1). CheckFailed
-    where the sum is not what was counted by powers.
+    `ends`: the walks' first and last vertex; `row`: the first one's of A; `column`: the last one's of A^(length-1). CheckFailed
+    where the sum is not `count`, which powers gave.
     """
     pairs = [(int(one), int(rest)) for one, rest in zip(row, column, strict=True)]
     if sum(one * rest for one, rest in pairs) != count:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Walks of a given length between all vertices: powers of the adjacency matrix by repeated squaring, exact at any length.
+"""Counts the walks of a given length between all vertices, exactly at any length, by powers of the adjacency matrix with repeated
+squaring.
 
 How large the numbers can become is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the
 norm of the largest row sum and in that of the largest column sum. This decides the arithmetic. As long as every sum stays below
-2^53 (2^24 in float32), floating point is exact and used directly; from the first product on whose sums might exceed that, all
+2^53 (2^24 in float32), floating point is exact and used directly. From the first product on whose sums might exceed that, all
 is computed modulo primes (modular.py). For small matrices one product serves many primes: [X Y …] · diag(X, Y, …) = [X² Y² …].
 """
 
@@ -21,7 +22,7 @@ from hybrid.graphs.modular import Reconstruction, bits_within_reach, enough_prim
 
 # The product of two matrices that rank 0 has, called on all ranks together; the other ranks pass None and get None.
 Multiply = Callable[[np.ndarray | None, np.ndarray | None], np.ndarray | None]
-# Called with the number of products that are done and the number of all.
+# Called with the number of products that are done, and with the number of all.
 Progress = Callable[[int, int], None]
 
 SQUARE, TIMES_A = "square", "times A"
@@ -40,13 +41,13 @@ class Bounds:
         self._norms = [_norms_of_powers(matrix) for matrix in (adjacency, adjacency.T)]
 
     def entry(self, power: int) -> float:
-        """Of any entry of A^power; -inf where all are zero, inf where the bound is too large for a float."""
+        """The bound of all entries of A^power; -inf where all are zero, inf where the bound is too large for a float."""
         if power == 0:
             return 0.0
         return min(min(_norm(norms, power), _norm(norms, power - 1) + self._largest) for norms in self._norms)
 
     def bits(self, power: int) -> int:
-        """Every entry of A^power is below 2 to this. UsageError where no memory could hold such numbers."""
+        """A number b such that every entry of A^power is below 2^b. UsageError where no memory could hold such numbers."""
         bound = self.entry(power)
         if bound > 1e15:
             raise UsageError(f"the numbers at length {_shown(power)} may have more than 10^15 bits: make it shorter")
@@ -54,7 +55,7 @@ class Bounds:
 
 
 def _norms_of_powers(adjacency: np.ndarray) -> list[float]:
-    """Logarithms of the largest row sum of A^0, A^1, A^2, … as far as float64 is exact."""
+    """The logarithms of the largest row sums of A^0, A^1, A^2, …, as far as float64 is exact."""
     sums_fit = int(adjacency.max()) * len(adjacency) < 2**INT64_BITS
     sums = (adjacency if sums_fit else adjacency.astype(object)).sum(axis=1)
     first = int(sums.max())
@@ -67,6 +68,7 @@ def _norms_of_powers(adjacency: np.ndarray) -> list[float]:
 
 
 def _norm(norms: list[float], power: int) -> float:
+    """A bound for the norm of A^power, as a logarithm, from the norms of small powers."""
     if power < len(norms):
         return norms[power]
     if norms[-1] == _LOG_OF_ZERO:
@@ -90,7 +92,8 @@ def _shown(number: int) -> str:
 
 
 def further_steps(length: int) -> list[str]:
-    """From A^1 to A^length: for each binary digit of the length but the first a squaring, and times A where the digit is 1."""
+    """The products from A^1 to A^length: a squaring for each binary digit of the length but the first, and after it a product
+    with A where the digit is 1."""
     digits = format(length, "b")[1:] if length else ""
     return [step for digit in digits for step in ((SQUARE, TIMES_A) if digit == "1" else (SQUARE,))]
 
@@ -102,9 +105,9 @@ class Arithmetic:
     vertices: int
     length: int
     dtype: str  # of the products
-    bits: int  # every entry of the result is below 2 to this
-    plain: int  # so many of the first steps are exact in floating point
-    primes: tuple[int, ...] = ()  # moduli of the other steps
+    bits: int  # every entry of the result is below 2^bits
+    plain: int  # how many of the first steps are exact in floating point
+    primes: tuple[int, ...] = ()  # the moduli of the other steps
     at_once: int = 1  # primes that share a product
 
     @property
@@ -113,7 +116,7 @@ class Arithmetic:
         return self.plain + -(-len(self.primes) // self.at_once) * (len(further_steps(self.length)) - self.plain)
 
     def bytes_for(self, entries: int) -> int:
-        """Host memory at rank 0 for so many entries of the result: operands, remainders, partial sums, products of primes."""
+        """Host memory on rank 0 for so many entries of the result: operands, remainders, partial sums, products of primes."""
         operands = 8 * (4 * (self.at_once * self.vertices) ** 2 + 3 * self.vertices**2)
         levels = max(1, len(self.primes).bit_length())
         return operands + entries * (100 * len(self.primes) + self.bits // 2) + levels * (self.bits // 4)
@@ -161,9 +164,9 @@ def carry_out(
     multiply: Multiply,
     progress: Progress,
 ) -> np.ndarray | None:
-    """These rows and columns of A^length for `as_integers`, at rank 0; None on the others, which pass None as adjacency.
+    """These rows and columns of A^length, for `as_integers`, on rank 0; None on the others, which pass None as adjacency.
 
-    Every rank calls it with the same arithmetic, so that all call `multiply` equally often. Only `multiply` raises HybridErrors.
+    Every rank calls it with the same arithmetic, so all call `multiply` equally often. Only `multiply` raises HybridErrors.
     """
     steps, done = further_steps(arithmetic.length), 0
     power = base = adjacency
@@ -191,9 +194,9 @@ def carry_out(
 
 
 def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
-    """What `carry_out` returned as Python integers.
+    """What `carry_out` returned, as Python integers.
 
-    CheckFailed for a number beyond the bound: there is one prime more than needed, so wrong remainders give such a number.
+    CheckFailed for a number beyond the bound: there is one prime more than are needed, so wrong remainders give such a number.
     """
     numbers = Reconstruction(arithmetic.primes)(found) if arithmetic.primes else found.astype(np.int64).astype(object)
     if any(int(number).bit_length() > arithmetic.bits for number in numbers.flat):
@@ -204,6 +207,7 @@ def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
 
 
 def _groups(arithmetic: Arithmetic) -> Iterator[np.ndarray]:
+    """The primes that share a product."""
     for at in range(0, len(arithmetic.primes), arithmetic.at_once):
         yield np.array(arithmetic.primes[at : at + arithmetic.at_once], np.int64)
 
@@ -226,10 +230,10 @@ class _PrimeGroup:
         return self._state.astype(self._dtype), self._diagonal
 
     def accept(self, product: np.ndarray) -> None:
-        """The product of `factors` is the next power, once it is reduced."""
+        """Take the product of `factors` as the next power, and reduce it."""
         self._state = balanced(product, self._moduli)
 
     def remainders(self, rows: list[int], columns: list[int]) -> np.ndarray:
-        """[prime, row, column]"""
+        """The remainders of these rows and columns, as [prime, row, column]."""
         cube = self._state.reshape(self._size, self._count, self._size).transpose(1, 0, 2)
         return cube[:, rows][:, :, columns]

@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 BOTH = ("float32", "float64")
-HALVES = ("float16", "bfloat16")  # of operands alone: their sums, and C, are float32
+HALVES = ("float16", "bfloat16")  # types of A and B alone: their sums, and C, are float32
 C_TYPES = {"float32": "float", "float64": "double"}
-BYTES = ("int8",)  # of operands alone, too: their sums, and C, are int32. Products of the runner are of no such type
+BYTES = ("int8",)  # of A and B alone, too: their sums, and C, are int32. No product of the runner is of this type
 ELEMENTS = C_TYPES | {"float16": "Float16", "bfloat16": "Bfloat16"}  # of A and B of the runner's products, in C++
 OPERAND_SIZES = {"float32": 4, "float64": 8} | dict.fromkeys(HALVES, 2) | dict.fromkeys(BYTES, 1)  # bytes of an element of A or B
 _IN_CPP = ELEMENTS | {"int8": "signed char"}
 MOST_BLOCKS_Y = 65535  # CUDA's limit of gridDim.y
-LEAST_CAPABILITY = 60  # compute capability, times ten, as everywhere here
+LEAST_CAPABILITY = 60  # compute capability, times ten, as all capabilities here
 EMULATED_CAPABILITY = 90  # of the emulated GPU
 ALL = 0
 
@@ -25,7 +25,7 @@ class Form:
     tile: tuple[int, int]  # the thread-block tile: rows and columns of C that a block computes; or ALL of them
     block: tuple[int, int]  # threads per block, x and y
     arguments: str = ""  # of the template, after the element type
-    shared: int = 0  # elements (of A and B) of dynamic shared memory
+    shared: int = 0  # dynamic shared memory, in elements of A and B
     capability: int = LEAST_CAPABILITY  # the least it runs on
     by_width: bool = False  # the template's last argument is the width of vector loads and copies, in elements
     linear_grid: bool = False  # all blocks along x: the kernel itself maps blockIdx.x to a tile
@@ -38,7 +38,7 @@ class Kernel:
     name: str
     device: str  # "cpu" or "cuda"
     summary: str
-    source: str = ""  # the .cu file; empty for a library's and for the CPU's
+    source: str = ""  # the .cu file; empty for kernels of libraries and of the CPU
     forms: dict[str, tuple[Form, ...]] = field(default_factory=dict, hash=False)  # by A's and B's dtype, the fastest first
     function: str = ""  # of the template, if not the kernel's name
     dtypes: tuple[str, ...] = BOTH
@@ -47,13 +47,13 @@ class Kernel:
     reason: str = ""  # why auto chooses it
 
     def runs_on(self, device: str) -> bool:
-        """On its device; kernels with a source also on "emulate", the emulated GPU."""
+        """Whether it runs on this device. Kernels with a source also run on "emulate", the emulated GPU."""
         return device == self.device or (device == "emulate" and bool(self.source))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What is compiled, and the launch configuration."""
+    """An instance to be compiled, and its launch configuration."""
 
     source: str
     expression: str  # the instance's name expression, as tiled<double, 16>
@@ -61,7 +61,7 @@ class Launch:
     block: tuple[int, int]
     shared_bytes: int
     architecture: str = ""  # the only one it runs on, such as sm_90a; empty: any
-    cluster: int = 1  # thread blocks
+    cluster: int = 1  # thread blocks of a cluster
 
 
 def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:
@@ -77,11 +77,8 @@ def _tensor(stages: int, capability: int) -> Form:
     return _linear((128, 128), arguments, stages * 16 * 256, capability)
 
 
-def _tensor_int8(depth: int, stages: int, capability: int) -> Form:
-    return _linear((128, 256), f"128, 256, {depth}, 64, 64, {stages}, 1", stages * depth * (128 + 256), capability)
-
-
-def _tensor_half(depth: int, stages: int, capability: int) -> Form:
+def _tensor_wide(depth: int, stages: int, capability: int) -> Form:
+    """For operands of 16 and of 8 bits. `depth`: of a stage along k."""
     return _linear((128, 256), f"128, 256, {depth}, 64, 64, {stages}, 1", stages * depth * (128 + 256), capability)
 
 
@@ -111,17 +108,17 @@ CATALOGUE = (
            {"float64": (_tensor(stages=3, capability=120), _tensor(stages=4, capability=90), _tensor(stages=3, capability=80))},
            dtypes=("float64",), adds=True, reason="this GPU has tensor cores for float64"),
     Kernel("tensor_half", "cuda", "tensor cores for float16 and bfloat16 operands (mma), sums in float32", "tensor_half.cu",
-           dict.fromkeys(HALVES, (_tensor_half(32, stages=4, capability=120), _tensor_half(64, stages=4, capability=90),
-                                  _tensor_half(32, stages=4, capability=80))),
+           dict.fromkeys(HALVES, (_tensor_wide(32, stages=4, capability=120), _tensor_wide(64, stages=4, capability=90),
+                                  _tensor_wide(32, stages=4, capability=80))),
            dtypes=HALVES, adds=True, reason="this GPU has tensor cores for operands of 16 bits"),
     Kernel("tensor_int8", "cuda", "tensor cores for bytes (mma), sums in int32", "tensor_int8.cu",
-           dict.fromkeys(BYTES, (_tensor_int8(64, stages=4, capability=120), _tensor_int8(128, stages=4, capability=90),
-                                 _tensor_int8(64, stages=4, capability=80))),
+           dict.fromkeys(BYTES, (_tensor_wide(64, stages=4, capability=120), _tensor_wide(128, stages=4, capability=90),
+                                 _tensor_wide(64, stages=4, capability=80))),
            dtypes=BYTES),
     Kernel("cublas", "cuda", "NVIDIA's library, for comparison; auto never chooses it", dtypes=BOTH + HALVES + BYTES, adds=True),
 )  # fmt: skip
 
-# Auto chooses the first that can run.
+# Auto chooses the first of these that can run.
 AUTO = ("blas", "matvec_warp", "tensor", "tensor_half", "warp_tiled", "register_tiled", "tiled")
 
 
@@ -134,11 +131,13 @@ class Choice:
 
 
 def named(name: str) -> Kernel | None:
+    """The kernel of this name; None where there is none, as for "auto"."""
     return next((kernel for kernel in CATALOGUE if kernel.name == name), None)
 
 
 def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
-    """Why the kernel cannot make a C of so many columns on a GPU of that compute capability (times ten); "" if it can."""
+    """Why the kernel cannot multiply A and B of this type, where B has so many columns, on a GPU of this compute capability; ""
+    if it can."""
     if dtype not in kernel.dtypes:
         return f"kernel {kernel.name} does not take {dtype}"
     if kernel.vectors_only and columns > 1:
@@ -146,24 +145,25 @@ def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
     forms = kernel.forms.get(dtype, ())
     if forms and _form(kernel, dtype, capability) is None:
         needed = min(form.capability for form in forms)
-        return f"kernel {kernel.name} needs compute capability {_dotted(needed)}, and this GPU has {_dotted(capability)}"
+        return f"kernel {kernel.name} needs compute capability {dotted(needed)}, and this GPU has {dotted(capability)}"
     return ""
 
 
 def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CAPABILITY) -> Choice:
-    """What `auto` chooses: on a GPU always one of our kernels, never a library."""
+    """What `auto` chooses: on a GPU always one of our kernels, never a library's. LookupError where no kernel can run."""
     for kernel in filter(None, map(named, AUTO)):
         if kernel.runs_on(device) and not refusal(kernel, dtype, columns, capability):
             return Choice(kernel, kernel.reason)
     raise LookupError(
-        f"no kernel for {dtype} on {device}, compute capability {_dotted(capability)}; {_dotted(LEAST_CAPABILITY)} is the least"
+        f"no kernel for {dtype} on {device}, compute capability {dotted(capability)}; {dotted(LEAST_CAPABILITY)} is the least"
     )
 
 
 def launch_of(
     kernel: Kernel, dtype: str, rows: int, columns: int, capability: int, width: int = 1, *, adds: bool = False
 ) -> Launch:
-    """How to compute a rows×columns C, or with `adds` add to it. `width`: as of `copy_width` for A, B and C."""
+    """The launch that computes a C of so many rows and columns, or with `adds` adds to it. `width`: of vector loads and copies,
+    in elements, as `copy_width` gives it for A, B and C."""
     form = _form(kernel, dtype, capability)
     assert form is not None, refusal(kernel, dtype, columns, capability)
     assert kernel.adds or not adds, f"{kernel.name} does not add"
@@ -179,7 +179,7 @@ def launch_of(
 
 
 def sums_type(dtype: str) -> str:
-    """Of which type kernels make a C whose operands are of this one."""
+    """The type of the sums, and of C, where A and B are of this type."""
     return "float32" if dtype in HALVES else "int32" if dtype in BYTES else dtype
 
 
@@ -191,5 +191,6 @@ def _pieces(whole: int, piece: int) -> int:
     return 1 if piece == ALL else -(-whole // piece)
 
 
-def _dotted(capability: int) -> str:
+def dotted(capability: int) -> str:
+    """A compute capability as NVIDIA writes it: 90 is 9.0."""
     return f"{capability // 10}.{capability % 10}"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Elements of matrices as kernels take them, in arrays: bfloat16, which neither NumPy nor CuPy has, as the bits of a uint16."""
+"""The elements of matrices in arrays, as kernels take them. bfloat16, which neither NumPy nor CuPy has, is kept as the bits of a
+uint16."""
 
 from __future__ import annotations
 
@@ -14,33 +15,35 @@ _LARGEST_BYTE, _SPREAD_OF_BYTES = 127, 32.0
 
 
 def storage(dtype: str) -> np.dtype:
+    """The type of an array that holds elements of this type."""
     return _BITS if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def not_a_number(dtype: str) -> Any:
-    """Of integers, which have none, one that `stored` never gives."""
+    """A NaN of this type, as an array holds it; for integers, which have none, a number that `stored` never gives."""
     if np.dtype(storage(dtype)).kind == "i":
         return np.iinfo(dtype).min
     return _NOT_A_NUMBER if dtype == "bfloat16" else np.nan
 
 
 def spread_of(dtype: str) -> float:
-    """By which numbers around 1 are multiplied before `stored`, so that bytes have many values."""
+    """The factor by which numbers around 1 are multiplied before `stored`, so that bytes have many different values."""
     return _SPREAD_OF_BYTES if dtype == "int8" else 1.0
 
 
 def largest_rounding(dtype: str) -> float:
-    """Of a sum of this type, as a part of it; integers are exact."""
+    """The largest rounding error of a sum of this type, relative to the sum; 0 for integers, which are exact."""
     return 0.0 if np.dtype(dtype).kind == "i" else float(np.finfo(dtype).eps)
 
 
 def elements_of(array: Any) -> Any:
-    """A view of an array of numbers: of the package ml_dtypes' bfloat16 as its bits."""
+    """The array as we keep it: one of bfloat16 from the package ml_dtypes is viewed as its bits, any other is returned as it
+    is."""
     return array.view(_BITS) if array.dtype.name == "bfloat16" else array
 
 
 def stored(numbers: Any, dtype: str) -> Any:
-    """Finite numbers, rounded to the nearest of this type, to the even one of two; bytes are within ±127."""
+    """Finite numbers, rounded to the nearest of this type, ties to even; bytes are clipped to ±127."""
     if dtype == "int8":
         return numbers.round().clip(-_LARGEST_BYTE, _LARGEST_BYTE).astype(dtype)
     if dtype != "bfloat16":
@@ -50,10 +53,10 @@ def stored(numbers: Any, dtype: str) -> Any:
 
 
 def numbers_of(elements: Any) -> Any:
-    """What they stand for, in a type that can compute."""
+    """The numbers that elements stand for, in a type that NumPy computes with."""
     return (elements.astype(np.uint32) << 16).view(np.float32) if elements.dtype == _BITS else elements
 
 
 def c_type(elements: Any) -> str:
-    """Of the elements of an array, in the kernels."""
+    """The name that the kernels have for the type of an array's elements."""
     return _IN_C[elements.dtype.name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How the kernels for products from remainders are launched: instances, grids and thread blocks, as their sources want them."""
+"""The launches of the kernels for products from remainders: instances, grids and thread blocks, as their sources want them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Protocol
 
 from hybrid.kernels.catalogue import Launch
 
-LEAST_CAPABILITY = 75  # of mma.sync with bytes
-MOST_TERMS = 65535 * 128  # of a sum: units along k are blocks in y
+LEAST_FOR_BYTES = 75  # compute capability, times ten, that has mma.sync for bytes
+MOST_TERMS = 65535 * 128  # of a sum: its units along k are thread blocks in y, whose number CUDA limits
 _HOPPER = 90
-# Those with at least half as many units for float64 as for float32, or matrix units for it; others have a 32nd or a 64th.
+# Compute capabilities with at least half as many units for float64 as for float32, or with matrix units for it. Others have a
+# 32nd or a 64th.
 _MUCH_FLOAT64 = (60, 70, 80, 90, 100)
 _THREADS, _WARPS = 256, 8
-_CHUNK, _COLUMNS = 512, 32  # norms.cu: rows of B and its columns that a block adds up; packed.cuh: columns that a block packs
+_CHUNK, _COLUMNS = 512, 32  # norms.cu: rows and columns of B that a block adds up; packed.cuh: columns that a block packs
 _MMA, _STAGE, _STAGES, _STAGES_OF_75 = 128, (128 + 128) * 128, 3, 2  # products_mma.cu: tile, bytes of a stage, stages
 _WGMMA = (256, 4 * 3 * 128 * 128)  # products.cu: a cluster's tile, bytes of a block's stages
 _GUARD = (64, 2 * (64 + 64) * 128)
 
 
 class Gpu(Protocol):
-    """What a launch depends on."""
+    """What a launch depends on: a GPU's compute capability, times ten, and its number of SMs."""
 
     capability: int
     multiprocessors: int
@@ -57,7 +58,7 @@ def guarding(rows: int, columns: int) -> Launch:
 
 
 def products_of(gpu: Gpu, element: str, rows: int, columns: int, moduli: int) -> Launch:
-    """The products modulo all moduli; or, with an element type, one product of signed bytes."""
+    """The products modulo so many moduli; or, with an element type (of C), one product of signed bytes."""
     expression = f"byte_products<{element}>" if element else "products"
     if gpu.capability == _HOPPER:
         tile, shared = _WGMMA

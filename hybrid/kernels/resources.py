@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What kernels take of a GPU, as NVIDIA's assembler tells it."""
+"""The registers and memory that kernels take of a GPU, from what NVIDIA's assembler (ptxas) says."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from hybrid.errors import HybridError
 
 @dataclass(frozen=True)
 class Resources:
-    """What an instance takes of a GPU."""
+    """What one instance of a kernel takes of a GPU."""
 
     registers: int = 0  # of a thread
     shared: int = 0  # bytes that the source declares
     stack: int = 0  # bytes of a thread
-    spill_stores: int = 0
+    spill_stores: int = 0  # bytes
     spill_loads: int = 0
-    most_threads: int = 0  # by its __launch_bounds__; 0: it has none
+    most_threads: int = 0  # of a block, by its __launch_bounds__; 0: it has none
 
 
 def resources_in(log: str, ptx: str = "") -> dict[str, Resources]:
-    """By mangled name: what `--ptxas-options=-v` says of each kernel, functions that it calls included."""
+    """By mangled name, what `--ptxas-options=-v` says in `log` of each kernel, with the functions that it calls. `ptx`: the
+    kernels' PTX, for their __launch_bounds__."""
     bounds = {
         name: int(x) * int(y) * int(z)
         for name, x, y, z in re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An acceptance test as one HTML page that needs nothing else: every text is escaped, nothing is fetched, no script runs."""
+"""The result of an acceptance test as one HTML page. Every text is escaped, nothing is fetched, no script runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybrid.reporting.html_page import document
 
 
 def page(record: Mapping[str, Any], date: str) -> str:
-    """`record`: as `--json` writes it."""
+    """The page's text. `record`: the one that `--json` writes."""
     ranks, devices = record["ranks"], record["device"]
     done = (
         f"Level {record['level']}, {counted(record['products'], 'product')} by {counted(ranks, 'rank')} ({devices}), "

@@ -14,7 +14,11 @@ _MOST_LANES = 1000  # rows of one phase
 
 
 def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], names: Sequence[str]) -> None:
-    """`intervals_of_ranks[rank]` in seconds from a moment that all ranks share, `names[rank]` to show for the rank."""
+    """Write all ranks' intervals to a file.
+
+    `intervals_of_ranks[rank]`: in seconds from a moment that is the same for all ranks. `names[rank]`: what is shown as the
+    rank's name.
+    """
     events: list[dict[str, Any]] = []
     for rank, (intervals, name) in enumerate(zip(intervals_of_ranks, names, strict=True)):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
@@ -46,5 +50,6 @@ def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], nam
 
 
 def _row(phase: str, lane: int) -> int:
-    """Intervals of a phase that overlap get different rows: on one row a viewer would show them as nested calls."""
+    """The row of an interval. Intervals of a phase that overlap are in different lanes: on the same row a viewer would show them
+    as nested calls."""
     return PHASES.index(phase) * _MOST_LANES + lane

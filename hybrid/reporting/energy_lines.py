@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Energy and cost of a product, as a user reads them and as the run's record has them."""
+"""Energy and cost of a product: the lines that a user reads, and the entries of the run's record."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _NAMES = {GPU: "GPU", CPU: "CPU", MEMORY: "memory"}
 
 @record
 class Paid:
-    """What one product is paid for by: `operations`, `seconds`, GPUs and nodes, which take `energy`."""
+    """What one product took, from which its cost follows."""
 
     operations: int
     seconds: float
     gpus: int
     nodes: int
-    energy: Energy
+    energy: Energy  # of all products of the run
 
     @property
     def joules(self) -> float | None:
-        """All that is known, if it is of what multiplies: None where that of the GPUs, or CPUs, is not."""
+        """The energy of a product, as far as it is known. None if that of what multiplies, the GPUs or else the CPUs, is not."""
         known = self.energy.of_a_product
         return sum(known.values()) if (GPU if self.gpus else CPU) in known else None
 
@@ -42,6 +42,7 @@ class Paid:
 
 
 def paid_for(outcome: Outcome, energy: Energy) -> Paid:
+    """What one product of this run took."""
     placements = outcome.decision.placements
     gpus = {placement.gpu.uuid for placement in placements if placement.gpu}
     hosts = {placement.host for placement in placements}
@@ -49,8 +50,11 @@ def paid_for(outcome: Outcome, energy: Energy) -> Paid:
 
 
 def energy_line(paid: Paid, *, checked: bool, may_repeat: bool) -> str:
-    """Empty where no counter could be read. `checked`: so was each product, within the time of the readings. `may_repeat`: more
-    products in a run would help where it took too little time."""
+    """The line about energy; "" where no counter could be read.
+
+    `checked`: each product was checked within the time that was measured. `may_repeat`: where that time was too short, the line
+    may propose more products in a run.
+    """
     energy, known = paid.energy, paid.energy.of_a_product
     parts = []
     if known:
@@ -64,26 +68,26 @@ def energy_line(paid: Paid, *, checked: bool, may_repeat: bool) -> str:
 
 def _too_short(energy: Energy, *, may_repeat: bool) -> Iterator[str]:
     for kind, least in LEAST_SECONDS.items():
-        if energy.too_short(kind) and not (kind == MEMORY and energy.too_short(CPU)):  # once for both
+        if energy.too_short(kind) and not (kind == MEMORY and energy.too_short(CPU)):  # one remark for CPU and memory
             enough = math.ceil(1.1 * least * energy.products / max(energy.seconds, 1e-3))
             advice = f": --repeat {enough}" if may_repeat else ""
             yield f"{_NAMES[kind]} not told, {energy.seconds:.2g} s are too short for its counter ({least:g} s at least{advice})"
 
 
 def cost_line(price: Price, seconds: float, gpus: int, nodes: int, joules: float | None) -> str:
-    """Of a product that takes so long, and so much energy."""
+    """The line about the cost of a product that takes so many seconds and, where that is known, joules."""
     cost = price.cost(seconds, gpus, nodes, joules)
     return f"cost: not known at {price}, {price.missing}" if cost is None else f"cost: {_figure(cost)} a product at {price}"
 
 
 def energy_record(price: Price | None, paid: Paid) -> dict[str, Any]:
-    """The record's entries: `energy`, and where a price is given `cost_per_product`."""
+    """The entries of the run's record: `energy` and, where a price is given, `cost_per_product`."""
     cost = {"cost_per_product": price.cost(paid.seconds, paid.gpus, paid.nodes, paid.joules)} if price else {}
     return {"energy": {**paid.energy.as_record(), "operations_per_joule": paid.operations_per_joule}, **cost}
 
 
 def joules_in_units(joules: float) -> str:
-    """With three digits, in J, kJ or MJ."""
+    """This energy with three digits, in J, kJ or MJ."""
     for unit, size in (("MJ", 1e6), ("kJ", 1e3)):
         if joules >= size:
             return f"{_figure(joules / size)} {unit}"
@@ -91,5 +95,5 @@ def joules_in_units(joules: float) -> str:
 
 
 def _figure(number: float) -> str:
-    """Three digits, or all before the point."""
+    """The number with three digits, or with all before the point."""
     return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"

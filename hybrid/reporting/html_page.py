@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What HTML pages of results have in common: one file that fetches nothing, light or dark as the reader is."""
+"""What HTML pages of results have in common: each is one file that fetches nothing, light or dark as the reader's screen is."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from html import escape
 from hybrid.host.files import atomic_write
 from hybrid.reporting.svg import PALETTE
 
-# Should a text ever get past the escaping: the browser runs and fetches nothing.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # and a page's own script, by its hash
+# Should a text ever get past the escaping, the browser still runs and fetches nothing. A page's own script is allowed by its
+# hash.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def _variables(scheme: int) -> str:
@@ -43,8 +44,8 @@ th { color: var(--soft); font-weight: 600; }
 
 
 def document(title: str, body: Sequence[str], style: str = "", script: str = "") -> str:
-    """A whole page. `body`: lines of HTML; `style`: the page's own rules, after those of all pages; `script`: the only one that
-    the browser runs."""
+    """A whole page. `body`: lines of HTML; `style`: rules of this page, after those of all pages; `script`: the only script that
+    the browser may run."""
     policy = _POLICY
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -59,6 +60,6 @@ def document(title: str, body: Sequence[str], style: str = "", script: str = "")
 
 
 def write(path: str, page: str) -> None:
-    """Whole, or not at all."""
+    """Write a page to a file, which appears whole or not at all."""
     with atomic_write(path) as beside:
         beside.write_text(page, encoding="utf-8")

@@ -78,7 +78,7 @@ def read(path: str) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """A file of records, to be read. UsageError where it cannot be."""
+    """A context with a file of records, opened for reading. UsageError where that cannot be read."""
     try:
         lines = open(path, "rb")  # noqa: SIM115 (what the body raises is not about the file)
     except OSError as error:
@@ -95,7 +95,7 @@ def why_not_json(error: Exception) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null stands for both."""
+    """The value with null for infinity and NaN, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

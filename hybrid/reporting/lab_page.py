@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the lab found of a student's kernel as one HTML page: the source with counters in its margin, maps of C, the roofline."""
+"""What the lab found of a student's kernel, as one HTML page: the source with counters in its margin, maps of C, the roofline."""
 
 from __future__ import annotations
 
@@ -38,26 +38,29 @@ svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0.5re
 
 @dataclass(frozen=True)
 class Note:
-    """In the margin of a line. `dear`: it costs more than it had to."""
+    """A note in the margin of a line."""
 
     text: str
-    dear: bool
+    dear: bool  # it is about something that costs more than it has to
 
 
 @dataclass(frozen=True)
 class CaseView:
-    """`elements`: the kinds of C's elements, of several in a row and column the largest; empty where all are right."""
+    """One shape on which the kernel was run."""
 
     heading: str
     right: bool
     findings: Sequence[str]
     counters: Sequence[str]
+    # The map of C: for each square the largest of the KINDS of its elements; empty where all elements are right.
     elements: Sequence[Sequence[int]] = ()
     scale: str = ""  # what a square of the map stands for
 
 
 @dataclass(frozen=True)
 class LabPage:
+    """All that the page shows."""
+
     title: str
     verdict: str
     right: bool
@@ -68,11 +71,11 @@ class LabPage:
     named: frozenset[int] = frozenset()  # lines that findings name
     gpu: Sequence[str] = ()
     roofline: Roofline | None = None
-    steps: Steps | str = ""  # or why there are none
+    steps: Steps | str = ""  # text: why there are none
 
 
 def page(of: LabPage) -> str:
-    """The whole page."""
+    """The page's text."""
     body = [
         f"<h1>{escape(of.title)}: {_coloured(of.verdict, of.right)}</h1>",
         *(f'<p class="soft">{escape(line)}</p>' for line in of.about),

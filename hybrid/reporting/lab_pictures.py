@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is drawn of a student's kernel: the map of C's elements, and the roofline with its points."""
+"""The pictures of a student's kernel: the map of C's elements, and the roofline with its points."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from html import escape
 
 from hybrid.reporting import svg
 
-KINDS = ("right", "wrong", "never written", "written by several threads")  # of elements of C, as a map numbers them
-COLOURS = ("", "second", "third", "first")  # of these
-POINTS = ("second", "first")  # the roofline's
-_MAP, _WIDTH = 288, 372  # of a map's longer side, and of a picture
+KINDS = ("right", "wrong", "never written", "written by several threads")  # of elements of C, in the order of a map's numbers
+COLOURS = ("", "second", "third", "first")  # of the kinds
+POINTS = ("second", "first")  # colours of the roofline's points
+_MAP, _WIDTH = 288, 372  # lengths: a map's longer side, and a picture's width
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Of a GPU: GB/s and GF/s. `points`: one or two, operations a byte by what is said of them."""
+    """A GPU's roofline, and one or two points on it."""
 
     gpu: str
-    bandwidth: float
-    peak: float
-    points: Mapping[str, float]
+    bandwidth: float  # GB/s
+    peak: float  # GF/s
+    points: Mapping[str, float]  # operations a byte, by what the point stands for
 
 
 def squares(elements: Sequence[Sequence[int]]) -> Iterator[str]:
-    """The map's rectangles, a neighbouring run of a kind at a time, in units of a square."""
+    """The map's rectangles, one for each run of neighbouring squares of the same kind in a row. A square has the side 1."""
     for y, row in enumerate(elements):
         x = 0
         while x < len(row):
@@ -38,7 +38,7 @@ def squares(elements: Sequence[Sequence[int]]) -> Iterator[str]:
 
 
 def write_map(path: str, title: str, elements: Sequence[Sequence[int]], scale: str) -> None:
-    """`scale`: what a square stands for."""
+    """Write a map of C to an SVG file. `scale`: what a square stands for."""
     rows, columns = len(elements), max(map(len, elements))
     side = _MAP / max(rows, columns)
     keys = [kind for kind in range(1, len(KINDS)) if any(kind in row for row in elements)]
@@ -60,6 +60,8 @@ def write_map(path: str, title: str, elements: Sequence[Sequence[int]], scale: s
 
 
 def write_roofline(path: str, title: str, roofline: Roofline) -> None:
+    """Write a roofline to an SVG file."""
+
     def drawn() -> Iterator[str]:
         yield svg.text(12, 20, title, more='style="font-weight: 600"')
         yield '<g transform="translate(0 28)">'
@@ -74,7 +76,7 @@ def write_roofline(path: str, title: str, roofline: Roofline) -> None:
 
 
 def roofs(roofline: Roofline) -> Iterator[str]:
-    """Both axes are logarithmic: memory's roof rises, and arithmetic's is flat. Within 372×245."""
+    """The elements of a roofline's drawing, within 372×245. Both axes are logarithmic, so memory's roof is a rising line."""
     ridge = roofline.peak / roofline.bandwidth
     values = [ridge, *roofline.points.values()]
     first, last = math.floor(math.log10(min(values) / 2)), math.ceil(math.log10(max(values) * 2))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The table of a run's phases: seconds, shares and rates, and the work and bytes that rates are of."""
+"""The table of a run's phases: seconds, shares and rates; and how much work is done and how many bytes are moved in each
+phase."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from hybrid.plan.plan import Plan
 OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases whose time is not part of the product's
 
 
-Plans = Plan | Sequence[Plan]  # of a product, or of the parts in which it was computed
+Plans = Plan | Sequence[Plan]  # a product's plan, or those of the parts in which it was computed
 
 
 def _listed(plans: Plans) -> Sequence[Plan]:
@@ -25,9 +26,9 @@ def operations(plans: Plans) -> int:
 
 
 def table(plan: Plans, phases: dict[str, Spread], total: Spread) -> str:
-    """For each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
+    """A line for each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
 
-    The shares add up: in a last line stands what passed between the phases, or by how much they ran beside each other.
+    The shares add up to 100 %: the last line has the time between phases, or by how much they overlapped.
     """
     inside = [phase for phase in PHASES if phase in phases and phase not in OUTSIDE_TOTAL]
     medians = [phases[phase].median for phase in inside]
@@ -48,7 +49,8 @@ def table(plan: Plans, phases: dict[str, Spread], total: Spread) -> str:
 
 
 def rate(plan: Plans, phase: str, seconds: float) -> str:
-    """The work of all ranks in this phase, divided by the time of the slowest rank."""
+    """The rate of a phase that takes so many seconds: the work of all ranks, divided by the time of the slowest; "" where it has
+    none."""
     if seconds <= 0:
         return ""
     if phase == "multiply":
@@ -65,7 +67,7 @@ def moved_bytes(plan: Plan, phase: str) -> int:
     a, b, c = p.operand_bytes(p.n, p.l), p.operand_bytes(p.l, p.m), p.bytes(p.n, p.m)
     nodes = len(plan.topology.nodes)
     rows_on_other_nodes = sum(len(plan.a_rows_on(node)) for node in range(nodes) if node != plan.root_node)
-    # How often each row of B is loaded from host memory; the other devices fetch it from one that loaded it.
+    # How often each row of B is loaded from host memory. Other devices fetch it from one that has loaded it.
     loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.transport, 0)
     return {
         "fill": a + b,

@@ -12,18 +12,19 @@ from typing import TextIO
 
 from hybrid.core.text import duration
 
-PATIENCE = 2.0  # seconds of a run of which nothing is shown
-_TERMINAL_EVERY = 0.5  # seconds
-_FIRST_EVERY, _THEN_EVERY = 5.0, 1 / 8  # between lines elsewhere: seconds, and the part of the time that has passed
+PATIENCE = 2.0  # seconds at the beginning of a run in which nothing is shown
+_TERMINAL_EVERY = 0.5  # seconds between two texts on a terminal
+# Between two lines elsewhere: seconds at least, and at least this fraction of the time that has passed.
+_FIRST_EVERY, _THEN_EVERY = 5.0, 1 / 8
 
-Rate = Callable[[str, float], str]  # of a phase that takes so many seconds
+Rate = Callable[[str, float], str]  # the rate, in words, of a phase that takes so many seconds
 
 
 class Progress:
-    """Shows a long run: on a terminal a line that changes and goes away, elsewhere lines that come more and more seldom.
+    """Shows how far a long run is: on a terminal in one line that changes and goes away, elsewhere in lines that come less and
+    less often. Call it when something is done.
 
-    A context: within it also a run that tells nothing for a while is shown. `rate` says how fast a phase is. `part` names what
-    runs now: once it is another than when progress was told last, it is shown with its time alone. `note`: ends every line.
+    As a context it shows the run also while nothing calls it.
     """
 
     def __init__(
@@ -35,6 +36,9 @@ class Progress:
         part: Callable[[], str] = lambda: "",
         note: Callable[[], str] = lambda: "",
     ) -> None:
+        """`stream`: standard error by default. `repeats`: how often each phase comes. `rate`: says how fast a phase is. `part`:
+        names what runs now; while that is not what ran at the last call, it is shown with its time alone. `note`: what ends every
+        line."""
         self._stream = sys.stderr if stream is None else stream
         self._terminal = self._stream.isatty()
         self._rate, self._part, self._repeats, self._note = rate, part, repeats, note
@@ -56,7 +60,7 @@ class Progress:
         self.close()
 
     def __call__(self, phase: str, done: int, of: int) -> None:
-        """So much of a phase is done. A phase of which less is done than before begins again."""
+        """`done` parts `of` so many of this phase are done. If they are fewer than before, the phase has begun again."""
         now = time.monotonic()
         with self._lock:
             self._watch_part(now)
@@ -67,7 +71,7 @@ class Progress:
         self.tick()
 
     def tick(self) -> None:
-        """Show what is to be shown by now."""
+        """Show the progress, if it is time for that."""
         now = time.monotonic()
         with self._lock:
             self._watch_part(now)
@@ -84,7 +88,7 @@ class Progress:
             self._stream.flush()
 
     def close(self) -> None:
-        """Nothing is shown any more."""
+        """Show nothing any more, and remove what is shown on a terminal."""
         self._over.set()
         if self._ticking is not None:
             self._ticking.join()
@@ -99,7 +103,7 @@ class Progress:
         while not self._over.wait(_TERMINAL_EVERY):
             try:
                 self.tick()
-            except (OSError, ValueError):  # nobody can be shown anything: that is no reason to fail
+            except (OSError, ValueError):  # the stream is gone, which is no reason to fail
                 return
 
     def _watch_part(self, now: float) -> None:
@@ -113,12 +117,13 @@ class Progress:
 
 
 class _Told:
-    """What has been told of a phase."""
+    """How far a phase is, as far as it has been told."""
 
     def __init__(self, phase: str, now: float) -> None:
         self.phase = phase
-        self._began = self._this_began = self._last = now  # the phase; this time; what was told last
-        self._times, self._done, self._of = 0, 0, 1
+        # When the phase began first, when it began last, and when something was done last.
+        self._began = self._this_began = self._last = now
+        self._times, self._done, self._of = 0, 0, 1  # how often it was done before; parts that are done now, of how many
 
     def tell(self, done: int, of: int, now: float) -> None:
         if done < self._done:
@@ -126,7 +131,7 @@ class _Told:
         self._done, self._of, self._last = done, max(1, of), now
 
     def text(self, now: float, rate: Rate | None, repeats: int) -> str:
-        """All times of the phase count for the percent and the time left, the present one for the rate."""
+        """What is shown. Percent and time left are of all times that the phase comes, the rate is of the present one."""
         part = min(1.0, self._done / self._of)
         whole = min(1.0, (self._times + part) / max(repeats, self._times + 1))
         said = [f"{100 * whole:.0f} %"]

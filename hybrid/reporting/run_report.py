@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a user reads of a run: the ranks and what each has, the table of phases, the last line; and the run's record."""
+"""What a user reads of a run, from the heading with the ranks to the last line; and the run's record."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are 
 
 
 def heading(decision: Decision, asked: AskedProduct | None = None) -> str:
-    """One line for the product, with device, kernel and transport, then one for each rank. `asked`: where that is another one
-    than the real product that is computed."""
+    """A line for the product, with device, kernel and transport, then one for each rank. `asked`: the product that was asked for,
+    where the real product that is computed is another one."""
     plan, problem = decision.plan, asked or decision.plan.problem
     lines = [
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
@@ -59,12 +59,13 @@ def _proved(arithmetic: Arithmetic, error: float | None) -> str:
 
 
 def plans_of(outcome: Outcome) -> Plans:
-    """What was computed now."""
+    """The plans of all that this run has computed."""
     return outcome.parts.plans if outcome.parts else outcome.decision.plan
 
 
 def parts_line(rows: int, of: int, there: int, name: str) -> str:
-    """Of a product in parts, before it is computed: what is there. `rows`: of a part; `of`: of C; `name`: of what tells so."""
+    """A line about a product in parts, before they are computed. `rows`: of a part; `of`: rows of C; `there`: rows that an
+    earlier job has written, as `name` tells."""
     left = of - there
     rest = f"{left} rows are computed in {counted(-(-left // rows), 'part')} of {counted(rows, 'row')}" if left else ""
     known = f"{there} of {of} rows are there, by {name}" if there else ""
@@ -72,7 +73,7 @@ def parts_line(rows: int, of: int, there: int, name: str) -> str:
 
 
 def describe(placement: RankPlacement, rows: Span) -> str:
-    """One rank: host, cores, threads, GPU, rows."""
+    """A line about one rank: host, cores, threads, GPU, rows."""
     threads = placement.threads
     parts = [
         f"rank {placement.rank}",
@@ -87,7 +88,8 @@ def describe(placement: RankPlacement, rows: Span) -> str:
 
 
 def wall_line(parts: dict[str, float]) -> str:
-    """The whole command so far, and its parts in the order in which they began; those that would show as 0.00 s are left out."""
+    """A line with the command's time so far, and its parts in the order in which they began. Parts that would show as 0.00 are
+    left out."""
     shown = [f"{part} {seconds:.2f}" for part, seconds in parts.items() if seconds >= SHOWN]
     return f"wall {sum(parts.values()):.2f} s: {', '.join(shown)}"
 
@@ -99,6 +101,7 @@ def last_line(plan: Plans, total: Spread, check: Check | None) -> str:
 
 
 def verdict(check: Check | None) -> str:
+    """The result of a check in a few words."""
     if check is None:
         return "off"
     if check.kind == "none":
@@ -116,8 +119,8 @@ def labelled_corner(label: str, corner: Any, shape: tuple[int, int]) -> str:
 
 
 def top_left(matrix: Any) -> str:
-    """The matrix as the lecture's programs print it: six decimals and a space for each element, an empty line at the end.
-    Integers have no decimals."""
+    """The matrix as the lecture's programs print it: each element with six decimals, or none for integers, and a space; and an
+    empty line at the end."""
     return "".join("".join(f"{_shown(value)} " for value in row) + "\n" for row in matrix) + "\n"
 
 
@@ -127,7 +130,7 @@ def _shown(value: Any) -> str:
 
 
 def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any], wall: dict[str, float]) -> dict[str, Any]:
-    """A run as the record that `--json` writes; `wall`: the seconds of each part of the wall time."""
+    """A run as the record that `--json` writes. `options`: more entries; `wall`: the seconds of each part of the wall time."""
     plan, decision, check = outcome.decision.plan, outcome.decision, outcome.check
     problem = plan.problem
     return {
@@ -159,7 +162,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
 
 
 def _record_of(parts: Parts, rows: int) -> dict[str, int]:
-    """`rows`: of C."""
+    """What the record says of a product in parts. `rows`: of C."""
     computed = sum(plan.problem.n for plan in parts.plans)
     return {
         "part_rows": parts.rows,
@@ -171,7 +174,7 @@ def _record_of(parts: Parts, rows: int) -> dict[str, int]:
 
 
 def placement_record(placement: RankPlacement) -> dict[str, Any]:
-    """For a JSON line: where a rank runs."""
+    """Where a rank runs, for a JSON line."""
     return {
         "rank": placement.rank,
         "host": placement.host,

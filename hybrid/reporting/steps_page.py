@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A small product, step by step, as one HTML page: the picture that lectures draw, with buttons."""
+"""A small product step by step, as one HTML page: the picture that lectures draw, with buttons."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from hybrid.reporting.html_page import document
 
 @dataclass(frozen=True)
 class Steps:
-    """`about`: what is launched, and how; `data`: arrays, source, and each block's steps, as steps_page.js reads them;
-    `in_words`: for readers without scripts."""
+    """The steps of a kernel."""
 
-    about: str
-    data: Mapping[str, Any]
-    in_words: Sequence[str]
+    about: str  # what is launched, and how
+    data: Mapping[str, Any]  # arrays, source, and each block's steps, as steps_page.js reads them
+    in_words: Sequence[str]  # for readers without scripts
 
 
 def page(title: str, steps: Steps) -> str:
-    """With nothing but the steps."""
+    """A page with nothing but the steps."""
     return document(title, [f"<h1>{escape(title)}, step by step</h1>", *stage(steps)], style(), script())
 
 
 def stage(steps: Steps) -> list[str]:
-    """The part of a page that shows them. The page needs `style` and `script`."""
+    """The lines of HTML that show the steps, in a page that has `style` and `script`."""
     text = json.dumps(steps.data, separators=(",", ":")).replace("<", "\\u003c")
     return [
         f'<p class="soft">{escape(steps.about)}</p>',
@@ -59,5 +58,5 @@ def script() -> str:
 
 @cache
 def _beside(kind: str) -> str:
-    """The file of this kind that lies beside this one."""
+    """The text of the file that lies beside this one and has this ending."""
     return Path(__file__).resolve().with_suffix(f".{kind}").read_text(encoding="utf-8")

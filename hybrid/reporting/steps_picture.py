@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The steps of a thread block as one picture, a panel for each: what its threads load and store, what shared memory holds."""
+"""The steps of a thread block as one picture, with a panel for each: what its threads load and store, what shared memory
+holds."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Place = tuple[int, int]  # an array's number, and an element's
 
 
 def write(path: str, title: str, data: Mapping[str, Any], block: str) -> None:
-    """`data`: as steps_page.js reads it; `block`: x and y of the one whose steps are drawn, with a comma between."""
+    """Write the picture to an SVG file. `data`: as steps_page.js reads it; `block`: the one whose steps are drawn, as "x,y"."""
     steps: Sequence[Any] = next(each["steps"] for each in data["blocks"] if each["at"] == block)
     places, (wide, high) = _layout(data["arrays"])
     across = min(_ACROSS, len(steps))
@@ -48,9 +49,9 @@ def write(path: str, title: str, data: Mapping[str, Any], block: str) -> None:
 
 
 def _layout(arrays: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
-    """Where each array stands in a panel, and the side of its cells; then the panel's width and height.
+    """The place of each array in a panel, as x, y and the side of its cells; and the panel's width and height.
 
-    B is above C, A beside it, and the shared arrays are below.
+    B is above C, A beside C, and the shared arrays are below.
     """
     a, b, c = arrays[:3]
     left, upper = _CELL * a["columns"] + _GAP, _CELL * b["rows"] + _GAP + _NAME
@@ -98,7 +99,7 @@ def _panel(
 
 
 def _lines(x: int, y: int, height: int, width: int, side: int) -> str:
-    """Around all cells of an array."""
+    """The lines around all cells of an array."""
     across = "".join(f"M{x} {y + at}h{width}" for at in range(0, height + 1, side))
     down = "".join(f"M{x + at} {y}v{height}" for at in range(0, width + 1, side))
     return f'<path class="stroke-line" fill="none" d="{across}{down}"/>'
@@ -130,7 +131,8 @@ def _marks(at: tuple[float, float], side: int, threads: Sequence[int], across: i
 def _state(
     arrays: Sequence[Mapping[str, Any]], steps: Sequence[Any], last: int
 ) -> tuple[dict[Place, str], set[Place], dict[Place, float]]:
-    """After this step: what shared elements hold, which elements of A and B were read, and the share of each sum of C."""
+    """The state after step `last`: what elements of shared arrays hold, which elements of A, B and C have been read, and how much
+    of each element of C has been added up, as a fraction."""
     held: dict[Place, str] = {}
     read: set[Place] = set()
     owner: dict[int, Place] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pictures that need no other package: SVG files and the drawings of HTML pages, light or dark as the reader is."""
+"""Drawings made without other packages, for SVG files and HTML pages, light or dark as the reader's screen is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from hybrid.errors import UsageError
 from hybrid.host.files import atomic_write
 
-# In light and in dark. Three differ in lightness, too, as in the scripts' figures: for red-green blindness.
+# Each colour on light and on dark ground. The last three differ in lightness, too, for readers with red-green blindness.
 PALETTE = {
     "ground": ("#ffffff", "#15181b"),
     "ink": ("#22262a", "#e4e6e8"),
@@ -24,7 +24,7 @@ _FONT = "system-ui, sans-serif"
 
 
 def _classes(scheme: int) -> str:
-    """fill-NAME and stroke-NAME, without variables, which not every program that shows SVG files knows."""
+    """The classes fill-NAME and stroke-NAME, without variables, which not every program that shows SVG files knows."""
     rules = []
     for name, colours in PALETTE.items():
         rules.append(f"svg .fill-{name} {{ fill: {colours[scheme]} }} svg .stroke-{name} {{ stroke: {colours[scheme]} }}")
@@ -41,13 +41,13 @@ svg text {{ font: 11px {_FONT} }}
 
 
 def refuse(path: str) -> None:
-    """UsageError for a name with another ending."""
+    """UsageError for a file name that does not end in .svg."""
     if not path.endswith(".svg"):
         raise UsageError(f"--picture {path}: the name must end in .svg")
 
 
 def write(path: str, title: str, size: tuple[float, float], drawn: Iterable[str], style: str = "") -> None:
-    """A file, whole or not at all. `drawn`: elements within a frame of this size; `style`: rules of its own."""
+    """Write an SVG file, whole or not at all. `drawn`: elements within a frame of this size; `style`: more rules."""
     width, height = (f"{length:.0f}" for length in size)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
@@ -62,11 +62,11 @@ def write(path: str, title: str, size: tuple[float, float], drawn: Iterable[str]
 
 
 def text(x: float, y: float, said: str, kind: str = "", more: str = "") -> str:
-    """`kind`: classes; `more`: attributes."""
+    """A text element. `kind`: its classes; `more`: other attributes."""
     classes = f' class="{kind}"' if kind else ""
     return f'<text{classes} x="{x:.1f}" y="{y:.1f}"{more and f" {more}"}>{escape(said)}</text>'
 
 
 def rectangle(x: float, y: float, width: float, height: float, kind: str, more: str = "") -> str:
-    """`kind`: classes; `more`: attributes."""
+    """A rectangle. `kind`: its classes; `more`: other attributes."""
     return f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"{more and f" {more}"}/>'

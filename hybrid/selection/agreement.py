@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Before any data moves: all ranks come to the same decision, for what they find together."""
+"""All ranks come to the same decision, before any data moves, from what they find together."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def agree(session: Session, request: ProductRequest, settings: Settings, invento
 
     Raises on all ranks alike: DoesNotFit with the missing amount, UsageError, DeviceUnavailable.
 
-    The last decision serves the next product if that is like it, unless free memory had to be measured for it: that changes,
-    and nothing here would tell.
+    The last decision is taken again if the same is asked for, unless free memory had to be measured for it: that may have changed
+    without a sign.
     """
     asked = request, settings, tuple(inventories)
     serials = {inventory.remembers for inventory in inventories}  # a rank that failed alone remembers another one, or none
@@ -46,7 +46,7 @@ def agree(session: Session, request: ProductRequest, settings: Settings, invento
 
 
 def _find_out(session: Session, machine: Machine, settings: Settings, unknown: Unknown) -> Machine:
-    """The machine with what was unknown. Every rank calls it."""
+    """The machine, now with what was unknown. Every rank calls it."""
     team = session.team
     if unknown.test is None:
         with team.phase("agree", timed=False) as looking:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The decision: from a machine, a product and the settings to device, kernel, plan and transport.
 
-It is a pure function. A run calls it with what its ranks found, `--explain` with an assumed machine. What it would have to
-know and nobody has measured yet it returns as an `Unknown`; it is called again once the ranks have found out.
+`decide` is a pure function. A run calls it with what its ranks found, `--explain` with an assumed machine. Where it depends on
+something that nobody has measured yet, it returns that as an `Unknown`, and is called again when the ranks have found out.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from hybrid.selection.placement import RankPlacement, choose_device, place_ranks
 from hybrid.selection.precision import Precision, choose_precision, native_speed
 from hybrid.selection.transport import choose_transport, may_leave_out
 
-_STEPS_OF_MEMORY = 64  # amounts that plans tell apart where memory is short
+_STEPS_OF_MEMORY = (
+    64  # to which free memory is rounded down where it is short, so that plans, which are cached, can be used again
+)
 
 
 @record
 class ProductRequest:
     """The product that all ranks want.
 
-    `operands`: where A and B lie. `bytes_there`: bytes of the matrices that the root holds already. `besides[rank]`: host
-    memory that a rank takes for other things; `besides_on_gpu[rank]`: of its GPU's, where that multiplies. `left_out`: ranks that
-    get no rows, where others of their node can take them.
+    `operands`: where A and B lie. `bytes_there`: how many bytes of the matrices the root holds already. `besides[rank]`: host
+    memory that a rank takes for other things; `besides_on_gpu[rank]`: the same of its GPU's memory, where GPUs multiply.
+    `left_out`: ranks that get no rows, where others of their node can take them.
     """
 
     problem: Problem
@@ -53,7 +55,7 @@ class ProductRequest:
 
     @property
     def converted(self) -> ProductRequest:
-        """Of operands of 16 bits: the same product, for which the root converts them."""
+        """The same product, for whose operands of 16 bits the root makes float32 matrices first."""
         p = self.problem
         there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
         return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
@@ -61,7 +63,7 @@ class ProductRequest:
 
 @record
 class Decision:
-    """What all ranks hold to."""
+    """How a product is to be computed: the same on all ranks."""
 
     plan: Plan
     kernel: Kernel
@@ -70,14 +72,14 @@ class Decision:
     transport_reason: str
     precision_reason: str  # why tiles may come from remainders, or are native
     placements: tuple[RankPlacement, ...]
-    tested: tuple[Test, ...] = ()  # the tests on whose outcomes the transport rests
+    tested: tuple[Test, ...] = ()  # the tests on whose outcomes the choice of the transport depended
     shortage: str = ""  # the memory that is missing, where the plan does not fit
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
-    speed: float | None = None  # that is expected of the kernels, beside the machine model's of native ones; None: not known
+    speed: float | None = None  # expected of the kernels, relative to the machine model's native ones; None: not known
 
     @property
     def reads_transposed(self) -> bool:
-        """A transposed operand is read as it lies: by BLAS's flag, or by copies to devices, which turn it."""
+        """Whether transposed operands are read as they lie: by BLAS's transposition, or by copies to devices, which transpose."""
         return self.plan.staged or self.kernel.name == "blas"
 
     def device_of(self, rank: int) -> str:
@@ -93,7 +95,10 @@ class Decision:
 
 @record
 class Unknown:
-    """What has to be found out first: the outcome of `test`, or without one the memory that is free now."""
+    """What has to be found out before the decision: the outcome of `test`, or, where that is None, the memory that is free now.
+
+    `gpus`, `plan` and `kernel` are what the test is to be made with.
+    """
 
     test: Test | None
     gpus: tuple[Gpu | None, ...]
@@ -140,7 +145,7 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
 
 
 def _tallest_row_block(request: ProductRequest, machine: Machine) -> TilingRequest:
-    """What the time of a product depends on, beside its kernels."""
+    """The tallest row block that a rank multiplies, on which, beside the kernels, the time of the product depends."""
     nodes = machine.topology.nodes
     rows, links = len(machine.topology.rows_of_rank(0, request.problem.n)), max(map(len, nodes))
     if request.row_blocks is not None:  # on the devices already
@@ -149,9 +154,9 @@ def _tallest_row_block(request: ProductRequest, machine: Machine) -> TilingReque
 
 
 def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None], request: ProductRequest) -> bool:
-    """Whether some rank needs more of its GPU than it holds already, and has not asked how much of it is free.
+    """Whether some rank needs more of its GPU's memory than it holds already, and has not asked the driver how much is free.
 
-    So the usual product, which is like the one before, asks no driver, which takes as long as a small product.
+    The usual product, which is like the one before, needs no more. Asking the driver would take as long as a small product.
     """
     if machine.free:
         return False
@@ -167,7 +172,8 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None],
 def _plan_that_fits(
     machine: Machine, request: ProductRequest, settings: Settings, device: str, kernel: Kernel, precision: Precision
 ) -> Plan:
-    """Cut to the devices' memory only where it is short: the free amount changes from call to call, and plans are cached."""
+    """The plan: without regard to the devices' memory if that plan fits, else one for what is free. Free memory changes from call
+    to call, and plans, which are cached, would change with it."""
     problem, row_blocks = request.problem, request.row_blocks
     memory = settings.gpu_memory
     if device == "cuda":
@@ -223,7 +229,7 @@ def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory], request: Pr
 
 
 def _bytes_of_arrays(plan: Plan, rank: int, request: ProductRequest) -> int:
-    """What the rank's GPU holds beside its buffers: of row blocks C, and what is made of A and B."""
+    """What the rank's GPU holds beside its buffers: C where there are row blocks, and what the request has `besides_on_gpu`."""
     of_c = plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
     return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)
 

@@ -27,30 +27,31 @@ from hybrid.selection.machine import Inventory, Processor, threads_of_ranks
 if TYPE_CHECKING:
     from hybrid.selection.session import Session  # it loads NumPy, and `settle_threads` has to come before that
 
-SPARE_GPU_BYTES = (
-    1 << 30
-)  # left free on a GPU: for kernels, libraries, and CUDA contexts, among them the root's on other ranks' GPUs
+# Left free on a GPU: for kernels, libraries, and CUDA contexts, among them the root's on other ranks' GPUs.
+SPARE_GPU_BYTES = 1 << 30
 
 
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UsageError, naming the first rank that asks for something else than rank 0. `asked[rank]`, for all ranks."""
+    """Raise UsageError, naming the first rank that asks for something else than rank 0. `asked[rank]`: what each asks for, by
+    name."""
     first = asked[0]
     for rank, other in enumerate(asked[1:], 1):
         for key in first:
             if other.get(key) != first[key]:
-                name = "" if key == "kind" else f"{key} "  # which says what is asked for at all
+                name = "" if key == "kind" else f"{key} "  # a kind's value says itself what it is
                 raise UsageError(
                     f"rank {rank} asks for {name}{other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same"
                 )
 
 
 def may_use_gpus(settings: Settings) -> bool:
+    """Whether the settings allow GPUs."""
     kernel = named(settings.kernel)
     return settings.device in ("auto", "cuda") and (kernel is None or kernel.device == "cuda")
 
 
 def wake_gpus(settings: Settings) -> None:
-    """In the background, where they may be used."""
+    """Start the driver of the GPUs in the background, if the settings allow GPUs."""
     if may_use_gpus(settings):
         launch = launched()
         wake_driver(launch.local_rank if launch else 0)
@@ -78,7 +79,8 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
 
 
 def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
-    """As it was a moment ago, without asking the GPU's driver, which takes as long as a small product; `now`: measured."""
+    """This rank's free memory: as it was a moment ago, without asking the GPU's driver, which takes as long as a small product;
+    with `now`, measured."""
     device = session.rank_device
     # Buffers reserved for earlier products are used again by this one, or given back before it begins.
     reserved = device.reserved + device.reserved_for_check if device is not None and device.gpu == gpu else 0
@@ -90,7 +92,7 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
         host=session.team.host,
         host_bytes=settings.host_memory or available_host_bytes(now=now),
         shared_bytes=_shared_bytes() if now else _shared_bytes_lately(),
-        gpu_bytes=on_gpu if gpu or not now else 0,  # of a first product nobody knows which GPU it will be on
+        gpu_bytes=on_gpu if gpu or not now else 0,  # before the first product the GPU is not known yet
         gpu_id=gpu.uuid if gpu else "",
         gpu_reserved=reserved,
         gpu_pooled=pooled_bytes(gpu) if gpu else 0,

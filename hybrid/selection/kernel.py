@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The kernel: the one asked for, or the fastest."""
+"""Which kernel multiplies: the one asked for, or the fastest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybrid.kernels.catalogue import CATALOGUE, Choice, Kernel, fastest, named, 
 
 
 def multiplies_short(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> bool:
-    """Whether a kernel takes operands of 16 bits as they are: the one asked for, or without one any."""
+    """Whether operands of 16 bits can be multiplied as they are: by the kernel asked for, or, for auto, by any."""
     if asked_for is not None:
         return not refusal(asked_for, problem.operand_dtype, problem.m, capability)
     try:

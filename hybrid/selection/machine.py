@@ -26,8 +26,8 @@ class Processor:
     """What a rank's number of CPU threads depends on."""
 
     cores: tuple[int, ...]
-    quota: float | None
-    environment: Mapping[str, str]
+    quota: float | None  # cores' worth of time that a container may use; None: not limited
+    environment: Mapping[str, str]  # the variables that limit threads
 
 
 @record
@@ -36,16 +36,16 @@ class Inventory:
 
     processor: Processor
     gpus: tuple[Gpu, ...]
-    why_no_gpu: str  # empty where nobody asked for one
+    why_no_gpu: str  # empty where GPUs were found, or not looked for
     free: FreeMemory
-    remembers: int = field(compare=False)  # serial of the decision that this rank would use again; 0: none
+    remembers: int = field(compare=False)  # the serial of the decision that this rank would take again; 0: none
     model: MachineModel = H200
 
 
 class Test(Enum):
-    """What only trying it out can tell. All ranks try together."""
+    """What can only be found out by trying. All ranks try together."""
 
-    __test__ = False  # no test of pytest's
+    __test__ = False  # pytest takes it for a test class otherwise
 
     PEERS = "every rank fetches data from the GPUs of its node's other ranks"
     NCCL = "NCCL brings every rank's data to every other"
@@ -55,8 +55,8 @@ class Test(Enum):
 class Machine:
     """What is known of all ranks. `ranks[rank]` is a rank's inventory.
 
-    `free[rank]`: its free memory, measured for this product; empty: not measured yet, the inventories tell what is known
-    without asking the GPUs. `outcomes`: of each test made, why it failed; empty where it passed.
+    `free[rank]`: its free memory, measured for this product; empty if it was not measured: then the inventories have what is
+    known without asking the GPUs. `outcomes`: for each test that was made, why it failed; "" where it passed.
     """
 
     topology: Topology
@@ -84,9 +84,9 @@ class Machine:
 
 
 def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0) -> Machine:
-    """A machine one has not: memory that the settings do not limit is unlimited, and every test passes.
+    """A machine that is only assumed: memory that the settings do not limit is unlimited, and every test passes.
 
-    `gpus_per_node`: 0 without GPUs, unless the device or the kernel asked for needs one; then there is one for each rank.
+    `gpus_per_node`: 0 for no GPUs; but if the device or the kernel asked for needs GPUs, there is one for each rank then.
     """
     per_node = min(ranks, settings.ranks_per_node or gpus_per_node or ranks)
     if per_node > _MOST_OF_A_NODE:
@@ -125,6 +125,7 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
 
 
 def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
+    """How many CPU threads each rank has, and why."""
     chosen = []
     for rank, own in enumerate(processors):
         members = topology.nodes[topology.node_of(rank)]

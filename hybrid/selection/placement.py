@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where the ranks work: each on a GPU of its own or shared with others, or all on CPUs; on which cores, by how many threads."""
+"""Where the ranks work: each on a GPU, its own or shared with others, or all on CPUs; on which cores, with how many threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RankPlacement:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The rank's name in messages."""
         return f"rank {self.rank} on {self.host}" + (f", {self.gpu.name} {self.gpu.uuid}" if self.gpu else "")
 
 
@@ -53,6 +53,7 @@ def choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inv
 
 
 def place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:
+    """Where each rank works. `gpus[rank]`: its GPU."""
     processors = [rank.processor for rank in machine.ranks]
     threads = threads_of_ranks(machine.topology, settings, processors)
     users: dict[str, list[int]] = {}

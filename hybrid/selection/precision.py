@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whether a product should be computed from remainders, on the units for bytes, or natively: what takes less time."""
+"""Whether a product is computed from remainders, by the matrix units for bytes, or natively: what takes less time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hybrid.core.problem import Problem
 from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
-from hybrid.kernels.catalogue import Kernel
-from hybrid.kernels.remainders import LEAST_CAPABILITY, MOST_TERMS
+from hybrid.kernels.catalogue import Kernel, dotted
+from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
 from hybrid.plan.arithmetic import expected, most_moduli
 from hybrid.plan.machine_model import H200, MachineModel
 from hybrid.plan.request import TilingRequest
@@ -19,27 +19,26 @@ from hybrid.plan.tiling import soonest
 
 @record
 class Precision:
-    """`moduli`: the most that the product may need; 0: it is native, for this reason. `speed`: expected, beside the
-    model's of native products."""
+    """Whether a product is computed from remainders, and why."""
 
-    moduli: int
+    moduli: int  # the most that the product may need; 0: it is computed natively
     reason: str
-    speed: float = 1.0
+    speed: float = 1.0  # expected, relative to the machine model's native products
 
 
 @record
 class Rates:
-    """Of a GPU, a second: operations of our kernels for bytes, of native kernels, and bytes of its memory."""
+    """A GPU's rates, a second."""
 
-    bytes_multiplied: float
-    float64: float
+    bytes_multiplied: float  # operations of our kernels for bytes
+    float64: float  # operations of native kernels
     float32: float
-    memory: float
+    memory: float  # bytes of its memory that are read or written
 
 
-# By compute capability. 9.0 was measured on an H200. The others are data sheets': those of a T4, an A100, an A10, an L4 and an
-# RTX 5090, of which all but the A100 have little float64, with 0.4 of the units' peak for bytes, as the same kernel reached on an
-# H200.
+# By compute capability. 9.0 was measured on an H200. The others are from data sheets: of a T4, an A100, an A10, an L4 and an RTX
+# 5090, of which all but the A100 have little float64. For bytes they have 0.4 of the units' peak, which the same kernel reached
+# on an H200.
 _RATES = {
     75: Rates(0.4 * 1.3e14, 2.5e11, 8.1e12, 2.6e11),
     80: Rates(0.4 * 6.24e14, 1.8e13, 1.8e13, 1.3e12),
@@ -49,19 +48,22 @@ _RATES = {
     120: Rates(0.4 * 8.38e14, 1.6e12, 1.05e14, 1.4e12),
 }
 _OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard found
-_LEAST_GAIN = 1.05  # of the kernels
-# Of a product whose operands come over links, as simulated. Native ones may come in k-slabs, and then take up to 8 % less. At
-# 10,000 in float64, 43 ms were measured on an H200, and 47 natively: too little for four times the memory and more kernels to
-# compile.
+_LEAST_GAIN = 1.05  # how many times as fast as native ones the kernels have to be
+# The same of the simulated time, where operands come over links. Those of native products may come in k-slabs, and then take up
+# to 8 % less. At 10,000 in float64, 43 ms were measured on an H200, and 47 natively: too little for four times the memory and
+# more kernels to compile.
 _LEAST_GAIN_OVER_LINKS = 1.18
-_PAIR = 256  # lines that are computed together
+_PAIR = 256  # lines that a cluster of two thread blocks computes together
 
 
 def choose_precision(
     settings: Settings, asked_for: Kernel | None, device: str, capability: int, tallest: TilingRequest
 ) -> Precision:
-    """`asked_for`: the kernel, None for auto. `tallest`: what the tallest row block is multiplied by, and over how many links.
-    UsageError where `fast` is asked for with a kernel."""
+    """Choose between remainders and native arithmetic.
+
+    `asked_for`: the kernel; None for auto. `tallest`: the tallest row block of a rank, on which the time depends. UsageError if
+    precision `fast` is asked for together with a kernel.
+    """
     problem = tallest.problem
     fast = settings.precision == "fast"
     if settings.precision == "native":
@@ -81,9 +83,8 @@ def choose_precision(
     if device != "cuda":
         return Precision(0, "only GPUs have units for bytes")
     rates = _rates(capability, tallest.model)
-    if capability < LEAST_CAPABILITY or rates is None:
-        dotted = f"{capability // 10}.{capability % 10}"
-        return Precision(0, f"nothing is gained on GPUs of compute capability {dotted}")
+    if capability < LEAST_FOR_BYTES or rates is None:
+        return Precision(0, f"nothing is gained on GPUs of compute capability {dotted(capability)}")
     gain = round(_gain(rates, problem, tallest.rows, expected(problem.dtype, fast=fast).moduli), 1)
     if gain < _LEAST_GAIN:
         return Precision(0, "faster for this shape")
@@ -96,7 +97,7 @@ def choose_precision(
 
 
 def _rates(capability: int, model: MachineModel) -> Rates | None:
-    """As the doctor measured them, or else of GPUs of this compute capability; None where nothing is known of these."""
+    """The rates that the doctor measured, or else those known of this compute capability; None where nothing is known of it."""
     if model.byte_multiply_adds_per_byte == H200.byte_multiply_adds_per_byte:
         return _RATES.get(capability)
     of_bytes, of_doubles, of_floats = (
@@ -111,8 +112,11 @@ def _rates(capability: int, model: MachineModel) -> Rates | None:
 
 
 def native_speed(capability: int, tallest: TilingRequest) -> float | None:
-    """Of this GPU's native kernels, beside those of the machine's model: 1, unless that is an H200's for want of a better one.
-    Then None where nothing is known of the GPU."""
+    """The speed of native kernels on GPUs of this compute capability, relative to those of the machine model.
+
+    It is 1 where the model was measured on these GPUs. Where it is an H200's, for want of a better one, the GPUs' rates tell;
+    None where these are not known.
+    """
     if tallest.model != H200:
         return 1.0
     if capability not in _RATES:
@@ -121,7 +125,7 @@ def native_speed(capability: int, tallest: TilingRequest) -> float | None:
 
 
 def _gain(rates: Rates, problem: Problem, rows: int, moduli: int) -> float:
-    """Native arithmetic's time over that from remainders, of one rank's row block."""
+    """The time of native kernels divided by that of kernels from remainders, for a row block of so many rows."""
     n, l, m, item = rows, problem.l, problem.m, problem.item_size
     if not (n and l and m):
         return 0.0
@@ -132,4 +136,5 @@ def _gain(rates: Rates, problem: Problem, rows: int, moduli: int) -> float:
 
 
 def _whole(length: int) -> int:
+    """Rounded up to whole pairs of tiles."""
     return -(-length // _PAIR) * _PAIR

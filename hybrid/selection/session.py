@@ -21,17 +21,17 @@ from hybrid.transport.build import device_key, prepare_rank_device
 from hybrid.transport.peer_access import PeerAccess
 from hybrid.transport.rank_device import RankDevice
 
-TOO_OFTEN = 2  # products in which a rank's device was wrong, after which it is left out
+TOO_OFTEN = 2  # a rank whose device made so many products wrong is left out of the next
 
 
 @record
 class Remembered:
-    """A decision, for the product that is like the one it was made for."""
+    """A decision that may be taken again for the same kind of product."""
 
     serial: int  # of the team's last phase when it was made: the same on every rank
-    asked: Any
+    asked: Any  # what it was made from
     decision: Decision
-    memory_version: int  # of the rank device: the decision holds while the reserved memory is the same
+    memory_version: int  # of the rank device: the decision holds while its reserved memory is the same
 
 
 class Session:
@@ -43,20 +43,21 @@ class Session:
         self.peer_access: PeerAccess | None = None  # of the rank device
         self.shared_arrays = SharedArrays()
         self.remembered: Remembered | None = None
-        self._times_wrong: Counter[int] = Counter()  # for each rank, products that its device made wrong, and that were repaired
+        self._times_wrong: Counter[int] = Counter()  # by rank, in how many products its device was wrong, which were repaired
         team.when_freed(self._close)
 
     @property
     def remembered_serial(self) -> int:
-        """Of the decision that this rank would use again; 0 if there is none."""
+        """The serial of the decision that this rank would take again; 0 if there is none."""
         known, device = self.remembered, self.rank_device
         return known.serial if known and device and known.memory_version == device.memory_version else 0
 
     def note_wrong(self, ranks: Iterable[int]) -> None:
-        """In one product. The same on every rank."""
+        """The devices of these ranks made one product wrong. Every rank calls it with the same ranks."""
         self._times_wrong.update(list(ranks))
 
     def times_wrong(self, rank: int) -> int:
+        """How many products the device of this rank has made wrong so far."""
         return self._times_wrong[rank]
 
     @property
@@ -65,7 +66,8 @@ class Session:
         return tuple(sorted(rank for rank, times in self._times_wrong.items() if times >= TOO_OFTEN))
 
     def device(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
-        """This rank's device, ready for the kernel; another one than before where the plan needs it. Every rank calls it."""
+        """This rank's device, ready for the kernel: the one of the last product, or a new one where the plan needs another. Every
+        rank calls it."""
         if self.rank_device is not None and self.rank_device.key != device_key(plan, gpus):
             self.release_device()
         before = self.rank_device
@@ -76,9 +78,9 @@ class Session:
         return self.rank_device
 
     def why_test_fails(self, test: Test, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel, *, again: bool) -> str:
-        """The outcome of a test: why it failed on some rank, the same on all; empty where it passed. Every rank calls it.
+        """Why a test fails on some rank; "" where it passes. Every rank calls it and gets the same.
 
-        An outcome is remembered with the device; `again`: a failure is not.
+        An outcome is remembered with the device. `again`: make a test that failed once more.
         """
         if self.rank_device is None or self.rank_device.key != device_key(plan, gpus):
             self.device(plan, gpus, kernel)

@@ -12,16 +12,19 @@ from hybrid.selection.kernel import kernel_asked_for
 from hybrid.selection.machine import Machine
 from hybrid.selection.placement import RankPlacement, choose_device, place_ranks
 
-# Multiply-adds of one product. A larger one fills the GPUs of all ranks, and its copies hide behind its kernels.
+# Multiply-adds of one product. A larger one fills the GPUs of all ranks, and its kernels hide its copies.
 _MOST_ON_GPU = 1 << 33
-_KERNELS = ("", "blas", "cublas")  # of libraries, which multiply stacks; all others get one product after the other
+_KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks; others multiply one product after the other; "": auto
 
 
 def place_stack(
     machine: Machine, settings: Settings, shape: StackShape, workers: int, bytes_of_ranks: Sequence[int]
 ) -> tuple[RankPlacement, ...] | None:
-    """Where each rank works, the same on every rank; None where all ranks shall compute one product after the other: where there
-    are fewer products than ranks, or where a rank's matrices do not fit its node's memory."""
+    """Where each rank works, if the stack's products are divided among the ranks: the same on every rank.
+
+    None where all ranks are to compute one product after the other together: where products are fewer than `workers`, or too
+    large, where the kernel multiplies no stacks, or where the ranks' matrices do not fit their nodes' memory.
+    """
     kernel = kernel_asked_for(settings)
     if settings.device == "emulate" or settings.staged or (kernel.name if kernel else "") not in _KERNELS:
         return None
@@ -37,7 +40,7 @@ def place_stack(
 
 
 def _fits(machine: Machine, bytes_of_ranks: Sequence[int]) -> bool:
-    """On each host, which may be several nodes of a topology that is pretended."""
+    """Whether the ranks' bytes fit the memory of each host. A host may be several nodes of a pretended topology."""
     needed: dict[str, int] = {}
     for memory, taken in zip(machine.memory, bytes_of_ranks, strict=True):
         needed[memory.host] = needed.get(memory.host, 0) + taken + PROCESS_BYTES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which transport brings the operands to the devices, and why: decided from what is known, without trying anything."""
+"""Which transport brings the operands to the devices, and why. It is decided from what is known, without trying anything."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hybrid.selection.machine import Machine, Test
 
 @record
 class TransportChoice:
-    """`name`: "in place", "host", "peers" or "nccl". `tested`: the tests whose outcomes led to it."""
+    """A transport and why it was chosen."""
 
-    name: str
+    name: str  # "in place", "host", "peers" or "nccl"
     reason: str
-    tested: tuple[Test, ...] = ()
+    tested: tuple[Test, ...] = ()  # the tests on whose outcomes the choice depended
 
 
 def choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings) -> TransportChoice | Test:
@@ -48,12 +48,13 @@ def choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, s
 
 
 def may_leave_out(settings: Settings) -> bool:
-    """Whether there may be ranks without rows: the other transports, where they are asked for, need all."""
+    """Whether the transport asked for allows ranks without rows."""
     return settings.transport in ("auto", "host")
 
 
 def _fastest(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine) -> TransportChoice | Test:
-    """Peers; NCCL where no node has several ranks, or where the only node's ranks do not reach each other's GPUs; else host."""
+    """The fastest transport that works: peers; or NCCL, where no node has several ranks, or where the ranks of the only node do
+    not reach each other's GPUs; else host."""
     one_rank_a_node = len(plan.topology.nodes) == plan.topology.size
     no_peers, no_nccl = plan.why_no_peers, _why_no_nccl(plan, gpus)
     if no_peers and (no_nccl or not one_rank_a_node):
@@ -84,7 +85,8 @@ def _fastest(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine) -> Transp
 
 
 def _why_no_nccl(plan: Plan, gpus: Sequence[Gpu | None]) -> str:
-    """What `plan.why_no_nccl` says, or which ranks use the same one of `gpus[rank]`: NCCL wants one for each."""
+    """Why NCCL cannot be used: what `plan.why_no_nccl` says, or that two ranks share a GPU, of which NCCL wants one for each
+    rank; "" if it can."""
     if plan.why_no_nccl:
         return plan.why_no_nccl
     users: dict[str, int] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The check on the host of a product that lies in the memory of one process."""
+"""The check in host memory of a product whose A, B and C lie in the memory of one process."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ def verify_alone(
     *,
     short_operands: str = "",
 ) -> Check:
-    """As `verify`, without other ranks. `short_operands`: what A and B were of where they were multiplied."""
+    """`verify` with this process as the only rank.
+
+    `short_operands`: the 16-bit type in which A and B were multiplied, where they were ("float16" or "bfloat16").
+    """
     plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
     views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
     return verify(Team(), plan, views[0], views[1], views[2], threads, wrong, suspects, by)
 
 
 def plan_alone(problem: Problem) -> Plan:
-    """Of one rank."""
+    """The plan of one rank that multiplies everything and checks it in host memory."""
     return make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The result of a check, and how it follows from what the ranks' devices and threads found."""
+"""The result of a check, and how the root of the check derives it from all ranks' findings: sums that their devices compared,
+and checksums of the pieces that were copied."""
 
 from __future__ import annotations
 
@@ -14,13 +15,16 @@ from hybrid.verification.copied import PiecesOfRanks, Place, named
 from hybrid.verification.modular import is_exact_product
 from hybrid.verification.rounding import THRESHOLD, Sums, is_exact
 
-_MOST_NAMED = 3  # sums of one rank in a message
+MOST_NAMED = 3  # wrong rows of one product, or of one rank, in a message
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result. `error` and `tolerance` are in standard deviations of this product's rounding errors; in an exact check the
-    number of sums that differ, and 0."""
+    """The result of checking one product.
+
+    `error` and `tolerance` are in standard deviations of this product's rounding errors; in an exact check `error` is the number
+    of sums that differ, and `tolerance` is 0.
+    """
 
     kind: str  # "exact", "freivalds", or "none" where NaN, infinity or overflow leaves nothing to compare
     error: float
@@ -28,11 +32,10 @@ class Check:
     ok: bool
     faults: tuple[str, ...] = ()  # what is wrong, and where
     note: str = ""  # what a right product has that is unusual
-    # The host has to check as well: the device left sums unjudged, for NaN, infinity or overflow, or because they are rounded and
-    # the product is not; or it found differences that may still be this product's rounding errors, which only the elements
-    # themselves tell.
+    # The host has to check as well, because the device left sums unjudged (for NaN, infinity or overflow, or because the sums are
+    # rounded though the product is exact), or found differences that only a look at the elements can tell from rounding errors.
     undecided: bool = False
-    repaired: tuple[str, ...] = ()  # what was wrong, where, and how it was computed again; all else is of the repaired product
+    repaired: tuple[str, ...] = ()  # what was wrong, where, and how it was computed again; all other fields: after the repair
 
     def refusal(self) -> str:
         """What is wrong, in one line."""
@@ -42,12 +45,13 @@ class Check:
         return f"the product is wrong: {self.faults[0]}{more}"
 
     def of(self, what: str) -> Check:
-        """With what it is about before each of its lines."""
+        """The same check, with `what` it is about ("product 2", say) before each of its lines."""
         faults, repaired = (tuple(f"{what}: {line}" for line in lines) for lines in (self.faults, self.repaired))
         return replace(self, faults=faults, repaired=repaired)
 
     def settled(self, by_host: Check) -> Check:
-        """What the host found where the device could not decide; a fault with the device that made it first."""
+        """The result of both checks, where this one, a device's, is undecided: the host's. If the host found a fault, the faults
+        that the devices named come first."""
         if not by_host.ok:
             return replace(by_host, faults=self.faults + by_host.faults)
         unusual = f"differences of {self.error:.1f} standard deviations are rounding errors: the host found no fault"
@@ -55,7 +59,7 @@ class Check:
 
 
 def settled(by_devices: Check | None, by_host: Check | None) -> Check:
-    """What counts, of two checks of which there is one at least: the host's where there is no other, or that is undecided."""
+    """The result of one or both checks, of which one at least was made: the devices', unless there is none or it is undecided."""
     if by_devices is None or by_host is None:
         found = by_devices or by_host
         assert found is not None
@@ -65,20 +69,21 @@ def settled(by_devices: Check | None, by_host: Check | None) -> Check:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A sum of C·x that rounding errors do not explain, unless this product's are unusual."""
+    """A sum of C·x that differs by more than the usual rounding errors. Only its elements tell whether it is wrong."""
 
     row: int  # of C
-    columns: Span
-    size: float
+    columns: Span  # of the group that was summed
+    size: float  # of the difference, in units of those to be expected
 
 
-# For some ranks: which of their pieces are summed in memory, and the checksums of all of them.
+# By rank: the numbers of that rank's pieces that were summed in host memory, and an array of checksums for all of its pieces, in
+# which the others' are 0.
 InMemory = Mapping[int, tuple[list[int], np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """One rank's."""
+    """What one rank found in the check of one product."""
 
     where: str  # rank, host and GPU, for messages
     sums: Sums | None  # None: it multiplied nothing
@@ -91,30 +96,29 @@ class Findings:
 
 @dataclass
 class _Seen:
-    """The checksums of a place in memory, each with the rank that made it; and the rank whose copy of C it is."""
+    """The checksums of a place that ranks made in host memory."""
 
-    owner: int
-    checksums: dict[int, int] = field(default_factory=dict)
+    owner: int  # the rank whose device copies it
+    checksums: dict[int, int] = field(default_factory=dict)  # by the rank that made it
 
     def source(self, operand: str, root: int) -> int:
-        """The rank that has it first: C the one that multiplied, an operand the root."""
+        """The rank from which the others have it: of C the one that multiplied, of an operand the root."""
         first = self.owner if operand == "C" else root
         return first if first in self.checksums else next(iter(self.checksums))
 
 
 @dataclass(frozen=True)
 class WrongCopy:
-    """A piece that was not the same everywhere. `rank`: whose device it reached or left, None where it differs between nodes;
-    `number`: the piece's there, None where it came several times."""
+    """A piece that was not the same everywhere."""
 
-    text: str
+    text: str  # what is wrong, for messages
     place: Place
-    rank: int | None = None
-    number: int | None = None
+    rank: int | None = None  # whose device it reached or left; None where it differs between nodes
+    number: int | None = None  # of the piece, among that rank's; None where it was copied several times
 
 
 def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -> bool:
-    """As `wrong_copies` finds none, but sooner: most products have none."""
+    """Whether `wrong_copies` finds none. This takes less time, and most products have none."""
     known, seen = np.zeros(pieces.how_many, np.uint64), np.zeros(pieces.how_many, bool)
     for found in findings:
         for rank, (summed, checksums) in found.in_memory.items():
@@ -130,7 +134,7 @@ def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -
 
 
 def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> list[WrongCopy]:
-    """What was not the same everywhere, each once."""
+    """The pieces that were not the same everywhere, each once."""
     if all_were_copied_right(findings, pieces):
         return []
     seen: dict[Place, _Seen] = {}
@@ -160,7 +164,7 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
 
 
 def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> Check:
-    """Of one product, from all ranks' findings. `group`: columns in a sum."""
+    """The result of one product's check, from all ranks' findings. `group`: columns in a sum."""
     copies = wrong_copies(findings, pieces, root)
     faults = [copy.text for copy in copies]
     of_ranks = [(found, found.sums) for found in findings if found.sums is not None]
@@ -169,14 +173,14 @@ def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Pi
     exact = is_exact(problem, group, largest_a, largest_b)
     for found, sums in of_ranks:
         if sums.count if exact else sums.error > THRESHOLD:
-            where = "; ".join(f"row {suspect.row}, columns {suspect.columns}" for suspect in found.suspects[:_MOST_NAMED])
+            where = "; ".join(f"row {suspect.row}, columns {suspect.columns}" for suspect in found.suspects[:MOST_NAMED])
             faults.append(f"{found.where} multiplied wrong: {where}")
     if exact:
         error, tolerance = float(sum(sums.count for _, sums in of_ranks)), 0.0
     else:
         error, tolerance = max((sums.error for _, sums in of_ranks), default=0.0), THRESHOLD
     only_sums = bool(faults) and not exact and not copies
-    # Of larger integers the product is exact, too, but not the device's sums: the host checks it modulo a prime.
+    # With larger integers the product can still be exact while the device's sums are not: the host checks it modulo a prime.
     left_to_host = any(sums.not_judged for _, sums in of_ranks) or (
         not exact and is_exact_product(problem.dtype, problem.l, largest_a, largest_b)
     )

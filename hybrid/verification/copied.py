@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Checksums of what is copied, for one rank: a vector of those of all rows of all pieces, as its `CheckLayout` orders them."""
+"""The pieces that are copied to and from the ranks' devices: what every rank knows of them, to compare their checksums.
+
+A rank's checksums are a vector: one for each row of each of its pieces, in the order of its `CheckLayout`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
 
 
 class CopiedPieces:
-    """What all ranks know of a rank's pieces."""
+    """One rank's pieces, as all ranks know them: where in A, B and C each lies."""
 
     def __init__(self, layout: CheckLayout) -> None:
         self.layout = layout
@@ -31,17 +34,19 @@ class CopiedPieces:
 
 
 def piece_table(layout: CheckLayout, first: int = 0) -> np.ndarray:
-    """For each piece where its rows' checksums begin, behind `first` others; how many there are; and the first row's number."""
+    """For each piece, a row of three numbers: where its rows' checksums begin, behind `first` others; how many there are; and its
+    first row's number in the matrix."""
     rows = [(first + piece.offset, len(piece.rows), layout.first_row(piece)) for piece in layout.pieces]
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
 class PiecesOfRanks(list[CopiedPieces]):
-    """Of all ranks."""
+    """The pieces of all ranks, in the ranks' order."""
 
     @cached_property
     def numbers(self) -> list[np.ndarray]:
-        """For each rank the numbers of its pieces' places, by which those of several ranks are compared."""
+        """For each rank, the numbers of its pieces' places. Places are numbered over all ranks, so that pieces of several ranks
+        with the same number are the same part of a matrix."""
         known: dict[Place, int] = {}
         return [np.array([known.setdefault(place, len(known)) for place in each.places], np.intp) for each in self]
 
@@ -57,5 +62,6 @@ def _place(layout: CheckLayout, piece: Piece) -> Place:
 
 
 def named(place: Place) -> str:
+    """A place in a message."""
     operand, rows, columns = place
     return f"rows {rows}, columns {columns} of {operand}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checksums of the matrices that copies read and write, made while GPUs copy and multiply: of host memory by threads, of arrays
-on a GPU by that GPU."""
+"""Checksums of what copies read from memory and write to it, made while GPUs copy and multiply: threads sum what is in host
+memory, and a GPU sums the arrays that it holds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ from hybrid.verification.summing import ByDevice, ByThreads, Summing
 
 
 class CopyChecksums:
-    """Of what this rank's copies read and write, in one product.
-
-    `pieces`: of the ranks whose copies these are: this rank, or all of them where the root copies its own arrays. `matrices`:
-    A, B and C as `RankMatrices` has them; `origin` is the first row of A and C there.
-    """
+    """The checksums of what this rank copies. One is made for a plan and used for one product after the other, each from `begin`
+    to `results` or `abandon`."""
 
     def __init__(
         self,
@@ -37,8 +34,10 @@ class CopyChecksums:
         origin: int,
         threads: int,
     ) -> None:
-        """`own`: for each rank the numbers of the pieces of A and B that are summed here: of B, which several ranks copy, not
-        all. `threads`: that may be used."""
+        """`pieces`: by rank, the pieces of those for which this rank copies: itself, or all ranks where the root copies its own
+        arrays to their devices. `own`: by rank, the numbers of the pieces of A and B to sum here; pieces of B, which several
+        ranks copy, are divided among these. `matrices`: A, B and C as `RankMatrices` has them. `origin`: the number of the first
+        row of A and C there. `threads`: how many this rank has."""
         self._pieces, self._own, self._matrices, self._origin = pieces, own, matrices, origin
         of_operands, of_c = problem.operand_item_size, problem.item_size
         widths = {"A": (problem.l, of_operands), "B": (problem.m, of_operands), "C": (problem.m, of_c)}
@@ -50,9 +49,9 @@ class CopyChecksums:
             self._summing[True] = ByThreads(device, weights, pieces, threads)
         if False in on_host:
             self._summing[False] = ByDevice(device, weights, pieces)
-        self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # here, by number
-        self._complete = False  # the last product's were all made
-        self._of_rows: dict[int, np.ndarray] = {}  # for each rank, of all rows of its pieces
+        self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # by rank and number, the pieces summed here
+        self._complete = False  # the last product's checksums were all made
+        self._of_rows: dict[int, np.ndarray] = {}  # by rank, the checksums of all rows of its pieces
 
     def begin(self) -> None:
         """A product begins. The operands are the same as before."""
@@ -70,25 +69,26 @@ class CopyChecksums:
             each.abandon()
 
     def loaded(self, rank: int, arrival: Arrival, event: Event) -> None:
-        """What arrives on a rank's device by this is in memory, and on the device after the event. It is summed then: a copy of
-        what a core has in its cache takes longer."""
+        """Sum what arrives on a rank's device, which is in memory already, when the copy is complete (after the event): while it
+        runs, summing would make it take longer, since it would read what a core has in its cache."""
         summed, own = self._summed[rank], self._own[rank]
         for piece in self._pieces[rank].layout.pieces_of_arrival(arrival):
             if piece.number in own and piece.number not in summed:
                 self._sum(rank, piece, Span(0, len(piece.rows)), event)
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
-        """These rows of a rank's tile are in memory after the event. They begin with a multiple of WEIGHTED_ROWS."""
+        """Sum these rows of a rank's tile, which are in memory after the event. The first is a multiple of WEIGHTED_ROWS."""
         for piece in self._pieces[rank].layout.pieces_of_tile(tile):
             self._sum(rank, piece, part, event)
 
     def complete(self) -> None:
-        """All copies are complete, and have been told."""
+        """To be called when `loaded` and `stored` have been called for all copies, and these are complete."""
         for each in self._summing.values():
             each.complete()
 
     def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
-        """After `complete`: for each rank the numbers of the pieces that are summed here, and the checksums of all its pieces."""
+        """After `complete`: by rank, the numbers of its pieces that were summed here, and the checksums of all its pieces, in
+        which the others' are 0."""
         found = [each.wait() for each in self._summing.values()]
         self._complete = True
         results = {}
@@ -101,12 +101,12 @@ class CopyChecksums:
         return results
 
     def rows_of(self, place: Place) -> np.ndarray | None:
-        """After `results`, the checksums of a place's rows; None where it is not summed here."""
+        """After `results`, the checksums of the rows of a place; None where it was not summed here."""
         rank, piece = self._piece_at(place)
         return self._of_rows[rank][piece.offset : piece.offset + len(piece.rows)] if piece is not None else None
 
     def was_written(self, place: Place) -> bool:
-        """Whether a place in host memory that is summed here has other values than when it was."""
+        """Whether a place in host memory that was summed here holds other values now than it did then."""
         rank, piece = self._piece_at(place)
         rows = self._rows_of(rank, piece) if piece is not None else None
         if piece is None or not isinstance(rows, np.ndarray):
@@ -132,7 +132,7 @@ class CopyChecksums:
         return matrix[first : first + len(piece.rows), piece.columns.slice]
 
     def _matrix_of(self, rank: int, piece: Piece) -> tuple[Any, int]:
-        """And which of its rows is the piece's first."""
+        """The array in which a piece lies, and which of the array's rows is the piece's first."""
         a, b, c = self._matrices
         if piece.operand == "B":
             return b.array, piece.rows.lo - b.rows.lo

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Freivalds' check of a rank's product on its device, while its panels are there, and checksums of all that was copied.
 
-For one group of columns after the other, C·x is compared with A·(B·x), x random. B·x is summed when rows of B arrive, C·x when
-a tile is computed, and A·(B·x) when all of B is there; or, where memory is short, when rows of A have met all of B, or are about
-to be overwritten. That finds what the kernel did wrong with the operands that it had. Whether it had the right ones, and whether
-C went home as it was computed, the checksums tell: each piece that is copied gets one on the device, to be compared with that of
-the memory it was copied from or to.
+For each group of columns, C·x is compared with A·(B·x), where x is random. B·x is summed when rows of B arrive, C·x when a tile
+is computed, and A·(B·x) when all of B is there; or, where memory is short, when rows of A have met all of B, or are about to be
+overwritten. That finds what the kernel did wrong with the operands that it had. Whether these were the right ones, and whether C
+was copied back as it was computed, the checksums tell: each piece that is copied gets one on the device, to be compared with that
+of the memory it was copied from or to.
 """
 
 from __future__ import annotations
@@ -18,40 +18,44 @@ from typing import Any
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import CheckOperations, Event, Operation
-from hybrid.devices.buffers import Buffers, Place
+from hybrid.devices.buffers import MOST_PLACES, Buffers, Place
 from hybrid.plan.check_layout import CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.verification.device_sums import DeviceSums
 
-_ROWS_AT_ONCE = 4096  # from which A·(B·x) is subtracted: fewer do not fill a large GPU
-_MOST_PLACES = 4  # of matrices that are used where they lie: results of one loop alternate between two
+_ROWS_AT_ONCE = 4096  # of A·(B·x) that are subtracted together: fewer do not fill a large GPU
 
 
 @dataclass
 class _Pending:
-    """Rows of C whose sums are there, in these groups, but from which A·(B·x) has not been subtracted."""
+    """Rows of C that have sums C·x in some groups of columns, from which A·(B·x) has not been subtracted."""
 
-    buffer_rows: Span
+    buffer_rows: Span  # where the rows of A lie in their buffer
     groups: list[Span] = field(default_factory=list)
 
 
 @dataclass
 class _OfBuffers:
-    """Operations on operands and C where they lie."""
+    """The operations on A, B and C where they lie."""
 
+    # For each arrival, those on its own pieces, and those on the pieces of each tile that it releases.
     by_arrival: list[tuple[list[Operation], list[list[Operation]]]]
+    # By rows of C, rows of the buffer of A, and groups.
     subtractions: dict[tuple[Span, Span, Span], Operation] = field(default_factory=dict)
 
 
 class DeviceCheck:
-    """Made once for a plan, used for any number of products, each from `begin` to `finish`, after `use`."""
+    """The check of a rank's products. It is made once for a plan and used for any number of products.
+
+    `use` is called first, and again when the operands lie elsewhere. Then each product goes from `begin` to `finish`.
+    """
 
     def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
         self.layout, self._operations = layout, operations
         operations.compile_ahead(problem.dtype, problem.operand_dtype, layout.group)
         self.sums = sums = DeviceSums(operations, layout, problem)
         self._m = m = sums.matrices
-        # Weakly: they may be arrays that their owner wants to free.
+        # A weak reference: the buffers may be arrays that their owner wants to free.
         self._buffers: Callable[[], Buffers | None] = lambda: None
         self._prepared: dict[tuple[Place, ...], _OfBuffers] = {}  # views of device memory take longer to make than launches
         self._now = _OfBuffers([])
@@ -65,20 +69,20 @@ class DeviceCheck:
         self._pending: dict[Span, _Pending] = {}
         order = layout.share.order
         self._last, self._all_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
-        self._met: list[Arrival] = []  # rows of A, from which nothing has been subtracted
+        self._arrived_of_a: list[Arrival] = []  # for whose rows A·(B·x) has not been subtracted
         self._subtracted: list[tuple[Span, Event]] = []  # rows of the buffer of A, in order, and until when they are read
 
     def use(self, buffers: Buffers) -> None:
-        """In these are the operands of the next products."""
+        """The operands of the next products, and C, are in these buffers."""
         self._buffers = weakref.ref(buffers)
         if buffers.places not in self._prepared:
-            if len(self._prepared) >= _MOST_PLACES:
+            if len(self._prepared) >= MOST_PLACES:
                 self._prepared.clear()
             self._prepared[buffers.places] = _OfBuffers(self._by_arrival(buffers))
         self._now = self._prepared[buffers.places]
 
     def _by_arrival(self, buffers: Buffers) -> list[tuple[list[Operation], list[list[Operation]]]]:
-        """For each arrival the operations on its own pieces, and on those of the tiles that it releases."""
+        """The operations of `_OfBuffers.by_arrival`."""
         return [
             (
                 [self._of_operand(buffers, arrival, piece) for piece in own],
@@ -94,20 +98,21 @@ class DeviceCheck:
         """A product begins."""
         self._pending.clear()
         self._subtracted.clear()
-        self._met.clear()
+        self._arrived_of_a.clear()
         self._clear([])
 
     def before_overwriting(self, arrival: Arrival) -> list[Event]:
-        """Subtract what rows of A are still needed for. Returns what must be complete before they are overwritten."""
+        """Subtract A·(B·x) wherever it still needs the rows of A that this arrival overwrites. Returns what must be complete
+        before they are overwritten."""
         if arrival.operand == "B":
             return []
         self._subtract([rows for rows, pending in self._pending.items() if pending.buffer_rows.meets(arrival.buffer_span)])
-        # Rows of several panels are subtracted together, and some of these may have been since long.
+        # Rows of several panels are subtracted together, and some of these may have been subtracted long ago.
         return [event for rows, event in self._subtracted if rows.meets(arrival.buffer_span)][-1:]
 
     def arrived(self, number: int, after: Sequence[Event]) -> list[Event]:
-        """Arrival `number` of the rank's order is on the device after these events. Returns what must be complete before it is
-        overwritten."""
+        """Check arrival `number` of the rank's order, which is on the device after these events. Returns what must be complete
+        before it is overwritten."""
         events = [operation(after) for operation in self._now.by_arrival[number][0]]
         if self.layout.share.holds_all:
             if number == self._all_of_b:
@@ -116,18 +121,22 @@ class DeviceCheck:
         return events[-1:]
 
     def _subtract_early(self, number: int) -> None:
-        """Where nothing is overwritten: when all of B is there, from all rows of A that are, and then from those that arrive."""
+        """Where nothing is overwritten: subtract A·(B·x) when all of B is there, for all rows of A that have arrived, and later
+        for those that arrive then."""
         arrival = self.layout.share.order[number]
         if arrival.operand == "A":
-            self._met.append(arrival)
-        if number >= self._all_of_b and (sum(len(each.span) for each in self._met) >= _ROWS_AT_ONCE or number == self._last):
-            for each in self._met:
+            self._arrived_of_a.append(arrival)
+        if number >= self._all_of_b and (
+            sum(len(each.span) for each in self._arrived_of_a) >= _ROWS_AT_ONCE or number == self._last
+        ):
+            for each in self._arrived_of_a:
                 self._pending[each.span] = _Pending(each.buffer_span, [Span(0, self.layout.groups)])
             self._subtract(list(self._pending))
-            self._met.clear()
+            self._arrived_of_a.clear()
 
     def computed(self, number: int, index: int, tile: Tile, after: Sequence[Event]) -> list[Event]:
-        """Tile `index` that arrival `number` releases is complete after these events. Returns as `arrived` does."""
+        """Check the tile `index` of those that arrival `number` releases, which is complete after these events. Returns what must
+        be complete before it is overwritten."""
         events = [operation(after) for operation in self._now.by_arrival[number][1][index]]
         if self.layout.share.holds_all:
             return events[-1:]
@@ -139,7 +148,7 @@ class DeviceCheck:
         return events[-1:]
 
     def finish(self) -> None:
-        """All arrivals and tiles have been told."""
+        """Compare the sums, when `arrived` and `computed` have been called for all arrivals and tiles."""
         self._subtract(list(self._pending))
         if not self.layout.share.holds_all:
             self._total([])
@@ -148,7 +157,8 @@ class DeviceCheck:
         self.sums.tell([])
 
     def _subtract(self, rows_of_c: Sequence[Span]) -> list[Event]:
-        """A·(B·x), for neighbouring rows and groups together."""
+        """Subtract A·(B·x) from the sums of these rows of C, for neighbouring rows and groups together. Returns the last
+        event."""
         blocks: list[tuple[Span, Span, list[Span]]] = []
         for rows in sorted(rows_of_c):
             pending = self._pending.pop(rows)
@@ -174,7 +184,7 @@ class DeviceCheck:
     def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece) -> Operation:
         matrix, m, rows = buffers.destination(arrival), self._m, piece.rows.slice
         if piece.operand == "A":
-            # Rows that arrive again are added to the squares again: they come all as often, and only allow for larger errors.
+            # Rows that arrive again are added to the squares again. All come as often, so this only allows for larger errors.
             return self._row_sums(piece, matrix, "weights of A", 0, m["unused"][rows], self.sums.row_squares[rows])
         part = matrix[rows, piece.columns.within(arrival.span).slice]
         groups = piece.groups.slice

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the check of a rank's product keeps on its device: sums and checksums; and what they tell when the product is done."""
+"""What the check of a rank's product keeps on its device, sums and checksums, and what they tell when the product is done."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGET
 from hybrid.verification.check import Suspect
 from hybrid.verification.copied import piece_table
 from hybrid.verification.expected_sums import ExpectedSums
-from hybrid.verification.rounding import Sums, is_exact, of_product, random_x
+from hybrid.verification.rounding import Sums, comparison_numbers, is_exact, random_x
 from hybrid.verification.wrong_sums import WrongSums, fractions_in
 
 
 class DeviceSums:
-    """The matrices of a DeviceCheck, by name, and parts of them. What reads them is called when the device is idle."""
+    """The matrices of a DeviceCheck, by name, and parts of them. The methods read them, and are called when the device is
+    idle."""
 
     def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
         self._operations, self._layout, self._problem = operations, layout, problem
@@ -54,27 +55,31 @@ class DeviceSums:
         of_operands, of_c = problem.operand_item_size, problem.item_size
         for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
             operations.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
-        operations.write(m["numbers"], of_product(problem, layout.group)[None, :])
+        operations.write(m["numbers"], comparison_numbers(problem, layout.group)[None, :])
         operations.write(m["checksum table"], table)
         parts = [m["to clear"][:, lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
         self.row_squares, self.column_squares = parts[0].reshape(-1, 1), parts[1]
-        # Of all rows of pieces the largest magnitudes and checksums.
+        # The largest magnitudes and the checksums of all rows of pieces, in the layout's order.
         self.largest, self.of_rows = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
         self.subtracted = parts[4].reshape(rows, groups)  # -A·(B·x)
         self.summary, self.totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
         self._told, self.tell = operations.told(m["to clear"][:, ends[4] :])
 
     def checksums(self) -> np.ndarray:
-        """Of all rows of all pieces, in the layout's order."""
+        """The checksums of all rows of all pieces, in the layout's order."""
         return self._operations.read(self.of_rows)[:, 0]
 
     def checksums_of_pieces(self) -> np.ndarray:
-        """As `CopiedPieces.of_pieces` makes them."""
+        """One checksum for each piece, as `CopiedPieces.of_pieces` makes it."""
         return np.array(self._totals_told[:, 0])
 
     def compared(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], np.ndarray | None]:
-        """What the comparison found; the sums that differ by more than `allowed` standard deviations, or at all where every sum
-        is exact: all of them, or of more than a few rows the worst; and all squares of C with such sums."""
+        """What the comparison of C·x with A·(B·x) found.
+
+        A sum looks wrong if it differs by more than `allowed` standard deviations, or at all where every sum is exact. Returned
+        are a summary; the suspects, which are all sums that look wrong, or the worst if they are in many rows; and the squares of
+        C, as WrongParts numbers them, with sums that look wrong. None instead of squares if none does.
+        """
         largest_a, largest_b, largest_c = self._largest_elements
         exact = is_exact(self._problem, self._layout.group, largest_a, largest_b)
         limit, has_fractions = 0.0 if exact else allowed, exact and largest_c >= NOT_INTEGRAL
@@ -91,7 +96,7 @@ class DeviceSums:
         return sums, wrong.suspects(fractions), wrong.squares()
 
     def expected(self, rows: Span, columns: Span) -> ExpectedSums | None:
-        """What the sums of this part of C, of this rank's rows, have to be; None where the part cuts groups of columns."""
+        """The sums that this part of C, of this rank's rows, has to have; None where the part cuts groups of columns."""
         first, end = np.searchsorted(self._starts, [columns.lo, columns.hi]).tolist()
         whole = [*range(columns.lo, columns.hi, self._layout.group), columns.hi]
         if self._starts[first : end + 1].tolist() != whole:
@@ -106,24 +111,24 @@ class DeviceSums:
             -self._operations.read(self.subtracted[own])[:, groups],
             self._operations.read(self.row_squares[own]),
             self._operations.read(self.column_squares)[:, groups],
-            of_product(self._problem, self._layout.group),
+            comparison_numbers(self._problem, self._layout.group),
             is_exact(self._problem, self._layout.group, largest_a, largest_b),
         )
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """The first columns of all groups, and where the last ends. Groups of several panels are numbered in their order."""
+        """The first columns of all groups, and the end of the last. Groups are numbered from panel to panel."""
         panels = zip(self._layout.share.column_panels, self._layout.panel_groups, strict=True)
         starts = [panel.lo + number * self._layout.group for panel, groups in panels for number in range(len(groups))]
         return np.array([*starts, self._problem.m])
 
     @property
     def _largest_elements(self) -> tuple[float, ...]:
-        """Magnitudes of A, B and C."""
+        """The largest magnitudes of A, B and C on this device."""
         largest = self._totals_told[:, 1].view(np.float64)
         return tuple(float(largest[numbers].max(initial=0.0)) for numbers in self._numbers.values())
 
     @property
     def _totals_told(self) -> np.ndarray:
-        """Of each piece its checksum and its largest magnitude."""
+        """For each piece its checksum and its largest magnitude, the bits of a float64."""
         return self._told[0, self.summary.size :].reshape(-1, 2).view(np.uint64)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checksums of matrices that ranks have exchanged: the check of what was computed with them would not find a wrong one."""
+"""Checksums of matrices that ranks have exchanged. A later check of the product uses the matrices as they arrived, so it cannot
+find an error of the exchange itself."""
 
 from __future__ import annotations
 
@@ -15,21 +16,25 @@ from hybrid.verification.transfers import checksums
 def verify_exchange(
     team: Team, name: str, sent: Mapping[int, Sequence[np.ndarray]], received: Mapping[int, Sequence[np.ndarray]], threads: int
 ) -> None:
-    """Raise CheckFailed on all ranks if what one has received differs from what another has sent. Both by the other rank."""
+    """Raise CheckFailed on all ranks if what a rank has received differs from what another rank has sent it.
+
+    `name`: of the matrix, for the message. `sent`, `received`: by the number of the other rank, the blocks in the order in which
+    they were sent.
+    """
     with team.phase("check") as comparing:
-        comparing.mine = _sums(sent, threads), _sums(received, threads)
+        comparing.mine = _checksums_by_rank(sent, threads), _checksums_by_rank(received, threads)
     for to, (_, of_receiver) in enumerate(comparing.all):
-        for source, total in of_receiver.items():
-            if comparing.all[source][0].get(to) != total:
+        for source, checksum in of_receiver.items():
+            if comparing.all[source][0].get(to) != checksum:
                 raise CheckFailed(f"what rank {source} sent of {name} did not reach rank {to}: check the network and MPI")
 
 
-def _sums(matrices: Mapping[int, Sequence[np.ndarray]], threads: int) -> dict[int, int]:
-    """One for each rank: the same elements in another order give another one."""
-    return {rank: _sum(of_rank, threads) for rank, of_rank in matrices.items() if of_rank}
+def _checksums_by_rank(matrices: Mapping[int, Sequence[np.ndarray]], threads: int) -> dict[int, int]:
+    return {rank: _checksum(of_rank, threads) for rank, of_rank in matrices.items() if of_rank}
 
 
-def _sum(matrices: Sequence[np.ndarray], threads: int) -> int:
+def _checksum(matrices: Sequence[np.ndarray], threads: int) -> int:
+    """One checksum of all matrices, which is another one where the same elements come in another order."""
     total = 0
     for matrix in matrices:
         of_rows = checksums(matrix, matrix.dtype.name, threads)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a device's check expects of sums over a part of C, by which the host checks that part when it was computed again."""
+"""The sums over a part of C that a device's check expects. With them the host checks that part after computing it again."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from hybrid.verification.rounding import THRESHOLD
 
 @dataclass(frozen=True)
 class ExpectedSums:
-    """Of whole groups of columns. A·(B·x), and what `compare` takes, as the device has summed them; so no operand is read."""
+    """A·(B·x) over whole groups of columns, and what `compare` needs beside it, as the device has summed them: a check by these
+    reads neither A nor B."""
 
     rows: Span
     columns: Span
     group: int  # columns in a sum
     x: np.ndarray
-    products: np.ndarray
+    products: np.ndarray  # A·(B·x)
     row_squares: np.ndarray
     column_squares: np.ndarray
     numbers: np.ndarray
     exact: bool  # nothing is rounded
 
     def part(self, rows: Span, columns: Span) -> ExpectedSums | None:
-        """None where that is not all within this, or cuts groups."""
+        """The sums of a smaller part; None where it is not wholly within this one, or cuts groups of columns."""
         if not (rows.lies_in(self.rows) and columns.lies_in(self.columns)):
             return None
         lo, hi = columns.lo - self.columns.lo, columns.hi - self.columns.lo
@@ -48,7 +49,7 @@ class ExpectedSums:
         )
 
     def check(self, c: np.ndarray) -> Check:
-        """Of what is in this part of C."""
+        """Check `c`, the elements of this part of C."""
         sums, squares = np.empty_like(self.products), np.empty_like(self.products)
         largest, found = np.empty(len(c)), np.empty((len(c), NUMBERS_A_ROW))
         with np.errstate(all="ignore"):

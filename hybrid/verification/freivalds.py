@@ -23,18 +23,17 @@ from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.plan.plan import COLUMNS_AT_ONCE, Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-from hybrid.verification.check import Check, Suspect
+from hybrid.verification.check import MOST_NAMED, Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, together
 from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
-from hybrid.verification.suspects import MOST_NAMED, MultipliedBy, SecondLook, fault_in, unsaid
+from hybrid.verification.suspects import MultipliedBy, SecondLook, fault_in, unsaid
 
 if TYPE_CHECKING:
     from hybrid.verification.wrong_parts import WrongParts
 
-# Of the integers in x: no sum over a group overflows where C's elements do not.
-SCALE = 2.0**-14
+SCALE = 2.0**-14  # of the integers in x, so that no sum over a group overflows where C's elements do not
 
 
 def verify(
@@ -50,9 +49,10 @@ def verify(
 ) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
-    `threads`: of this rank. `wrong`: is told all that is wrong, where the product is. `suspects`: where all sums have been judged
-    before, those that look wrong; if all of them are of rounding errors, nothing else is checked. `by`: is asked of what is
-    wrong. Every rank calls it and gets the same result.
+    Every rank calls this and gets the same result. `a`, `b` and `c`: the rows that this rank has. `threads`: of this rank.
+    `wrong`: if the product is wrong, all parts that look wrong are marked there. `suspects`: where devices have judged all sums
+    before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what is
+    wrong, for messages.
     """
     problem = plan.problem
     if not (problem.n and problem.m):
@@ -64,7 +64,7 @@ def verify(
 
 @dataclass
 class _Found:
-    """By one rank."""
+    """What one rank found in its rows of C."""
 
     sums: list[Totals] = field(default_factory=list)
     suspects: list[Suspect] = field(default_factory=list)
@@ -84,18 +84,20 @@ class _Verification:
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._comparison = Comparison(plan.problem, SCALE)
         self._second_look = SecondLook(team, plan, matrices, by)
-        self._wrong, self._by, self._sizes = wrong, by, None
+        self._wrong, self._by = wrong, by
+        self._sizes: np.ndarray | None = None  # of all differences in this rank's rows of C, a column for each group
         if wrong is not None:
             self._sizes = np.zeros((len(self._rows_of_c), -(-plan.problem.m // GROUP_COLUMNS)), np.float32)
 
     def second_look(self, suspects: Sequence[Suspect]) -> Check | None:
-        """None where more must be looked at."""
+        """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
         faults, note = self._second_look.faults(suspects, exact=False)
         if faults or not suspects:
             return None
         return Check("freivalds", max(suspect.size for suspect in suspects), THRESHOLD, True, note=note)
 
     def result(self) -> Check:
+        """Compare C·x with A·(B·x), some columns of C at a time, and judge all sums together."""
         problem, found = self._plan.problem, _Found()
         with self._team.phase("check") as agreeing:
             agreeing.mine = secrets.randbits(64)
@@ -122,7 +124,7 @@ class _Verification:
         return self._judged(sums, suspects)
 
     def _expected(self, columns: Span, x: np.ndarray, in_a: Integers, in_b: Integers) -> Expected:
-        """What this rank's rows of C are to be compared with."""
+        """What this rank's rows of C are to be compared with, in these columns. `x`: its elements for them."""
         plan, team, threads = self._plan, self._team, self._threads
         my_a, my_b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         with team.phase("check") as through_b:
@@ -133,35 +135,29 @@ class _Verification:
             norms_b = norms_of(np.stack([norms for _, norms, _ in through_b.all], axis=1))
         own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
         with team.phase("check") as through_a:
-            mine = times(my_a, self._by_rows(of_b, "b_rows"), in_a, threads)
+            mine = times(my_a, joined_by_rows(plan, of_b, "b_rows"), in_a, threads)
             through_a.mine = None if own else (*mine, in_a.largest)
         integral = Integers.all([in_a.largest, *(largest for _, _, largest in through_b.all)])
         if not own:
             products, norms_a, largest = map(list, zip(*through_a.all, strict=True))
             integral, rows = integral and Integers.all(largest), self._rows_of_c.slice
-            mine = self._by_rows(products, "rows")[rows], self._by_rows(norms_a, "rows")[rows]
+            mine = joined_by_rows(plan, products, "rows")[rows], joined_by_rows(plan, norms_a, "rows")[rows]
         return Expected(columns, x, *mine, norms_b, integral)
-
-    def _by_rows(self, parts: list[np.ndarray], by: str) -> np.ndarray:
-        """The ranks' results for their rows, in the order of the matrix' rows. `by`: the rows, an attribute of a rank's share."""
-        if len(parts) == 1:
-            return parts[0]
-        order = sorted(range(len(parts)), key=lambda rank: getattr(self._plan.shares[rank], by))
-        return np.concatenate([parts[rank] for rank in order])
 
     def _exactly(self, sums: Totals, suspects: list[Suspect]) -> Check:
         faults = self._second_look.faults(suspects, exact=True)[0] if sums.count else []
         if sums.count:
-            self._tell_wrong(0.0)
+            self._mark_wrong(0.0)
         return Check("exact", float(sums.count), 0.0, not sums.count, tuple(faults))
 
     def _modulo_a_prime(self, seed: int) -> Check:
+        """Check a product of integers that is exact, while the sums that were compared are not."""
         modular, (a, b, c) = Modular(np.random.default_rng(seed), self._plan.problem.m, self._threads), self._matrices
         with self._team.phase("check") as through_b:
             through_b.mine = modular.times(b[self._share.b_rows], modular.x)
         with self._team.phase("check") as through_a:
-            through_a.mine = modular.times(a[self._share.rows], self._by_rows(through_b.all, "b_rows"))
-        expected = self._by_rows(through_a.all, "rows")[self._rows_of_c.slice]
+            through_a.mine = modular.times(a[self._share.rows], joined_by_rows(self._plan, through_b.all, "b_rows"))
+        expected = joined_by_rows(self._plan, through_a.all, "rows")[self._rows_of_c.slice]
         with self._team.phase("check") as comparing:
             rows = c[self._rows_of_c] if len(self._rows_of_c) else np.empty((0, self._plan.problem.m))
             wrong = modular.impossible(rows) | modular.differ(modular.times(rows, modular.x), expected)
@@ -180,12 +176,12 @@ class _Verification:
         above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
         faults, note = self._second_look.faults(above, exact=False)
         if faults:
-            self._tell_wrong(usual)
+            self._mark_wrong(usual)
             return Check("freivalds", sums.error, usual, False, tuple(faults))
         return Check("freivalds", sums.error, THRESHOLD, True, note=note if sums.error > THRESHOLD else "")
 
-    def _tell_wrong(self, usual: float) -> None:
-        """Where differences of C's sums are larger than the largest of a right product usually is."""
+    def _mark_wrong(self, usual: float) -> None:
+        """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
         if self._wrong is None:
             return
         assert self._sizes is not None
@@ -198,8 +194,19 @@ class _Verification:
             self._wrong.merge(*found)
 
 
+def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str) -> np.ndarray:
+    """What all ranks have for their rows, joined in the order of the matrix's rows.
+
+    `by`: the attribute of a rank's share that says which rows these are, "rows" or "b_rows".
+    """
+    if len(parts) == 1:
+        return parts[0]
+    order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
+    return np.concatenate([parts[rank] for rank in order])
+
+
 def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row and group of columns B·x; for each group the norm of B's part."""
+    """B·x for each row and group of columns, and for each group the norm of all of these rows of B. `integers` looks at B."""
     products = np.empty((len(b), -(-b.shape[1] // GROUP_COLUMNS)))
 
     def add_up(where: slice, rows: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Sums and norms over groups of columns of matrices in host memory, some rows at a time, which stay in a core's cache."""
+"""Sums and norms over groups of columns of matrices in host memory, computed for some rows at a time, which stay in a core's
+cache."""
 
 from __future__ import annotations
 
@@ -16,28 +17,29 @@ Result = TypeVar("Result")
 
 _PIECE_BYTES = 1 << 20  # of rows as float64: few enough to stay in the cache, enough to make NumPy's calls worth their while
 _SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost what counts to underflow
-# Rows and columns of A at a time, to be multiplied by BLAS with a column for each group. Sums of few terms are more accurate, as
-# they must be where the product is in float64, too.
+# For elements of 4 and 8 bytes: the rows and columns of A that BLAS multiplies at a time. Sums of few terms are more accurate, as
+# the check's must be where the product is itself in float64.
 _BLOCKS = {4: (128, 4096), 8: (256, 128)}
 
 
 class Integers:
-    """Whether all that several threads look at are integers, and their largest magnitude."""
+    """Finds whether all numbers are integers, and their largest magnitude. Several threads may show it numbers."""
 
     def __init__(self) -> None:
         self._integral, self._peaks = True, [0.0]
 
     @property
     def largest(self) -> float:
-        """NOT_INTEGRAL where there is another number."""
+        """The largest magnitude so far, or NOT_INTEGRAL if there was a number that is no integer."""
         return max(self._peaks) if self._integral else NOT_INTEGRAL
 
     @staticmethod
     def all(largest: Iterable[float]) -> bool:
+        """Whether these, the `largest` of several Integers, are all of integers."""
         return NOT_INTEGRAL not in largest
 
     def look(self, values: np.ndarray) -> None:
-        """After the first number that is no integer this costs nothing."""
+        """Take these numbers into account. After the first that is no integer, this costs nothing."""
         if not values.size or not self._integral:
             return
         if not (are_integers(values[:1]) and are_integers(values)):
@@ -47,12 +49,12 @@ class Integers:
 
 
 def are_integers(values: np.ndarray) -> bool:
-    """True for infinity."""
+    """Whether all values are integers; infinity counts as one."""
     return bool((np.rint(values) == values).all())
 
 
 def over_rows(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarray], Result]) -> Iterator[Result]:
-    """`work(where, rows)` for some rows at a time, `where` in the matrix, by several threads."""
+    """The results of `work(where, rows)` for some rows at a time, by several threads. `where`: which rows of the matrix."""
 
     def quietly(rows: Span) -> Result:
         with np.errstate(all="ignore"):  # whoever looks at the sums deals with overflow and NaN
@@ -62,7 +64,7 @@ def over_rows(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarra
 
 
 def in_cache(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Some rows at a time, as float64."""
+    """Some rows at a time, and which they are, as float64. The next rows may overwrite them."""
     buffer = np.empty(0)
     for rows in rows_of_about(_PIECE_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1]):
         buffer, values = _as_float64(matrix[rows.slice], buffer)
@@ -70,7 +72,8 @@ def in_cache(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def _as_float64(matrix: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A buffer, made where the one that is given is too small, and the matrix, in it unless it is of that type."""
+    """The matrix as float64: itself if it is of that type, else converted into the buffer. Also the buffer for the next call: the
+    given one, or a new one where that was too small."""
     if matrix.dtype == np.float64:
         return buffer, matrix
     if len(buffer) < matrix.size:
@@ -81,18 +84,16 @@ def _as_float64(matrix: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def sums_and_norms(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row and each group of columns the sum of x[j]·v[i,j], and the 2-norm of v."""
+    """For each row i and each group of columns j, the sum of x[j]·values[i,j], and the 2-norm of the values."""
     rows, columns = values.shape
     groups, whole = -(-columns // group), columns // group
     sums, norms = np.empty((rows, groups)), np.empty((rows, groups))
     for first, last, width in ((0, whole * group, group), (whole * group, columns, columns - whole * group)):
         if first < last:
-            part, of = (
-                values[:, first:last].reshape(rows, (last - first) // width, width),
-                slice(first // group, -(-last // group)),
-            )
-            np.einsum("rgj,gj->rg", part, x[first:last].reshape(-1, width), out=sums[:, of])
-            norms[:, of] = norms_of(part)
+            part = values[:, first:last].reshape(rows, (last - first) // width, width)
+            of_part = slice(first // group, -(-last // group))
+            np.einsum("rgj,gj->rg", part, x[first:last].reshape(-1, width), out=sums[:, of_part])
+            norms[:, of_part] = norms_of(part)
     return sums, norms
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Freivalds' check modulo a random prime: of integers whose product is exact in float64, but whose sums in x would not be."""
+"""Freivalds' check modulo a random prime, for products of integers that are exact in float64, while the check's usual sums, whose
+terms are multiplied by x, would be rounded."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ _MOST_EXACT = 2.0**53
 
 
 def is_exact_product(dtype: str, terms: int, largest_a: float, largest_b: float) -> bool:
-    """Of integers up to these magnitudes, where the sums of the check are too large."""
+    """Whether sums of so many products of integers up to these magnitudes are exact; False where they are not known to be."""
     return dtype == "float64" and terms * max(1.0, largest_a) * max(1.0, largest_b) <= _MOST_EXACT
 
 
 class Modular:
-    """Products with a vector, modulo the prime; the same on all ranks that have the same generator.
+    """Products of matrices with vectors, modulo a prime. Ranks that seed the generator alike have the same prime and the same x.
 
-    An error stays unseen if the prime divides it, or if several cancel: of 100,000 such checks one does not see it.
+    An error stays unseen if the prime divides it, or if several cancel: about one of 100,000 such checks does not see it.
     """
 
     def __init__(self, random: np.random.Generator, columns: int, threads: int) -> None:
@@ -30,6 +31,7 @@ class Modular:
         self.x = random.integers(1, int(self._prime), columns).astype(np.float64)
 
     def times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+        """matrix·vector modulo the prime."""
         product = np.zeros(len(matrix))
 
         def multiply(where: slice, rows: np.ndarray) -> None:
@@ -45,16 +47,16 @@ class Modular:
         return product
 
     def _residues(self, values: np.ndarray) -> np.ndarray:
-        """Of integers up to 2^53, of their sign and at most 8 above the prime: what fmod gives, in a tenth of the time. The
-        quotient is never too large, so that its product with the prime is exact, too."""
+        """Residues of integers up to 2^53: as `fmod` gives them, but up to 8 above the prime, in a tenth of the time. The
+        quotient is never too large, so its product with the prime is exact."""
         return values - np.trunc(values * self._below_inverse) * self._prime
 
     def differ(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Where these are not the same modulo the prime; NaN never is."""
+        """Which elements are not the same modulo the prime; NaN never is."""
         return np.fmod(one - other, self._prime) != 0
 
     def impossible(self, matrix: np.ndarray) -> np.ndarray:
-        """Which rows hold what no exact product has: fractions, or numbers that are too large."""
+        """Which rows hold an element that no exact product of integers has: a fraction, or a number above 2^53."""
         found = np.zeros(len(matrix), bool)
 
         def look(where: slice, rows: np.ndarray) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checksums on the root's node of what other nodes' ranks copy: operands as they were sent there, C as it was gathered."""
+"""Checksums, made on the root's node, of the pieces that other nodes' ranks copy: of the operands that were sent to them, and of
+C as it was gathered. Compared with theirs, they show whether sending and gathering changed anything."""
 
 from __future__ import annotations
 
@@ -27,8 +28,12 @@ def sums_of_other_nodes(
     threads: int,
     pieces: Sequence[CopiedPieces],
 ) -> InMemory:
-    """For each rank of another node the pieces that this rank sums, and their checksums: the root those of its own arrays, its
-    node's ranks by turns those of C, and of B where it is gathered there. Nothing on the other nodes."""
+    """By rank of another node, the numbers of its pieces that this rank sums, and their checksums.
+
+    The root sums the pieces that it sent from its own arrays. The ranks of its node divide among them the pieces of C, and of B
+    where it is gathered there. Ranks of other nodes sum nothing here. `views`: by "A", "B" and "C", the rows in the node's
+    memory.
+    """
     found: dict[int, tuple[list[int], np.ndarray]] = {}
     if team.node != plan.root_node:
         return found
@@ -53,14 +58,15 @@ def sums_of_other_nodes(
 
 
 def _is_sent(sources: Mapping[str, MatrixSource], place: Place) -> bool:
-    """Whether the root sends it to other nodes from an array of its own."""
+    """Whether the root sends this place to other nodes, from an array of its own."""
     return isinstance(sources.get(place[0]), RootMatrix)
 
 
 def _rows_here(
     team: Team, plan: Plan, sources: Mapping[str, MatrixSource], views: Mapping[str, RowView], piece: Piece, place: Place
 ) -> np.ndarray | None:
-    """Of a piece that a rank of another node copies; None where another rank sums it, or no one here has it."""
+    """The elements of a piece that a rank of another node copies, as they are here; None where another rank sums them, or where
+    this node does not have them."""
     operand, rows, columns = place
     source = sources.get(operand)
     if isinstance(source, RootMatrix):
@@ -73,7 +79,7 @@ def _rows_here(
 
 
 def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: str, threads: int) -> None:
-    """The rows' checksums, of their values as `dtype`."""
+    """Write the rows' checksums, of their elements as `dtype`, to `checksums`."""
 
     def add(part: slice) -> None:
         some = rows[part]
@@ -86,7 +92,7 @@ def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: st
 
 
 def _parts(rows: np.ndarray) -> Iterator[slice]:
-    """Some rows at a time, from a multiple of WEIGHTED_ROWS on."""
+    """Some rows at a time; the first of each part is a multiple of WEIGHTED_ROWS."""
     together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
     for part in rows_of_about(CALL_BYTES, Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
         yield slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)

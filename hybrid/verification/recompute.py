@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Parts of C that are wrong, computed again: by BLAS on the CPU, from the operands in host memory; and each checked there, by
-sums that the device expects of it, or else from the operands."""
+"""Computing again the parts of C that are wrong, by BLAS on the CPU from the operands in host memory. Each part is then checked:
+by the sums that the device's check expects, if there are such, else from the operands."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from hybrid.ranks.team import Team
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.check import Check
 from hybrid.verification.expected_sums import ExpectedSums
+from hybrid.verification.freivalds import joined_by_rows
 from hybrid.verification.group_sums import norms_of
 from hybrid.verification.reexamine import reexamine
 from hybrid.verification.wrong_parts import WrongParts
 
 _BYTES_AT_ONCE = 32 << 20  # of C
-_COLUMNS_AT_ONCE = 512  # where columns of B, or what was computed, go to other ranks
+_COLUMNS_AT_ONCE = 512  # at most, where columns of B, or what was computed, are sent to other ranks
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class Recomputed:
 
     rows: Span
     columns: Span
-    by: int  # rank
-    change: float  # the largest, of an element
-    was_wrong: bool  # else rounding errors explain the change
-    check: Check  # of what it is now
+    by: int  # the rank
+    change: float  # the largest of any element
+    was_wrong: bool  # False where rounding errors explain the change
+    check: Check  # of the part as it is now
 
 
 def recompute(
@@ -48,10 +49,11 @@ def recompute(
     threads: int,
     row_blocks: Sequence[Span] = (),
 ) -> list[Recomputed]:
-    """Compute again what is wrong, in C as `verify` takes it. Every rank calls it with the same `wrong`; the same on all.
+    """Compute again the parts of C that are wrong, and write them to it. Every rank calls this and gets the same result.
 
-    Where ranks of a node share the matrices, not the rank that multiplied it does. `expected`: by these a part is checked that
-    lies in one of them. `row_blocks`: of the ranks that multiplied, where they are not the plan's; no part lies in two of them.
+    `matrices`: A, B and C as `verify` takes them. `wrong`: the same on all ranks. Where ranks of a node share the matrices,
+    another rank computes a part than the one that multiplied it. `expected`: a part that lies in one of these is checked by it.
+    `row_blocks`: of the ranks that multiplied, where they are not the plan's; no part reaches over two of them.
     """
     recomputing = _Recomputing(team, plan, matrices, expected, threads)
     return recomputing.run(wrong, row_blocks or [share.rows for share in plan.shares])
@@ -59,6 +61,8 @@ def recompute(
 
 @dataclass(frozen=True)
 class _Task:
+    """A part of C to be computed again, and the rank that does it."""
+
     columns: Span
     rows: Span
     by: int
@@ -89,6 +93,7 @@ class _Recomputing:
         return done
 
     def _tasks(self, wrong: WrongParts, row_blocks: Sequence[Span]) -> Iterator[_Task]:
+        """The wrong parts of C, divided among ranks that have the operands; where there is one, not the rank that multiplied."""
         plan = self._plan
         widest = _COLUMNS_AT_ONCE if self._sends or self._b_is_parted else plan.problem.m
         turn = 0
@@ -103,14 +108,13 @@ class _Recomputing:
                         turn += 1
 
     def _columns_of_b(self, columns: Span) -> np.ndarray:
-        """From the ranks that have its rows."""
+        """These columns of B, from all ranks, each of which has some of their rows."""
         with self._team.phase("repair") as gathering:
             gathering.mine = np.ascontiguousarray(self._b[self._plan.shares[self._team.rank].b_rows][:, columns.slice])
-        order = sorted(range(self._team.size), key=lambda rank: self._plan.shares[rank].b_rows)
-        return np.concatenate([gathering.all[rank] for rank in order])
+        return joined_by_rows(self._plan, gathering.all, "b_rows")
 
     def _together(self, tasks: list[_Task], b: np.ndarray | None) -> list[Recomputed]:
-        """Each rank its tasks. `b`: these columns of B, where they were gathered."""
+        """Each rank computes its tasks; returns all ranks'. `b`: the tasks' columns of B, where they were gathered."""
         before = self._before(tasks)
         with self._team.phase("repair") as computing, busy(), limited_threads(self._threads):
             computing.mine = [
@@ -126,8 +130,8 @@ class _Recomputing:
         return [recomputed for recomputed, _ in done]
 
     def _before(self, tasks: list[_Task]) -> list[np.ndarray]:
-        """What lies where each task writes, where this rank has it. After a product on a grid of nodes only the root has the
-        gathered C, and tells the others what is in it."""
+        """The elements of C that each task replaces, for this rank's tasks; of others' tasks anything. After a product on a grid
+        of nodes only the root has the gathered C, and sends the others what is in it."""
         if not self._sends or self._plan.grid_layout is None:
             mine = self._team.rank
             return [self._c[each.rows][:, each.columns.slice] if each.by == mine else self._c.array for each in tasks]
@@ -138,7 +142,7 @@ class _Recomputing:
         return told
 
     def _compute(self, task: _Task, b: np.ndarray, c: np.ndarray) -> tuple[Recomputed, np.ndarray | None]:
-        """A part of C; with the elements, where they are sent."""
+        """Compute a part of C and write it to `c`. Also returns the elements, where they are to be sent to other ranks."""
         a = self._a[task.rows]
         with np.errstate(all="ignore"):  # A and B may hold NaN or infinities
             product = np.matmul(a, b)
@@ -149,7 +153,7 @@ class _Recomputing:
         return recomputed, product if self._sends else None
 
     def _is_wrong(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, changes: np.ndarray) -> bool:
-        """Whether C is, where these are the changes that make it right. Mostly the largest tells."""
+        """Whether C is wrong, given the changes to each element that make it right. Mostly the largest change tells."""
         if not changes.any():
             return False
         row, column = divmod(int(changes.argmax()), changes.shape[1])
@@ -159,6 +163,7 @@ class _Recomputing:
         return not verify_alone(a, b, c, self._threads).ok
 
     def _checked(self, task: _Task, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Check:
+        """The check of a part: by expected sums where there are some and they agree, else from the operands."""
         of_task = (expected.part(task.rows, task.columns) for expected in self._expected)
         by_sums = next((expected.check(c) for expected in of_task if expected is not None), None)
         return by_sums if by_sums is not None and by_sums.ok else verify_alone(a, b, c, self._threads)
@@ -170,6 +175,6 @@ class _Recomputing:
 
 
 def _most_by_rounding(a: np.ndarray, b: np.ndarray) -> float:
-    """Two products of this row and this column, in whatever order their terms are added up, differ by no more."""
+    """The most by which two products of this row and this column may differ, in whatever order their terms are added up."""
     norm_a, norm_b = norms_of(np.stack([a.astype(np.float64), b[:, 0].astype(np.float64)])).tolist()
     return 2 * len(b) * float(np.finfo(b.dtype).eps) * norm_a * norm_b

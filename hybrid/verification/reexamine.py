@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Some elements of a product once more, in higher precision: are they wrong, or is that rounding?
+"""Elements of a product, compared with what they are in higher precision: are they wrong, or are these rounding errors?
 
-The measure is what plain summation in the product's own type errs, one term after the other: the worst that one may expect of a
-sum, whatever terms it has. A product that is more accurate elsewhere is to be as accurate here.
+The measure is the error of plain summation, one term after the other in the product's own type, which is the worst to be expected
+of any order of summation. A product that is more accurate elsewhere has to be as accurate here.
 """
 
 from __future__ import annotations
@@ -16,48 +16,44 @@ from hybrid.core.spans import Span, pieces
 from hybrid.verification.group_sums import norms_of
 
 _TERMS_AT_ONCE = 4096
-_TIMES_PLAIN = 8.0  # the largest error may be so many times as large as that of plain summation
-_TIMES_MEDIAN = 20.0  # and, where it is a single element's, as the others'
-_LEAST_ACCURACY = 1 / 16  # no product is taken for more accurate than so many times plain summation
+_TIMES_PLAIN = 8.0  # an error may be at most so many times as large as that of plain summation
+_TIMES_MEDIAN = 20.0  # and that of a single element at most so many times as large as the others'
+_LEAST_ACCURACY = 1 / 16  # a product's errors are allowed to be this fraction of plain summation's, however accurate it is
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`wrong`: which columns, of those looked at; `error`, `plain`: the largest error, and that of plain summation."""
+    """What some columns of a row were found to be."""
 
-    wrong: tuple[int, ...]
-    error: float
-    plain: float
-
-    @property
-    def is_rounding(self) -> bool:
-        return not self.wrong
+    wrong: tuple[int, ...]  # the numbers of the columns that are, among those looked at
+    error: float  # the largest
+    plain: float  # the largest error that plain summation may be expected to have
 
     @property
     def accuracy(self) -> float:
-        """The error relative to plain summation's; 1 where that tells nothing."""
+        """The error relative to plain summation's; 1 where plain summation has none."""
         return self.error / self.plain if self.plain > 0 else 1.0
 
 
 def accuracy_of(elsewhere: Sequence[Verdict]) -> float:
-    """Of a product, from some rows and columns that are not suspected: the worst of them."""
+    """The accuracy of a product: the worst of some of its parts that are not suspected."""
     return max([_LEAST_ACCURACY, *(verdict.accuracy for verdict in elsewhere)])
 
 
 def reexamine(a_row: np.ndarray, b_columns: np.ndarray, c_row: np.ndarray, accuracy: float = 1.0) -> Verdict:
-    """Of one row and some columns of a product. `accuracy`: see `accuracy_of`."""
+    """Look at one row of C in some columns. `accuracy`: of the product elsewhere, by `accuracy_of`."""
     exact = exact_sums(a_row, b_columns)
     return verdict(c_row, [exact], [rounding_of(a_row, b_columns, np.zeros_like(exact), exact)], accuracy)
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """Of some terms of sums: what plain summation of them errs, how large they are, and norms of the factors."""
+    """What some terms of sums, one sum for each column, let expect of their rounding errors."""
 
-    of_plain: np.ndarray
-    sizes: np.ndarray
-    norm_a: np.ndarray
-    norms_b: np.ndarray
+    of_plain: np.ndarray  # the errors of plain summation
+    sizes: np.ndarray  # the 2-norms of the terms
+    norm_a: np.ndarray  # of the factors in the row of A
+    norms_b: np.ndarray  # of the factors in the columns of B
     terms: int
 
 
@@ -71,7 +67,7 @@ def exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndarray) -> Rounding:
-    """Of these terms, which follow terms whose sums are `before`, and whose own are `exact`."""
+    """The rounding of the terms a[k]·b[k,j], whose sums are `exact` and which are added to the sums `before`."""
     with np.errstate(all="ignore"):
         plain, sizes = before.astype(b.dtype), np.zeros(b.shape[1])
         for some in pieces(Span(0, len(a)), _TERMS_AT_ONCE):
@@ -84,7 +80,7 @@ def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndar
 
 
 def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding], accuracy: float = 1.0) -> Verdict:
-    """Of sums whose terms were looked at in parts."""
+    """Judge the elements `c_row`, given the exact sums and the rounding of each part of their terms."""
     with np.errstate(all="ignore"):
         sums, of_type = np.sum(exact, axis=0), np.finfo(c_row.dtype)
         errors = (c_row.astype(np.longdouble) - sums).astype(np.float64)
@@ -95,7 +91,7 @@ def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[R
         unit = float(of_type.eps) / 2
         flushed = float(of_type.tiny) * terms**0.5 * (1 + norm_a + norms_b)  # where tiny numbers become zero
         once = unit * sizes + flushed
-        # A few sums may all be accurate by chance: so many terms may be expected to err as much as this.
+        # Plain summation of a few sums may be accurate by chance: this is what may be expected of so many terms.
         expected = (terms / 9) ** 0.5 * np.hypot(once, unit * np.abs(sums.astype(np.float64)))
         usual = np.maximum(np.abs(of_plain), expected)
         wrong = _wrong(errors, min(1.0, accuracy) * usual, min(1.0, accuracy) * abs(of_plain.mean()), once)
@@ -104,7 +100,8 @@ def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[R
 
 
 def _wrong(errors: np.ndarray, plain: np.ndarray, drift: float, once: np.ndarray) -> np.ndarray:
-    """Which elements are. `plain`: errors of plain summation; `drift`: their mean; `once`: what rounding each term may change."""
+    """Which elements are wrong. `plain`: the errors of plain summation; `drift`: their mean; `once`: what rounding each term once
+    may change in the sum."""
     sizes = np.abs(errors)
     too_large = ~(sizes <= _TIMES_PLAIN * (plain.max() + once.max()))
     alone = (sizes > _TIMES_MEDIAN * np.median(sizes)) & (sizes > _TIMES_PLAIN * (plain + once))
@@ -115,4 +112,5 @@ def _wrong(errors: np.ndarray, plain: np.ndarray, drift: float, once: np.ndarray
 
 
 def _norms(columns: np.ndarray) -> np.ndarray:
+    """The 2-norm of each column."""
     return norms_of(np.ascontiguousarray(columns.T, np.float64))

@@ -26,32 +26,33 @@ from hybrid.core.problem import Problem
 from hybrid.devices.cpu_check import summary_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 
-# Differences of more than so many standard deviations are no rounding errors: 8 are exceeded with probability 1.2e-15, so one of
-# a million sums does with 1.2e-9.
+# A difference of more standard deviations than this is no rounding error: 8 are exceeded with probability 1.2e-15, by any of a
+# million sums with probability 1.2e-9.
 THRESHOLD = 8.0
 _SMALLEST_X = 64
-LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
-_LOOKED_AT_AGAIN = 0.05  # of all right products so many, which takes some milliseconds and finds nothing
-_ENOUGH = 1000  # sizes, to tell the product's accuracy from
-FEW = 100  # where a wrong guess only makes some sums be looked at again
-MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
+_LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
+_LOOKED_AT_AGAIN = 0.05  # the share of right products whose elements are looked at, in vain, which takes some milliseconds
+_ENOUGH = 1000  # sizes from which the product's accuracy is told
+FEW = 100  # enough where a wrong guess only makes some sums be looked at again
+_MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
 _TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
 _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
 
 
 def smallest_x(group: int) -> int:
-    """Of |x| in groups of so many columns: twice this is above all of them, so that all in a group can be different integers.
+    """The smallest magnitude of an element of x, where columns are summed in groups of so many.
 
-    Then no two columns of C can be exchanged, nor two equal errors cancel, without being seen.
+    All magnitudes are integers from this to below twice this, different from each other within a group: then no two columns of C
+    can be exchanged, nor two equal errors cancel, without being seen.
     """
     return max(_SMALLEST_X, group)
 
 
 def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> np.ndarray:
-    """For column panels that are so wide, whose columns are summed in groups of so many.
+    """A random x for column panels of these widths, whose columns are summed in groups of so many.
 
-    In each group the sum is as far from 0 as that of random signs usually is, by turning some: an error that is the same in all
-    columns would not show where the sum happens to be small.
+    Where the elements of a group happen to add up to a small sum, an error that is the same in all columns would not show. So
+    some signs are turned until the sum is as far from 0 as that of random signs usually is.
     """
     lengths = np.array([min(group, width - first) for width in widths for first in range(0, width, group)], np.intp)
     there = np.arange(group) < lengths[:, None]
@@ -65,8 +66,9 @@ def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> 
     return np.where(turned, -x, x)[there]
 
 
-def of_product(problem: Problem, group: int) -> np.ndarray:
-    """The numbers that comparing the sums takes: see `compare_sums` in kernels/check.cu."""
+def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
+    """The four numbers of `compare_sums` in kernels/check.cu, which say what rounding errors this problem's products may have:
+    a relative variance, 1/l, what tiny numbers that are flushed to zero make, and the largest square that is judged."""
     of_type, terms = np.finfo(problem.dtype), max(1, problem.l)
     u_product, u_check = float(of_type.eps) / 2, 2.0**-53
     # The check's own rounding: in A·(B·x), as in the product; in B·x and C·x, as in sums of a few terms.
@@ -82,7 +84,7 @@ def of_product(problem: Problem, group: int) -> np.ndarray:
 class Sums:
     """What the comparison of one rank's sums found."""
 
-    error: float  # the largest difference, in standard deviations of its rows' differences
+    error: float  # the largest difference, in standard deviations of those of neighbouring rows
     count: int  # of differences that are not 0
     not_judged: int  # sums where A·B may overflow, or holds NaN or infinities
     judged: int
@@ -91,22 +93,28 @@ class Sums:
 
     @classmethod
     def of(cls, summary: np.ndarray, rows: int, groups: int, largest_a: float, largest_b: float) -> Sums:
-        """From what `compare_sums` tells of so many rows of so many groups."""
+        """From the summary that `compare_sums` makes of so many rows and groups."""
         open_, count = int(summary[:, 3].sum()), int(summary[:, 1].sum())
         error = float((summary[:, 2] / _spreads(summary, rows)).max(initial=0.0))
         return cls(error, count, open_, rows * groups - open_, largest_a, largest_b)
 
 
 def rows_together(per_row: float) -> int:
-    """Of rows with so many sizes that are not 0: a multiple of ROWS_TOGETHER."""
+    """How many rows have enough sizes that are not 0 to tell their spread, where each has so many: a multiple of
+    ROWS_TOGETHER."""
     return ROWS_TOGETHER * (1 + int(_ENOUGH / max(1.0, per_row)) // ROWS_TOGETHER)
 
 
-def _spreads(summary: np.ndarray, rows: int) -> np.ndarray:
-    """For each ROWS_TOGETHER of these rows the standard deviation of the differences of right products, from how large they are.
+def spread_of(totals: np.ndarray | float, counts: np.ndarray | float) -> np.ndarray:
+    """The standard deviations of sizes of right products, from their totals and counts: at most 1, which is what is expected."""
+    return np.clip(totals / np.maximum(counts, 1) / _MEAN_OF_NORMAL, _LEAST_SPREAD, 1.0)
 
-    Rows are taken together by so many that there are enough differences. Not all: a product may be more accurate in some rows
-    than in others, where its sums are divided into parts.
+
+def _spreads(summary: np.ndarray, rows: int) -> np.ndarray:
+    """For each ROWS_TOGETHER of these rows the standard deviation that the differences of a right product have there.
+
+    As many rows are taken together as have enough differences. Not all: a product may be more accurate in some rows than in
+    others, where its sums are divided into parts.
     """
     if not len(summary):
         return np.ones(0)
@@ -115,30 +123,32 @@ def _spreads(summary: np.ndarray, rows: int) -> np.ndarray:
     if together > 1:
         starts = np.arange(0, len(summary), together)
         totals, counts = np.add.reduceat(totals, starts), np.add.reduceat(counts, starts)
-    # Of sizes that are each at most 4; the last rows may be few.
-    spreads = np.where(counts >= _ENOUGH, totals / np.maximum(counts, 1) / MEAN_OF_NORMAL, 1.0)
-    return np.repeat(np.minimum(np.maximum(spreads, LEAST_SPREAD), 1.0), together)[: len(summary)]
+    spreads = np.where(counts >= _ENOUGH, spread_of(totals, counts), 1.0)  # the last rows may be few
+    return np.repeat(spreads, together)[: len(summary)]
 
 
 def errors_of_rows(found: np.ndarray) -> np.ndarray:
-    """The largest difference of each row, in standard deviations of those of its rows. From what `compare_sums` finds of each."""
+    """The largest difference of each row, in standard deviations of those of neighbouring rows. `found`: what `compare_sums` of
+    kernels/check.cu says of each row."""
     spreads = _spreads(summary_of(found), len(found))
     return found[:, 2] / np.repeat(spreads, ROWS_TOGETHER)[: len(found)]
 
 
 def spread_beside(sizes: np.ndarray, limit: float) -> float:
-    """The standard deviation of the sizes that look right, at most 1: those beyond `limit` of it had raised it."""
+    """The standard deviation, at most 1, of the sizes that look right. Those of more than `limit` standard deviations are left
+    out, since they would raise it."""
     spread = 1.0
     for _ in range(3):
         right = sizes[(sizes > 0) & (sizes <= limit * spread)]
         if len(right) < FEW:
             break
-        spread = min(spread, max(LEAST_SPREAD, float(right.mean()) / MEAN_OF_NORMAL))
+        spread = min(spread, float(spread_of(right.sum(), len(right))))
     return spread
 
 
 def usual_largest(sums: int) -> float:
-    """So many standard deviations one of so many differences of right products exceeds with the probability _LOOKED_AT_AGAIN."""
+    """The size, in standard deviations, that the largest of so many differences of a right product exceeds with the probability
+    _LOOKED_AT_AGAIN."""
     ratio = max(1, sums) / _LOOKED_AT_AGAIN
     size = math.sqrt(2 * math.log(ratio))
     for _ in range(3):  # sums · erfc(size / √2) = _LOOKED_AT_AGAIN, by its expansion for large sizes

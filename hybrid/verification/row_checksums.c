@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: MIT
 // Checksums of the rows of matrices in host memory, by threads that take rows from one queue. hybrid/host/row_sums.py computes the
-// same with NumPy, but each of NumPy's calls waits for Python's GIL when it ends, and the thread that submits copies and kernels
-// then waits for it, too. These threads are none of Python's; they stay from product to product, because to start them takes longer
-// than to wake them.
+// same with NumPy, but each of NumPy's calls waits for Python's GIL when it ends, and then the thread that submits copies and
+// kernels waits for the GIL, too. These threads are not Python's. They stay from product to product, because starting them takes
+// longer than waking them.
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "row_checksums.h"
 
 enum {
-    BYTES_AT_ONCE = 1 << 20,  // rows that a thread takes: few enough that all end together, too many for the lock to matter
-    WEIGHTED_ROWS = 32,  // of so many rows one has weights
-    AGAIN = 256,  // of so many rows one is summed again
-    NEVER = 1 << 30
+    BYTES_AT_ONCE = 1 << 20,  // of rows that a thread takes: few enough that all end together, too many for the lock to matter
+    WEIGHTED_ROWS = 32,  // one of so many rows has weights
+    AGAIN = 256,  // one of so many rows is summed again
+    NEVER = 1 << 30  // no row until the end has weights
 };
 
 struct Piece;
 
-// What one product asks for.
+// The rows of one product.
 typedef struct {
-    int64_t left;  // rows that have not been summed
+    int64_t left;  // how many rows have not been summed
     struct Piece* again;  // rows that are to be summed once more
-    int complete;  // nothing more is put
+    int complete;  // no more rows will be put
 } Batch;
 
-// Rows of a matrix that have not been taken yet. A row of `columns` elements of `item_size` bytes follows after `row_bytes`, its
-// checksum `step` elements after the one before. In some rows the elements are multiplied by their columns' weights.
+// Rows of a matrix that have not been taken yet, each of `columns` elements of `item_size` bytes. The next row begins `row_bytes`
+// after a row, and its checksum is `step` elements after the row's. In some rows the elements are multiplied by their columns'
+// weights.
 typedef struct Piece {
     struct Piece* next;
     Batch* batch;
@@ -69,14 +70,14 @@ static void sum_rows(const Piece* piece)
     __atomic_fetch_add(piece->total, total, __ATOMIC_RELAXED);
 }
 
-// How many rows are left until one with weights, when so many have gone.
+// How many rows are left until the next one with weights, after so many rows have been taken.
 static int64_t after(int64_t until_weighted, int64_t rows)
 {
     if (until_weighted == NEVER) return NEVER;
     return (until_weighted + WEIGHTED_ROWS - rows % WEIGHTED_ROWS) % WEIGHTED_ROWS;
 }
 
-// The next rows of the first piece, of which the rest stays. Called with the lock.
+// Takes the next rows of the first piece; the others stay in the queue. Called with the lock.
 static Piece take(Pool* pool)
 {
     Piece *piece = pool->first, taken = *piece;
@@ -140,7 +141,7 @@ static void* work(void* of_pool)
     return NULL;
 }
 
-// It has no threads yet. NULL without memory. It is never freed: its threads wait for work until the process ends.
+// A new pool, without threads; NULL if there is no memory. It is never freed: its threads wait for work until the process ends.
 Pool* new_pool(void)
 {
     Pool* pool = calloc(1, sizeof *pool);
@@ -151,7 +152,8 @@ Pool* new_pool(void)
     return pool;
 }
 
-// For a product, by so many threads, or fewer if no more can be had. NULL without any, or without memory.
+// A new batch for a product, to be summed by so many threads, or by fewer if no more can be started. NULL if there is no thread, or
+// no memory.
 Batch* new_batch(Pool* pool, int threads)
 {
     pthread_t thread;
@@ -166,8 +168,8 @@ Batch* new_batch(Pool* pool, int threads)
     return some ? calloc(1, sizeof(Batch)) : NULL;
 }
 
-// To sum some rows once more, when all of the batch have been: a tile's copy may have written into another tile. Not the first row of
-// a piece, unlike which the second has no weights: those would take longer than all the rest.
+// Some rows of a piece, to be summed once more when all of the batch have been summed: a tile's copy may have written into another
+// tile. They begin with the second row, since the first has weights, which would take longer than all the rest.
 static Piece rows_again(const Piece* piece)
 {
     Piece some = *piece;
@@ -182,7 +184,7 @@ static Piece rows_again(const Piece* piece)
     return some;
 }
 
-// Returns 0, or 1 without memory. The first row is weighted; `again`: some rows are summed twice.
+// Puts rows into the queue. Returns 0, or 1 if there is no memory. The first row has weights. `again`: some rows are summed twice.
 int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
         const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int again)
 {
@@ -205,7 +207,7 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
     return 0;
 }
 
-// Nothing more is put: when all has been summed, some rows are summed again.
+// To be called when no more rows will be put: when all have been summed, some are summed again.
 void complete(Pool* pool, Batch* batch)
 {
     pthread_mutex_lock(&pool->lock);
@@ -214,7 +216,7 @@ void complete(Pool* pool, Batch* batch)
     pthread_mutex_unlock(&pool->lock);
 }
 
-// After `complete`: when this returns, all has been summed.
+// After `complete`: waits until all rows have been summed.
 void wait_for(Pool* pool, Batch* batch)
 {
     pthread_mutex_lock(&pool->lock);
@@ -222,7 +224,7 @@ void wait_for(Pool* pool, Batch* batch)
     pthread_mutex_unlock(&pool->lock);
 }
 
-// When this returns, nothing of the batch is read any more: what no thread had begun is dropped.
+// Drops the rows of a batch that no thread has taken, and waits for those that are being summed. Frees the batch.
 void drop(Pool* pool, Batch* batch)
 {
     pthread_mutex_lock(&pool->lock);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// Elements' bits. They need not be aligned.
+// The bits of a word, and of an element of 2 or 4 bytes, which need not be aligned.
 static uint64_t word(const char* at)
 {
     uint64_t bits;
@@ -25,8 +25,9 @@ static uint64_t element(const char* at, int64_t item_size)
     return bits;
 }
 
-// A core waits for memory most of the time. It waits for more lines at once, and sums twice as many bytes a second, if each is
-// asked for early: the hardware's own prefetching stops at every page. At the end of a row the next one's begin.
+// A core waits for memory most of the time. If each cache line is asked for early, it waits for more lines at once and sums twice
+// as many bytes a second: the hardware's own prefetching stops at every page. At the end of a row the next row's lines are asked
+// for.
 enum { LINE = 64, AHEAD = 4096 };
 
 static uint64_t sum_of_words(const char* row, int64_t columns, const char* next_row)
@@ -42,7 +43,7 @@ static uint64_t sum_of_words(const char* row, int64_t columns, const char* next_
     return sum;
 }
 
-// Of elements of 4 or 2 bytes, which are shifted so that neighbours are one word: the first one by `shift` bits.
+// The sum of elements of 4 or 2 bytes, which are shifted so that neighbours form a word; the first one by `shift` bits.
 static uint64_t sum_of_parts(const char* row, int64_t columns, int64_t item_size, int shift, const char* next_row)
 {
     int64_t j = 0, per_word = 8 / item_size;
@@ -68,7 +69,7 @@ static uint64_t weighted_sum(const char* row, const uint64_t* weights, int64_t c
     return sum;
 }
 
-// The finalizer of SplitMix64, of a checksum and the row's number.
+// A row's checksum mixed with the row's number, by the finalizer of SplitMix64.
 static uint64_t mixed(uint64_t checksum, uint64_t number)
 {
     uint64_t bits = checksum + number * 0x9E3779B97F4A7C15;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Who computes the checksums of rows in host memory: threads in C where there is a C compiler, else threads with NumPy."""
+"""The threads that compute checksums of rows in host memory: in C where there is a C compiler, else with NumPy."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from hybrid.host.thread_map import rows_of_about
 SOURCE = Path(__file__).resolve().parent / "row_checksums.c"
 _FLAGS = ("-std=c11", "-O3", "-pthread")
 _MOST_THREADS = 12  # in C: 8 and 14 took as long on 16 cores, and copies want the memory, too
-# Of one thread's call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread that submits the
-# copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those of C are shorter:
-# several threads shall sum the last tile together.
+# How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
+# that submits the copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those
+# of C are shorter: several threads shall sum the last tile together.
 _CALL_BYTES = {"A": 32 << 20, "B": 32 << 20, "C": 16 << 20}
-_AGAIN = 256  # of so many rows one is summed again, as row_checksums.c does
+_AGAIN = 256  # one of so many rows of C is summed once more in the end, as row_checksums.c does
 
 
 class RowsToSum(NamedTuple):
-    """Rows and columns of a matrix in host memory, and where their checksums go. Whole arrays and places in them, since slices of
-    arrays take longer to make than these numbers."""
+    """Rows and columns of a matrix in host memory, and where their checksums go.
+
+    These are whole arrays and places in them, since slices of arrays would take longer to make than these numbers.
+    """
 
     operand: str
     matrix: np.ndarray
@@ -39,10 +41,10 @@ class RowsToSum(NamedTuple):
     columns: Span
     weights: np.ndarray  # of all columns
     checksums: np.ndarray
-    first: int  # where the first row's goes
+    first: int  # where among the checksums the first row's goes
     totals: np.ndarray
-    place: int  # where the total is added: of the checksums, each mixed with its row's number
-    number: int  # of the first row
+    place: int  # which of the totals the rows are added to, each checksum mixed with its row's number
+    number: int  # of the first row in its matrix
 
     @property
     def elements(self) -> np.ndarray:
@@ -50,27 +52,33 @@ class RowsToSum(NamedTuple):
 
     @property
     def of_rows(self) -> np.ndarray:
-        """Their checksums."""
+        """Where the rows' checksums go."""
         return self.checksums[self.first : self.first + len(self.rows)]
 
 
 class RowSums(Protocol):
-    """One product's, as `row_checksums` has them. No array that was given may be freed before `wait` or `abandon` returns."""
+    """Makes the checksums of one product, as `row_checksums` computes them, in the background.
+
+    No array that it was given may be freed before `wait` or `abandon` has returned.
+    """
 
     def sum(self, rows: RowsToSum) -> None:
-        """Of each of the rows, soon."""
+        """Have these rows summed soon."""
 
     def complete(self) -> None:
-        """All copies are complete, and all rows told: when they have been summed, some rows of C are once more."""
+        """To be called when all copies are complete and all rows were given to `sum`. When these have been summed, some rows of C
+        are summed once more, which finds what was written over them since."""
 
     def wait(self) -> None:
-        """After `complete`, until all that has been done."""
+        """After `complete`: wait until everything is summed."""
 
     def abandon(self) -> None:
-        """Sum nothing more. When this returns, nothing is read."""
+        """Sum nothing more. When this returns, no array is read."""
 
 
 class ByNumPy:
+    """Sums rows by threads with NumPy."""
+
     def __init__(self, threads: int) -> None:
         self._calls = Calls(threads)
         self._summed: list[RowsToSum] = []
@@ -103,11 +111,14 @@ class ByNumPy:
 
 
 class InC:
-    """By threads of row_checksums.c, as which `library` has been loaded. Those of its `pool` serve any number of products."""
+    """Sums rows by the threads of row_checksums.c.
+
+    `library`: what `load` returns. `pool`: the address of its pool of threads, which serves any number of products.
+    """
 
     def __init__(self, library: Any, pool: int, threads: int) -> None:
         self._library, self._process, self._pool = library, os.getpid(), pool
-        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # that the threads use, and their addresses
+        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
         self._of_transposed = ByNumPy(threads)
         self._batch = library.new_batch(pool, threads)
         if not self._batch:
@@ -154,8 +165,10 @@ class InC:
 
 
 def load() -> Any:
-    """The library of row_checksums.c; None where bytes have another order than it expects. HybridError without a C compiler, or
-    if it does not compile."""
+    """Compile and load row_checksums.c. None where bytes have another order than it expects.
+
+    Raises HybridError if there is no C compiler, or if it does not compile.
+    """
     if sys.byteorder != "little":
         return None
     library = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
@@ -170,7 +183,7 @@ def load() -> Any:
 
 
 class _Loading(LoadedSoon):
-    """NumPy sums until then."""
+    """Loads row_checksums.c in the background; until then NumPy sums."""
 
     def __init__(self) -> None:
         self._pool: int | None = None
@@ -179,7 +192,8 @@ class _Loading(LoadedSoon):
 
     @property
     def pool(self) -> int | None:
-        """Of this process: that of its parent has no threads here, and perhaps a lock that nobody opens."""
+        """The address of this process's pool of threads. A forked child makes its own: its parent's has no threads here, and
+        perhaps a lock that is never released."""
         if self._pool is None or self._process != os.getpid():
             self._pool, self._process = self.loaded.new_pool(), os.getpid()
         return self._pool
@@ -189,7 +203,7 @@ _loading: _Loading | None = None
 
 
 def row_sums(threads: int) -> RowSums:
-    """Of a product that begins, by so many threads."""
+    """What sums the rows of a product that begins, by so many threads."""
     global _loading
     if _loading is None:
         _loading = _Loading()

@@ -16,63 +16,56 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, pieces
-from hybrid.host.row_sums import NOT_INTEGRAL
+from hybrid.devices.cpu_check import MOST_IN_TOTAL
+from hybrid.devices.stacks import some_matrices
 from hybrid.host.row_view import RowView
 from hybrid.host.thread_map import on_threads
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import plan_alone, verify_alone
-from hybrid.verification.check import Check, Suspect
-from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, columns_of
+from hybrid.verification.check import MOST_NAMED, Check, Suspect
+from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, columns_of, mark_fractions
 from hybrid.verification.freivalds import SCALE
 from hybrid.verification.group_sums import Integers, are_integers, norms_of, sums_and_norms
 from hybrid.verification.modular import Modular, is_exact_product
-from hybrid.verification.rounding import (
-    FEW,
-    LEAST_SPREAD,
-    MEAN_OF_NORMAL,
-    is_exact,
-    random_x,
-    usual_largest,
-)
+from hybrid.verification.rounding import FEW, is_exact, random_x, spread_of, usual_largest
 from hybrid.verification.suspects import SecondLook, unsaid
 
 _TOGETHER_BYTES = 1 << 20  # of one stack's matrices as float64: they stay in a core's cache
 _COLUMNS_AT_ONCE = 128  # of A: sums of few terms are more accurate than those of the product
-_MOST = 4.0  # a size counts at most as this in the sum of all
 
 
 @dataclass(frozen=True)
 class StackCheck:
-    """One rank's. `wrong`: of each product that is, what is wrong."""
+    """The result of checking one rank's stack of products. `kind` and `error` are those of `Check`."""
 
     kind: str
     error: float
-    wrong: Mapping[int, tuple[str, ...]]
+    wrong: Mapping[int, tuple[str, ...]]  # what is wrong in each wrong product, by its number
 
 
 def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> StackCheck:
-    """Of real products in host memory; of a and b there may be one matrix for all."""
-    count, n, m = c.shape
+    """Check that c[i] is a[i]·b[i] for each i. All are real matrices in host memory; `a`, or `b`, may hold one for all
+    products."""
+    _, n, m = c.shape
     l = a.shape[2]
     if not c.size:
         return StackCheck("exact", 0.0, {})
     if 8 * max(n * l, l * m, n * m) > _TOGETHER_BYTES:
-        return _one_by_one(a, b, c, range(count), threads)
+        return _one_by_one(a, b, c, threads)
     problem = Problem(n, l, m, c.dtype.name)
-    looked = _Looked(problem, a, b, c)
-    looked.measure(threads)
-    if is_exact(problem, GROUP_COLUMNS, looked.in_a.largest, looked.in_b.largest):
-        differ = looked.counts > 0
-        wrong = {int(i): looked.faults(int(i), 0.0, exact=True) for i in np.flatnonzero(differ)}
-        return StackCheck("exact", float(looked.counts.sum()), wrong)
-    if is_exact_product(problem.dtype, l, looked.in_a.largest, looked.in_b.largest):
+    sizes = _Sizes(problem, a, b, c)
+    sizes.measure(threads)
+    if is_exact(problem, GROUP_COLUMNS, sizes.in_a.largest, sizes.in_b.largest):
+        wrong = {int(i): sizes.faults(int(i), 0.0, exact=True) for i in np.flatnonzero(sizes.counts)}
+        return StackCheck("exact", float(sizes.counts.sum()), wrong)
+    if is_exact_product(problem.dtype, l, sizes.in_a.largest, sizes.in_b.largest):
         return _modulo_a_prime(a, b, c)
-    return looked.judged()
+    return sizes.judged()
 
 
-class _Looked:
-    """At all products: how large the differences of C's sums are, for each row and group of columns."""
+class _Sizes:
+    """How large the differences of all products' sums are: a size for each product, row and group of columns."""
 
     def __init__(self, problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         self._problem, self._a, self._b, self._c = problem, a, b, c
@@ -84,6 +77,7 @@ class _Looked:
         self.counts, self._judged = np.zeros(len(c), np.intp), np.zeros(len(c), np.intp)
 
     def measure(self, threads: int) -> None:
+        """Compare the sums of all products, by so many threads."""
         n, l, m = self._problem.n, self._problem.l, self._problem.m
         together = max(1, _TOGETHER_BYTES // (8 * max(1, n * l, l * m, n * m)))
         for _ in on_threads(threads, self._measure, pieces(Span(0, len(self._c)), together)):
@@ -91,7 +85,7 @@ class _Looked:
 
     def _measure(self, some: Span) -> None:
         with np.errstate(all="ignore"):  # overflow and NaN are not judged
-            a, b = (_of(stack, some).astype(np.float64) for stack in (self._a, self._b))
+            a, b = (some_matrices(stack, some).astype(np.float64) for stack in (self._a, self._b))
             c = self._c[some.slice].astype(np.float64)
             (count, n, m), l = c.shape, a.shape[2]
             self.in_a.look(a)
@@ -106,9 +100,8 @@ class _Looked:
             rows = c.reshape(count * n, m)
             sums, norms_c = sums_and_norms(rows, self._x, GROUP_COLUMNS)
             differences = sums - expected.reshape(sums.shape)
-            if are_integers(a) and are_integers(b) and not are_integers(rows):
-                starts = np.arange(0, m, GROUP_COLUMNS)
-                differences[np.logical_or.reduceat(np.rint(rows) != rows, starts, axis=1)] = NOT_INTEGRAL
+            if are_integers(a) and are_integers(b):
+                mark_fractions(differences, rows)
             norms_a = np.broadcast_to(norms_of(a), (count, n)).reshape(-1, 1)
             norms_b = np.broadcast_to(norms_b[:, None, :], (count, n, groups)).reshape(sums.shape)
             sizes, counted, judged = self._comparison.sizes(differences, norms_c, norms_a, norms_b, self._x)
@@ -117,13 +110,14 @@ class _Looked:
         self._judged[some.slice] = judged.reshape(count, -1).sum(axis=1)
 
     def judged(self) -> StackCheck:
+        """Judge the sizes, where products are rounded: those that are unusually large are looked at again."""
         if not self._judged.sum():
             return StackCheck("none", 0.0, {})
-        totals = np.minimum(self._sizes, _MOST).sum(axis=(1, 2))
+        totals = np.minimum(self._sizes, MOST_IN_TOTAL).sum(axis=(1, 2))
         enough = self.counts >= FEW
-        spreads = np.where(enough, _spread(totals, self.counts), 1.0)
+        spreads = np.where(enough, spread_of(totals, self.counts), 1.0)
         if self.counts.sum() >= FEW:
-            spreads[~enough] = _spread(totals.sum(), self.counts.sum())
+            spreads[~enough] = spread_of(totals.sum(), self.counts.sum())
         usual = usual_largest(int(self._judged.sum()))
         worst = self._sizes.max(axis=(1, 2)) / spreads
         wrong = {}
@@ -133,7 +127,7 @@ class _Looked:
         return StackCheck("freivalds", float(worst.max()), wrong)
 
     def faults(self, index: int, limit: float, *, exact: bool) -> tuple[str, ...]:
-        """Of one product, where differences are larger than the limit."""
+        """What is wrong in one product, where differences are larger than the limit."""
         sizes, views = self._sizes[index], _views(self._a, self._b, self._c, index)
         rows, groups = np.nonzero(sizes > limit)
         order = np.argsort(-sizes[rows, groups])[:MOST_SUSPECTS]
@@ -145,12 +139,8 @@ class _Looked:
         return tuple(look.faults(suspects, exact=exact)[0])
 
 
-def _spread(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    return np.clip(totals / np.maximum(counts, 1) / MEAN_OF_NORMAL, LEAST_SPREAD, 1.0)
-
-
-def _one_by_one(a: np.ndarray, b: np.ndarray, c: np.ndarray, which: range, threads: int) -> StackCheck:
-    checks = {index: _verified(a, b, c, index, threads) for index in which}
+def _one_by_one(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> StackCheck:
+    checks = {index: _verified(a, b, c, index, threads) for index in range(len(c))}
     worst = max(checks.values(), key=lambda check: check.error)
     return StackCheck(worst.kind, worst.error, {index: check.faults for index, check in checks.items() if not check.ok})
 
@@ -169,17 +159,14 @@ def _modulo_a_prime(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> StackCheck:
         expected = modular.times(a[index if len(a) > 1 else 0], of_b)
         rows = np.flatnonzero(modular.impossible(c[index]) | modular.differ(modular.times(c[index], modular.x), expected))
         if len(rows):
-            wrong[index] = tuple(f"row {row} of C" for row in rows[:3])
+            wrong[index] = tuple(f"row {row} of C" for row in rows[:MOST_NAMED])
     return StackCheck("exact", float(len(wrong)), wrong)
 
 
 def _views(a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> tuple[RowView, RowView, RowView]:
-    first, second, third = (
+    """One product's A, B and C."""
+    of_a, of_b, of_c = (
         RowView(matrix, Span(0, len(matrix)))
         for matrix in (a[index if len(a) > 1 else 0], b[index if len(b) > 1 else 0], c[index])
     )
-    return first, second, third
-
-
-def _of(stack: np.ndarray, some: Span) -> np.ndarray:
-    return stack if len(stack) == 1 else stack[some.slice]
+    return of_a, of_b, of_c

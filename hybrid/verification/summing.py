@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The two ways to make checksums of rows while copies are under way: by threads in host memory, or by the GPU that has them."""
+"""The two ways to make checksums of rows while copies are under way: by threads, of rows in host memory, or by the GPU whose
+memory the rows are in."""
 
 from __future__ import annotations
 
@@ -19,32 +20,34 @@ from hybrid.verification.row_summing import RowsToSum, RowSums, row_sums
 
 _BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
 
-# For each rank, in its layout's order, the checksums of all rows of its pieces, and those of the pieces; 0 where not summed here.
+# By rank, in its layout's order: the checksums of all rows of its pieces, and those of the pieces; 0 where not summed here.
 Checksums = dict[int, tuple[np.ndarray, np.ndarray]]
 
 
 class Summing(Protocol):
-    keeps: bool  # the checksums of one product are still there in the next
+    """Makes checksums of rows, each when a copy that reads or writes them is complete."""
+
+    keeps: bool  # whether the checksums of one product are still there in the next
 
     def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
-        """A product begins. For each rank the numbers of the pieces whose checksums of the last product are kept."""
+        """A product begins. `kept`: by rank, the numbers of the pieces whose checksums of the last product are kept."""
 
     def abandon(self) -> None:
-        """It has failed: sum nothing more. When this returns, no matrix is read."""
+        """The product has failed: sum nothing more. When this returns, no matrix is read."""
 
     def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event) -> None:
-        """The checksums of rows `part` of a piece, after the event. Each row is told once in a product. The piece's first row is
-        row `first` of the matrix."""
+        """Make the checksums of rows `part` of a piece after the event, once in a product. The piece's first row is row `first`
+        of the matrix."""
 
     def complete(self) -> None:
-        """All copies are complete, and have been told."""
+        """To be called when `sum` has been called for all rows, and all copies are complete."""
 
     def wait(self) -> Checksums:
-        """After `complete`, when all are made."""
+        """After `complete`: wait until all checksums are made, and return them."""
 
 
 class _WhenCopied:
-    """Has rows summed when their copies are complete, by a thread that waits for one event after the other."""
+    """Hands rows on to be summed when their copies are complete. A thread waits for one event after the other."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -56,7 +59,7 @@ class _WhenCopied:
         self._ended.set()
 
     def begin(self, sums: RowSums) -> None:
-        """When no thread is under way."""
+        """A product begins, whose rows are handed on to `sums`. To be called after `end` or `abandon` of the last."""
         self._sums, self._abandoned, self.failure = sums, False, None
 
     def put(self, rows: RowsToSum, event: Event) -> None:
@@ -71,12 +74,12 @@ class _WhenCopied:
         self._awaited.put((rows, event))
 
     def end(self) -> None:
-        """When this returns, all rows have been handed on."""
+        """Wait until all rows have been handed on."""
         self._awaited.put(None)
         self._ended.wait()
 
     def abandon(self) -> None:
-        """When this returns, none will be handed on any more."""
+        """Hand on no more rows, and wait until the thread has ended."""
         self._abandoned = True
         self.end()
 
@@ -95,7 +98,7 @@ class _WhenCopied:
 
 
 class ByThreads:
-    """Of host memory."""
+    """Sums rows in host memory, by threads."""
 
     keeps = True
 
@@ -154,7 +157,7 @@ class ByThreads:
 
 
 class ByDevice:
-    """Of arrays on the GPU that multiplies."""
+    """Sums rows of arrays that lie on the GPU, by that GPU."""
 
     keeps = False  # the operation adds to what is there
 
@@ -169,7 +172,7 @@ class ByDevice:
         for key, each in weights.items():
             operations.write(self._weights[key], each[None, :])
         self._clear = operations.clear(made["all"])
-        # Of each row its checksum, and what the same operation gives besides.
+        # For each row its checksum, and what the same operation computes besides.
         self._checksums, self._largest, self._squares = (made["all"][part].reshape(-1, 1) for part in range(3))
         self._checksums = self._checksums.view("uint64")
         self._summed: dict[int, list[int]] = {}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Some sums of C that look wrong, looked at again in higher precision, element by element, by the ranks that have the terms."""
+"""The second look at sums of C that look wrong: their elements are computed again in higher precision, each term by a rank that
+has it, to tell faults from unusual rounding errors."""
 
 from __future__ import annotations
 
@@ -12,32 +13,35 @@ from hybrid.host.row_view import RowView
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
-from hybrid.verification.check import Suspect
+from hybrid.verification.check import MOST_NAMED, Suspect
 from hybrid.verification.reexamine import Rounding, Verdict, accuracy_of, exact_sums, rounding_of, verdict
 
-MOST_NAMED = 3  # faults
-MultipliedBy = Callable[[int, Span], str]  # who computed these columns of a row of C, for messages; "": not said
+MultipliedBy = Callable[[int, Span], str]  # who multiplied these columns of a row of C, for messages; "" where that is not said
 
 
 def unsaid(row: int, columns: Span) -> str:
+    """A MultipliedBy that never says who it was."""
     return ""
 
 
 def fault_in(row: int, text: str, by: str) -> str:
-    """Some of a row of C."""
+    """The message of a fault in a row of C. `text`: more about it; `by`: who multiplied it, as MultipliedBy says."""
     return f"row {row} of C{text}" + (f", multiplied by {by}" if by else "")
 
 
 class SecondLook:
-    """At one product. Every rank calls its methods, with the same suspects."""
+    """The second look at one product. Every rank calls its methods, with the same suspects."""
 
     def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], by: MultipliedBy) -> None:
         self._team, self._plan, self._matrices, self._by = team, plan, matrices, by
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
-        self._accuracy: float | None = None  # of the product, where it was asked for
+        self._accuracy: float | None = None  # of the product, measured when it is first needed
 
     def faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[str], str]:
-        """What is wrong with these, the first of it; and what is said where nothing is. `exact`: nothing was rounded."""
+        """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault.
+
+        `exact`: nothing was rounded in this product.
+        """
         faults: list[str] = []
         error = plain = 0.0
         for suspect in suspects:
@@ -63,7 +67,7 @@ class SecondLook:
         return verdict(*looked_at, self._accuracy)
 
     def _accuracy_beside(self, suspect: Suspect) -> float:
-        """How accurate the product is, in other rows and, where there are, in other columns."""
+        """How accurate the product is elsewhere: in other rows and, where there are several groups, in other columns."""
         n, m = self._plan.problem.n, self._plan.problem.m
         groups, group = -(-m // GROUP_COLUMNS), suspect.columns.lo // GROUP_COLUMNS
         elsewhere = []
@@ -75,8 +79,8 @@ class SecondLook:
         return accuracy_of(elsewhere) if elsewhere else 1.0
 
     def _looked_at(self, row: int, columns: Span) -> tuple[np.ndarray, list[np.ndarray], list[Rounding]]:
-        """A part of a row of C, its sums in higher precision, and their rounding errors: each rank looks at the terms for which
-        it has rows of B, so that only the row of A is sent."""
+        """What `verdict` needs of some columns of a row of C: its elements and, from each rank, the exact sums and the rounding
+        of the terms for which it has rows of B. So only the row of A and the elements of C are sent."""
         a, b, c = self._matrices
         just, part, own = Span(row, row + 1), columns.slice, self._share.b_rows
         with self._team.phase("check") as sending:
@@ -95,7 +99,7 @@ class SecondLook:
 
 
 def _listed(columns: list[int]) -> str:
-    """Neighbours as first:end."""
+    """The numbers of the columns in a message, neighbours as first:end."""
     runs: list[Span] = []
     for column in columns:
         if runs and runs[-1].hi == column:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checksums of rows that were sent to other nodes: the check of the product would not find a fault in sending A or B."""
+"""Checksums of operands' rows that were sent between nodes. The check of the product uses the rows as they arrived, so it cannot
+find an error of sending them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hybrid.ranks.team import Team
 def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view: RowView, threads: int) -> None:
     """Raise CheckFailed on all ranks if a rank's rows of the operand, in `view`, differ from the root's.
 
-    A row's checksum is the sum of its elements' bits, weighted with odd numbers, modulo 2^64.
+    `key`: "A" or "B".
     """
 
     def rows_of(rank: int) -> Span:
@@ -47,6 +48,7 @@ def verify_gathered(team: Team, rows: Span, own: np.ndarray, view: RowView, thre
 
 
 def checksums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
+    """For each row, of its elements converted to `dtype`, the sum of their bits, weighted with odd numbers, modulo 2^64."""
     bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize]
     weights = 2 * np.arange(matrix.shape[1], dtype=np.uint64) + 1
     sums = np.empty(len(matrix), np.uint64)

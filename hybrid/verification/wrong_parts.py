@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which parts of C are wrong: squares of 64 rows and columns, as coarse as the sums of the check that found them."""
+"""Which parts of C are wrong, or look so: squares of 64 rows and columns, the width of the groups that the check sums."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ SIDE = GROUP_COLUMNS
 
 
 class WrongParts:
-    """Of a C with so many rows and columns."""
+    """The squares that are wrong, or look so, of a C with so many rows and columns. Squares are numbered down and across."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self._rows, self._columns = rows, columns
         self._suspected = np.zeros((-(-rows // SIDE), -(-columns // SIDE)), bool)  # a sum there looks wrong
-        self._known = np.zeros_like(self._suspected)  # what is wrong there is known, and nothing beside it
+        self._known = np.zeros_like(self._suspected)  # wrong by a known fault that does not reach over the square's edges
 
     def suspect(self, down: np.ndarray, across: np.ndarray) -> None:
-        """Squares, by their numbers, in which a sum looks wrong: elements beside these may be, too."""
+        """A sum looks wrong in these squares, given by their numbers. Elements in the squares beside them may be wrong, too."""
         self._suspected[down, across] = True
 
     def suspect_rows(self, rows: np.ndarray) -> None:
-        """In any of their columns."""
+        """These rows look wrong in some of their columns, it is not known in which."""
         self._known[rows // SIDE] = True
 
     def add(self, rows: np.ndarray, columns: Span) -> None:
-        """These rows are wrong in these columns, and in no others for the same reason."""
+        """These rows are wrong in these columns, by a fault that touches no others."""
         self._known[rows // SIDE, squares_of(columns).slice] = True
 
     def in_all_columns(self) -> None:
-        """Whatever is wrong or suspected may reach over all columns, and over the neighbouring rows."""
+        """Faults may reach over all columns: whole rows of squares, and their neighbours, are wrong where one square is so
+        far."""
         self._known |= _with_neighbours(self._known | self._suspected).any(axis=1, keepdims=True)
 
     def found(self) -> tuple[np.ndarray, ...]:
-        """What `merge` takes on another rank."""
+        """The numbers of the suspected and of the known squares, for `merge` on another rank."""
         return np.argwhere(self._suspected), np.argwhere(self._known)
 
     def merge(self, suspected: np.ndarray, known: np.ndarray) -> None:
         self._suspected[tuple(suspected.T)] = self._known[tuple(known.T)] = True
 
     def blocks(self, rows: Span) -> list[tuple[Span, Span]]:
-        """What is to be computed again of these rows, as spans of rows and columns: also the neighbours of each square in which
-        a sum is wrong, where a fault that reaches over its edge may be too small to be seen."""
+        """What is to be computed again of these rows, as spans of rows and columns. That includes the neighbours of each square
+        in which a sum looks wrong: the part of the fault that reaches over its edge may be too small to be seen."""
         chosen = self._known | _with_neighbours(self._suspected & ~self._known)
         found = []
         for columns, together in _runs(chosen.T):
@@ -58,11 +59,12 @@ class WrongParts:
 
 
 def squares_of(span: Span) -> Span:
-    """The numbers of the squares that meet so many rows or columns."""
+    """The numbers of the squares that these rows, or columns, meet."""
     return Span(span.lo // SIDE, -(-span.hi // SIDE))
 
 
 def _with_neighbours(mask: np.ndarray) -> np.ndarray:
+    """The squares of a mask and the up to eight beside each."""
     wide = mask.copy()
     wide[1:] |= mask[:-1]
     wide[:-1] |= mask[1:]
@@ -73,7 +75,7 @@ def _with_neighbours(mask: np.ndarray) -> np.ndarray:
 
 
 def _runs(masks: np.ndarray) -> Iterator[tuple[Span, np.ndarray]]:
-    """Neighbours with equal masks, of which something is set."""
+    """Neighbouring rows of `masks` that are equal, as a span of them and their mask; without those in which nothing is set."""
     first = 0
     for end in range(1, len(masks) + 1):
         if end == len(masks) or (masks[end] != masks[first]).any():
@@ -83,6 +85,7 @@ def _runs(masks: np.ndarray) -> Iterator[tuple[Span, np.ndarray]]:
 
 
 def _spans(mask: np.ndarray) -> Iterator[Span]:
+    """The runs of set elements."""
     ends = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
     for lo, hi in ends.reshape(-1, 2).tolist():
         yield Span(lo, hi)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Of a product that a device multiplied, and in which sums look wrong: which they are. Read from the device only then."""
+"""Which sums of a product that a device multiplied look wrong. They are read from the device only where some do."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import numpy as np
 
 from hybrid.core.spans import Span
 from hybrid.host.row_sums import NOT_INTEGRAL
-from hybrid.plan.check_layout import GROUP_COLUMNS, CheckLayout
+from hybrid.plan.check_layout import CheckLayout
 from hybrid.verification.check import Suspect
 from hybrid.verification.rounding import errors_of_rows, rows_together, spread_beside, usual_largest
+from hybrid.verification.wrong_parts import SIDE, squares_of
 
-MOST_SUSPECTS = 16  # rows in which sums that look wrong are told; where they are fewer, all such sums are
+MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
 
 def fractions_in(layout: CheckLayout, found: np.ndarray, largest: np.ndarray) -> dict[int, Span]:
-    """Of a product of integers whose sums are exact: rows of C with numbers that are none, and in which columns, where these are
-    too small to show in sums of a whole group. In `found` they become differences. `largest`: of all rows of pieces."""
+    """In a product of integers whose sums are exact: the rows of C that hold fractions too small to show in the sums of a group,
+    and in which columns. In `found` they become differences. `largest`: the largest magnitudes of all rows of pieces."""
     rows_of_c = {}
     for piece in (each for each in layout.pieces if each.operand == "C"):
         of_piece = largest[piece.offset : piece.offset + len(piece.rows)]
@@ -32,15 +33,19 @@ def fractions_in(layout: CheckLayout, found: np.ndarray, largest: np.ndarray) ->
 
 
 class WrongSums:
-    """`sizes_of(rows)`: the sums' differences, in units of the expected ones. `found`: what `compare_sums` of kernels/check.cu
-    says of each row. Wrong is what differs by more than `limit` standard deviations, which is 0 where every sum is exact."""
+    """The sums of a product that differ by more than `limit` standard deviations, which is 0 where every sum is exact.
+
+    `sizes_of(rows)`: the sums' differences, in units of the expected ones. `found`: what `compare_sums` of kernels/check.cu says
+    of each row.
+    """
 
     def __init__(self, layout: CheckLayout, sizes_of: Callable[[slice], np.ndarray], found: np.ndarray, limit: float) -> None:
         self._layout, self._sizes_of, self._found, self._limit = layout, sizes_of, found, limit
         self._errors = errors_of_rows(found)
 
     def suspects(self, fractions: dict[int, Span]) -> tuple[Suspect, ...]:
-        """All of them; or of more than a few rows the worst. `fractions`: as `fractions_in` gives them."""
+        """All sums that look wrong, if these are in few rows, else those of the worst rows. `fractions`: what `fractions_in`
+        returns."""
         limit, errors, first = self._limit, self._errors, self._layout.share.rows.lo
         worst = [row for row in np.argsort(-errors)[:MOST_SUSPECTS].tolist() if errors[row] > limit]
         of_rows = {row: [(int(self._found[row, 3]), float(errors[row]))] for row in worst}
@@ -50,7 +55,7 @@ class WrongSums:
         return tuple(Suspect(first + row, fractions.get(row) or self._columns(group), size) for row, group, size in entries)
 
     def _above(self, row: int, error: float) -> list[tuple[int, float]]:
-        """All groups of a row with wrong sums, and how large they are. `error`: the largest."""
+        """All groups of a row whose sums look wrong, and the sizes of these sums. `error`: the largest size of the row."""
         near, of_rows = self._near
         sizes = of_rows[row - near.lo]
         largest = int(np.nanargmax(sizes))
@@ -59,23 +64,23 @@ class WrongSums:
         return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > self._limit).tolist()] or [(largest, error)]
 
     def squares(self) -> np.ndarray:
-        """All squares of C, as WrongParts numbers them, in which sums look wrong: near rows with wrong ones, since large errors
-        hide small ones in the rows that are taken together."""
+        """The numbers of all squares of C, as WrongParts has them, in which sums look wrong. All rows near those with wrong sums
+        are looked at again, since large errors hide small ones in rows whose spread is taken together."""
         of_share, groups_of_share = len(self._layout.share.rows), self._layout.groups
         near, sizes = self._near
         usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
         where, groups = np.nonzero(sizes > usual * spread_beside(sizes, usual))
         first, found = self._layout.share.rows.lo + near.lo, set()
         for group in np.unique(groups).tolist():
-            down = np.unique((first + where[groups == group]) // GROUP_COLUMNS).tolist()
-            across = self._columns(group)
-            numbers = range(across.lo // GROUP_COLUMNS, -(-across.hi // GROUP_COLUMNS))
-            found |= set(product(down, numbers))
+            down = np.unique((first + where[groups == group]) // SIDE).tolist()
+            across = squares_of(self._columns(group))
+            found |= set(product(down, range(across.lo, across.hi)))
         return np.array(sorted(found), np.intp).reshape(-1, 2)
 
     @cached_property
     def _near(self) -> tuple[Span, np.ndarray]:
-        """Rows near those with wrong sums, and the sizes of all of their sums."""
+        """The rows from the first with a wrong sum to the last, and so many beyond as are taken together; the sizes of their
+        sums."""
         rows, together = np.flatnonzero(self._errors > self._limit), rows_together(self._found[:, 1].mean())
         near = Span(max(0, int(rows[0]) - together), min(len(self._errors), int(rows[-1]) + 1 + together))
         return near, self._sizes_of(near.slice)

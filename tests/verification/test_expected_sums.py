@@ -17,7 +17,7 @@ from hybrid.execution.rank_check import RankCheck
 from hybrid.verification import recompute, wrong_sums
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.expected_sums import ExpectedSums
-from hybrid.verification.rounding import THRESHOLD, of_product, random_x
+from hybrid.verification.rounding import THRESHOLD, comparison_numbers, random_x
 
 N, L, M, GROUP = 90, 70, 150, 64
 
@@ -30,7 +30,7 @@ def expected_of(a, b, *, exact=False):
     squares = np.square(wide * x).sum(axis=0)
     of_columns = np.array([[squares[first : first + GROUP].sum() for first in starts]])
     of_rows = np.square(a.astype(np.float64)).sum(axis=1, keepdims=True)
-    numbers = of_product(Problem(N, L, M, a.dtype.name), GROUP)
+    numbers = comparison_numbers(Problem(N, L, M, a.dtype.name), GROUP)
     return ExpectedSums(Span(0, N), Span(0, M), GROUP, x, products, of_rows, of_columns, numbers, exact)
 
 

@@ -12,7 +12,7 @@ from support.selection import examples
 from hybrid.core.problem import Problem
 from hybrid.devices.cpu_check import compare, summary_of
 from hybrid.host.row_sums import NOT_INTEGRAL, row_sums
-from hybrid.verification.rounding import THRESHOLD, Sums, is_exact, of_product, random_x, smallest_x
+from hybrid.verification.rounding import THRESHOLD, Sums, comparison_numbers, is_exact, random_x, smallest_x
 
 GROUP = 64
 
@@ -29,7 +29,7 @@ def sums_of(a, b, c):
         row_sums(c, x, GROUP, through_c, of_c, of_rows)
         through_c -= a.astype(np.float64) @ through_b
         squares_a = (a.astype(np.float64) ** 2).sum(axis=1)[:, None]
-        compare(through_c, of_c, squares_a, of_b.sum(axis=0)[None], of_product(problem, GROUP), found)
+        compare(through_c, of_c, squares_a, of_b.sum(axis=0)[None], comparison_numbers(problem, GROUP), found)
     return Sums.of(summary_of(found), n, groups, NOT_INTEGRAL, NOT_INTEGRAL)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Runs a probe: python -m hybrid.diagnostics.probes NAME LIMIT ARGUMENT…
 
-It is `main` of the module NAME of this package, which reports what it finds. The process ends after LIMIT seconds, also when
-nobody waits for it any more, and leaves no core file.
+`main` of this package's module NAME is called with the arguments, and reports what it finds. The process ends after LIMIT
+seconds, also when nobody waits for it any more, and leaves no core file.
 """
 
 import sys

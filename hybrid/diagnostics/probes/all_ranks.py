@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Measures the GPUs of all ranks at the same time, by one proxy for each rank.
 
-The argument is JSON: `rank`; `nodes`: of each node its ranks that have a GPU; `measuring`: of each node the ranks whose links
+The argument is JSON: `rank`; `nodes`: for each node its ranks that have a GPU; `measuring`: for each node the ranks whose links
 are measured, one for each GPU; `uuids`: of all ranks' GPUs; `size`: bytes of a copy; `index`: of this rank's GPU, null for a
-CPU that copies like one.
+CPU that stands for one.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def main(argument: str) -> None:
 
 
 def device_of(index: int | None) -> Any:
+    """The GPU with this index; None: a CPU that copies as a GPU does."""
     if index is None:
         from hybrid.devices.cpu import CpuDevice
 
@@ -70,8 +71,8 @@ def _measure_links(team: ProxyTeam, device: PeerDevice, task: dict[str, Any]) ->
 
 
 def _fetch_from_all(team: ProxyTeam, device: PeerDevice, uuids: list[str], size: int) -> None:
-    """All ranks at the same time, each from another one of its node, round by round. Reports the rates; DeviceUnavailable if
-    what arrives is not what the other rank's GPU holds."""
+    """In each round all ranks at the same time fetch data, each from another rank of its node, until each has fetched from all.
+    Reports the rates. DeviceUnavailable if what arrives is not what the other rank's GPU holds."""
     node = team.node_ranks
     rows = size // (ITEM * COLUMNS)
     with team.phase("fetching", timed=False) as handles:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tries whether MPI moves a GPU's memory: a process alone sends to itself.
+"""Tries whether MPI can send a GPU's memory: a process alone sends to itself.
 
-An MPI that is not CUDA-aware takes the device address for one of the host and dies of reading it.
+An MPI that is not CUDA-aware takes the device address for one of the host, and reading there ends the process.
 """
 
 from __future__ import annotations

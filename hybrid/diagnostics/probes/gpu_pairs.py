@@ -41,6 +41,7 @@ def _measure_links(gpus: list[Gpu], size: int) -> None:
 
 
 def _copy_between_all(gpus: list[Gpu], size: int) -> None:
+    """Copy from each GPU to each other, report the rates, and whether the data arrived unchanged."""
     import cupy
 
     runtime = cupy.cuda.runtime

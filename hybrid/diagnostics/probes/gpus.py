@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _cupy_packages() -> set[str]:
-    """Several of them overwrite each other's files: all install a package named cupy."""
+    """The installed distributions of CuPy. Several overwrite each other's files, since all install a package named cupy."""
     names = {str(found.metadata["Name"]).lower() for found in metadata.distributions() if found.metadata["Name"]}
     return {name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))}
 

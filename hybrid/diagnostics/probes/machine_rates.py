@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Measures what the plan's model of a machine needs of one GPU.
+"""Measures, on one GPU, the rates that the plan's machine model needs.
 
-The argument is JSON: `index` of the GPU, null for a CPU that copies like one; `sizes` of square products, smallest first;
+The argument is JSON: `index` of the GPU, null for a CPU that stands for one; `sizes` of square products, smallest first;
 `rows` and `widths` (bytes) of the column panels that are copied out of a matrix with rows twice as long as the largest width.
 """
 
@@ -20,7 +20,7 @@ from hybrid.diagnostics.probes.copy_rates import ITEM, HostLink
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
-from hybrid.kernels.remainders import LEAST_CAPABILITY, products_of
+from hybrid.kernels.remainders import LEAST_FOR_BYTES, products_of
 
 LONG_ENOUGH = 0.02  # seconds of a product: then its launch does not count
 _LINK_BYTES = 64 << 20
@@ -53,7 +53,7 @@ def measure(device: Any, task: Mapping[str, Any]) -> None:
         product = Product.long_enough(device, dtype, task["sizes"])
         rates[dtype] = product.n**3 / product.seconds
         report(multiply_adds=rates, products={"n": product.n, "seconds": product.seconds})
-    if device.name == "cuda" and device.gpu.capability >= LEAST_CAPABILITY:
+    if device.name == "cuda" and device.gpu.capability >= LEAST_FOR_BYTES:
         report(stage="multiplying bytes")
         report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
         report(memory=memory_rate(device, _MEMORY_BYTES))
@@ -62,7 +62,7 @@ def measure(device: Any, task: Mapping[str, Any]) -> None:
 
 
 def multiprocessors(device: Any) -> int:
-    """0 for a CPU."""
+    """How many SMs the GPU has; 0 for a CPU."""
     if device.name != "cuda":
         return 0
     from cupy.cuda import runtime
@@ -100,7 +100,7 @@ class Product:
         return product
 
     def start(self, times: int) -> None:
-        """Without waiting for the end."""
+        """Start to multiply so many times, without waiting for the end."""
         for _ in range(times):
             self._device.multiply(self._a, self._b, self._c, [])
 
@@ -151,6 +151,6 @@ def panel_rates(device: Any, product: Product, rows: int, widths: Sequence[int],
 
 
 def _seconds(device: Any, phase: str) -> float:
-    """From the begin of the first to the end of the last piece of such work that was handed over."""
+    """The time from the begin of the first to the end of the last operation of this phase since the last call."""
     timed = [(begin, end) for done, begin, end in device.finish() if done == phase]
     return max(end for _, end in timed) - min(begin for begin, _ in timed)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the doctor's probes have in common: programs that run as child processes, since what they try may kill or hang them.
+"""What the doctor's probes have in common: programs that run as child processes, since what they try may end or block them.
 
-Each reports what it has found as soon as it has found it, so that nothing is lost when it dies of the next thing.
+Each reports what it has found as soon as it has found it, so that nothing is lost when the next attempt ends the process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ def limit_process(seconds: int) -> None:
 
 
 def report(**found: Any) -> None:
-    """One line of JSON on standard output; of the same key the last value counts."""
-    sys.stdout.write(f"\n{json.dumps(found)}\n")  # what libraries print may not end with its line
+    """Write a line of JSON to standard output. Of several values of the same key the last counts."""
+    sys.stdout.write(f"\n{json.dumps(found)}\n")  # a library may have printed a line without its end
     sys.stdout.flush()

@@ -25,8 +25,11 @@ class _NoMessages:
 
 
 class ProxyTeam(Team):
-    """Of the ranks in `topology`. A failure is raised only on the rank where it happened: its process must report `failed` and
-    end, and then the ranks kill the other proxies."""
+    """The team of the proxies of the ranks in `topology`.
+
+    A failure is raised only in the proxy where it happened: that must report `failed` and end, and then the ranks kill the
+    others.
+    """
 
     def __init__(self, rank: int, topology: Topology) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ def launches(target: str, capability: int) -> Iterator[tuple[str, Launch, bool]]
     """(type, or "" for no template; launch; whether that is what such a GPU launches), for a target as sm_90a.
 
     A kernel for one architecture alone is compiled for no other target."""
-    if capability < remainders.LEAST_CAPABILITY:
+    if capability < remainders.LEAST_FOR_BYTES:
         return
     for dtype, launch in _of_any():
         yield dtype, launch, True

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""The product of python -m hybrid.matmul, carried out by all ranks.
+
+This module loads NumPy, so it is imported only when the number of threads is settled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hybrid.arrays.typed_product import TypedProduct
+from hybrid.commands.matmul_operands import product_asked_for
+from hybrid.commands.matmul_report import Speaker
+from hybrid.commands.streams import file_of_json
+from hybrid.core.settings import Settings
+from hybrid.core.timeline import Timeline
+from hybrid.core.wall import wall
+from hybrid.execution.calls import exactly, threads_until_decided
+from hybrid.execution.energy_meter import EnergyMeter
+from hybrid.execution.outcome import Outcome, RunOptions
+from hybrid.execution.product_file import product_output, write_product
+from hybrid.execution.typed_product import run_typed_product
+from hybrid.host.files import refuse_same, refuse_unwritable
+from hybrid.host.matrix_file import matrix_name
+from hybrid.host.matrix_output import MatrixOutput
+from hybrid.ranks.team import Team
+from hybrid.selection.agreement import agree
+from hybrid.selection.decision import ProductRequest
+from hybrid.selection.inventory import take_inventory
+from hybrid.selection.machine import Inventory
+from hybrid.selection.session import Session, session_of
+
+_CHECK_FAILED = 3  # exit code
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What all ranks have agreed to compute, and what they compute it with."""
+
+    session: Session
+    options: argparse.Namespace
+    settings: Settings
+    product: TypedProduct
+    inventories: Sequence[Inventory]
+    speaker: Speaker
+
+
+def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> int:
+    """Multiply, write C and report, as the options say. Every rank calls it; returns the exit code."""
+    gc.enable()
+    wall.enter("agree")
+    session = session_of(team)
+    with team.phase("agree", timed=False) as looking:
+        _refuse_unwritable(options)
+        product = product_asked_for(options, len(team.node_ranks), load=True)
+        shape = product.sizes[0], product.sizes[2]
+        output = product_output(team, shape, product.result, options.out) if options.out and not options.resume else None
+        looking.mine = take_inventory(session, settings)
+    product = product.looked_at(team, threads_until_decided(team, settings))
+    speaker = Speaker(team, options, product)
+    job = _Job(session, options, exactly(settings, product.types), product, looking.all, speaker)
+    return _resume(job) if options.resume else _multiply(job, output)
+
+
+def _refuse_unwritable(options: argparse.Namespace) -> None:
+    """UsageError for files that cannot be written, but for C's, whose size is not known yet."""
+    written = {"--trace": options.trace, "--json": file_of_json(options.json)}
+    matrices = {"--out": options.out, "--a": options.a, "--b": options.b}
+    files = {option: name and matrix_name(name).file for option, name in matrices.items()}
+    may_replace = () if options.resume else ("--a", "--b")  # in parts, A and B are still read when C is begun
+    refuse_same({"--out": files.pop("--out"), **written, **files}, may_replace={"--out": may_replace})
+    for path in filter(None, written.values()):
+        refuse_unwritable(path)
+
+
+def _multiply(job: _Job, output: MatrixOutput | None) -> int:
+    """Multiply as often as is asked for, and write C to `output`; the exit code."""
+    team, options, product = job.session.team, job.options, job.product
+    besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
+    decision = agree(job.session, ProductRequest(product.problem, besides=besides), job.settings, job.inventories)
+    meter = EnergyMeter(team, decision.placements)
+    job.speaker.begin(decision)
+    team.timeline = Timeline(traced=bool(options.trace))
+    warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
+    with job.speaker.progress(decision.plan, (warmup + options.repeat) * len(product.primes)) as progress:
+        how = RunOptions(options.repeat, warmup, progress=progress, measuring=meter.reading)
+        outcome = run_typed_product(job.session, decision, product, job.settings, how)
+        wall.enter("write")
+        if output and _is_right(outcome):  # a product that failed its check is not worth a file
+            write_product(team, decision.plan, outcome.c.array, output)
+    _report(job, outcome, meter, warmup)
+    if not _is_right(outcome):
+        return _CHECK_FAILED
+    return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
+
+
+def _resume(job: _Job) -> int:
+    """Compute C part by part, after those that an earlier job has written; the exit code."""
+    from hybrid.commands.matmul_resume import carried_out, prepared
+    from hybrid.reporting.run_report import parts_line
+
+    problem = job.product.problem
+    product = prepared(job.session, job.options, job.settings, job.product, job.inventories)
+    there, meter = product.rows_there, EnergyMeter(job.session.team, product.decision.placements)
+    job.speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
+    plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
+    with job.speaker.progress(plan, 1, lambda: f", {product.rows_there} of {problem.n} rows are on the disk") as progress:
+        outcome = carried_out(product, progress, meter.reading)
+    _report(job, outcome, meter, warmup=0)
+    return 0 if _is_right(outcome) else _CHECK_FAILED
+
+
+def _is_right(outcome: Outcome) -> bool:
+    return outcome.check is None or outcome.check.ok
+
+
+def _report(job: _Job, outcome: Outcome, meter: EnergyMeter, warmup: int) -> None:
+    wall.enter("end")
+    energy = meter.total(outcome.repeats)
+    with job.session.team.phase("report", timed=False):
+        job.speaker.end(outcome, {"warmup": warmup}, job.settings, energy)
