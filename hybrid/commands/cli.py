@@ -4,28 +4,26 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from hybrid.commands.streams import name_foreign_variables, print_line, say_warnings_in_a_line
+from hybrid.commands.failure import PATIENCE, answer_failed, fail, fail_before_start, is_switched_on, print_error, show_traceback
+from hybrid.commands.streams import name_foreign_variables, say_warnings_in_a_line
 from hybrid.core.record import record
-from hybrid.core.settings import SWITCHES, Settings, switched_on
+from hybrid.core.settings import Settings
 from hybrid.core.wall import wall
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.host.streams import open_streams
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.interrupts import handle, wait_for_turn
-from hybrid.ranks.job_end import let_launcher_read
+from hybrid.ranks.interrupts import handle
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
-from hybrid.ranks.world import abort, leave, start_world
+from hybrid.ranks.world import leave, start_world
 
 REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
-PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
 
 def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
@@ -64,7 +62,7 @@ def run(
         options, settings = parse()
     except UsageError as error:
         if launched() is None:
-            return _print_error(name, error)
+            return print_error(name, error)
         usage = error
     if usage is None:
         try:
@@ -72,14 +70,14 @@ def run(
                 sys.stdout.flush()
                 return 0
         except Exception as error:
-            return _answer_failed(name, error)
+            return answer_failed(name, error)
     command = _Command(name, options, settings, usage, work, unstarted)
 
     def worker() -> int:
         meanwhile(settings)
         return command.run_as_rank()
 
-    if not _switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
+    if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
         return worker()
     may_start_fail = unstarted is not None and usage is None and launched() is not None
     # Only the worker returns from this call. After a failure, `leave` ends it without waiting for threads that still compute.
@@ -101,9 +99,9 @@ def run_alone(name: str, work: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return _print_error(name, HybridError("interrupted"))
+        return print_error(name, HybridError("interrupted"))
     except Exception as error:
-        return _answer_failed(name, error)
+        return answer_failed(name, error)
 
 
 @record
@@ -133,8 +131,8 @@ class _Command:
                 code = self.work(team, self.options, self.settings)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
-            _show_traceback()
-            return _fail_before_start(self.name, self.usage or error) if team is None else _fail(self.name, team, error)
+            show_traceback()
+            return fail_before_start(self.name, self.usage or error) if team is None else fail(self.name, team, error)
         sys.stdout.flush()
         heartbeat.report_exit_code(code)
         return code
@@ -179,79 +177,5 @@ class _Command:
             code = self.unstarted(error, self.options, self.settings)
             sys.stdout.flush()
         except Exception as other:
-            return _print_error(self.name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
+            return print_error(self.name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
         return code
-
-
-def _answer_failed(name: str, error: Exception) -> int:
-    """Print an error of `answer`; returns the exit code. Only rank 0 fails: the launcher ends all ranks at the first failure, and
-    rank 0 must print before."""
-    if rank_by_launcher() != 0:
-        return 0
-    _show_traceback()
-    code = _print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
-    if launched() is not None:
-        let_launcher_read()
-    return code
-
-
-def _fail(name: str, team: Team, error: BaseException) -> int:
-    """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # After an interrupt within an `exec` of text, which many modules have, Python kills itself at its end. Another `exec` makes
-    # it forget the interrupt.
-    exec("")  # noqa: S102
-    if heartbeat.interrupted() or isinstance(error, KeyboardInterrupt):
-        error = error if isinstance(error, HybridError) else KeyboardInterrupt()
-        wait_for_turn(team.rank)  # a terminal interrupts all ranks: one says so, and ends the job
-    # A HybridError is raised on all ranks alike; anything else happened on this rank only.
-    agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
-    code = getattr(error, "exit_code", 1)
-    if team.rank == 0 or not agreed:
-        if not isinstance(error, HybridError):
-            error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
-        _print_error(name, error)
-    if agreed:
-        team.leave_together(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
-    heartbeat.report_exit_code(code, agreed=agreed)
-    if not agreed:
-        let_launcher_read()
-        abort(code)
-    return code
-
-
-def _fail_before_start(name: str, error: BaseException) -> int:
-    """Print an error where MPI did not start, and end. The ranks cannot agree on anything then: rank 0 prints first, and its end
-    usually ends the job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    code = getattr(error, "exit_code", 1)
-    if heartbeat.interrupted():
-        error = KeyboardInterrupt()
-    wait_for_turn(rank_by_launcher())
-    if not isinstance(error, HybridError):
-        error = HybridError(f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}")
-    _print_error(name, error)
-    heartbeat.report_exit_code(code, agreed=isinstance(error, HybridError) and error.on_all_ranks)
-    sys.stdout.flush()
-    os._exit(code)
-
-
-def _switched_on(switch: str) -> bool:
-    try:
-        return switched_on(switch)
-    except UsageError:  # which the command is about to say
-        return SWITCHES[switch]
-
-
-def _show_traceback() -> None:
-    """Print the traceback of the error that is being handled, for those who debug (HYBRID_DEBUG=1)."""
-    if _switched_on("HYBRID_DEBUG"):
-        import traceback
-
-        traceback.print_exc()
-
-
-def _print_error(name: str, error: BaseException) -> int:
-    """Print an error; returns its exit code."""
-    print_line(name, error)
-    return getattr(error, "exit_code", 1)
