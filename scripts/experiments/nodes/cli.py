@@ -109,6 +109,7 @@ def planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int = 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     if reason := why_not():
         raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
+    _load_mpi()
     with tempfile.TemporaryDirectory(prefix=f"hybrid-pdgemm-{os.getpid()}-") as folder:
         programs: dict[str, Program] = {
             OURS: _ours,
@@ -126,6 +127,14 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
             with Network(nodes, options.rate, options.ranks) as network:
                 for shape in options.shapes:
                     yield from _compared(network, shape, programs, options)
+
+
+def _load_mpi() -> None:
+    """So that every line says which MPI it is. It is not started: this process is no rank."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    import mpi4py.MPI
 
 
 def _compared(
