@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[1]
-INSTALLED = SCRIPTS.parent.name == "hybrid"  # as a part of the package, and not beside it
+INSTALLED = (SCRIPTS.parent / "__init__.py").exists()  # in the package, not beside it: a checkout may be called hybrid, too
 ROOT = SCRIPTS.parents[1] if INSTALLED else SCRIPTS.parent  # the folder of the package
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,15 @@ def test_the_checkout_s_own_package_is_used(tmp_path):
     code = "from experiments.start import use_checkout; use_checkout(); import hybrid; print(hybrid.__file__)"
     done = run(tmp_path, "-c", f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); {code}")
     assert done.stdout.strip() == str(ROOT / "hybrid" / "__init__.py"), done.stderr
+
+
+def test_a_checkout_may_have_the_package_s_name(tmp_path):
+    copied = Path("scripts", "experiments", "start.py")
+    for checkout in ("hybrid", "runner"):
+        (tmp_path / checkout / copied.parent).mkdir(parents=True)
+        shutil.copy(ROOT / copied, tmp_path / checkout / copied)
+        done = run(tmp_path / checkout / "scripts", "-c", "from experiments.start import ROOT; print(ROOT)")
+        assert done.stdout.strip() == str(tmp_path / checkout), done.stderr
 
 
 @pytest.mark.parametrize("name", PUBLIC)
