@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.distributed import Distributed
-from hybrid.arrays.interop import refuse_masked
+from hybrid.arrays.interop import on_gpu, refuse_masked
 from hybrid.core.settings import as_int
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
@@ -139,7 +139,8 @@ class Block2D(Distributed):
 def _refuse_no_matrix(array: Any) -> None:
     if not isinstance(array, np.ndarray) or array.ndim != 2:
         given = f"an array of {array.ndim} dimensions" if isinstance(array, np.ndarray) else type(array).__name__
-        raise UsageError(f"a Block2D takes a matrix of NumPy's, not {given}")
+        where = " on a GPU" if on_gpu(array) else ""  # CuPy's class has the same name as NumPy's
+        raise UsageError(f"a Block2D takes a matrix of NumPy's, not {given}{where}")
 
 
 def _are_counts(pair: Any) -> bool:

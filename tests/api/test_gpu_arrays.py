@@ -98,6 +98,11 @@ def test_a_root_that_is_no_rank_is_named_also_where_nothing_leaves_the_gpu(cupy)
         hybrid.multiply(matrix, matrix, root=1)
 
 
+def test_a_block_2d_says_that_its_array_lies_on_a_gpu():
+    with pytest.raises(UsageError, match="a Block2D takes a matrix of NumPy's, not OnGpu on a GPU"):
+        hybrid.Block2D(OnGpu(np.ones((3, 4))), (3, 4), [(0, 3)], [(0, 4)])
+
+
 def test_row_blocks_tell_what_is_made_of_b_on_its_gpu():
     a, b = np.ones((3, 4), np.complex64), np.ones((4, 5), np.float32)
     for first, second, expanded in ((a, b, 2 * 4 * 2 * 5 * 4), (b.T, a.T, 0), (b.T, b, 0)):

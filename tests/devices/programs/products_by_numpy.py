@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Products on GPUs for which NumPy stands, one for each rank, by every transport: products_by_numpy.py FOLDER."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from mpi4py import MPI
+from support import numpy_cupy
+
+comm = MPI.COMM_WORLD
+numpy_cupy.install(Path(sys.argv[1]), comm.size)
+
+import cupy  # noqa: E402
+import numpy as np  # noqa: E402
+
+import hybrid  # noqa: E402
+from hybrid.plan.arithmetic import most_moduli  # noqa: E402
+from hybrid.selection import decision  # noqa: E402
+from hybrid.selection.precision import Precision  # noqa: E402
+
+PIECES = {"PANEL_ROWS": "33", "PANEL_COLUMNS": "40"}
+PEERS = {"TRANSPORT": "peers"} if comm.size > 1 else {}
+NODES = {"RANKS_PER_NODE": "1"}
+WAYS = {
+    "peers": PEERS,
+    "pieces": {**PEERS, **PIECES},
+    "slabs": {**PEERS, "PANEL_ROWS": "33", "SLAB_ROWS": "32"},
+    "host": {"TRANSPORT": "host", **PIECES},
+    "out of core": {"TRANSPORT": "host", "GPU_MEMORY": "200k"},
+    "nodes": NODES,
+    "grid": {**NODES, "GRID": f"1x{comm.size}", **PIECES} if comm.size > 1 else NODES,
+}
+PRECISIONS = ("native", "fast")
+as_usual = decision.choose_precision
+decision.choose_precision = lambda settings, *of: (
+    Precision(most_moduli("float64"), "small, too") if settings.precision == "fast" else as_usual(settings, *of)
+)
+random = np.random.default_rng(7)
+a, b = random.standard_normal((70, 90)), random.standard_normal((90, 60))
+
+
+def check(c, what):
+    assert np.abs(np.asarray(c) - a @ b).max() < 1e-10, what
+
+
+def at_root(*arrays):
+    return arrays if comm.rank == 0 else (None,) * len(arrays)
+
+
+for name, settings in WAYS.items():
+    before = {f"HYBRID_{setting}": value for setting, value in {**settings, "POISON": "1"}.items()}
+    os.environ.update(before)
+    for precision in PRECISIONS:
+        how = {"comm": comm, "device": "cuda", "precision": precision}
+        for kind in (np.asarray, cupy.asarray):
+            c = hybrid.multiply(*at_root(kind(a), kind(b)), **how)
+            assert comm.rank or type(c) is type(kind(a))
+            comm.rank or check(c, name)
+            blocks = [hybrid.RowBlock(kind(np.array_split(each, comm.size)[comm.rank])) for each in (a, b)]
+            for _ in range(3):
+                c = hybrid.multiply(*blocks, **how).array
+                assert type(c) is type(kind(a))
+                check(np.concatenate(comm.allgather(np.asarray(c))), f"{name}, row blocks")
+        transposed = at_root(np.ascontiguousarray(a.T), np.asfortranarray(b))
+        c = hybrid.multiply(*transposed, transpose_a=True, **how)
+        comm.rank or check(c, f"{name}, transposed")
+    for setting in before:
+        del os.environ[setting]
+if comm.rank == 0:
+    print(*sorted({each.partition("<")[0] for each in numpy_cupy.calls}))

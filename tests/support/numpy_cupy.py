@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: MIT
+"""A `cupy` made of NumPy, whose GPU is the CPU: what `CudaDevice` enqueues is done at once, by kernels of the emulated GPU.
+
+Ranks open each other's memory as files. It is for programs of their own, since it stays installed. It cannot show what NumPy's
+arrays allow and CuPy's do not, nor a missing event.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+CAPABILITY = 89  # whose kernels need no thread block clusters
+calls: Counter[str] = Counter()  # of kernels, by expression, and of "copies" and "graphs"
+
+
+class ndarray(np.ndarray):
+    def __new__(cls, shape, dtype, memory):
+        place = memory.offset, int(np.prod(shape)) * np.dtype(dtype).itemsize
+        assert 0 <= place[0] <= sum(place) <= memory.mem.size, "a matrix reaches over its memory"
+        return super().__new__(cls, shape, dtype, memory.mem.array, place[0])
+
+    data = property(lambda self: SimpleNamespace(ptr=self.ctypes.data))
+    device = property(lambda self: Device(0))
+    __cuda_array_interface__ = property(lambda self: self.__array_interface__)
+
+    def get(self, out=None):
+        return np.array(self, subok=False) if out is None else np.copyto(out, self)
+
+    def set(self, values):
+        self[...] = values
+
+
+def on_gpu(array: Any) -> ndarray:
+    return np.array(array, subok=False).view(ndarray)
+
+
+class Device(nullcontext):
+    attributes: ClassVar[dict[str, int]] = {"MultiProcessorCount": 4}
+
+    def __init__(self, index):
+        super().__init__()
+        self.id = index
+
+    def synchronize(self):
+        pass
+
+
+class Event:
+    made = 0
+
+    def __init__(self, **how):
+        Event.made += 1
+        self.ptr = Event.made
+
+    def record(self, stream=None):
+        pass
+
+    synchronize = record
+
+
+class Stream(nullcontext):
+    of_ptr: ClassVar[dict[int, Stream]] = {}
+
+    def __init__(self, **how):
+        super().__init__()
+        self.ptr, self.captured = len(Stream.of_ptr) + 1, None
+        Stream.of_ptr[self.ptr] = self
+
+    def record(self):
+        return Event()
+
+    def wait_event(self, event):
+        assert event.ptr
+
+    def synchronize(self):
+        pass
+
+    def begin_capture(self):
+        self.captured = []
+
+    def end_capture(self):
+        work, self.captured = self.captured, None
+        return SimpleNamespace(launch=lambda stream: (calls.update(["graphs"]), [each() for each in work]))
+
+
+def enqueue(stream, work):
+    captured = Stream.of_ptr[stream].captured
+    work() if captured is None else captured.append(work)
+
+
+class Memory:
+    """As cudaMalloc gives it. `path`: of the file that it is."""
+
+    folder = Path()
+    of_ptr: ClassVar[dict[int, Memory]] = {}
+
+    def __init__(self, size, path=None):
+        self.size, self.path = size, path or self.folder / f"{os.getpid()}-{len(self.of_ptr)}"
+        with open(self.path, "r+b" if path else "w+b") as file:
+            os.truncate(file.fileno(), max(size, os.fstat(file.fileno()).st_size))
+            self.array = np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
+        self.ptr = self.array.ctypes.data
+        self.of_ptr[self.ptr] = self
+
+
+class MemoryPointer:
+    def __init__(self, memory, offset):
+        self.mem, self.offset, self.ptr = memory, offset, memory.ptr + offset
+
+    def __add__(self, more):
+        return MemoryPointer(self.mem, self.offset + more)
+
+
+def copy_2d(into, into_stride, source, source_stride, width, rows, kind, stream):
+    def copy():
+        for row in range(rows):
+            ctypes.memmove(into + row * into_stride, source + row * source_stride, width)
+
+    calls["copies"] += 1
+    enqueue(stream, copy)
+
+
+def runtime(gpus: int) -> SimpleNamespace:
+    """CUDA's runtime, as CuPy has it."""
+    return SimpleNamespace(
+        CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
+        memcpyDefault=4,
+        memcpyDeviceToHost=2,
+        memcpy2DAsync=copy_2d,
+        memcpyAsync=lambda into, source, size, kind, stream: enqueue(stream, lambda: ctypes.memmove(into, source, size)),
+        memsetAsync=lambda place, byte, size, stream: enqueue(stream, lambda: ctypes.memset(place, byte, size)),
+        memset=ctypes.memset,
+        eventQuery=lambda event: 0,
+        eventDestroy=lambda event: None,
+        getDeviceCount=lambda: gpus,
+        getDeviceProperties=lambda index: dict(
+            zip(("major", "minor", "uuid", "name"), (*divmod(CAPABILITY, 10), bytes([index]) * 16, b"NumPy"), strict=True)
+        ),
+        memGetInfo=lambda: (1 << 30, 1 << 30),
+        deviceCanAccessPeer=lambda gpu, peer: 0,
+        hostRegister=lambda *place: None,
+        hostUnregister=lambda place: None,
+        ipcGetMemHandle=lambda place: Memory.of_ptr[place].path,
+        ipcOpenMemHandle=lambda path: Memory(os.path.getsize(path), path).ptr,
+        ipcCloseMemHandle=lambda place: None,
+        ipcGetEventHandle=lambda event: event,
+        ipcOpenEventHandle=lambda event: event,
+    )
+
+
+class Argument:
+    """A matrix that a kernel gets, with what the kernel is really given."""
+
+    def __init__(self, matrix, packed):
+        given = packed["data"], packed["rows"], packed["columns"], packed["stride"] * matrix.itemsize
+        assert given == (matrix.ctypes.data, *matrix.shape, matrix.strides[0])
+        self.matrix = np.asarray(matrix)
+
+
+def install(folder: Path, gpus: int = 1) -> None:
+    """To be called before hybrid looks for GPUs. `folder`: for memory."""
+    from hybrid.devices import cuda_check, cuda_gpus, cuda_kernels, cuda_queues
+    from hybrid.emulation.kernel import EmulatedKernel
+    from hybrid.kernels.sources import KERNELS
+
+    Memory.folder, default_stream = folder, Stream()
+    cuda = ModuleType("cupy.cuda")
+    cuda.__dict__.update(Device=Device, Event=Event, Stream=Stream, Memory=Memory, MemoryPointer=MemoryPointer)
+    cuda.__dict__.update(runtime=runtime(gpus), get_current_stream=lambda: default_stream)
+    cuda.__dict__.update(alloc=lambda size: MemoryPointer(Memory(size), 0), alloc_pinned_memory=bytearray)
+    cuda.__dict__.update(get_elapsed_time=lambda begin, end: 1.0, memory=SimpleNamespace(OutOfMemoryError=MemoryError))
+    cuda.__dict__.update(UnownedMemory=lambda place, size, owner, gpu: Memory.of_ptr[place])
+    cupy = ModuleType("cupy")
+    cupy.__dict__.update(cuda=cuda, ndarray=ndarray, dtype=np.dtype, copyto=np.copyto)
+    cupy.__dict__.update(asarray=lambda array: array if isinstance(array, ndarray) else on_gpu(array))
+    cupy.__dict__.update(asnumpy=lambda array: np.array(array, subok=False))
+    cupy.__dict__.update(ascontiguousarray=lambda array, dtype: np.ascontiguousarray(array, dtype).view(ndarray))
+    cupy.__dict__.update(empty=lambda shape, dtype: np.empty(shape, dtype).view(ndarray))
+    cupy.__dict__.update(get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None))
+    sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": cuda.runtime})
+    cuda_gpus._driver = lambda: object()
+
+    kernels: dict[tuple[str, str], EmulatedKernel] = {}
+    packed = cuda_kernels.matrix_argument
+
+    class Launch:
+        def __init__(self, function, grid, block, arguments, shared_bytes=0):
+            self._function, self._how = function, (grid, block, shared_bytes)
+            self._matrices = [each.matrix if isinstance(each, Argument) else np.array([[each]]) for each in arguments]
+
+        def __call__(self, stream):
+            enqueue(stream, self._run)
+
+        def _run(self):
+            source, expression = self._function
+            if self._function not in kernels:
+                kernels[self._function] = EmulatedKernel(KERNELS / source, expression, CAPABILITY)
+            calls[expression] += 1
+            kernels[self._function](*self._how, self._matrices)
+
+    for module in (cuda_kernels, cuda_check, cuda_queues):
+        module.matrix_argument = lambda matrix: Argument(matrix, packed(matrix))
+        module.PreparedLaunch = Launch
+        module.compiled_functions = lambda source, expressions, architecture="": {each: (source, each) for each in expressions}
+    cuda_kernels.allow_shared_memory = cuda_queues.allow_shared_memory = lambda function, size: None
+    cuda_queues.prefer_shared_memory = lambda function: None
