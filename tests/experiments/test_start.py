@@ -35,7 +35,7 @@ def test_a_checkout_may_have_the_package_s_name(tmp_path):
     for checkout in ("hybrid", "runner"):
         (tmp_path / checkout / copied.parent).mkdir(parents=True)
         shutil.copy(ROOT / copied, tmp_path / checkout / copied)
-        done = run(tmp_path / checkout / "scripts", "-c", "from experiments.start import ROOT; print(ROOT)")
+        done = run(tmp_path, "-c", f"import runpy; print(runpy.run_path({str(Path(checkout, copied))!r})['ROOT'])")
         assert done.stdout.strip() == str(tmp_path / checkout), done.stderr
 
 
