@@ -56,10 +56,13 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
     pulse = _pulse(stall)
     sys.stdout.flush()
     sys.stderr.flush()
+    # A signal that comes before the supervisor has its handlers waits for them: else it would end the supervisor without a word.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGTERM, signal.SIGINT})
     worker = os.fork()
     if worker:
         os.close(writing)
-        _Watch(worker, reading, stall, start_failed, pulse).run()
+        _Watch(worker, reading, stall, start_failed, pulse).run(unblocked)
+    signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     os.close(reading)
     heartbeat.connect(writing, supervisor, pulse.port if pulse else 0)
     return work()
@@ -95,12 +98,14 @@ class _Watch:
         self._orphaned = 0.0  # when the launcher was seen to be gone
         self._interrupt_passed_on = False
 
-    def run(self) -> NoReturn:
+    def run(self, unblocked: set[signal.Signals | int]) -> NoReturn:
+        """Watch the worker until it has ended, and end this process. `unblocked`: the signal mask once there are handlers."""
         for signum in _PASSED_ON:
             handle(signum, self._pass_on_deadly)
         signal.signal(signal.SIGTERM, self._pass_on)
         # A terminal interrupts the worker as well: the interrupt is passed on only if it lives on.
         handle(signal.SIGINT, self._note_interrupt)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         self._follow()
         _, status = os.waitpid(self._worker, 0)
         self._conclude(os.waitstatus_to_exitcode(status))
@@ -138,9 +143,8 @@ class _Watch:
             ready = select.select([self._pipe], [], [], _POLL_AT_START if starting else _POLL)[0]
             if starting:
                 self._files.update(segments_of(self._worker))
-            if (
-                time.monotonic() - polled > stood_still
-            ):  # this process was stopped, with the whole job: the worker's silence tells nothing
+            if time.monotonic() - polled > stood_still:
+                # This process was stopped, with the whole job: the worker's silence tells nothing.
                 last_line = time.monotonic()
                 if self._pulse:
                     self._pulse.forgive()
@@ -228,9 +232,8 @@ class _Watch:
             other_code = self._start_failed(told)
             if other_code is not None:
                 exit_at_once(other_code)
-        if not line or (
-            agreed and not (self._end.interrupted or self._end.asked)
-        ):  # else the worker has said itself what happened
+        # Else the worker has said itself what happened.
+        if not line or (agreed and not (self._end.interrupted or self._end.asked)):
             self._let_others_speak(code)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""The process that watches a rank, in its first moments. How it ends jobs, tests/commands tell."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# The signal comes when there is a worker, and not yet a handler for it.
+PROGRAM = """
+import os, sys, time
+from hybrid.ranks import supervisor
+
+begin = supervisor._Watch.__init__
+
+def begin_late(*given):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    begin(*given)
+
+supervisor._Watch.__init__ = begin_late
+supervisor.supervised(lambda: time.sleep(60), 0, None)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGHUP, signal.SIGTERM], ids=lambda signum: signum.name)
+def test_a_signal_before_there_are_handlers_is_answered_by_them(signum):
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(int(signum))], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 128 + signum
+    (line,) = ended.stderr.splitlines()
+    assert f"killed by {signum.name}" in line or (signum == signal.SIGTERM and "asked to end" in line), line
