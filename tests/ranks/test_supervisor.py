@@ -11,9 +11,10 @@ import pytest
 
 # The signal comes when there is a worker, and not yet a handler for it.
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 from hybrid.ranks import supervisor
 
+signal.signal(int(sys.argv[1]), signal.SIG_DFL)  # nohup has processes ignore SIGHUP, and a supervisor keeps to that
 begin = supervisor._Watch.__init__
 
 def begin_late(*given):
