@@ -21,17 +21,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
-from hybrid.ranks.interrupts import handle, wait_for_turn
-from hybrid.ranks.job_end import end_job, exit_at_once, open_mpi_on_nodes, outlive_launcher
+from hybrid.ranks.interrupts import handle
+from hybrid.ranks.job_end import end_job, exit_at_once, outlive_launcher
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
-from hybrid.ranks.worker_end import WorkerEnd
+from hybrid.ranks.worker_end import GRACE, WorkerEnd
 
 if TYPE_CHECKING:
     from hybrid.ranks.pulse import Pulse
 
-GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
 INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long call of BLAS perhaps; others await their turn
 _START = "start"  # the first phase
@@ -234,7 +233,7 @@ class _Watch:
                 exit_at_once(other_code)
         # Else the worker has said itself what happened.
         if not line or (agreed and not (self._end.interrupted or self._end.asked)):
-            self._let_others_speak(code)
+            self._end.let_others_speak(code, starting=starting, waits=self._waits)
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
                 # One write, so that the lines of several ranks are not mixed.
@@ -242,20 +241,3 @@ class _Watch:
                 os.write(2, f"hybrid: {where}: {told}{how_to_go_on}\n".encode(errors="surrogateescape"))
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._end.exit_code(code)
         end_job(code, partial(remove_files_of_job, self._files, self._began if starting else None))
-
-    def _let_others_speak(self, code: int) -> None:
-        """Wait, where other ranks may say the same, or have the cause to tell.
-
-        A launcher that ends the whole job kills this process meanwhile. Of ranks that would say the same, rank 0 is the first.
-        """
-        asked = self._end.asked or self._end.interrupted
-        if launched() is None:
-            return
-        if asked:
-            time.sleep(max(0.0, asked + GRACE - time.monotonic()))
-        # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once, where memory does several by SIGKILL.
-        by_kernel = code == -signal.SIGBUS or (code == -signal.SIGKILL and not (self._end.stuck or self._end.missing))
-        # MPI exits, while it starts because another rank has been killed, and Open MPI's when the connection to one is lost.
-        exited = code > 0 and (self._phase == _START or open_mpi_on_nodes())
-        if asked or self._waits or by_kernel or exited:
-            wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or self._waits))

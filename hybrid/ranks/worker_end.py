@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""How a rank's worker ended: what its supervisor says of it, and the exit code that the launcher gets."""
+"""How a rank's worker ended: what its supervisor says of it, and when, and the exit code that the launcher gets."""
 
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import dataclass
 
+from hybrid.ranks.interrupts import wait_for_turn
+from hybrid.ranks.job_end import open_mpi_on_nodes
+from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.signal_causes import killed_by
+
+GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 
 
 @dataclass
@@ -50,3 +56,20 @@ class WorkerEnd:
         if code < 0:
             return killed_by(-code, self.shared_before, starting=starting)
         return f"exited with code {code} before the other ranks were done"
+
+    def let_others_speak(self, code: int, *, starting: bool, waits: bool) -> None:
+        """Wait, where other ranks may say the same, or have the cause to tell. `waits`: others may say the same in any case.
+
+        A launcher that ends the whole job kills this process meanwhile. Of ranks that would say the same, rank 0 is the first.
+        """
+        asked = self.asked or self.interrupted
+        if launched() is None:
+            return
+        if asked:
+            time.sleep(max(0.0, asked + GRACE - time.monotonic()))
+        # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once, where memory does several by SIGKILL.
+        by_kernel = code == -signal.SIGBUS or (code == -signal.SIGKILL and not (self.stuck or self.missing))
+        # MPI exits, while it starts because another rank has been killed, and Open MPI's when the connection to one is lost.
+        exited = code > 0 and (starting or open_mpi_on_nodes())
+        if asked or waits or by_kernel or exited:
+            wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or waits))
