@@ -127,11 +127,15 @@ def _gpu(index: int) -> Gpu:
 
     properties = runtime.getDeviceProperties(index)
     capability = 10 * properties["major"] + properties["minor"]
-    return Gpu(index, _uuid(bytes(properties["uuid"])), properties["name"].decode(), capability)
+    return Gpu(index, _uuid(index), properties["name"].decode(), capability)
 
 
-def _uuid(raw: bytes) -> str:
-    digits = raw[:16].hex()
+def _uuid(index: int) -> str:
+    """The driver tells it whole. CuPy takes that of cudaGetDeviceProperties for a string, which ends before its first zero byte."""
+    driver, device, uuid = _load_driver(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    if status := driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(uuid, device):
+        raise DeviceUnavailable(f"the NVIDIA driver does not tell which GPU number {index} is (CUDA error {status})")
+    digits = bytes(uuid).hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 

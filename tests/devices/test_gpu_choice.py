@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hybrid.devices import cuda_gpus
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
+from hybrid.errors import DeviceUnavailable
 
 
 def seen(*names):
@@ -92,6 +93,10 @@ class Driver:
         device._obj.value = 10 + index
         return 0
 
+    def _cuDeviceGetUuid_v2(self, uuid, device):
+        uuid[:] = bytes([0, 0xAB, 0, *range(0xB0, 0xBB), device.value, 0])
+        return 0
+
     def _cuDevicePrimaryCtxRetain(self, context, device):
         self.contexts.append(device.value)
         return 0
@@ -142,3 +147,15 @@ def test_without_a_local_rank_no_context_is_made_and_without_waking_there_is_non
     cuda_gpus.wake_driver(None)
     cuda_gpus.use_context_of(gpu(0))
     assert there.contexts == []
+
+
+def test_a_uuid_keeps_its_bytes_of_zero(driver):
+    driver(Driver())
+    assert cuda_gpus._uuid(2) == "GPU-00ab00b0-b1b2-b3b4-b5b6-b7b8b9ba0c00"
+
+
+@pytest.mark.parametrize("broken", ["cuDeviceGet", "cuDeviceGetUuid_v2"])
+def test_a_gpu_that_the_driver_does_not_name_is_not_used(driver, broken):
+    driver(Driver(broken))
+    with pytest.raises(DeviceUnavailable, match=r"the NVIDIA driver does not tell which GPU number 2 is \(CUDA error 100\)"):
+        cuda_gpus._uuid(2)

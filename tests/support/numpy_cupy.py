@@ -143,9 +143,7 @@ def runtime(gpus: int) -> SimpleNamespace:
         eventQuery=lambda event: 0,
         eventDestroy=lambda event: None,
         getDeviceCount=lambda: gpus,
-        getDeviceProperties=lambda index: dict(
-            zip(("major", "minor", "uuid", "name"), (*divmod(CAPABILITY, 10), bytes([index]) * 16, b"NumPy"), strict=True)
-        ),
+        getDeviceProperties=lambda index: dict(zip(("major", "minor", "name"), (*divmod(CAPABILITY, 10), b"NumPy"), strict=True)),
         memGetInfo=lambda: (1 << 30, 1 << 30),
         deviceCanAccessPeer=lambda gpu, peer: 0,
         hostRegister=lambda *place: None,
@@ -189,6 +187,7 @@ def install(folder: Path, gpus: int = 1) -> None:
     cupy.__dict__.update(get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None))
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": cuda.runtime})
     cuda_gpus._driver = lambda: object()
+    cuda_gpus._uuid = lambda index: f"GPU-{index}"
 
     kernels: dict[tuple[str, str], EmulatedKernel] = {}
     packed = cuda_kernels.matrix_argument
