@@ -131,7 +131,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def _uuid(index: int) -> str:
-    """The driver tells it whole. CuPy takes that of cudaGetDeviceProperties for a string, which ends before its first zero byte."""
+    """From the driver. CuPy takes the one of cudaGetDeviceProperties for a string, which ends before its first zero byte."""
     driver, device, uuid = _load_driver(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     if status := driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(uuid, device):
         raise DeviceUnavailable(f"the NVIDIA driver does not tell which GPU number {index} is (CUDA error {status})")

@@ -63,8 +63,8 @@ class RankCheck:
         if self._plan.shares[self._team.rank].order:
             operations, problem = self._rank_device.device.check_operations(), self._plan.problem
             layout = self._all_pieces()[self._team.rank].layout
-            self._rank_device.reserved_for_check = self._plan.bytes_of_device_check(self._team.rank)
-            self.device = self._once("sums", lambda: DeviceCheck(operations, layout, problem))
+            size = self._plan.bytes_of_device_check(self._team.rank)
+            self.device = self._once("sums", lambda: DeviceCheck(operations, layout, problem), size)
             self.device.use(buffers)
 
     def begin(self) -> None:
@@ -167,9 +167,9 @@ class RankCheck:
         plan, own, pieces = self._plan, self._team.rank, self._all_pieces()
         return dict(enumerate(pieces)) if plan.at_root and own == plan.root else {own: pieces[own]}
 
-    def _once(self, what: str, make: Callable[[], Any]) -> Any:
-        """What `make` gave for the last plan with the same panels, or now gives."""
-        return self._rank_device.once_for_plan(f"{what} of the check, {self._plan.transport}", self._plan, make)
+    def _once(self, what: str, make: Callable[[], Any], device_bytes: int = 0) -> Any:
+        """What `make` gave before for a plan with the same panels, or now gives."""
+        return self._rank_device.once_for_plan(f"{what} of the check, {self._plan.transport}", self._plan, make, device_bytes)
 
 
 def own_pieces(plan: Plan, pieces: Sequence[CopiedPieces], rank: int) -> frozenset[int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from hybrid.devices.base import PeerDevice
@@ -17,6 +18,18 @@ from hybrid.ranks.team import Team
 from hybrid.transport.device_group import DeviceGroup
 from hybrid.transport.ipc_links import IpcLinks, LinkRequest
 from hybrid.transport.node_peers import Peer
+
+_MOST_KEPT_PLANS = 4
+_MOST_KEPT_BYTES = 64 << 20  # of a device, unless one plan takes more; a product's forecast leaves more than that free
+
+
+@dataclass
+class _KeptForPlan:
+    """What has been made for plans with these shares."""
+
+    shares: object
+    device_bytes: int = 0  # beside the reserved memory
+    made: dict[str, Any] = field(default_factory=dict)
 
 
 class RankDevice:
@@ -30,12 +43,11 @@ class RankDevice:
         self.links = IpcLinks(device)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
-        self.reserved_for_check = 0  # bytes that the check takes beside it
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
         self._last_writer: tuple[object, object] | None = None  # the plan's shares, and `by`, of the last `used_for`
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
-        self._views: dict[str, tuple[object, Any]] = {}  # by what they are: the shares of the last plan, and what was made for it
+        self._kept: list[_KeptForPlan] = []  # for the last plans, that of the newest last
 
     def reserve(self, team: Team, size: int) -> None:
         """Have at least `size` bytes of the device's memory, which other ranks need not open."""
@@ -153,17 +165,34 @@ class RankDevice:
         return before is not None and before[0] is plan.shares and before[1] is by
 
     def _forget_views(self) -> None:
-        self._views.clear()
+        self._kept.clear()
         self._last_writer = None  # it has views, too
-        self.reserved_for_check = 0
 
-    def once_for_plan(self, what: str, plan: Plan, make: Callable[[], Any]) -> Any:
-        """What `make` gave for the last plan with the same panels, or now gives.
+    def once_for_plan(self, what: str, plan: Plan, make: Callable[[], Any], device_bytes: int = 0) -> Any:
+        """What `make` gave before for a plan with the same panels, or now gives. `device_bytes`: that it takes of the device,
+        beside `memory`.
 
-        Views of device memory are kept so: making them takes longer than a small copy.
+        Views of device memory are kept so, and launches that work on them: making them takes longer than a small copy. They are
+        kept for several plans, for programs whose products have two shapes in turn.
         """
-        shares, made = self._views.get(what, (None, None))
-        if shares is not plan.shares:
-            made = make()
-            self._views[what] = (plan.shares, made)
-        return made
+        kept = self._kept_for(plan)
+        if what not in kept.made:
+            kept.device_bytes += device_bytes
+            while len(self._kept) > 1 and self.reserved_for_check > _MOST_KEPT_BYTES:
+                del self._kept[0]
+            kept.made[what] = make()
+        return kept.made[what]
+
+    def _kept_for(self, plan: Plan) -> _KeptForPlan:
+        """What is kept for this plan, which is the newest one now."""
+        for number, kept in enumerate(self._kept):
+            if kept.shares is plan.shares:
+                self._kept.append(self._kept.pop(number))
+                return kept
+        self._kept = [*self._kept[1 - _MOST_KEPT_PLANS :], _KeptForPlan(plan.shares)]
+        return self._kept[-1]
+
+    @property
+    def reserved_for_check(self) -> int:
+        """Bytes of the device that checks take beside `memory`."""
+        return sum(each.device_bytes for each in self._kept)

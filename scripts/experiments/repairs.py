@@ -23,6 +23,7 @@ from experiments.common import cli, records
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.modular import ModularProduct
 from hybrid.errors import CheckFailed
 from hybrid.host.threads import usable_cores
 
@@ -108,20 +109,35 @@ class Injection:
 
     @contextmanager
     def planted(self, device: type[CpuDevice] | type[CudaDevice]) -> Iterator[None]:
-        original = getattr(device, self._method)
+        """RuntimeError if the product ends without a fault."""
+        native, from_remainders = getattr(device, self._method), ModularProduct.multiply
 
         def spoiling(device: Any, *arguments: Any, **more: Any) -> Any:
-            event = original(device, *arguments, **more)
+            event = native(device, *arguments, **more)
             into = arguments[2] if self._method == "multiply" else arguments[0]
             in_memory = arguments[1] if self._method == "copy_in" else into
-            written = self._method == "multiply" or np.may_share_memory(in_memory, self._matrices[self._operand])
-            if written and not self.size:
-                device.wait(event)
-                self._put_into(into, in_memory)
+            if self._method == "multiply" or np.may_share_memory(in_memory, self._matrices[self._operand]):
+                self._put_once(into, in_memory, device, event)
             return event
 
-        with mock.patch.object(device, self._method, spoiling):
+        def spoiling_remainders(product: Any, tile: Any, a: Any, b: Any, c: Any, after: Any) -> Any:
+            event = from_remainders(product, tile, a, b, c, after)
+            if self._method == "multiply":
+                self._put_once(c, c, product._device, event)
+            return event
+
+        with (
+            mock.patch.object(device, self._method, spoiling),
+            mock.patch.object(ModularProduct, "multiply", spoiling_remainders),
+        ):
             yield
+        if not self.size:
+            raise RuntimeError(f"no {self._method} of this product could be spoiled")
+
+    def _put_once(self, into: Any, in_memory: Any, device: Any, event: Any) -> None:
+        if not self.size:
+            device.wait(event)
+            self._put_into(into, in_memory)
 
     def _put_into(self, into: Any, in_memory: Any) -> None:
         """`into`: an array in host memory, or on a GPU, of which a corner gets the fault."""

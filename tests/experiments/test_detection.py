@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from support.selection import exhaustive
 
-from experiments import detection
+import hybrid
+from experiments import detection, repairs
+from hybrid.devices.emulated import EmulatedDevice
 
 
 @pytest.mark.needs("matplotlib")
@@ -72,9 +75,26 @@ def test_repairs_have_no_picture(tmp_path, capsys):
 
 
 def test_a_repair_that_repairs_nothing_fails(monkeypatch, capsys):
-    monkeypatch.setattr(detection.repairs, "multiplied", lambda *_: ("repaired", 1.0))
-    assert detection.main(["--repair", "--sizes", "130", "--faults", "1"]) == 1
-    assert "24 faults: 0 repaired, 0 unseen, 0 refused, 24 wrong." in capsys.readouterr().out
+    monkeypatch.setattr(detection.repairs, "is_right", lambda *_: False)
+    assert detection.main(["--repair", "--sizes", "130", "--faults", "1", "--kinds", "A copied"]) == 1
+    assert "3 faults: 0 repaired, 0 unseen, 0 refused, 3 wrong." in capsys.readouterr().out
+
+
+def test_a_fault_that_is_never_put_in_is_an_error(monkeypatch):
+    monkeypatch.setattr(detection.repairs, "multiplied", lambda *_: ("unseen", 1.0))
+    with pytest.raises(RuntimeError, match="no multiply of this product could be spoiled"):
+        detection.main(["--repair", "--sizes", "130", "--faults", "1"])
+
+
+@pytest.mark.needs("compiler")
+def test_a_product_from_remainders_can_be_spoiled_and_is_repaired(rng):
+    a, b = rng.standard_normal((130, 70)), rng.standard_normal((70, 130))
+    right, c = hybrid.multiply(a, b), np.empty((130, 130))
+    injection = repairs.Injection("a tile", {"A": a, "B": b, "C": c}, 1.0, rng)
+    with injection.planted(EmulatedDevice), pytest.warns(RuntimeWarning, match="repaired: "):
+        hybrid.multiply(a, b, out=c, device="emulate", precision="fast", on_fault="repair")
+    assert injection.size >= 0.1
+    np.testing.assert_allclose(c, right, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ TIMED, WARM_UP = 0.08, 0.02  # seconds of one timing, and of launches just befor
 NO_WARM_UP = 0.25  # seconds of a launch that is long enough by itself
 MUCH_SLOWER = 3.0  # than cuBLAS: such a rung lets the GPU cool
 PROBE = 64  # a part of l, to learn whether a launch takes seconds or minutes
+PROBE_UNIT = 16  # of which that part is a multiple: cuBLAS multiplies bytes by fours
 # On random numbers rounding errors walk at random: they are about a fifth of eps·|row|·|column|, at most one or two of it
 # among millions. TF32's would be thousands of it, over √l.
 ROUNDINGS = 16
@@ -113,7 +114,7 @@ class Bench:
     def prepare(self, one: Timed, longest: float) -> bool:
         """Learn what a launch takes, and check what it gives. False: it takes too long. CheckFailed for a wrong product."""
         a, b, c = self._operands_of(one)
-        part = -(-a.shape[1] // PROBE)
+        part = PROBE_UNIT * -(-a.shape[1] // (PROBE * PROBE_UNIT))
         short = a[:, :part], b[:part], c
         self._seconds(one.multiply, short, 1)  # may compile
         one.launch_seconds = self._seconds(one.multiply, short, 1) * a.shape[1] / part
