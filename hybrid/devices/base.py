@@ -174,6 +174,9 @@ class CheckOperations(Protocol):
     def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
         """An array in host memory, and an operation that copies a contiguous matrix to it."""
 
+    def together(self, operations: Sequence[Operation]) -> Operation:
+        """One operation that does what these do, one after the other."""
+
 
 class PeerDevice(Device, Protocol):
     """A device whose memory and events other processes of the node can open, as by CUDA IPC."""

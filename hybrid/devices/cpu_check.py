@@ -101,6 +101,9 @@ class CpuCheckOperations:
         there = np.empty_like(matrix)
         return there, self._operation(lambda: np.copyto(there, matrix))
 
+    def together(self, operations: Sequence[Operation]) -> Operation:
+        return lambda after: [operation(after) for operation in operations][-1]
+
     def _operation(self, work: Callable[[], None]) -> Operation:
         def enqueue(after: Sequence[Event]) -> Event:
             with np.errstate(all="ignore"):

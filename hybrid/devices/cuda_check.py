@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.devices.base import Event, Operation
+from hybrid.devices.base import Event, KernelCall, Operation
 from hybrid.devices.cpu_check import word_type
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
+from hybrid.devices.cuda_queues import Together
 from hybrid.devices.prepared_launch import PreparedLaunch
 from hybrid.kernels.catalogue import ELEMENTS
 from hybrid.kernels.elements import c_type
@@ -40,12 +41,29 @@ def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int
     }
 
 
+Enqueue = Callable[[Sequence[Event], KernelCall], Event]
+
+
+class _CudaOperation:
+    """An Operation: enqueues, behind some events, what `launch(stream)` launches."""
+
+    __slots__ = ("_enqueue", "launch")
+
+    def __init__(self, enqueue: Enqueue, launch: KernelCall) -> None:
+        self._enqueue, self.launch = enqueue, launch
+
+    def __call__(self, after: Sequence[Event]) -> Event:
+        return self._enqueue(after, self.launch)
+
+
 class CudaCheckOperations:
     """The check's operations. The arguments of each launch are prepared once, since a product is checked by dozens of them."""
 
-    def __init__(self, cupy: Any, device: Any, enqueue: Callable[[Sequence[Event], Callable[[Any], None]], Event]) -> None:
+    def __init__(self, cupy: Any, device: Any, enqueue: Enqueue) -> None:
         """`enqueue(after, launch)`: has `launch(stream)` enqueue work behind these events."""
         self._cupy, self._device, self._enqueue = cupy, device, enqueue
+        with device:
+            self._recorder = cupy.cuda.Stream(non_blocking=True)
         self._functions: dict[str, tuple[Any, tuple[int, int]]] = {}  # by expression, with their thread blocks
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
@@ -71,7 +89,7 @@ class CudaCheckOperations:
         def launch(stream: Any) -> None:
             self._cupy.cuda.runtime.memsetAsync(matrix.data.ptr, 0, matrix.nbytes, stream.ptr)
 
-        return lambda after: self._enqueue(after, launch)
+        return _CudaOperation(self._enqueue, launch)
 
     def row_sums(
         self, matrix: Any, x: Any, weights: Any, group: int, sums: Any, squares: Any, largest: Any, checksums: Any
@@ -123,7 +141,12 @@ class CudaCheckOperations:
                 runtime = self._cupy.cuda.runtime
                 runtime.memcpyAsync(there.ctypes.data, matrix.data.ptr, matrix.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
 
-        return there, lambda after: self._enqueue(after, launch)
+        return there, _CudaOperation(self._enqueue, launch)
+
+    def together(self, operations: Sequence[Operation]) -> Operation:
+        launches = [operation.launch for operation in operations if isinstance(operation, _CudaOperation)]
+        assert len(launches) == len(operations), "these operations are another device's"
+        return _CudaOperation(self._enqueue, Together(launches, self._recorder))
 
     def _operation(self, expression: str, grid: tuple[int, ...], matrices: Sequence[Any], work: int) -> Operation:
         """A launch of this kernel; where there is no `work`, an operation that launches nothing."""
@@ -135,4 +158,4 @@ class CudaCheckOperations:
             if work:
                 prepared(stream.ptr)
 
-        return lambda after: self._enqueue(after, launch)
+        return _CudaOperation(self._enqueue, launch)

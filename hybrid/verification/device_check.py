@@ -21,6 +21,7 @@ from hybrid.devices.base import CheckOperations, Event, Operation
 from hybrid.devices.buffers import MOST_PLACES, Buffers, Place
 from hybrid.plan.check_layout import CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
+from hybrid.verification.batches import Batches
 from hybrid.verification.device_sums import DeviceSums
 
 _ROWS_AT_ONCE = 4096  # of A·(B·x) that are subtracted together: fewer do not fill a large GPU
@@ -34,12 +35,16 @@ class _Pending:
     groups: list[Span] = field(default_factory=list)
 
 
+_OnPiece = tuple[Operation, int]  # with the bytes that it reads
+
+
 @dataclass
 class _OfBuffers:
     """The operations on A, B and C where they lie."""
 
-    # For each arrival, those on its own pieces, and those on the pieces of each tile that it releases.
-    by_arrival: list[tuple[list[Operation], list[list[Operation]]]]
+    # For each arrival, those on its own pieces, and those on the pieces of each tile that it releases, with the pieces' bytes.
+    by_arrival: list[tuple[list[_OnPiece], list[list[_OnPiece]]]]
+    batches: Batches
     # By rows of C, rows of the buffer of A, and groups.
     subtractions: dict[tuple[Span, Span, Span], Operation] = field(default_factory=dict)
 
@@ -51,14 +56,14 @@ class DeviceCheck:
     """
 
     def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
-        self.layout, self._operations = layout, operations
+        self.layout, self._operations, self._problem = layout, operations, problem
         operations.compile_ahead(problem.dtype, problem.operand_dtype, layout.group)
         self.sums = sums = DeviceSums(operations, layout, problem)
         self._m = m = sums.matrices
         # A weak reference: the buffers may be arrays that their owner wants to free.
         self._buffers: Callable[[], Buffers | None] = lambda: None
         self._prepared: dict[tuple[Place, ...], _OfBuffers] = {}  # views of device memory take longer to make than launches
-        self._now = _OfBuffers([])
+        self._now = _OfBuffers([], Batches(operations, 0))
         self._clear = operations.clear(m["to clear"])
         self._total = operations.column_totals(m["squares of B"], sums.column_squares)
         self._compare = operations.compare(
@@ -78,16 +83,17 @@ class DeviceCheck:
         if buffers.places not in self._prepared:
             if len(self._prepared) >= MOST_PLACES:
                 self._prepared.clear()
-            self._prepared[buffers.places] = _OfBuffers(self._by_arrival(buffers))
+            size = sum(map(self._bytes_of, self.layout.pieces))
+            self._prepared[buffers.places] = _OfBuffers(self._by_arrival(buffers), Batches(self._operations, size))
         self._now = self._prepared[buffers.places]
 
-    def _by_arrival(self, buffers: Buffers) -> list[tuple[list[Operation], list[list[Operation]]]]:
+    def _by_arrival(self, buffers: Buffers) -> list[tuple[list[_OnPiece], list[list[_OnPiece]]]]:
         """The operations of `_OfBuffers.by_arrival`."""
         return [
             (
-                [self._of_operand(buffers, arrival, piece) for piece in own],
+                [(self._of_operand(buffers, arrival, piece), self._bytes_of(piece)) for piece in own],
                 [
-                    [self._of_c(buffers, tile, piece) for piece in of_tile]
+                    [(self._of_c(buffers, tile, piece), self._bytes_of(piece)) for piece in of_tile]
                     for tile, of_tile in zip(arrival.releases, tiles, strict=True)
                 ],
             )
@@ -99,7 +105,8 @@ class DeviceCheck:
         self._pending.clear()
         self._subtracted.clear()
         self._arrived_of_a.clear()
-        self._clear([])
+        self._now.batches.begin()
+        self._enqueue(self._clear)
 
     def before_overwriting(self, arrival: Arrival) -> list[Event]:
         """Subtract A·(B·x) wherever it still needs the rows of A that this arrival overwrites. Returns what must be complete
@@ -113,10 +120,10 @@ class DeviceCheck:
     def arrived(self, number: int, after: Sequence[Event]) -> list[Event]:
         """Check arrival `number` of the rank's order, which is on the device after these events. Returns what must be complete
         before it is overwritten."""
-        events = [operation(after) for operation in self._now.by_arrival[number][0]]
+        events = [event for each in self._now.by_arrival[number][0] for event in self._enqueue(*each, after)]
         if self.layout.share.holds_all:
             if number == self._all_of_b:
-                self._total([])
+                self._enqueue(self._total)
             self._subtract_early(number)
         return events[-1:]
 
@@ -132,14 +139,15 @@ class DeviceCheck:
             for each in self._arrived_of_a:
                 self._pending[each.span] = _Pending(each.buffer_span, [Span(0, self.layout.groups)])
             self._subtract(list(self._pending))
+            self._now.batches.flush()  # it takes longer than the others
             self._arrived_of_a.clear()
 
     def computed(self, number: int, index: int, tile: Tile, after: Sequence[Event]) -> list[Event]:
         """Check the tile `index` of those that arrival `number` releases, which is complete after these events. Returns what must
         be complete before it is overwritten."""
-        events = [operation(after) for operation in self._now.by_arrival[number][1][index]]
+        events = [event for each in self._now.by_arrival[number][1][index] for event in self._enqueue(*each, after)]
         if self.layout.share.holds_all:
-            return events[-1:]
+            return []
         pending = self._pending.setdefault(tile.rows, _Pending(tile.buffer_rows))
         pending.groups += [piece.groups for piece in self.layout.by_arrival[number][1][index]]
         whole = [rows for rows, each in self._pending.items() if sum(map(len, each.groups)) == self.layout.groups]
@@ -151,10 +159,18 @@ class DeviceCheck:
         """Compare the sums, when `arrived` and `computed` have been called for all arrivals and tiles."""
         self._subtract(list(self._pending))
         if not self.layout.share.holds_all:
-            self._total([])
-        self._compare([])
-        self._total_pieces([])
-        self.sums.tell([])
+            self._enqueue(self._total)
+        for operation in (self._compare, self._total_pieces, self.sums.tell):
+            self._enqueue(operation)
+        self._now.batches.flush()
+
+    def _enqueue(self, operation: Operation, size: int = 0, after: Sequence[Event] = ()) -> list[Event]:
+        """Enqueue an operation that reads so many bytes. Returns what must be complete before these are overwritten: where
+        nothing is, operations are enqueued in batches, whose events nobody needs."""
+        if not self.layout.share.holds_all:
+            return [operation(after)]
+        self._now.batches.add(operation, after, size)
+        return []
 
     def _subtract(self, rows_of_c: Sequence[Span]) -> list[Event]:
         """Subtract A·(B·x) from the sums of these rows of C, for neighbouring rows and groups together. Returns the last
@@ -169,7 +185,7 @@ class DeviceCheck:
             else:
                 blocks.append((rows, pending.buffer_rows, groups))
         keys = [(rows, buffer_rows, of_group) for rows, buffer_rows, groups in blocks for of_group in groups]
-        self._subtracted += [(key[1], self._subtraction(*key)([])) for key in keys]
+        self._subtracted += [(key[1], event) for key in keys for event in self._enqueue(self._subtraction(*key))]
         return [event for _, event in self._subtracted[-1:]]
 
     def _subtraction(self, rows: Span, buffer_rows: Span, groups: Span) -> Operation:
@@ -180,6 +196,10 @@ class DeviceCheck:
             products, into = self._m["B·x"][:, groups.slice], self.sums.subtracted[rows.slice, groups.slice]
             prepared[key] = self._operations.subtract_product(buffers.rows_of_a(buffer_rows), products, into)
         return prepared[key]
+
+    def _bytes_of(self, piece: Piece) -> int:
+        item = self._problem.item_size if piece.operand == "C" else self._problem.operand_item_size
+        return len(piece.rows) * len(piece.columns) * item
 
     def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece) -> Operation:
         matrix, m, rows = buffers.destination(arrival), self._m, piece.rows.slice
