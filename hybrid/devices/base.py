@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hybrid.core.spans import Span
 from hybrid.kernels.catalogue import Kernel, Launch
@@ -19,6 +19,17 @@ Timings = Iterable[tuple[str, float, float]]
 Event = Any
 
 
+class EventWait(NamedTuple):
+    """How a thread that is not Python's waits for events of a device: addresses of C functions, which return 0 or an error.
+
+    `enter(context)` is called first, then `wait(event.ptr)`, which returns when the event is complete.
+    """
+
+    enter: int
+    context: int
+    wait: int
+
+
 class Device(Protocol):
     """One rank's GPU, or its share of the CPU.
 
@@ -29,6 +40,7 @@ class Device(Protocol):
 
     name: str  # "cpu", "cuda" or "emulate"
     staged: bool  # operands are copied into device buffers; False: host matrices are multiplied in place
+    event_wait: EventWait | None  # None: only `wait` waits for events
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         """Make `multiply` use this kernel for operands of this type, compiling it if needed; with `adding` also its instance for

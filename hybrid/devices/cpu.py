@@ -16,7 +16,7 @@ import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY
 from hybrid.core.spans import Span, pieces
-from hybrid.devices.base import CheckOperations, Event, KernelQueues
+from hybrid.devices.base import CheckOperations, Event, EventWait, KernelQueues
 from hybrid.devices.cpu_check import CpuCheckOperations
 from hybrid.errors import DeviceUnavailable, UsageError, one_line
 from hybrid.kernels.catalogue import Kernel
@@ -30,6 +30,7 @@ class CpuDevice:
     """A CPU. Every operation is complete when its call returns, so its event is None."""
 
     name = "cpu"
+    event_wait: EventWait | None = None
 
     def __init__(self, staged: bool = False) -> None:
         self.staged = staged

@@ -15,7 +15,7 @@ from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
 from hybrid.devices.buffers import place_of
 from hybrid.devices.cuda_check import CudaCheckOperations
-from hybrid.devices.cuda_events import OperationEnd
+from hybrid.devices.cuda_events import OperationEnd, event_wait
 from hybrid.devices.cuda_gpus import Gpu, enable_peer_access
 from hybrid.devices.cuda_ipc import CudaIpc
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
@@ -51,6 +51,7 @@ class CudaDevice(CudaIpc):
                 phase: [cupy.cuda.Stream(non_blocking=True, priority=_PRIORITIES.get(phase, 0)) for _ in range(count)]
                 for phase, count in _STREAMS.items()
             }
+            self.event_wait = event_wait()
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._multiplications: dict[tuple[str, str], Any] = {}  # by kernel and type

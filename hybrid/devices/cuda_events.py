@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
+
+from hybrid.devices.base import EventWait
+from hybrid.devices.cuda_gpus import load_driver
 
 
 class OperationEnd:
@@ -31,3 +35,16 @@ class OpenedEvent:
     def __del__(self) -> None:
         if self.ptr:
             self._runtime.eventDestroy(self.ptr)
+
+
+def event_wait() -> EventWait | None:
+    """How threads that are not Python's wait for events in the current CUDA context. None where there is none."""
+    driver, context = load_driver(), ctypes.c_void_p()
+    if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context.value:
+        return None
+    set_current, synchronize = (
+        ctypes.cast(each, ctypes.c_void_p).value for each in (driver.cuCtxSetCurrent, driver.cuEventSynchronize)
+    )
+    assert set_current
+    assert synchronize
+    return EventWait(set_current, context.value, synchronize)

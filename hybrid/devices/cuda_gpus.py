@@ -33,7 +33,7 @@ def usable_gpus() -> list[Gpu]:
     It creates no CUDA context, which would take memory of GPUs that are not used. Call it after MPI_Init.
     """
     try:
-        _load_driver()
+        load_driver()
     except OSError:
         raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) on this machine") from None
     from hybrid.devices.kernel_cache import trust_own_cache_only
@@ -53,7 +53,7 @@ def usable_gpus() -> list[Gpu]:
     return gpus
 
 
-def _load_driver() -> ctypes.CDLL:
+def load_driver() -> ctypes.CDLL:
     """The CUDA driver's library. OSError where there is none."""
     driver = _driver()
     if driver is None:
@@ -81,7 +81,7 @@ class _Awakening(Thread):
 
     def run(self) -> None:
         try:
-            driver = _load_driver()
+            driver = load_driver()
         except OSError:
             return  # usable_gpus will report it
         count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
@@ -116,7 +116,7 @@ def use_context_of(gpu: Gpu | None) -> None:
         return
     _awakening.join()
     if _awakening.made is not None and (gpu is None or _awakening.made[0] != gpu.index):
-        _load_driver().cuDevicePrimaryCtxRelease_v2(_awakening.made[1])
+        load_driver().cuDevicePrimaryCtxRelease_v2(_awakening.made[1])
     _awakening.made = None
 
 
@@ -132,7 +132,7 @@ def _gpu(index: int) -> Gpu:
 
 def _uuid(index: int) -> str:
     """From the driver. CuPy takes the one of cudaGetDeviceProperties for a string, which ends before its first zero byte."""
-    driver, device, uuid = _load_driver(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    driver, device, uuid = load_driver(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     if status := driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(uuid, device):
         raise DeviceUnavailable(f"the NVIDIA driver does not tell which GPU number {index} is (CUDA error {status})")
     digits = bytes(uuid).hex()

@@ -8,13 +8,15 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from hybrid.core.spans import Span
+from hybrid.devices.base import Event, EventWait
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
+from hybrid.errors import DeviceUnavailable
 from hybrid.host.call_queue import Calls
 from hybrid.host.row_sums import WEIGHTED_ROWS, mixed_total, row_checksums
 from hybrid.host.thread_map import rows_of_about
@@ -65,6 +67,10 @@ class RowSums(Protocol):
     def sum(self, rows: RowsToSum) -> None:
         """Have these rows summed soon."""
 
+    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait) -> bool:
+        """Have these rows summed when the event is complete; it follows those that came before for the same direction. `how`: a
+        thread waits for it. False where that cannot be: then nothing was done."""
+
     def complete(self) -> None:
         """To be called when all copies are complete and all rows were given to `sum`. When these have been summed, some rows of C
         are summed once more, which finds what was written over them since."""
@@ -90,6 +96,9 @@ class ByNumPy:
         for part in rows_of_about(_CALL_BYTES[rows.operand], Span(0, -(-len(elements) // WEIGHTED_ROWS)), together):
             some = slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
             self._calls.soon(partial(row_checksums, elements[some], weights, into[some]))
+
+    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait) -> bool:
+        return False
 
     def complete(self) -> None:
         pass  # `wait` does it
@@ -119,6 +128,7 @@ class InC:
     def __init__(self, library: Any, pool: int, threads: int) -> None:
         self._library, self._process, self._pool = library, os.getpid(), pool
         self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
+        self._events: list[Event] = []  # that the threads wait for
         self._of_transposed = ByNumPy(threads)
         self._batch = library.new_batch(pool, threads)
         if not self._batch:
@@ -128,17 +138,28 @@ class InC:
         self.abandon()
 
     def sum(self, rows: RowsToSum) -> None:
-        matrix, columns, address = rows.matrix, rows.columns, self._address
-        if matrix.strides[1] != matrix.itemsize:  # transposed: NumPy reads it in the order of its memory
+        if _is_transposed(rows.matrix):  # NumPy reads it in the order of its memory
             self._of_transposed.sum(rows)
-            return
+        else:
+            self._put(rows, None, 0)
+
+    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait) -> bool:
+        if _is_transposed(rows.matrix):
+            return False
+        self._events.append(event)
+        self._put(rows, ctypes.byref(_EventWait(*how)), event.ptr)
+        return True
+
+    def _put(self, rows: RowsToSum, how: Any, event: int) -> None:
+        matrix, columns, address = rows.matrix, rows.columns, self._address
         stride, item_size = matrix.strides[0], matrix.itemsize
         first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
         weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
         layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
-        again = rows.operand == "C"
-        if self._library.put(self._pool, self._batch, first, *layout, weights, checksums, rows.number, total, again):
-            raise MemoryError
+        of_c = rows.operand == "C"
+        sums = weights, checksums, rows.number, total, of_c
+        if self._library.put(self._pool, self._batch, first, *layout, *sums, how, event, of_c):
+            raise MemoryError("no memory or no thread for checksums")
 
     def complete(self) -> None:
         if self._batch:
@@ -146,8 +167,8 @@ class InC:
         self._of_transposed.complete()
 
     def wait(self) -> None:
-        if self._batch:
-            self._library.wait_for(self._pool, self._batch)
+        if self._batch and (failure := self._library.wait_for(self._pool, self._batch)):
+            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})")
         self._of_transposed.wait()
 
     def abandon(self) -> None:
@@ -156,12 +177,23 @@ class InC:
         if batch and self._process == os.getpid():  # a fork's child has no such threads
             self._library.drop(self._pool, batch)
         self._arrays.clear()
+        self._events.clear()
 
     def _address(self, array: np.ndarray) -> int:
         known = self._arrays.get(id(array))
         if known is None:
             known = self._arrays[id(array)] = array, array.ctypes.data
         return known[1]
+
+
+class _EventWait(ctypes.Structure):
+    """EventWait of row_pool.h."""
+
+    _fields_: ClassVar[Any] = [("enter", ctypes.c_void_p), ("context", ctypes.c_void_p), ("wait", ctypes.c_void_p)]
+
+
+def _is_transposed(matrix: np.ndarray) -> bool:
+    return matrix.strides[1] != matrix.itemsize
 
 
 def load() -> Any:
@@ -171,14 +203,18 @@ def load() -> Any:
     """
     if sys.byteorder != "little":
         return None
-    library = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
+    path = str(build_plain(c_compiler(), SOURCE, _FLAGS))
+    library: Any = ctypes.CDLL(path)
     address, number = ctypes.c_void_p, ctypes.c_int64
+    library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
     library.new_pool.restype = address
     library.new_batch.argtypes, library.new_batch.restype = [address, ctypes.c_int], address
     matrix: list[Any] = [address, number, number, number, number]
-    library.put.argtypes = [address, address, *matrix, address, address, ctypes.c_uint64, address, ctypes.c_int]
+    after_event: list[Any] = [address, address, ctypes.c_int]
+    library.put.argtypes = [address, address, *matrix, address, address, ctypes.c_uint64, address, ctypes.c_int, *after_event]
     for function in (library.complete, library.wait_for, library.drop):
         function.argtypes, function.restype = [address, address], None
+    library.wait_for.restype = ctypes.c_int
     return library
 
 

@@ -47,7 +47,7 @@ class Summing(Protocol):
 
 
 class _WhenCopied:
-    """Hands rows on to be summed when their copies are complete. A thread waits for one event after the other."""
+    """Hands rows on to be summed when their copies are complete. A thread of Python's waits for one event after the other."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -105,14 +105,15 @@ class ByThreads:
     def __init__(
         self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces], threads: int
     ) -> None:
-        self._weights, self._pieces = weights, pieces
+        self._device, self._weights, self._pieces = device, weights, pieces
         self._threads = max(1, threads - _BUSY_THREADS)
         self._made: Checksums = {
             rank: (np.zeros(each.layout.checksums, np.uint64), np.zeros(len(each.places), np.uint64))
             for rank, each in pieces.items()
         }
         self._sums: RowSums | None = None
-        # Apart, since each waits for one copy after the other, and copies of both kinds run at the same time.
+        # Where threads in C do not wait for the copies. Apart, since each waits for one copy after the other, and copies of both
+        # kinds run at the same time.
         self._copied_in, self._copied_out = _WhenCopied(device), _WhenCopied(device)
 
     def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
@@ -138,7 +139,9 @@ class ByThreads:
         entry = RowsToSum(
             piece.operand, matrix, rows, piece.columns, weights, of_rows, piece.offset + part.lo, of_pieces, piece.number, number
         )
-        (self._copied_out if piece.operand == "C" else self._copied_in).put(entry, event)
+        how = self._device.event_wait
+        if how is None or self._sums is None or not self._sums.sum_after(entry, event, how):
+            (self._copied_out if piece.operand == "C" else self._copied_in).put(entry, event)
 
     def complete(self) -> None:
         for each in (self._copied_in, self._copied_out):

@@ -109,7 +109,7 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch):
     def use(driver):
-        monkeypatch.setattr(cuda_gpus, "_load_driver", lambda: driver)
+        monkeypatch.setattr(cuda_gpus, "load_driver", lambda: driver)
         monkeypatch.setattr(cuda_gpus, "_awakening", None)
         return driver
 

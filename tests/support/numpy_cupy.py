@@ -167,7 +167,7 @@ class Argument:
 
 def install(folder: Path, gpus: int = 1) -> None:
     """To be called before hybrid looks for GPUs. `folder`: for memory."""
-    from hybrid.devices import cuda_check, cuda_gpus, cuda_kernels, cuda_queues
+    from hybrid.devices import cuda_check, cuda_device, cuda_gpus, cuda_kernels, cuda_queues
     from hybrid.emulation.kernel import EmulatedKernel
     from hybrid.kernels.sources import KERNELS
 
@@ -187,6 +187,7 @@ def install(folder: Path, gpus: int = 1) -> None:
     cupy.__dict__.update(get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None))
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": cuda.runtime})
     cuda_gpus._driver = lambda: object()
+    cuda_device.event_wait = lambda: None
     cuda_gpus._uuid = lambda index: f"GPU-{index}"
 
     kernels: dict[tuple[str, str], EmulatedKernel] = {}

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from support.plans import planned
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
+from hybrid.devices.base import EventWait
 from hybrid.devices.cpu import CpuDevice
+from hybrid.errors import DeviceUnavailable
 from hybrid.host.row_view import RowView
 from hybrid.plan.check_layout import check_layout
 from hybrid.verification import copy_checksums, row_summing
@@ -23,9 +27,18 @@ from hybrid.verification.copy_checksums import CopyChecksums
 N, L, M = 45, 33, 130
 
 
-class SlowDevice(CpuDevice):
-    """Its events come when they are set."""
+class Copied(threading.Event):
+    """The event of a copy. It comes when it is set."""
 
+    of_ptr: ClassVar[dict[int, Copied]] = {}
+
+    def __init__(self):
+        super().__init__()
+        self.ptr = len(self.of_ptr) + 1
+        self.of_ptr[self.ptr] = self
+
+
+class SlowDevice(CpuDevice):
     def __init__(self):
         super().__init__(staged=True)
         self.failure = None
@@ -35,10 +48,37 @@ class SlowDevice(CpuDevice):
         if self.failure is not None:
             raise self.failure
 
+    def for_threads_in_c(self):
+        """Have these wait for its events."""
+        of_pointer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+        entered = {}  # by thread, which Python does not know from one call to the next
 
-@pytest.fixture
-def device():
-    return SlowDevice()
+        def enter(context):
+            entered[threading.get_native_id()] = context
+            return 0
+
+        def wait(pointer):
+            right = entered[threading.get_native_id()] == 12 and Copied.of_ptr[pointer].wait(10)
+            return (7 if self.failure is not None else 0) if right else 8
+
+        self._functions = of_pointer(enter), of_pointer(wait)
+        first, second = (ctypes.cast(each, ctypes.c_void_p).value for each in self._functions)
+        self.event_wait = EventWait(first, 12, second)
+
+
+@pytest.fixture(params=["Python", "C"])
+def device(request, monkeypatch):
+    """Whose events threads of Python's wait for, or threads in C."""
+    made = SlowDevice()
+    if request.param == "C":
+        try:
+            library = row_summing.load()
+        except DeviceUnavailable as missing:
+            pytest.skip(str(missing))
+        pool = library.new_pool()
+        monkeypatch.setattr(ways, "row_sums", lambda threads: row_summing.InC(library, pool, threads))
+        made.for_threads_in_c()
+    return made
 
 
 @pytest.fixture(params=["threads", "device"])
@@ -83,7 +123,7 @@ def tell(sums, share, event):
 
 
 def ready():
-    event = threading.Event()
+    event = Copied()
     event.set()
     return event
 
@@ -132,7 +172,7 @@ def test_c_is_summed_in_every_product(device, rng, summing):
 @pytest.mark.parametrize("operand", "ABC")
 def test_what_is_copied_is_summed_only_after_its_event(device, rng, operand):
     sums, _, share, matrices = made(device, rng)
-    event = threading.Event()
+    event = Copied()
     sums.begin()
     tell(sums, share, event)
     time.sleep(0.02)  # a thread that did not wait would have summed by now
@@ -160,7 +200,7 @@ def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monk
     monkeypatch.setattr(row_summing, "row_checksums", lambda *given: (reads.append(1), original(*given)))
     monkeypatch.setattr(ways, "row_sums", row_summing.ByNumPy)
     sums, layout, share, _ = made(device, rng, panel_rows=5)
-    event = threading.Event()
+    event = Copied()
     sums.begin()
     tell(sums, share, event)
     time.sleep(0.05)
@@ -182,6 +222,23 @@ def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monk
     np.testing.assert_array_equal(after, told(sums, share)[1])
 
 
+def test_threads_in_c_give_up_what_waits_for_copies(device, rng):
+    sums, _, share, _ = made(device, rng, panel_rows=5)
+    right = told(sums, share)[1]
+    sums.abandon()
+    event = Copied()
+    sums.begin()
+    tell(sums, share, event)
+    giving_up = threading.Thread(target=sums.abandon)
+    giving_up.start()
+    giving_up.join(0.05)
+    assert giving_up.is_alive()  # a thread waits for the first event
+    event.set()
+    giving_up.join(10)
+    assert not giving_up.is_alive()
+    np.testing.assert_array_equal(told(sums, share)[1], right)
+
+
 def test_abandon_may_come_at_any_time(device, rng, summing):
     sums, _, share, _ = made(device, rng)
     sums.abandon()
@@ -198,7 +255,8 @@ def test_a_device_that_fails_while_it_is_waited_for_is_heard_of(device, rng):
     device.failure = OSError("planted")
     sums.begin()
     tell(sums, share, ready())
-    with pytest.raises(OSError, match="planted"):
+    told_of = (OSError, "planted") if device.event_wait is None else (DeviceUnavailable, r"failed \(CUDA error 7\)")
+    with pytest.raises(told_of[0], match=told_of[1]):
         finished(sums)
     device.failure = None
     assert len(told(sums, share)[0])
@@ -210,6 +268,7 @@ def test_without_a_thread_that_waits_for_events_the_product_fails_and_does_not_h
         def start_new_thread(*_):
             raise RuntimeError("can't start new thread")
 
+    device.event_wait = None
     sums, _, share, _ = made(device, rng)
     right = told(sums, share)[1]
     with monkeypatch.context() as patch:
