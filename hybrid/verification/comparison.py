@@ -17,7 +17,7 @@ from hybrid.devices.cpu_check import MOST_IN_TOTAL
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.verification.check import Suspect
-from hybrid.verification.group_sums import are_integers, in_cache, over_rows, sums_and_norms
+from hybrid.verification.group_sums import Integers, are_integers, over_rows, summed
 from hybrid.verification.rounding import FEW, comparison_numbers, spread_of
 
 MOST_SUSPECTS = 16
@@ -86,10 +86,14 @@ class Comparison:
         kept = keep[:, groups] if keep is not None else None
 
         def compare(where: slice, rows: np.ndarray) -> list[Compared]:
-            return [
-                self._compare(values, slice(where.start + part.start, where.start + part.stop), expected, kept)
-                for part, values in in_cache(rows[:, expected.columns.slice])
-            ]
+            integers, found = Integers() if expected.integral else None, []
+            for part, values, sums, norms in summed(rows[:, expected.columns.slice], expected.x, GROUP_COLUMNS, integers):
+                here, differences = slice(where.start + part.start, where.start + part.stop), sums
+                differences -= expected.sums[here]
+                if integers is not None and not integers.integral:
+                    mark_fractions(differences, values)
+                found.append(self._compare(differences, norms, here, expected, kept))
+            return found
 
         parts = [part for each in over_rows(c, threads, compare) for part in each]
         worst = sorted((entry for part in parts for entry in part.worst), reverse=True)[:MOST_SUSPECTS]
@@ -97,11 +101,10 @@ class Comparison:
             Suspect(first_row + row, columns_of(group, expected.columns), size) for size, row, group in worst
         ]
 
-    def _compare(self, values: np.ndarray, where: slice, expected: Expected, kept: np.ndarray | None) -> Compared:
-        sums, norms = sums_and_norms(values, expected.x, GROUP_COLUMNS)
-        differences = sums - expected.sums[where]
-        if expected.integral:
-            mark_fractions(differences, values)
+    def _compare(
+        self, differences: np.ndarray, norms: np.ndarray, where: slice, expected: Expected, kept: np.ndarray | None
+    ) -> Compared:
+        """`differences`: of these rows' sums from those expected. They are overwritten, as are the `norms` of their groups."""
         sizes, counted, judged = self.sizes(differences, norms, expected.norms_a[where, None], expected.norms_b, expected.x)
         if kept is not None:
             kept[where] = np.minimum(sizes, _LARGEST_KEPT)

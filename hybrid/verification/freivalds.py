@@ -25,7 +25,7 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.verification.check import MOST_NAMED, Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, together
-from hybrid.verification.group_sums import Integers, in_cache, norms_of, over_rows, sums_and_norms, times
+from hybrid.verification.group_sums import Integers, norms_of, over_rows, summed, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
 from hybrid.verification.suspects import MultipliedBy, SecondLook, fault_in, unsaid
@@ -211,9 +211,7 @@ def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tup
 
     def add_up(where: slice, rows: np.ndarray) -> np.ndarray:
         norms = []
-        for part, values in in_cache(rows):
-            integers.look(values)
-            sums, of_rows = sums_and_norms(values, x, GROUP_COLUMNS)
+        for part, _, sums, of_rows in summed(rows, x, GROUP_COLUMNS, integers):
             products[where.start + part.start : where.start + part.stop] = sums
             norms.append(norms_of(np.ascontiguousarray(of_rows.T)))
         return norms_of(np.stack(norms, axis=1))

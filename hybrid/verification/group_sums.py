@@ -12,14 +12,16 @@ import numpy as np
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
+from hybrid.verification.group_loops import Look, can_sum, sums_and_squares
 
 Result = TypeVar("Result")
 
 _PIECE_BYTES = 1 << 20  # of rows as float64: few enough to stay in the cache, enough to make NumPy's calls worth their while
+_MOST_BYTES = 16 << 20  # of rows that a thread takes at once
 _SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost what counts to underflow
 # For elements of 4 and 8 bytes: the rows and columns of A that BLAS multiplies at a time. Sums of few terms are more accurate, as
 # the check's must be where the product is itself in float64.
-_BLOCKS = {4: (128, 4096), 8: (256, 128)}
+_BLOCKS = {4: (128, 4096), 8: (512, 128)}
 
 
 class Integers:
@@ -32,6 +34,10 @@ class Integers:
     def largest(self) -> float:
         """The largest magnitude so far, or NOT_INTEGRAL if there was a number that is no integer."""
         return max(self._peaks) if self._integral else NOT_INTEGRAL
+
+    @property
+    def integral(self) -> bool:
+        return self._integral
 
     @staticmethod
     def all(largest: Iterable[float]) -> bool:
@@ -47,6 +53,13 @@ class Integers:
         else:
             self._peaks.append(float(max(values.max(), -values.min())))
 
+    def take(self, look: Look) -> None:
+        """Take into account what numbers are like."""
+        if look.integral:
+            self._peaks.append(look.largest)
+        else:
+            self._integral = False
+
 
 def are_integers(values: np.ndarray) -> bool:
     """Whether all values are integers; infinity counts as one."""
@@ -60,7 +73,9 @@ def over_rows(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarra
         with np.errstate(all="ignore"):  # whoever looks at the sums deals with overflow and NaN
             return work(rows.slice, matrix[rows.slice])
 
-    return on_threads(threads, quietly, rows_of_about(CALL_BYTES, Span(0, len(matrix)), matrix.shape[1] * matrix.itemsize))
+    row_bytes = matrix.shape[1] * matrix.itemsize
+    at_once = max(CALL_BYTES, min(_MOST_BYTES, len(matrix) * row_bytes // (2 * threads)))
+    return on_threads(threads, quietly, rows_of_about(at_once, Span(0, len(matrix)), row_bytes))
 
 
 def in_cache(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -81,6 +96,43 @@ def _as_float64(matrix: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.
     values = buffer[: matrix.size].reshape(matrix.shape)
     np.copyto(values, matrix)
     return buffer, values
+
+
+def summed(
+    rows: np.ndarray, x: np.ndarray, group: int, integers: Integers | None
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
+    """Some rows at a time: which they are, their values, and what `sums_and_norms` gives for them. `integers`: looks at them. The
+    next rows may overwrite the values."""
+    if can_sum(rows):
+        looks = integers is not None and integers.integral
+        sums, squares, look = sums_and_squares(rows, x, group, looks=looks)
+        if integers is not None and look is not None:
+            integers.take(look)
+        yield slice(0, len(rows)), rows, sums, _roots(squares, rows, group)
+        return
+    for part, values in in_cache(rows):
+        if integers is not None:
+            integers.look(values)
+        yield part, values, *sums_and_norms(values, x, group)
+
+
+def _norms_of_rows(rows: np.ndarray, integers: Integers) -> np.ndarray:
+    """The 2-norms of rows of which `can_sum` is true; `integers` looks at them."""
+    _, squares, look = sums_and_squares(rows, None, rows.shape[1], looks=integers.integral)
+    if look is not None:
+        integers.take(look)
+    return _roots(squares, rows, rows.shape[1])[:, 0]
+
+
+def _roots(squares: np.ndarray, rows: np.ndarray, group: int) -> np.ndarray:
+    """The 2-norms of the rows' groups of columns. `squares`: the sums of squares, which may have overflowed or underflowed."""
+    least, most = _SQUARES
+    norms = np.sqrt(squares)
+    doubtful = ~((squares > least) & (squares < most)).all(axis=1)
+    if doubtful.any():
+        for part, values in in_cache(rows[doubtful]):
+            norms[np.flatnonzero(doubtful)[part]] = sums_and_norms(values, np.zeros(rows.shape[1]), group)[1]
+    return norms
 
 
 def sums_and_norms(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
@@ -117,13 +169,16 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
     product, norms = np.zeros((len(a), y.shape[1])), np.zeros(len(a))
 
     def multiply(rows: Span) -> None:
-        buffer = np.empty(0)
+        buffer, looked_at = np.empty(0), can_sum(a) and a.shape[1] > 0
         with np.errstate(all="ignore"):
+            if looked_at:
+                norms[rows.slice] = _norms_of_rows(a[rows.slice], integers)
             for inner in pieces(Span(0, a.shape[1]), block_columns):
                 for some in pieces(rows, block_rows):
                     buffer, values = _as_float64(a[some.slice, inner.slice], buffer)
-                    integers.look(values)
-                    norms[some.slice] = np.hypot(norms[some.slice], norms_of(values))
+                    if not looked_at:
+                        integers.look(values)
+                        norms[some.slice] = np.hypot(norms[some.slice], norms_of(values))
                     product[some.slice] += np.dot(values, y[inner.slice])  # np.dot releases the GIL, which @ does not
 
     parts = even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads))))
