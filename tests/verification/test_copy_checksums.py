@@ -34,8 +34,12 @@ class Copied(threading.Event):
 
     def __init__(self):
         super().__init__()
-        self.ptr = len(self.of_ptr) + 1
+        self.ptr, self.awaited = len(self.of_ptr) + 1, threading.Event()
         self.of_ptr[self.ptr] = self
+
+    def wait(self, timeout=None):
+        self.awaited.set()
+        return super().wait(timeout)
 
 
 class SlowDevice(CpuDevice):
@@ -229,6 +233,7 @@ def test_threads_in_c_give_up_what_waits_for_copies(device, rng):
     event = Copied()
     sums.begin()
     tell(sums, share, event)
+    assert event.awaited.wait(10)
     giving_up = threading.Thread(target=sums.abandon)
     giving_up.start()
     giving_up.join(0.05)
