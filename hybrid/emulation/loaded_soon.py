@@ -12,12 +12,13 @@ from hybrid.errors import HybridError
 
 
 class LoadedSoon:
-    """What `load` returns is in `loaded` when it has returned. It runs in a new thread; until then, and where it fails, `loaded`
-    is None."""
+    """What `load` returns is in `loaded` when it has returned. It runs in a new thread; until then, and where it fails or no
+    thread can be started, `loaded` is None."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.loaded: Any = None
-        threading.Thread(target=self._load, args=(load,), name="hybrid-compile", daemon=True).start()
+        with suppress(RuntimeError):  # the limit of threads is reached: all works without this one
+            threading.Thread(target=self._load, args=(load,), name="hybrid-compile", daemon=True).start()
 
     def _load(self, load: Callable[[], Any]) -> None:
         with suppress(HybridError, OSError):  # without a compiler NumPy does the same, slower

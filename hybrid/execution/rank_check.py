@@ -55,7 +55,9 @@ class RankCheck:
             users = placements if plan.at_root else [placements[team.rank]]
             threads = sum(placement.threads.count for placement in users)
             pieces = self._pieces()
-            own = self._once("own pieces", lambda: {rank: own_pieces(plan, self._all_pieces(), rank) for rank in pieces})
+            # The root's arrays and shared matrices have the same panels, but not the same ranks copy them.
+            copied_for = f"own pieces of ranks {[*pieces]}"
+            own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces(), rank) for rank in pieces})
             self.copies = CopyChecksums(problem, pieces, device, own, operands, origin, threads)
 
     def check_in(self, buffers: Buffers) -> None:

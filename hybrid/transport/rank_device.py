@@ -177,10 +177,10 @@ class RankDevice:
         """
         kept = self._kept_for(plan)
         if what not in kept.made:
-            kept.device_bytes += device_bytes
-            while len(self._kept) > 1 and self.reserved_for_check > _MOST_KEPT_BYTES:
+            while len(self._kept) > 1 and self.reserved_for_check + device_bytes > _MOST_KEPT_BYTES:
                 del self._kept[0]
             kept.made[what] = make()
+            kept.device_bytes += device_bytes
         return kept.made[what]
 
     def _kept_for(self, plan: Plan) -> _KeptForPlan:

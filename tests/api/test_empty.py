@@ -63,6 +63,23 @@ def test_products_of_shared_matrices(comm, monkeypatch, made, environment):
     assert made == ([] if comm.size == 1 else ["C"] * 3)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("kinds", ["shared shared root", "root root shared shared root"])
+def test_products_of_shared_matrices_and_of_the_roots_arrays_in_turn(comm, rng, monkeypatch, kinds):
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
+    first, second = rng.standard_normal((30, 20)), rng.standard_normal((20, 25))
+    a, b, c = (hybrid.empty(shape, comm=comm) for shape in ((30, 20), (20, 25), (30, 25)))
+    filled(comm, a, first)
+    filled(comm, b, second)
+    of_kind = {"shared": (a, b, c), "root": (first, second, np.empty((30, 25)))}
+    for kind in kinds.split():
+        *operands, out = of_kind[kind] if comm.rank == 0 else (None, None, None)
+        result = hybrid.multiply(*operands, out=out, comm=comm)
+        if comm.rank == 0:
+            np.testing.assert_allclose(result, first @ second, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.needs("ml_dtypes")
 @pytest.mark.parametrize("name", DTYPES)
 def test_matrices_of_every_type(comm, made, name):

@@ -58,6 +58,19 @@ def test_plans_whose_checks_take_much_of_the_device_are_not_kept_together(rank_d
     assert made_again(rank_device, [second, first], device_bytes=100 * MiB) == [first]  # alone it may take more
 
 
+def test_what_could_not_be_made_takes_nothing_of_the_device(rank_device):
+    def fail():
+        raise MemoryError
+
+    (plan,) = plans(1)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            rank_device.once_for_plan("views", plan, fail, MiB)
+    assert rank_device.reserved_for_check == 0
+    assert made_again(rank_device, [plan, plan], device_bytes=MiB) == [plan]
+    assert rank_device.reserved_for_check == MiB
+
+
 def test_memory_that_is_reserved_anew_has_none_of_the_old_views(rank_device):
     (plan,) = plans(1)
     rank_device.reserve(Team(), 10)

@@ -34,11 +34,12 @@ class Copied(threading.Event):
 
     def __init__(self):
         super().__init__()
-        self.ptr, self.awaited = len(self.of_ptr) + 1, threading.Event()
+        self.ptr = len(self.of_ptr) + 1
         self.of_ptr[self.ptr] = self
+        self.is_awaited = threading.Event()
 
     def wait(self, timeout=None):
-        self.awaited.set()
+        self.is_awaited.set()
         return super().wait(timeout)
 
 
@@ -207,7 +208,7 @@ def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monk
     event = Copied()
     sums.begin()
     tell(sums, share, event)
-    time.sleep(0.05)
+    assert event.is_awaited.wait(10)
     giving_up = threading.Thread(target=sums.abandon)
     giving_up.start()
     giving_up.join(0.05)
@@ -233,11 +234,11 @@ def test_threads_in_c_give_up_what_waits_for_copies(device, rng):
     event = Copied()
     sums.begin()
     tell(sums, share, event)
-    assert event.awaited.wait(10)
+    assert event.is_awaited.wait(10)
     giving_up = threading.Thread(target=sums.abandon)
     giving_up.start()
     giving_up.join(0.05)
-    assert giving_up.is_alive()  # a thread waits for the first event
+    assert giving_up.is_alive()  # a thread waits for the event
     event.set()
     giving_up.join(10)
     assert not giving_up.is_alive()
@@ -265,6 +266,41 @@ def test_a_device_that_fails_while_it_is_waited_for_is_heard_of(device, rng):
         finished(sums)
     device.failure = None
     assert len(told(sums, share)[0])
+
+
+def test_a_copy_that_fails_is_heard_of_though_one_in_the_other_direction_ends_well_later(rng):
+    try:
+        library = row_summing.load()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+    first_waits, first_ends, second_has_failed = threading.Event(), threading.Event(), threading.Event()
+
+    def wait(pointer):
+        if pointer == 1:
+            first_waits.set()
+            assert first_ends.wait(10)
+            return 0
+        assert first_waits.wait(10)
+        second_has_failed.set()
+        return 7
+
+    of_pointer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    functions = of_pointer(lambda context: 0), of_pointer(wait)
+    enter_address, wait_address = (ctypes.cast(each, ctypes.c_void_p).value for each in functions)
+    how, matrix = EventWait(enter_address, 12, wait_address), rng.standard_normal((4, 8))
+    sums, whole = row_summing.InC(library, library.new_pool(), 2), Span(0, 4)
+    of_rows = np.ones(8, np.uint64), np.zeros(4, np.uint64), 0, np.zeros(1, np.uint64), 0, 0
+    for pointer, operand in ((1, "A"), (2, "C")):
+        event = Copied()
+        event.ptr = pointer
+        assert sums.sum_after(row_summing.RowsToSum(operand, matrix, whole, Span(0, 8), *of_rows), event, how)
+    assert second_has_failed.wait(10)
+    time.sleep(0.02)  # so that its thread has noted it
+    first_ends.set()
+    sums.complete()
+    with pytest.raises(DeviceUnavailable, match=r"failed \(CUDA error 7\)"):
+        sums.wait()
+    sums.abandon()
 
 
 def test_without_a_thread_that_waits_for_events_the_product_fails_and_does_not_hang(device, rng, monkeypatch):
