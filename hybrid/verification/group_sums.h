@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The functions of group_sums.c for one type of elements: ELEMENT, with its ABSOLUTE and ROUND, and NAMED(what) for names.
 
-// The sum of x[j]·row[j], or without x of nothing, and of row[j]².
+// The sum of x[j]·row[j], or without x of nothing, and of row[j]², which is 0 only if all elements are.
 static void NAMED(sum_group)(const ELEMENT* row, const double* x, int64_t columns, double* sum, double* square)
 {
     double sums[LANES] = {0}, squares[LANES] = {0};
@@ -26,6 +26,9 @@ static void NAMED(sum_group)(const ELEMENT* row, const double* x, int64_t column
     }
     *sum = sums[0];
     *square = squares[0];
+    for (int64_t j = 0; *square == 0 && j < columns; ++j) {
+        if (row[j] != 0) *square = UNDERFLOWN;
+    }
 }
 
 static void NAMED(look_at)(const ELEMENT* row, int64_t columns, Look* look)

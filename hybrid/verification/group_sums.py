@@ -125,10 +125,11 @@ def _norms_of_rows(rows: np.ndarray, integers: Integers) -> np.ndarray:
 
 
 def _roots(squares: np.ndarray, rows: np.ndarray, group: int) -> np.ndarray:
-    """The 2-norms of the rows' groups of columns. `squares`: the sums of squares, which may have overflowed or underflowed."""
+    """The 2-norms of the rows' groups of columns. `squares`: the sums of squares, which may have overflowed or underflowed; they
+    are 0 only of zeros."""
     least, most = _SQUARES
     norms = np.sqrt(squares)
-    doubtful = ~((squares > least) & (squares < most)).all(axis=1)
+    doubtful = ~((squares == 0) | (squares > least) & (squares < most)).all(axis=1)
     if doubtful.any():
         for part, values in in_cache(rows[doubtful]):
             norms[np.flatnonzero(doubtful)[part]] = sums_and_norms(values, np.zeros(rows.shape[1]), group)[1]

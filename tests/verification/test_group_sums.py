@@ -121,6 +121,18 @@ def test_both_ways_find_the_same_wrong_element(request, rng, way, dtype, kind):
         assert "row 70 of C, columns 130" in wrong.faults[0]
 
 
+@pytest.mark.parametrize(("tiny", "rows_again"), [(0.0, 0), (5e-324, 1)])
+def test_groups_of_zeros_are_not_summed_again(by_loops, rng, monkeypatch, tiny, rows_again):
+    again = []
+    original = group_sums.sums_and_norms
+    monkeypatch.setattr(group_sums, "sums_and_norms", lambda values, *of: (again.append(len(values)), original(values, *of))[1])
+    values = np.tril(rng.standard_normal((100, 200)))
+    values[3, 150] = tiny
+    _, norms, _ = all_of(values, rng.standard_normal(200), 64)
+    assert sum(again) == rows_again
+    np.testing.assert_allclose(norms, original(values, np.zeros(200), 64)[1], rtol=1e-13)
+
+
 def test_what_the_loops_cannot_read_numpy_sums(by_loops, rng):
     square = rng.standard_normal((40, 40))
     for values in (square.T, square[:, ::2], square.astype(">f8"), square.astype(np.float16)):
