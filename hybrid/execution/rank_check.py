@@ -171,7 +171,8 @@ class RankCheck:
 
     def _once(self, what: str, make: Callable[[], Any], device_bytes: int = 0) -> Any:
         """What `make` gave before for a plan with the same panels, or now gives."""
-        return self._rank_device.once_for_plan(f"{what} of the check, {self._plan.transport}", self._plan, make, device_bytes)
+        of_check = f"{what} of the check, {self._plan.transport}, {group_columns(self._plan.device_memory)} columns in a group"
+        return self._rank_device.once_for_plan(of_check, self._plan, make, device_bytes)
 
 
 def own_pieces(plan: Plan, pieces: Sequence[CopiedPieces], rank: int) -> frozenset[int]:

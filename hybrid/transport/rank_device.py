@@ -20,7 +20,7 @@ from hybrid.transport.ipc_links import IpcLinks, LinkRequest
 from hybrid.transport.node_peers import Peer
 
 _MOST_KEPT_PLANS = 4
-_MOST_KEPT_BYTES = 64 << 20  # of a device, unless one plan takes more; a product's forecast leaves more than that free
+_MOST_KEPT_BYTES = 64 << 20  # of a device, unless one plan takes more: a small part of what forecasts leave free of large GPUs
 
 
 @dataclass
