@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.block_2d import Block2D
-from hybrid.arrays.distributed import Distributed
+from hybrid.arrays.distributed import Distributed, common_communicator
 from hybrid.arrays.interop import on_gpu, to_device_of
 from hybrid.arrays.root_stack import is_stack
 from hybrid.arrays.row_block import RowBlock
@@ -25,6 +25,11 @@ from hybrid.execution.root_call import multiply_root_arrays
 from hybrid.execution.row_block_call import multiply_on_gpu, multiply_row_blocks
 from hybrid.ranks.world import team_of
 from hybrid.selection.session import Session, session_of
+
+
+def _communicator(comm: Any, *given: Any) -> Any:
+    """The one that the call names, else the one that RowBlocks and Block2Ds know; None: this process alone."""
+    return common_communicator(given) if comm is None else comm
 
 
 @contextmanager
@@ -73,7 +78,8 @@ def multiply(
     c
         At the root, what is added, times beta: of the result's shape. It is not read where beta is 0, and only changed as `out`.
     comm
-        The mpi4py communicator whose ranks work together; every one of them must call. None: this process alone, without MPI.
+        The mpi4py communicator whose ranks work together; every one of them must call. None: the one that RowBlocks or Block2Ds
+        know, else this process alone, without MPI.
     root
         The rank that has the operands and gets the result.
     out
@@ -133,6 +139,7 @@ def multiply(
     gemm = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b,
             "conjugate_a": conjugate_a, "conjugate_b": conjugate_b, "dtype": dtype}  # fmt: skip
     operands = a, b, c
+    comm = _communicator(comm, *operands)
     with _call(comm, stall) as session:
         kinds = ((RowBlock, TransposedRowBlock), multiply_row_blocks), ((Block2D,), multiply_blocks_2d)
         for kind, multiply_parts in kinds:
@@ -145,7 +152,7 @@ def multiply(
     return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
 
 
-Distributed.multiply = staticmethod(multiply)  # `@`
+Distributed._multiply = staticmethod(multiply)  # `@`
 
 
 def empty(
@@ -189,7 +196,7 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
         The matrix at `root`, None on other ranks; or on every rank a `RowBlock`, its transpose `a.T`, or a `Block2D`, whose
         elements are then distributed anew. Elements of any type of numbers.
     comm
-        The mpi4py communicator; every one of its ranks must call. None: this process alone.
+        The mpi4py communicator; every one of its ranks must call. None: the one that `a` knows, else this process alone.
     root
         The rank that has the matrix.
     rows
@@ -202,6 +209,7 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
     RowBlock
         This rank's rows, in host memory.
     """
+    comm = _communicator(comm, a)
     with _call(comm, stall) as session:
         return replace(scattered(session, a, as_int(rows), as_int(root), stall), comm=comm)
 
@@ -216,7 +224,7 @@ def gather(
     a
         This rank's rows, the transpose `a.T` of them, or its block of a grid. Every rank of `comm` calls.
     comm
-        The mpi4py communicator. None: this process alone.
+        The mpi4py communicator. None: the one that `a` knows, else this process alone.
     root
         The rank that gets the matrix.
     out
@@ -229,5 +237,5 @@ def gather(
     ndarray or None
         The matrix at the root, in host memory: `out` where it is given. None elsewhere.
     """
-    with _call(comm, stall) as session:
+    with _call(_communicator(comm, a), stall) as session:
         return gathered(session, a, out, as_int(root), stall)

@@ -104,7 +104,7 @@ main() {
     INTO=on-gpu PYTHON=python3
     while (($#)); do
         case $1 in
-            -h | --help) usage && exit ;;
+            -h | --help) usage || true; exit ;;
             --into) INTO=${2:?} && shift 2 ;;
             --python) PYTHON=${2:?} && shift 2 ;;
             *) [[ " ${STEPS[*]} " == *" $1 "* ]] || { echo "on_gpu: unknown step $1: one of ${STEPS[*]}" >&2 && exit 2; } && chosen+=("$1") && shift ;;

@@ -72,7 +72,7 @@ run_cluster_tests() {
 read_arguments() {
     while (($#)); do
         case $1 in
-            -h | --help) usage && exit ;;
+            -h | --help) usage || true; exit ;;
             --all) RANKS=(0 1 2 3 4 slurm) ARGUMENTS+=(--all) && shift ;;
             --ranks) read -ra RANKS <<<"${2-}" && shift $(($# > 1 ? 2 : 1)) ;;
             -m) CHOSEN=1 MARKED=" and (${2-})" && shift $(($# > 1 ? 2 : 1)) ;;

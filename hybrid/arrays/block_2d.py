@@ -98,7 +98,11 @@ class Block2D(Distributed):
         return rows, columns
 
     def in_order(self) -> np.ndarray:
-        """The whole matrix with its rows and columns in order, on a rank that has all of them."""
+        """The whole matrix with its rows and columns in order, on a rank that has all of them. UsageError on others."""
+        if any(
+            not np.array_equal(np.sort(have), np.arange(length)) for have, length in zip(self.indices, self.shape, strict=True)
+        ):
+            raise UsageError(f"this rank has not all of {self}: hybrid.gather brings them to one")
         whole = np.empty(self.shape, self.array.dtype)
         for rectangle, place in self.part.common(Rectangle(Span(0, self.shape[0]), Span(0, self.shape[1]))):
             whole[rectangle.rows.slice, rectangle.columns.slice] = self.array[place]

@@ -19,12 +19,21 @@ from hybrid.errors import NoArray, UsageError
 from hybrid.ranks.launcher import launched
 
 _NUMBERS = (int, float, complex, np.generic)
+
+
+def _transposed(a: Any, axes: Sequence[int] | None = None) -> Any:
+    """What numpy.transpose gives."""
+    if axes is None or tuple(axes) in {(1, 0), (-1, 0), (1, -2), (-1, -2)}:
+        return a.T
+    raise UsageError(f"axes={axes} is no transpose of a {_kind(a)}, which is axes=(1, 0)")
+
+
 _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's functions that need only what this rank knows, or are the product
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.iscomplexobj: lambda a: a.dtype.kind == "c",
-    np.result_type: lambda *given: np.result_type(*(getattr(each, "dtype", each) for each in given)),
-    np.transpose: lambda a: a.T,
+    np.result_type: lambda *given: np.result_type(*(each.dtype if isinstance(each, Distributed) else each for each in given)),
+    np.transpose: _transposed,
     np.dot: operator.matmul,
 }
 
@@ -41,7 +50,7 @@ class Distributed(ABC):
     array: Any
     comm: Any = None
     ndim = 2
-    multiply: ClassVar[Callable[..., Any]]  # hybrid.multiply, which has to be above this room
+    _multiply: ClassVar[Callable[..., Any]]  # hybrid.multiply, which has to be above this room
 
     @property
     def dtype(self) -> np.dtype:
@@ -90,6 +99,9 @@ class Distributed(ABC):
     __ne__, _ = _operator(np.not_equal)  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
 
+    def __pos__(self) -> Any:
+        return self._by_elements(np.positive, (self,))
+
     def __neg__(self) -> Any:
         return self._by_elements(np.negative, (self,))
 
@@ -102,13 +114,13 @@ class Distributed(ABC):
     def __matmul__(self, other: Any) -> Any:
         if not isinstance(other, Distributed):
             return self._refused(other)
-        comm = _common_communicator([self, other])
+        comm = common_communicator([self, other])
         launch = launched()
         if comm is None and launch is not None and launch.size > 1:
             raise UsageError(
                 f"a @ b knows no communicator: {_kind(self)}(..., comm=comm) names it, or hybrid.multiply(a, b, comm=comm)"
             )
-        return Distributed.multiply(self, other, comm=comm)
+        return Distributed._multiply(self, other, comm=comm)
 
     def __rmatmul__(self, other: Any) -> Any:
         return self._refused(other)
@@ -127,7 +139,7 @@ class Distributed(ABC):
                 values.append(each[()])
             else:
                 return self._refused(each)
-        return self._like(ufunc(*values), _common_communicator(inputs))
+        return self._like(ufunc(*values), common_communicator(inputs))
 
     def _refuse_elsewhere(self, other: Distributed, operation: str) -> None:
         if type(other) is not type(self):
@@ -183,11 +195,11 @@ def _kind(part: Any) -> str:
     return type(part).__name__
 
 
-def _common_communicator(inputs: Sequence[Any]) -> Any:
+def common_communicator(inputs: Sequence[Any]) -> Any:
     """The communicator that the inputs know; None where none of them does. UsageError where they know different ones."""
-    known = [each.comm for each in inputs if isinstance(each, Distributed) and each.comm is not None]
-    if any(comm != known[0] for comm in known):
+    knowing = [each for each in inputs if isinstance(each, Distributed) and each.comm is not None]
+    if any(each.comm != knowing[0].comm for each in knowing):
         raise UsageError(
-            f"the {_kind(inputs[0])}s are of different communicators: hybrid.multiply(a, b, comm=comm) says by which to multiply"
+            f"the {_kind(knowing[0])}s are of different communicators: hybrid.multiply(a, b, comm=comm) says by which to multiply"
         )
-    return known[0] if known else None
+    return knowing[0].comm if knowing else None

@@ -110,7 +110,10 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
         if isinstance(whole, float) and whole.is_integer():
             whole = int(whole)
         if type(whole) is not int or abs(whole) > _LARGEST_FACTOR:
-            raise UsageError(f"{name} is {value}, and a product of {types.result} is exact: pass an integer, or dtype='float64'")
+            which = " between -2⁶³ and 2⁶³" if type(whole) is int else ""
+            raise UsageError(
+                f"{name} is {value}, and a product of {types.result} is exact: pass an integer{which}, or dtype='float64'"
+            )
         return whole
     if isinstance(value, complex) and not types.result.startswith("complex"):
         raise UsageError(f"{name} is {value}, and the product real: pass dtype='complex128' (or complex64)")

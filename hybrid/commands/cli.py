@@ -64,6 +64,8 @@ def run(
         if launched() is None:
             return print_error(name, error)
         usage = error
+    except HybridError as error:  # help, or the version, could not be written
+        return answer_failed(name, error)
     if usage is None:
         try:
             if answer(options, settings):

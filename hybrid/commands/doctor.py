@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
@@ -92,13 +93,15 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
     from hybrid.diagnostics import machine, node_links
     from hybrid.diagnostics.examination import examine
     from hybrid.host.files import refuse_unwritable
+    from hybrid.reporting.progress import Progress
     from hybrid.selection.inventory import settle_threads
 
     with team.phase("agree", timed=False):
         if file := file_of_json(options.json):
             refuse_unwritable(file)
-    examination = examine(team, settle_threads(team, settings), error)
-    measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
+    with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
+        examination = examine(team, settle_threads(team, settings), error)
+        measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
     slowest = min(node_links.median_rates(examination.node_links).values(), default=0.0)
     with team.phase("report", timed=False):
         if team.rank == 0:

@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
+    from hybrid.reporting.progress import Progress
     from hybrid.selection.inventory import settle_threads
 
     agree_on_options(team, options, settings)
@@ -96,9 +98,10 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     with team.phase("prepare", timed=False) as preparing:
         if threads > MOST_THREADS:
             raise UsageError(f"{threads} CPU threads a rank are too many to greet: --threads {MOST_THREADS} or less")
-    gpu = _choose_gpu(team, settings)
-    with team.phase("prepare", timed=False) as preparing:
-        greeter, preparing.mine = _prepare(team, options, settings, gpu)
+    with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
+        gpu = _choose_gpu(team, settings)
+        with team.phase("prepare", timed=False) as preparing:
+            greeter, preparing.mine = _prepare(team, options, settings, gpu)
     locations: list[RankLocation] = preparing.all
     if team.rank == 0:
         _print_remarks(starting.all[0], locations, settings)

@@ -20,6 +20,7 @@ def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]
     from hybrid.classroom.cuda_run import as_record, ran, told, usual_gpu_shapes
     from hybrid.classroom.program import is_program
     from hybrid.classroom.student_file import read
+    from hybrid.reporting.progress import Progress
 
     if options.gpu or options.html or options.picture or options.ranks or options.arguments:
         others = "--gpu, --html, --picture, --ranks and arguments after --"
@@ -32,7 +33,8 @@ def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]
     trials = trials_of(file)
     shapes = [tuple(options.sizes)] if options.sizes else usual_gpu_shapes(trials)
     refuse_impossible(trials, shapes[0])
-    run = ran(trials, shapes)
+    with Progress(part=lambda: f"run {file.path.name}"):
+        run = ran(trials, shapes)
     print("\n".join(told(trials, run)), file=text_stream(options.json))
     if options.json:
         from hybrid.reporting import jsonl

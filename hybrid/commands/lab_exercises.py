@@ -84,6 +84,13 @@ def _check(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf)
 
 
 def _judged(exercise: Exercise, path: str, options: argparse.Namespace, trials_of: TrialsOf) -> _Judgement:
+    from hybrid.reporting.progress import Progress
+
+    with Progress(part=lambda: f"{options.command} {path}"):
+        return _judged_silently(exercise, path, options, trials_of)
+
+
+def _judged_silently(exercise: Exercise, path: str, options: argparse.Namespace, trials_of: TrialsOf) -> _Judgement:
     if exercise.of_ranks:
         from hybrid.classroom import rank_exercise
 

@@ -92,6 +92,7 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     from hybrid.classroom.student_file import read
     from hybrid.commands.lectures import example_or_file
     from hybrid.reporting import svg
+    from hybrid.reporting.progress import Progress
 
     if options.picture:
         svg.refuse(options.picture)
@@ -112,7 +113,8 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     kernel, meaning = trials.kernel, trials.meaning
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
     lab_cuda.refuse_impossible(trials, shapes[0])
-    examination = trials.examined(shapes)
+    with Progress(part=lambda: f"run {trials.file.path.name}"):
+        examination = trials.examined(shapes)
     gpu = _on_gpu(options.gpu, trials, examination) if options.gpu else None
     stream = text_stream(options.json)
     print("\n".join(told(trials.file, examination, gpu)), file=stream)
@@ -157,10 +159,17 @@ def _on_gpu(gpu: GpuModel, trials: Trials, examination: Examination) -> OnGpu:
 def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
     from hybrid.classroom.program import ran
     from hybrid.classroom.program_report import as_record, told
+    from hybrid.reporting.progress import Progress
 
     stream = text_stream(options.json)
     seconds = options.stall or _PROGRAM_STALL
-    account = ran(file, options.arguments, seconds, lambda line: print(line, end="", file=stream, flush=True), options.ranks)
+    with Progress(part=lambda: f"run {file.path.name}") as progress:
+
+        def show(line: str) -> None:
+            progress.close()  # what the program prints tells how far it is
+            print(line, end="", file=stream, flush=True)
+
+        account = ran(file, options.arguments, seconds, show, options.ranks)
     print("\n".join(told(account)), file=stream)
     if options.json:
         from hybrid.reporting import jsonl

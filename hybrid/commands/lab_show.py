@@ -59,10 +59,12 @@ def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
     from hybrid.classroom.blackboard import told
     from hybrid.classroom.steps_shown import steps_of
     from hybrid.reporting import html_page, steps_page, steps_picture, svg
+    from hybrid.reporting.progress import Progress
 
     if options.picture:
         svg.refuse(options.picture)
-    shown = _picture(options, trials_of)
+    with Progress(part=lambda: f"trace {options.file}"):
+        shown = _picture(options, trials_of)
     if options.of not in shown.steps:
         raise UsageError(f"--of {options.of[0]},{options.of[1]}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks")
     lines = list(told(shown, options.of))

@@ -109,7 +109,8 @@ def refuse_unless_private(folder: Path) -> None:
     if status.st_uid != os.geteuid():
         raise NotPrivate(0, f"{folder} belongs to another user")
     if _others_may_write(status):
-        raise NotPrivate(0, f"others may write to {folder} (chmod go-w)")
+        is_for_all = status.st_mode & stat.S_ISVTX  # as /tmp, which it had better stay
+        raise NotPrivate(0, f"others may write to {folder}{'' if is_for_all else ' (chmod go-w)'}")
 
 
 def is_own(path: Path) -> bool:

@@ -171,6 +171,16 @@ def test_processes_may_begin_elsewhere_and_leading_dimensions_be_larger():
     np.testing.assert_array_equal(block.array, local[:2])
 
 
+def test_a_rank_with_a_part_has_no_whole_matrix_to_put_in_order():
+    matrix = np.arange(12.0).reshape(4, 3)
+    whole = hybrid.Block2D(matrix[[2, 3, 0, 1]], (4, 3), [(2, 4), (0, 2)], [(0, 3)])
+    assert np.array_equal(whole.in_order(), matrix)
+    for rows in ([(0, 2)], [(0, 2), (0, 2)]):
+        part = hybrid.Block2D(np.ones((sum(hi - lo for lo, hi in rows), 3)), (4, 3), rows, [(0, 3)])
+        with pytest.raises(UsageError, match=r"this rank has not all of Block2D\(\d×3 of 4×3, float64, cpu\): hybrid.gather"):
+            part.in_order()
+
+
 def test_blocks_are_gathered_and_become_rows(comm, rng):
     for grid in grids(comm.size):
         matrix = rng.standard_normal(tuple(rng.integers(0, 60, 2))).astype(rng.choice(["float32", "complex128", "int8"]))

@@ -205,7 +205,7 @@ def test_what_makes_no_sense_is_refused(asked, message):
     ("asked", "message"),
     [
         ({"alpha": 0.5}, "alpha is 0.5, and a product of int64 is exact: pass an integer, or dtype='float64'"),
-        ({"alpha": 2**64}, "a product of int64 is exact"),
+        ({"alpha": 2**64}, "a product of int64 is exact: pass an integer between -2⁶³ and 2⁶³, or dtype='float64'"),
         ({"beta": 1, "c": np.ones((4, 5))}, "c is of float64, and a product of int64 is exact"),
         ({"alpha": 2, "dtype": "bool"}, "cannot have dtype bool"),
     ],

@@ -29,6 +29,22 @@ def matrices(rng):
     yield plain.astype(">i4")
 
 
+@pytest.mark.mpi(min_size=2)
+def test_without_a_communicator_rows_that_know_one_are_moved_by_it(comm):
+    """Alone, a rank would take its rows for the whole matrix."""
+    matrix = np.arange(35.0).reshape(7, 5)
+    rows = hybrid.scatter(matrix if comm.rank == 0 else None, comm=comm)
+    moved = hybrid.scatter(rows, rows=7 if comm.rank == 1 else 0)
+    assert (len(moved), moved.comm) == (7 if comm.rank == 1 else 0, comm)
+    for given, whole in ((moved, matrix), (rows.T, matrix.T), (hybrid.multiply(rows.T, rows), matrix.T @ matrix)):
+        gathered = hybrid.gather(given)
+        assert gathered is None if comm.rank else np.array_equal(gathered, whole)
+    other = comm.Dup()
+    with pytest.raises(UsageError, match="different communicators"):
+        hybrid.multiply(rows.T, hybrid.RowBlock(rows.array, other))
+    other.Free()
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("nodes", ["0", "1"])
 def test_what_is_scattered_and_gathered_is_the_same_matrix(comm, rng, monkeypatch, nodes):

@@ -119,7 +119,10 @@ def test_functions_that_need_no_elements_of_others(rows, block):
         np.float64,
         True,
     )
-    assert np.transpose(rows).T is rows
+    assert (np.result_type(rows, np.float64), np.result_type(rows, 1j)) == (np.float64, np.complex64)
+    assert np.transpose(rows).T is np.transpose(rows, (1, 0)).T is rows
+    with pytest.raises(UsageError, match=r"axes=\(0, 1\) is no transpose of a RowBlock, which is axes=\(1, 0\)"):
+        np.transpose(rows, (0, 1))
     turned = np.transpose(block)
     assert (turned.shape, turned.part.rows, turned.T._place) == ((70, 30), block.part.columns, block._place)
     np.testing.assert_array_equal(turned.array, block.array.T)

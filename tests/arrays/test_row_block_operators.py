@@ -43,6 +43,7 @@ def test_elements_are_those_of_the_arrays(name, other):
 def test_signs_and_assignments():
     rows = before = hybrid.RowBlock(A)
     np.testing.assert_array_equal((-rows).array, -A)
+    np.testing.assert_array_equal((+rows).array, A)
     rows += 1
     np.testing.assert_array_equal(rows.array, A + 1)
     np.testing.assert_array_equal(before.array, A)
@@ -149,6 +150,7 @@ def test_products_of_what_calls_return_know_the_communicator(comm):
     np.testing.assert_array_equal(np.concatenate(comm.allgather(found.array)), 2 * (whole @ whole @ whole) - whole @ whole)
     assert (hybrid.multiply(hybrid.RowBlock(rows.array), hybrid.RowBlock(rows.array), comm=comm)).comm is comm
     own = hybrid.RowBlock(rows.array, comm)
+    assert hybrid.multiply(own, own).comm is comm
     np.testing.assert_array_equal((own @ own).array, product.array)
 
 

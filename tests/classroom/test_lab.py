@@ -9,13 +9,17 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from support.commands import without_progress
 from support.selection import exhaustive
 
+from hybrid.classroom.examination import Trials
 from hybrid.commands import lab
+from hybrid.reporting import progress
 
 pytestmark = pytest.mark.needs("compiler")
 
@@ -267,8 +271,30 @@ def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path):
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
         _, error = process.communicate(timeout=45)  # less than the kernel has
-    assert (process.returncode, error) == (1, "hybrid.lab: interrupted\n")
+    assert (process.returncode, without_progress(error)) == (1, "hybrid.lab: interrupted\n")
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []
+
+
+@pytest.mark.parametrize("words", [["run"], ["check", "tiles"]])
+def test_what_takes_longer_is_shown_to_be_under_way(monkeypatch, capfd, words):
+    """It takes until it has been shown."""
+    shown, tick, examined = threading.Event(), progress.Progress.tick, Trials.examined
+
+    def ticks(self):
+        tick(self)
+        shown.set()
+
+    def examines(self, shapes):
+        assert shown.wait(20)
+        return examined(self, shapes)
+
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress.Progress, "tick", ticks)
+    monkeypatch.setattr(Trials, "examined", examines)
+    assert lab.work(lab.parse([*words, str(TILED)])) == 0
+    told = capfd.readouterr()
+    assert re.match(rf"hybrid: {words[0]} \S*tiled.cu … \d+ s\n", told.err)
+    assert "hybrid:" not in told.out
 
 
 def test_the_lab_runs_alone(monkeypatch, capfd):

@@ -43,6 +43,13 @@ def everything_below(folder):
     return [(str(path), path.lstat().st_mode, path.read_text() if path.is_file() else "") for path in paths]
 
 
+def test_nobody_is_told_to_close_a_folder_that_is_for_all(tmp_path):
+    tmp_path.chmod(0o1777)
+    with pytest.raises(folders.NotPrivate) as found:
+        folders.refuse_unless_private(tmp_path)
+    assert found.value.strerror == f"others may write to {tmp_path}"
+
+
 def test_a_folder_that_others_may_only_read_is_used_as_it_is(home):
     (home / "emulation").mkdir(parents=True)
     for folder in (home, home / "emulation"):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from support.commands import ROOT, start, under_a_launcher
+from support.commands import ROOT, start, under_a_launcher, without_progress
 from support.doctor import COMMAND, SUBJECTS, found, run
 from support.selection import exhaustive
 
@@ -69,7 +69,7 @@ def test_json_is_a_line_of_its_own(tmp_path, ranks):
 def test_json_on_standard_output_is_all_there_is():
     done = run("--threads", 1, "--json", "-")
     assert json.loads(done.stdout)["command"] == "doctor"
-    found(done.stderr)
+    found(without_progress(done.stderr))
 
 
 @launcher

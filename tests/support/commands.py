@@ -14,7 +14,7 @@ from typing import Any
 
 from hybrid.ranks.launcher import mpirun
 
-_PROGRESS = re.compile(r"hybrid: [\w ]*… ")
+_PROGRESS = re.compile(r"hybrid: [^…]*… ")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -42,6 +42,11 @@ def start(
         env={**clean, **environment},
         check=False,
     )
+
+
+def without_progress(text: str) -> str:
+    """What a command that a slow machine has shown to be under way has said besides."""
+    return "".join(line for line in text.splitlines(keepends=True) if not _PROGRESS.match(line))
 
 
 def own_lines(text: str) -> list[str]:

@@ -58,9 +58,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     made = parser()
-    options = made.parse_args(arguments)
     try:
-        return _measure(options)
+        return _measure(made.parse_args(arguments))
     except (HybridError, OSError) as error:
         print(f"{made.prog}: {one_line(error)}", file=sys.stderr)
         return max(2, getattr(error, "exit_code", 2))

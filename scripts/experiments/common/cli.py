@@ -80,9 +80,10 @@ def command(
 
     `drawn_by_itself`: the option whose picture is SVG and needs no matplotlib.
     """
-    options = parser.parse_args(arguments)
-    options.words = list(sys.argv[1:] if arguments is None else arguments)
+    options = argparse.Namespace()
     try:
+        parser.parse_args(arguments, options)
+        options.words = list(sys.argv[1:] if arguments is None else arguments)
         _refuse_ranks()
         if "" in (getattr(options, name, None) for name in ("json", "source", "picture", "csv")):
             raise UsageError("the name of a file is missing")
