@@ -91,13 +91,16 @@ function said(at, now, count) {
   byId("source").replaceChildren(...data.source.map((text, index) =>
     made("span", index + 1 === now.line ? "now" : "", String(index + 1).padStart(3) + "  " + text + "\n")));
   const threads = [...new Set(now.touches.map((each) => each[0]))];
-  byId("threads").replaceChildren(...threads.slice(0, FEW_THREADS).flatMap((thread) => {
+  const others = threads.length - FEW_THREADS;
+  byId("threads").replaceChildren(...threads.slice(0, FEW_THREADS).map((thread) => {
     const mark = made("span", "mark", threadName(thread)), name = (each) => data.arrays[each[1]].name + "[" + each[2] + "][" + each[3] + "]";
     mark.style.background = COLOURS[thread % COLOURS.length];
     const own = now.touches.filter((each) => each[0] === thread);
     const parts = [own.filter((each) => !each[4]), own.filter((each) => each[4])].map((some) => some.map(name).join(" "));
-    return [mark, " " + parts[0] + (parts[1] ? " → " + parts[1] : "") + "   "];
-  }));
+    const told = made("span", "told");
+    told.append(mark, " " + parts[0] + (parts[1] ? " → " + parts[1] : ""));
+    return told;
+  }), others > 0 ? "and " + others + " more" : "");
   byId("blocks").querySelectorAll("button").forEach((button, index) => button.setAttribute("aria-pressed", index === block));
 }
 
