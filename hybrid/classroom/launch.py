@@ -20,6 +20,7 @@ Extents = tuple[int, ...]  # x and y, and z where that is told
 _TILE = re.compile(r"tile|block", re.IGNORECASE)
 # A thread's number is divided by the threads of a warp.
 _BY_WARPS = re.compile(r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)")
+_OF_COMMENT = ("kernel", "grid", "block", "shared")
 _LONGEST = 32  # side of a square block
 _DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
 _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
@@ -53,6 +54,10 @@ class Launch:
             )
         return grid, block, shared
 
+    def block_at(self, sizes: Mapping[str, int]) -> Extents:
+        """Threads of a block for these sizes and constants, also where no grid of them can be launched."""
+        return tuple(evaluated(text, sizes) for text in self.block)
+
     def __str__(self) -> str:
         text = f"grid({', '.join(self.grid)}) block({', '.join(self.block)})"
         return text + (f" shared({self.shared})" if self.shared != "0" else "")
@@ -64,7 +69,7 @@ def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags:
     `flags`: the options, which may use the kernel's own names of sizes or n, l and m, as the comment may.
     """
     own = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}
-    given = {name: flags.get(name) or _within(file.launch_comment, name) for name in ("grid", "block", "shared")}
+    given = {name: flags.get(name) or within_comment(file.launch_comment, name) for name in ("grid", "block", "shared")}
     said = {name: re.sub(r"\b[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), text) for name, text in given.items()}
     guessed = _guess(file, kernel)
     is_asked = any(flags.get(name) for name in ("grid", "block"))
@@ -115,7 +120,7 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
     ]
     extents = {name: evaluated_or_0(name, file.constants) for name in named}
     arrays = [_as_square(texts) for texts in shared_arrays(kernel.body).values()]
-    widths = {columns for rows, columns in (_without_padding(each) for each in arrays if len(each) == 2) if rows == columns}
+    widths = {columns for rows, columns in (_without_padding(each[-2:]) for each in arrays if len(each) > 1) if rows == columns}
     squares = {text: evaluated_or_0(text, file.constants) for text in widths}
     fitting = {text for text, value in squares.items() if 0 < value <= _LONGEST}
     if len(fitting) == 1 and len(squares) == 1 and not set(squares.values()) & set(extents.values()):
@@ -148,17 +153,26 @@ def _blocks_of(size: str, threads: str) -> str:
     return f"({size} + {threads} - 1) / {threads}"
 
 
-def _within(comment: str, name: str) -> str:
-    """The text between the parentheses after this name in a comment; "" where it is not there."""
-    found = re.search(rf"\b{name}\s*\(", comment)
-    if found is None:
-        return ""
-    depth, begin = 1, found.end()
-    for place in range(begin, len(comment)):
-        depth += {"(": 1, ")": -1}.get(comment[place], 0)
-        if not depth:
-            return comment[begin:place]
-    raise UsageError(f"// lab: {comment}: a parenthesis is not closed")
+def within_comment(comment: str, name: str) -> str:
+    """The text between the parentheses after this name in the rest of a line "// lab:"; "" where it is not there. UsageError
+    where one of the names is misspelt, or a parenthesis is not closed."""
+    texts: dict[str, str] = {}
+    depth = begin = 0
+    for place, letter in enumerate(comment):
+        if letter == "(":
+            if not depth:
+                word, begin = re.search(r"(\w*)(\s*)$", comment[begin:place]), place + 1
+                called = word[1] if word and (word[1] in _OF_COMMENT or not word[2]) else ""
+            depth += 1
+        elif letter == ")" and depth:
+            depth -= 1
+            if not depth:
+                texts[called], begin = comment[begin:place].strip(), place + 1
+    if depth:
+        raise UsageError(f"// lab: {comment}: a parenthesis is not closed")
+    if unknown := sorted(texts.keys() - {"", *_OF_COMMENT}):
+        raise UsageError(f"// lab: {comment}: {unknown[0]}(…) is not known; {', '.join(_OF_COMMENT)} are")
+    return texts.get(name, "")
 
 
 def _extents(text: str) -> tuple[str, ...]:
