@@ -197,7 +197,8 @@ def with_dynamic_shared(text: str) -> str:
 
 def with_device_variables(text: str) -> str:
     """The text in which variables with __device__ are placed where kernels may use them. Functions keep their __device__, and
-    constants need none."""
+    constants need none. Without __noinline__, which as a macro would be one in the C++ library's headers, too."""
+    text = re.sub(r"\b__noinline__\b", lambda word: spaces(word[0]), text)
     plain, parts, place = blanked(text), [], 0
     found = [*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)]
     for each in sorted(found, key=lambda one: one.start()):

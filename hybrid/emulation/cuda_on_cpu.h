@@ -251,7 +251,8 @@ __attribute__((const)) dim3 size_of_grid();
 #define gridDim (cuda_on_cpu::grid_size)
 #endif
 
-// A macro, so that two of one line are two barriers.
+static inline void __syncthreads() {}  // without parentheses it is no call, and does nothing
+// A macro, so that two calls in one line are two barriers.
 #define __syncthreads() cuda_on_cpu::block_barrier(__builtin_FILE(), __builtin_LINE(), __COUNTER__)
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CALLED_FROM)

@@ -88,6 +88,11 @@ FINDINGS = {
         ("= sum;", "= row == 18 && column == 5 ? 0 : sum;"),
         r"1 of 512 elements are wrong, the first C\[18\]\[5\]: 0 instead of [\d.]+, written by block \(0, 1\), thread \(5, 2\)",
     ),
+    "a barrier without parentheses": (
+        TILES,
+        ("__syncthreads();\n        for", "__syncthreads;\n        for"),
+        "data race: line 8 writes and line 11 reads As",
+    ),
     "blocks that race": (
         ELEMENT,
         ("C[row * m", "C[row % 16 * m"),
