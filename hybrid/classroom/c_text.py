@@ -19,9 +19,12 @@ _CONSTANT = re.compile(
     r"|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?(?:int|unsigned|size_t)\s+(?P<name>\w+)\s*=\s*(?P<value>[^;,]+);)",
     re.MULTILINE,
 )
+_INTEGER = r"(?:unsigned|signed|short|long|int|size_t|u?int(?:32|64)_t)"
+_BASIC = rf"float|double|{_INTEGER}(?:[ \t]+{_INTEGER})*"
 _ALIAS = re.compile(
-    r"\btypedef\s+(float|double)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*(float|double)\s*;"
-    r"|#[ \t]*define[ \t]+(\w+)[ \t]+(float|double)\b"
+    rf"\btypedef\s+({_BASIC})\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*({_BASIC})\s*;"
+    rf"|#[ \t]*define[ \t]+(\w+)[ \t]+({_BASIC})[ \t]*$",
+    re.MULTILINE,
 )
 _STRUCT = re.compile(r"\b(?:struct|class)\s*(?:__align__\s*\([^)]*\)\s*)?(\w*)\s*\{")
 _FIELD = re.compile(r"([\w ]+?)\s*(\**)\s*(?:__restrict__\s+)?(\w+)\s*(?:,|$)")
@@ -34,12 +37,28 @@ _WORD = re.compile(r"\w+")
 _VARIABLE = re.compile(r"\b__device__(?=[^(){};=]*[;=\[])")
 _LINE = re.compile(r'^#line (\d+) "([^"\n]*)"$', re.MULTILINE)
 _READ_ONLY = re.compile(r"\b__constant__(?=\s+(?:const|constexpr)\b)|(?<=\bconst)\s+__constant__\b")
+_QUALIFIERS = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:\b(?:__\w+__|inline|static|void|extern)\b[ \t]*)+)$", re.MULTILINE
+)
+_DIRECTIVE_OR_WORD = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*|\b\w+\b", re.MULTILINE)
 _OF_DEVICE = re.compile(r"\b__(?:global|device)__\b")
 
 
 def blanked(text: str) -> str:
     """The text with spaces in place of comments and of what is in quotes. Every position keeps its place."""
     return _COMMENT_OR_TEXT.sub(lambda found: found[0] if found["number"] else spaces(found[0]), text)
+
+
+def with_qualifiers(text: str, whole: str = "") -> str:
+    """The text with __device__ and __global__ in place of macros that stand for them. `whole`: the text with its own headers,
+    which may define some."""
+    defined = {name: value.strip() for name, value in _QUALIFIERS.findall(blanked(whole or text)) if _OF_DEVICE.search(value)}
+    parts, place = [], 0
+    for found in _DIRECTIVE_OR_WORD.finditer(blanked(text)) if defined else ():
+        if found[0] in defined:
+            parts += [text[place : found.start()], defined[found[0]]]
+            place = found.end()
+    return "".join([*parts, text[place:]])
 
 
 def spaces(text: str) -> str:
@@ -83,7 +102,7 @@ def constants_in(plain: str) -> dict[str, int]:
 
 
 def aliases_in(plain: str) -> dict[str, str]:
-    """Other names that the text gives to float and double."""
+    """Other names that the text gives to float, double and types of whole numbers."""
     found = {}
     for typedef, of_typedef, of_using, using, of_define, define in _ALIAS.findall(plain):
         found[of_typedef or of_using or of_define] = typedef or using or define
@@ -178,7 +197,8 @@ def with_dynamic_shared(text: str) -> str:
 
 def with_device_variables(text: str) -> str:
     """The text in which variables with __device__ are placed where kernels may use them. Functions keep their __device__, and
-    constants need none."""
+    constants need none. Without __noinline__, which as a macro would be one in the C++ library's headers, too."""
+    text = re.sub(r"\b__noinline__\b", lambda word: spaces(word[0]), text)
     plain, parts, place = blanked(text), [], 0
     found = [*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)]
     for each in sorted(found, key=lambda one: one.start()):

@@ -5,10 +5,10 @@ places."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hybrid.classroom.c_text import blanked, end_of_block, spaces, with_device_variables, with_dynamic_shared
+from hybrid.classroom.c_text import blanked, end_of_block, spaces, with_device_variables, with_dynamic_shared, with_qualifiers
 from hybrid.emulation.compiler_limits import own_headers
 
 INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
@@ -20,6 +20,12 @@ _OF_HOST = re.compile(
     r"|^(?!.*\b__(?:device|global)__)[ \t]*\w[\w:<>,&* \t]*\([^{};()=\n]*\);[ \t]*$",
     re.MULTILINE,
 )
+_OF_THE_DEVICE = re.compile(r"__global__|__device__|\bconstexpr\b")
+_CLASS = re.compile(r"\b(?:class|struct|union)\b[^()]*$")
+_ALIGNED = re.compile(r"\b(?:__align__|alignas|__launch_bounds__)\s*\([^()]*\)|\b__attribute__\s*\(\(.*?\)\)", re.DOTALL)
+_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_HOST_ONLY = re.compile(r"<<<|\bcuda[A-Z]|\bstd\s*::")
+_ALSO_OF_DEVICE = {"abs", "max", "min", "swap"}  # which CUDA has, too
 _FOR_NVRTC = {  # what stands in place of headers of C
     r"c?stdint(?:\.h)?": (
         "typedef int int32_t; typedef unsigned uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
@@ -55,7 +61,7 @@ def joined(texts: Mapping[Path, str]) -> str:
 
         return INCLUDE.sub(included, text)
 
-    return of(main)
+    return with_qualifiers(of(main))
 
 
 def for_cpu(text: str) -> str:
@@ -80,22 +86,63 @@ def for_gpu(text: str, name: str) -> str:
     return f'{headers}#line 1 "{name}"\n{INCLUDE.sub(included, kept)}'
 
 
+def host_functions(text: str) -> set[str]:
+    """The names of functions that only the host may call. `text`: what `joined` returns."""
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for head, *_ in _blocks(text):
+        if called := _CALLED.search(_ALIGNED.sub("", head)):
+            names[_is_of_host(head)].add(called[1])
+    return names[True] - names[False] - _ALSO_OF_DEVICE
+
+
 def _without_host(text: str) -> str:
     """The text without host functions, whose launches <<<…>>> no C++ compiler takes. Every line keeps its place."""
-    plain, kept, place = _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text)), list(text), 0
+    kept = list(text)
+    for head, begin, opening, end in _blocks(text):
+        if _is_of_host(head):
+            kept[begin:end] = spaces(text[begin:end])
+        elif _CLASS.search(head):
+            for first, last in _host_bodies(text, opening, end):
+                kept[first:last] = spaces(text[first:last])
+    return "".join(kept)
+
+
+def _blocks(text: str) -> Iterator[tuple[str, int, int, int]]:
+    """Functions and types outside of others: the text before the brace, where it begins, the brace, and where its block ends."""
+    plain, place = _plain(text), 0
     while (opening := plain.find("{", place)) >= 0:
         end = end_of_block(plain, opening)
         begin = max(plain.rfind(mark, 0, opening) for mark in ";}") + 1
         begin = max(begin, place)
         head = plain[begin:opening].lstrip()
-        begin = opening - len(head)  # directives before a function stay
         if re.match(r"\s*(namespace|extern)\b[^(]*$", head):
             place = opening + 1
             continue
-        if "(" in head and not re.search(r"__global__|__device__|\bconstexpr\b", head):
-            kept[begin:end] = spaces(text[begin:end])
+        yield head, opening - len(head), opening, end  # directives before a function stay
         place = end
-    return "".join(kept)
+
+
+def _host_bodies(text: str, opening: int, end: int) -> Iterator[tuple[int, int]]:
+    """Of a class, where the insides of member functions begin and end that use what only host code has."""
+    plain, place = _plain(text), opening + 1
+    while (inner := plain.find("{", place, end)) >= 0:
+        after = end_of_block(plain, inner)
+        head = plain[max(plain.rfind(mark, 0, inner) for mark in ";{}") + 1 : inner]
+        if _CLASS.search(head):
+            place = inner + 1
+            continue
+        if not _OF_THE_DEVICE.search(head) and _HOST_ONLY.search(plain, inner, after):
+            yield inner + 1, after - 1
+        place = after
+
+
+def _plain(text: str) -> str:
+    return _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text))
+
+
+def _is_of_host(head: str) -> bool:
+    """Whether the text before a brace is that of a function which only the host calls."""
+    return "(" in _ALIGNED.sub("", head) and not _OF_THE_DEVICE.search(head)
 
 
 def _not_own(found: re.Match[str]) -> str:

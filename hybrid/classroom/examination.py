@@ -18,6 +18,7 @@ from typing import Any
 
 from hybrid.classroom import kernel_program
 from hybrid.classroom.case import Case, Examination, Sizes
+from hybrid.classroom.compiled_text import joined
 from hybrid.classroom.kernel_findings import Looked
 from hybrid.classroom.launch import Launch
 from hybrid.classroom.launched import Run, launched
@@ -26,7 +27,7 @@ from hybrid.classroom.sanitizers import stray_access_in
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Outcome, Task
-from hybrid.classroom.unsupported import refuse_unsupported, refuse_without_host
+from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
@@ -173,11 +174,12 @@ class Trials:
 
 
 def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:
-    """A shape that consists of whole blocks and tiles, and one that does not. UsageError if the launch cannot be made."""
+    """A shape that consists of whole blocks and tiles, and one that does not. UsageError if its block is no arithmetic
+    of sizes and constants."""
     small = meaning.on((_LEAST, _LEAST, _LEAST))
     if "blockIdx" not in kernel.body:
         return [small, meaning.on((5, 5, 5) if meaning.square else (5, 7, 6))]
-    _, block, _ = launch.at({**constants, **dict(zip("nlm", small, strict=True))})
+    block = launch.block_at({**constants, **dict(zip("nlm", small, strict=True))})
     tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
     if meaning.square:
         return [meaning.on((2 * tile,) * 3), meaning.on((2 * tile + 5,) * 3)]
@@ -223,9 +225,13 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     """
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
     if not names:
+        if for_cpu:
+            refuse_unsupported(joined(file.texts), file.path.name)  # which may be why there is none
         raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void")
     if not wanted and len(names) > 1:
-        raise UsageError(f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME chooses one")
+        raise UsageError(
+            f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME, or a line // lab: kernel(NAME), chooses one"
+        )
     if name and name not in names:
         raise UsageError(f"{file.path.name} has no kernel {name}: it has {', '.join(names)}")
     kernel = file.kernels[names.index(name) if name else 0]
@@ -237,6 +243,7 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
         raise UsageError(f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them")
     if for_cpu:
         refuse_unsupported(file.compiled, file.path.name)
+        refuse_host_calls(joined(file.texts), file.path.name)
     refuse_without_host(file, kernel)
     values = dict(zip(kernel.template, arguments, strict=True))
     constants = {key: int(value) for key, value in values.items() if value.isdecimal()}

@@ -86,6 +86,16 @@ def _loads_at_most(most: float) -> Demand:
     return Demand(f"at most {most:g} global loads per multiply-add", holds)
 
 
+def _threads_at_most(text: str, most: Callable[[int, int], float]) -> Demand:
+    """That no more threads compute C. `most`: of them, by n and m."""
+
+    def holds(case: Case) -> bool:
+        n, _, m = case.sizes
+        return next(iter(case.outcomes.values())).writers <= most(n, m)
+
+    return Demand(text, holds)
+
+
 def _is_coalesced(case: Case) -> bool:
     """Whether each global request wants all bytes of its sectors, or all lanes want the same few elements."""
     return bool(case.sites) and all(
@@ -119,6 +129,7 @@ EXERCISES = (
         "One thread a row",
         "Each thread computes one row of C: PMPP, chapter 3, exercise 1a.",
         ("There is one index: the row.", "Three loops would be the CPU's program. Which one is gone?"),
+        (_threads_at_most("no more threads than rows compute C", lambda n, m: n),),
     ),
     Exercise(
         "column",
@@ -126,7 +137,7 @@ EXERCISES = (
         "Each thread computes one column of C: PMPP, chapter 3, exercise 1b. Look at the sectors: which of the two, a thread "
         "a row or a thread a column, loads memory better, and why?",
         ("There is one index: the column.", "Threads of a warp have neighbouring columns, and so do the elements of a row."),
-        (_COALESCED,),
+        (_threads_at_most("no more threads than columns compute C", lambda n, m: m), _COALESCED),
         tile=(8, 16, 32),
     ),
     Exercise(
@@ -203,7 +214,11 @@ EXERCISES = (
             "Each thread loads four elements of each tile.",
             "Two values of A's column and two of B's row, kept in variables, make four products.",
         ),
-        (_loads_at_most(2 / 32), _SHARED),
+        (
+            _threads_at_most("at most a thread for every four elements computes C", lambda n, m: n * m / 4),
+            _loads_at_most(2 / 32),
+            _SHARED,
+        ),
         tile=(32, 32, 32),
     ),
     Exercise(

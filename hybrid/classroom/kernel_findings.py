@@ -37,16 +37,16 @@ def looked(
     program: Path,
     warnings: str,
     sources: Mapping[str, Sequence[str]],
-    seconds: int,
+    limit: str,
     matrices: Sequence[Matrix],
     printed: str,
 ) -> Looked:
     """What was found, from what the program's process left.
 
     `program`: the executable, which still exists. `warnings`: the compiler's. `sources`: the lines of each file; the kernel's is
-    the first. `matrices`: A, B and C. `printed`: what the kernel printed.
+    the first. `limit`: the time that the launch had. `matrices`: A, B and C. `printed`: what the kernel printed.
     """
-    telling = _OfKernel(ran, program, sources, seconds, matrices)
+    telling = _OfKernel(ran, program, sources, limit, matrices)
     own = next(iter(sources))
     without_value = [
         f"line {line} uses {name}, which has no value yet" for file, line, name in used_without_value(warnings) if file == own
@@ -63,10 +63,10 @@ class _OfKernel(Telling):
     _never = "which no thread has written"
 
     def __init__(
-        self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], seconds: int, matrices: Sequence[Matrix]
+        self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], limit: str, matrices: Sequence[Matrix]
     ) -> None:
         without_ends = Ran(ran.status, tuple(each for each in ran.findings if each["event"] not in ("leak", "unseen")))
-        super().__init__(without_ends, program, sources, seconds, _Matrices(matrices))
+        super().__init__(without_ends, program, sources, limit, _Matrices(matrices))
 
     def _by(self, event: dict[str, Any]) -> str:
         if "thread" not in event or "block" not in event:

@@ -20,6 +20,8 @@ Extents = tuple[int, ...]  # x and y, and z where that is told
 _TILE = re.compile(r"tile|block", re.IGNORECASE)
 # A thread's number is divided by the threads of a warp.
 _BY_WARPS = re.compile(r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)")
+_ROWS, _COLUMNS = ("height", "rows", "h"), ("width", "columns", "cols", "w")  # fields of a struct
+_OF_COMMENT = ("kernel", "grid", "block", "shared")
 _LONGEST = 32  # side of a square block
 _DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
 _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
@@ -53,6 +55,10 @@ class Launch:
             )
         return grid, block, shared
 
+    def block_at(self, sizes: Mapping[str, int]) -> Extents:
+        """Threads of a block for these sizes and constants, also where no grid of them can be launched."""
+        return tuple(evaluated(text, sizes) for text in self.block)
+
     def __str__(self) -> str:
         text = f"grid({', '.join(self.grid)}) block({', '.join(self.block)})"
         return text + (f" shared({self.shared})" if self.shared != "0" else "")
@@ -64,26 +70,28 @@ def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags:
     `flags`: the options, which may use the kernel's own names of sizes or n, l and m, as the comment may.
     """
     own = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}
-    given = {name: flags.get(name) or _within(file.launch_comment, name) for name in ("grid", "block", "shared")}
+    given = {name: flags.get(name) or within_comment(file.launch_comment, name) for name in ("grid", "block", "shared")}
     said = {name: re.sub(r"\b[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), text) for name, text in given.items()}
-    guessed = _guess(file, kernel)
+    outer = ("n", "m") if _has_rows_along_x(kernel, meaning) else ("m", "n")
+    guessed = _guess(file, kernel, outer)
     is_asked = any(flags.get(name) for name in ("grid", "block"))
     is_told = any(said[name] for name in ("grid", "block"))
     where = "as asked for" if is_asked else "from the comment // lab:" if is_told else guessed.why
     grid, block = (_extents(said[name]) if said[name] else getattr(guessed, name) for name in ("grid", "block"))
     if said["block"] and not said["grid"]:
-        grid = _covering(kernel, block)
+        grid = _covering(kernel, block, outer)
     if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
         raise UsageError(f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much")
     is_unsure = not is_told and guessed.is_unsure
     return Launch(grid, block, said["shared"] or "0", where, not is_told, not said["grid"], is_unsure)
 
 
-def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
-    """The launch that the built-in variables in the kernel's body, its arrays and the file's constants suggest."""
+def _guess(file: StudentFile, kernel: StudentKernel, outer: tuple[str, str]) -> Launch:
+    """The launch that the built-in variables in the kernel's body, its arrays and the file's constants suggest. `outer`: the
+    sizes of C along x and y."""
     text = kernel.body
     if "blockIdx" not in text:
-        block = ("m", "n") if ".y" in text else ("m", "1")
+        block = outer if ".y" in text else ("m", "1")
         return Launch(("1", "1"), block, "0", "guessed: the kernel reads no blockIdx, so there is one block")
     tile = _tile(file, kernel)
     if not re.search(r"(threadIdx|blockIdx)\.y", text):
@@ -94,7 +102,7 @@ def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
                 grid, block, "0", "guessed: the kernel divides by a warp's 32 threads, so there is a warp for each element of C"
             )
         return Launch(
-            _covering(kernel, block),
+            _covering(kernel, block, outer),
             block,
             "0",
             "guessed: the kernel reads no y, so there is a thread for each element of C, or more than enough",
@@ -103,8 +111,21 @@ def _guess(file: StudentFile, kernel: StudentKernel) -> Launch:
     is_unsure = not tile and bool(shared_arrays(kernel.body))
     tile = tile or str(_DEFAULT_TILE)
     return Launch(
-        _covering(kernel, (tile, tile)), (tile, tile), "0", f"{why}: a thread for each element of C", is_unsure=is_unsure
+        _covering(kernel, (tile, tile), outer), (tile, tile), "0", f"{why}: a thread for each element of C", is_unsure=is_unsure
     )
+
+
+def _has_rows_along_x(kernel: StudentKernel, meaning: Meaning) -> bool:
+    """Whether the kernel compares what it makes of x with the number of C's rows, and what it makes of y with that of columns."""
+    sizes = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}
+    a, b, c = meaning.names(kernel)
+    for matrix, field, of in ((a, _ROWS, "n"), (c, _ROWS, "n"), (b, _COLUMNS, "m"), (c, _COLUMNS, "m")):
+        sizes.update((f"{matrix}.{name}", of) for name in field)
+    bounds: dict[str, set[str]] = {"x": set(), "y": set()}
+    for along, found in bounds.items():
+        for name in re.findall(rf"(\w+)\s*=(?!=)[^;,=]*\b(?:threadIdx|blockIdx)\.{along}\b", kernel.body):
+            found.update(sizes.get(text, "") for text in re.findall(rf"(?<![\w.]){name}\s*(?:<|>=)\s*([\w.]+)", kernel.body))
+    return "n" in bounds["x"] and "m" not in bounds["x"] and "m" in bounds["y"] and "n" not in bounds["y"]
 
 
 def _tile(file: StudentFile, kernel: StudentKernel) -> str:
@@ -115,7 +136,7 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
     ]
     extents = {name: evaluated_or_0(name, file.constants) for name in named}
     arrays = [_as_square(texts) for texts in shared_arrays(kernel.body).values()]
-    widths = {columns for rows, columns in (_without_padding(each) for each in arrays if len(each) == 2) if rows == columns}
+    widths = {columns for rows, columns in (_without_padding(each[-2:]) for each in arrays if len(each) > 1) if rows == columns}
     squares = {text: evaluated_or_0(text, file.constants) for text in widths}
     fitting = {text for text, value in squares.items() if 0 < value <= _LONGEST}
     if len(fitting) == 1 and len(squares) == 1 and not set(squares.values()) & set(extents.values()):
@@ -135,12 +156,12 @@ def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:
     return rows, columns
 
 
-def _covering(kernel: StudentKernel, block: tuple[str, ...]) -> tuple[str, ...]:
-    """The grid of such blocks that has a thread for each element of C."""
+def _covering(kernel: StudentKernel, block: tuple[str, ...], outer: tuple[str, str]) -> tuple[str, ...]:
+    """The grid of such blocks that has a thread for each element of C. `outer`: its sizes along x and y."""
     x, y = block[:2]
     if not re.search(r"(threadIdx|blockIdx)\.y", kernel.body):
         return (_blocks_of("n * m", x), "1")
-    return (_blocks_of("m", x), _blocks_of("n", y))
+    return (_blocks_of(outer[0], x), _blocks_of(outer[1], y))
 
 
 def _blocks_of(size: str, threads: str) -> str:
@@ -148,17 +169,26 @@ def _blocks_of(size: str, threads: str) -> str:
     return f"({size} + {threads} - 1) / {threads}"
 
 
-def _within(comment: str, name: str) -> str:
-    """The text between the parentheses after this name in a comment; "" where it is not there."""
-    found = re.search(rf"\b{name}\s*\(", comment)
-    if found is None:
-        return ""
-    depth, begin = 1, found.end()
-    for place in range(begin, len(comment)):
-        depth += {"(": 1, ")": -1}.get(comment[place], 0)
-        if not depth:
-            return comment[begin:place]
-    raise UsageError(f"// lab: {comment}: a parenthesis is not closed")
+def within_comment(comment: str, name: str) -> str:
+    """The text between the parentheses after this name in the rest of a line "// lab:"; "" where it is not there. UsageError
+    where one of the names is misspelt, or a parenthesis is not closed."""
+    texts: dict[str, str] = {}
+    depth = begin = 0
+    for place, letter in enumerate(comment):
+        if letter == "(":
+            if not depth:
+                word, begin = re.search(r"(\w*)(\s*)$", comment[begin:place]), place + 1
+                called = word[1] if word and (word[1] in _OF_COMMENT or not word[2]) else ""
+            depth += 1
+        elif letter == ")" and depth:
+            depth -= 1
+            if not depth:
+                texts[called], begin = comment[begin:place].strip(), place + 1
+    if depth:
+        raise UsageError(f"// lab: {comment}: a parenthesis is not closed")
+    if unknown := sorted(texts.keys() - {"", *_OF_COMMENT}):
+        raise UsageError(f"// lab: {comment}: {unknown[0]}(…) is not known; {', '.join(_OF_COMMENT)} are")
+    return texts.get(name, "")
 
 
 def _extents(text: str) -> tuple[str, ...]:

@@ -79,6 +79,11 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
     """What the parameters are. `let`: the sizes that parameters are, as the user says. UsageError where that leaves something
     open."""
     for each in kernel.parameters:
+        if "[" in each.type:
+            raise UsageError(
+                f"{kernel.name}: the parameter {each} is an array of rows: the lab hands over pointers, as float* A, whose "
+                "elements are A[row * columns + column]"
+            )
         if not (each.is_number or each.is_pointer or each.is_scale or each.type in file.structs):
             raise UsageError(
                 f"{kernel.name}: the parameter {each} is no pointer, no whole number, no alpha or beta, and no struct of "

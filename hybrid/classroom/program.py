@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from hybrid.classroom.c_text import blanked, with_dynamic_shared
-from hybrid.classroom.compiled_text import INCLUDE
+from hybrid.classroom.compiled_text import INCLUDE, joined
 from hybrid.classroom.launches import rewritten
 from hybrid.classroom.program_account import Account, account_of
 from hybrid.classroom.program_ranks import of_all_ranks
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import kernels_of
-from hybrid.classroom.unsupported import refuse_unsupported
+from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported
 from hybrid.emulation import whole_program
 from hybrid.errors import HybridError, StartError, UsageError
 from hybrid.ranks.launcher import compiler_flags, mpirun, variable_of_rank
@@ -92,6 +92,7 @@ def ran(
     """
     texts = _texts(file)
     (name, text), *others = texts.for_cpu()
+    refuse_host_calls(joined(file.texts), file.path.name)
     flags = ["-fopenmp"] if texts.have(_OPENMP) else []
     started = None
     if texts.have(_MPI):

@@ -33,7 +33,7 @@ class Account:
 def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
     """The account of a process. `program`: the executable, which still exists; `warnings`: the compiler's; `sources`: the lines
     of each file; `seconds`: that it had."""
-    telling = Telling(ran, program, sources, seconds)
+    telling = Telling(ran, program, sources, f"{seconds} s, which --stall sets")
     found = [
         Finding(f"line {line} uses {name}, which has no value yet", ((file, line),))
         for file, line, name in used_without_value(warnings)

@@ -46,10 +46,10 @@ class Telling:
     _never = "which no copy, cudaMemset or kernel has written"
 
     def __init__(
-        self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], seconds: int, arrays: Arrays | None = None
+        self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], limit: str, arrays: Arrays | None = None
     ) -> None:
-        """`arrays`: the names of arrays, where they are not those in the program's text."""
-        self._events, self._seconds = ran.findings, seconds
+        """`limit`: the time that the process had. `arrays`: names of arrays, where they are not those in the program's text."""
+        self._events, self._limit = ran.findings, limit
         self._sources, self._own = sources, next(iter(sources))
         self._allocations: Arrays = arrays or Allocations(ran.findings, sources)
         self._variables = Variables(program, sources)
@@ -170,7 +170,7 @@ class Telling:
         if name == signal.SIGALRM:
             source = self._sources[place[0]][place[1] - 1] if place[1] else ""
             why = "a message or a rank that never came" if "MPI_" in source else "an endless loop, or much work for a CPU"
-            text = f"{who} had not ended after {self._seconds} s, which --stall sets; it was in {at}: {why}"
+            text = f"{who} had not ended after {self._limit}; it was in {at}: {why}"
         elif name == signal.SIGSEGV and event["number"]:
             array = self._allocations.name(event["number"])
             text = f"segmentation fault: {where} of the host code uses {array}, which is in device memory: cudaMemcpy copies it"

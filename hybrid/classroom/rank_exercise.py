@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -125,7 +126,7 @@ def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int)
     outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, shapes, strict=False))
     missing = shapes[len(outcomes) : len(outcomes) + 1]
     if not why and (missing or process.returncode):
-        why = _cause(out, "×".join(map(str, missing[0])) if missing else "", process.returncode)
+        why = _cause(out, "×".join(map(str, missing[0])) if missing else "", process.returncode, copy.name)
     return Try(ranks, outcomes, why, has_no_end)
 
 
@@ -185,15 +186,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.communicate()
 
 
-def _cause(out: str, unanswered: str, status: int) -> str:
-    """Why a program ended: the error that Python's traceback names, or else the exit status, and the last line that was printed
-    before the launcher's message, which a line of dashes or the like begins. `unanswered`: the shape without a result; "" for
-    none."""
+def _cause(out: str, unanswered: str, status: int, file: str) -> str:
+    """Why a program ended: the error that Python's traceback names, and in which line of the file of this name, or else the exit
+    status, and the last line that was printed before the launcher's message, which a line of dashes or the like begins.
+    `unanswered`: the shape without a result; "" for none."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     for number, line in enumerate(lines):
         if line.startswith("Traceback"):
             error = next((each for each in lines[number + 1 :] if each.split(":")[0].isidentifier()), "")
-            return error or line
+            traced = " ".join(lines[number : lines.index(error, number) if error else None])
+            places = re.findall(rf'/{re.escape(file)}", line (\d+)', traced)
+            return (error or line) + (f" (line {places[-1]})" if places else "")
     printed = [*takewhile(lambda line: any(map(str.isalnum, line)), lines)][-1:]
     ended = f"{unanswered}: the program ended before multiply had returned on every rank" if unanswered else "the program ended"
     return ": ".join([f"{ended}, with exit status {status}", *printed])

@@ -18,8 +18,14 @@ from hybrid.core.text import counted
 
 # Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
 _CAUSES = ("^data race", "^out of bounds|^illegal address", "^uninitialised|has no value yet")
+_IN_SHORT = {  # what findings are called when they come again
+    **{f"^{kind}": kind for kind in ("data race", "out of bounds", "illegal address", "uninitialised", "divergent barrier")},
+    "had not ended after": "no end",
+    "divides a whole number by zero": "a division by zero",
+}
 _MOST = 4  # findings of a shape that are shown
 _MOST_PRINTED = 8  # lines
+_EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
 _NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
 
 
@@ -83,7 +89,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
     new = [text for text in faults if kind_of(text) not in shown.kinds]
     shown.kinds.update(map(kind_of, new))
     if len(new) < len(faults):
-        told = [_in_short(text) for text in faults if text not in new]
+        told = list(dict.fromkeys(_in_short(text) for text in faults if text not in new))
         again = "; ".join([*told[:_MOST], *([f"{len(told) - _MOST} more"] if len(told) > _MOST else [])])
         yield f"  * {'also' if new else 'again'} what was found above: {again}"
     for text in [*new[:_MOST], *(text for text in found if text not in faults)]:
@@ -125,8 +131,8 @@ def _in_short(finding: str) -> str:
     """The finding in a few words, as: data race in lines 7 and 9."""
     lines = sorted(lines_named(finding))
     where = f" in line{'s' if len(lines) > 1 else ''} {' and '.join(map(str, lines))}" if lines else ""
-    what = re.match(r"data race|out of bounds|illegal address|uninitialised|divergent barrier", finding)
-    return f"{what[0] if what else finding.partition(':')[0]}{where}"
+    what = next((short for begins, short in _IN_SHORT.items() if re.search(begins, finding)), "")
+    return f"{what or finding.partition(':')[0]}{where if what else ''}"
 
 
 def heading(case: Case, names: Names) -> str:
@@ -166,7 +172,7 @@ def findings(case: Case, names: Names) -> list[str]:
             if is_now < _NO_VALUE:
                 found.append("a variable is used that has never been given a value: here it then begins with a huge negative one")
         row, column = divmod(worst.wrong[0], m)
-        first = f"the first {c}[{row}][{column}]: {is_now:g} instead of {right:g}{_written_by(worst)}"
+        first = f"the first {c}[{row}][{column}]: {_instead(is_now, right)}{_written_by(worst)}{_in_float(is_now, right)}"
         found.append(f"{len(case.wrong)} of {n * m} elements are wrong, {first}")
     if case.depends_on_order and not has_race:
         found.append(f"{c} depends on the order in which blocks, warps and threads run")
@@ -200,13 +206,25 @@ def without_repetition(faults: Sequence[str]) -> list[str]:
 
 def kind_of(finding: str) -> str:
     """A finding without its elements, numbers and threads: findings of the same kind have the same lines and arrays."""
-    text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*", "", finding)
+    text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*|, (?:which|half of what) --stall sets", "", finding)
     return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
 
 
 def _follows(fault: str, racing: set[str]) -> bool:
     reads = re.match(r"uninitialised: line \d+ reads (\w+)\[", fault)
     return reads is not None and reads[1] in racing
+
+
+def _instead(is_now: float, right: float) -> str:
+    """Two numbers that are not the same, with enough digits to show it."""
+    digits = 6 if f"{is_now:g}" != f"{right:g}" else 17
+    return f"{is_now:.{digits}g} instead of {right:.{digits}g}"
+
+
+def _in_float(is_now: float, right: float) -> str:
+    """A question where a number is so large as only sums of double become, and right to the digits of a float."""
+    is_near = right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right
+    return "; right to the digits of a float: is a variable one that should be a double?" if is_near else ""
 
 
 def _written_by(outcome: Outcome) -> str:

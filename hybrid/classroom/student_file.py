@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hybrid.classroom.c_text import blanked, constants_in, structs_in
+from hybrid.classroom.c_text import blanked, constants_in, structs_in, with_qualifiers
 from hybrid.classroom.compiled_text import INCLUDE, for_cpu, for_gpu, joined
 from hybrid.classroom.student_kernel import StudentKernel, kernels_of
 from hybrid.errors import UsageError
@@ -76,7 +76,7 @@ def parsed(texts: Mapping[Path, str]) -> StudentFile:
         texts=texts,
         compiled=for_cpu(whole),
         for_gpu=for_gpu(whole, file.name),
-        kernels=kernels_of(text, whole),
+        kernels=kernels_of(with_qualifiers(text, whole), whole),
         constants=constants_in(plain),
         structs=structs_in(plain),
         headers=tuple(

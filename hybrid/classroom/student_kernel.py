@@ -18,22 +18,9 @@ _PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)
 _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
 ELEMENTS = {"float": "float32", "double": "float64"}
 SCALES = ("alpha", "beta")
-_NUMBERS = {
-    "uint",
-    "uint32_t",
-    "int32_t",
-    "uint64_t",
-    "int64_t",
-    "ulong",
-    "int",
-    "unsigned",
-    "unsigned int",
-    "long",
-    "long long",
-    "size_t",
-    "unsigned long",
-    "unsigned long long",
-    "short",
+_NUMBERS = {  # words of the types of whole numbers
+    *("unsigned", "signed", "short", "long", "int", "size_t", "uint", "ulong"),
+    *("int32_t", "uint32_t", "int64_t", "uint64_t"),
 }
 
 
@@ -47,7 +34,7 @@ class Parameter:
 
     @property
     def is_number(self) -> bool:
-        return not self.is_pointer and self.type in _NUMBERS
+        return not self.is_pointer and set(self.type.split()) <= _NUMBERS
 
     @property
     def is_scale(self) -> bool:
@@ -55,7 +42,7 @@ class Parameter:
         return not self.is_pointer and self.type in ELEMENTS and self.name.lower() in SCALES
 
     def __str__(self) -> str:
-        return f"{self.type}{'*' if self.is_pointer else ''} {self.name}"
+        return f"{self.type}{'*' if self.is_pointer else ''} {self.name}".strip()
 
 
 @dataclass(frozen=True)
@@ -98,6 +85,7 @@ def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
     words = " ".join(word for word in re.sub(r"([*\[])", r" \1 ", text).split() if word not in _NOT_A_TYPE)
     found = _PARAMETER.match(words)
     if found is None:
-        return Parameter(words, words, is_pointer=False)
+        whole = re.sub(r"\s*([\[\]])\s*", r"\1", words)
+        return Parameter("", whole, is_pointer=False)
     kind = found["type"].removeprefix("struct ")
     return Parameter(found["name"], aliases.get(kind, kind), bool(found["pointer"] or found["array"]))

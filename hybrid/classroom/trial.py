@@ -68,6 +68,7 @@ class Outcome:
     mistaken_for: str = ""  # what a wrong C is instead, as `elements.mistaken_for` says
     never: tuple[int, ...] = ()  # elements that no thread has written
     several: tuple[int, ...] = ()  # elements that more than one thread has written
+    writers: int = 0  # threads that have written to C, each the last to write some element
     outside: tuple[tuple[str, int], ...] = ()  # writes beside a matrix: its name, and the number counted from its first element
     loads: tuple[float, float] = (0.0, 0.0)  # of elements of A and of B
     stores: float = 0.0
@@ -127,6 +128,7 @@ def _counted(kernel: EmulatedKernel, task: Task, wrong: Sequence[int]) -> dict[s
     return {
         "first_writer": next((_block_and_thread(writer - 1, task) for writer in writers if writer), ()),
         "never": tuple(np.flatnonzero(writes == 0).tolist()),
+        "writers": int(np.count_nonzero(np.unique(kernel.loads.c_last_writer))),
         "several": tuple(np.flatnonzero(kernel.loads.c_writers > 1).tolist()),
         "loads": (float(kernel.loads.a.sum()), float(kernel.loads.b.sum())),
         "stores": float(writes.sum()),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from hybrid.classroom.c_text import blanked, end_of_block, origin
+from hybrid.classroom.compiled_text import host_functions
 from hybrid.classroom.launches import launches_in
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
@@ -35,12 +36,13 @@ _DEVICE_WORDS = {  # in functions that run on the device
     ),
     r"\b(?:nvcuda|wmma)\b": "matrix units (wmma)",
     r"\b(?:asm|__asm__)\b": "PTX instructions (asm)",
+    r"\bstd::(?:vector|string|map|cout|cerr|endl)\b": "{} within a kernel",
     r"\bcudaGridDependencySynchronize\b|\bcudaDeviceSynchronize\b": "{} within a kernel",
 }
 _CONSTANT_WITHOUT_VALUE = re.compile(r"\b__constant__\s+[\w\s]+?\b(\w+)\s*(?:\[[^\]]*\]\s*)*;")
 _CALL = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
 _DEVICE_FUNCTION = re.compile(r"\b__(?:global|device)__\b[^;{}=]*\)[^;{}()=]*\{")
-_NOT_A_DEFINITION = {"return", "else", "case"}
+_NOT_A_DEFINITION = {"return", "else", "case", "do"}
 
 
 def refuse_unsupported(text: str, name: str) -> None:
@@ -71,6 +73,20 @@ def refuse_unsupported(text: str, name: str) -> None:
     for call in _CALL.finditer(plain):
         if call[1] not in known and not _is_defined(plain, call[1]):
             refuse(call.start(), call[1])
+
+
+def refuse_host_calls(text: str, name: str) -> None:
+    """UsageError if a kernel or device function calls a function that only the host may call. `text`: the file's of this name,
+    with its own headers."""
+    plain, hosts = blanked(text), host_functions(text)
+    for function in _DEVICE_FUNCTION.finditer(plain) if hosts else ():
+        body = plain[function.end() : end_of_block(plain, function.end() - 1)]
+        for called in re.finditer(rf"(?<![\w.:>])({'|'.join(hosts)})\s*\(", body):
+            before = re.search(r"(\w+)\s+$", body[: called.start()])
+            is_declared = before is not None and before[1] not in _NOT_A_DEFINITION  # as in float sum(0);
+            if not is_declared and not re.search(rf"\b{called[1]}\s*=[^=]", body):
+                file, line = origin(text, function.end() + called.start(), name)
+                raise UsageError(f"{file}, line {line}: {called[1]} is a function of the host: __device__ is missing before it")
 
 
 def _is_defined(plain: str, name: str) -> bool:

@@ -115,11 +115,14 @@ def _warn_of_missing_bounds() -> None:
 def _trials(given: StudentFile, options: argparse.Namespace, *, for_cpu: bool = True) -> Trials:
     """The trials of a kernel of this file, as the options say. UsageError where the options leave something open."""
     from hybrid.classroom.examination import Trials, chosen
-    from hybrid.classroom.launch import launch_of
+    from hybrid.classroom.launch import launch_of, within_comment
     from hybrid.classroom.meaning import meaning_of
 
-    file, kernel, instance = chosen(given, options.kernel, for_cpu=for_cpu)
+    file, kernel, instance = chosen(given, options.kernel or within_comment(given.launch_comment, "kernel"), for_cpu=for_cpu)
     meaning = meaning_of(file, kernel, dict(options.let))
+    if not any(each.is_number or each.type in file.structs for each in kernel.parameters) and not getattr(options, "sizes", None):
+        what = "--sizes n l m tells it" if hasattr(options, "sizes") else "a solution is tried on several: let it take n, l and m"
+        raise UsageError(f"{kernel} is told no size, so it is for matrices of one shape: {what}")
     launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
     seed = options.seed if options.seed is not None else secrets.randbits(32)
     return Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed)

@@ -34,7 +34,7 @@ the first CUDA call that failed. With --kernel NAME its host code is left out, a
 
 A line of the file may say how it is launched: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
 with x before y before z as in dim3, the kernel's own sizes or n, l and m, and the file's constants. Otherwise that is guessed,
-and said.
+and said. kernel(NAME) in that line chooses the kernel, as kernel(tiled<float, 16>), where --kernel does not.
 
 With --device cuda the kernel is compiled by NVRTC and launched on this machine's GPU: C is compared, and its launches are timed.
 What only the emulated GPU shows, races and accesses out of bounds, is not looked for then.

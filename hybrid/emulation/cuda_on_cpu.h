@@ -107,7 +107,7 @@ extern Thread* current;
 extern uint3 block_index;
 extern dim3 block_size, grid_size;
 
-void block_barrier(const char* file, int line);
+void block_barrier(const char* file, int line, int call = 0);
 // Waits until all lanes in `mask` have called it. Then `combine`, the same for all, computes each lane's output.
 void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line);
 void* dynamic_shared_memory();  // aligned to 128 bytes, as on a GPU
@@ -251,7 +251,9 @@ __attribute__((const)) dim3 size_of_grid();
 #define gridDim (cuda_on_cpu::grid_size)
 #endif
 
-static inline void __syncthreads(CALLED_FROM) { cuda_on_cpu::block_barrier(file, line); }
+static inline void __syncthreads() {}  // without parentheses it is no call, and does nothing
+// A macro, so that two calls in one line are two barriers.
+#define __syncthreads() cuda_on_cpu::block_barrier(__builtin_FILE(), __builtin_LINE(), __COUNTER__)
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CALLED_FROM)
 {

@@ -65,7 +65,11 @@ constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the dynamic shar
 struct Location {
     const char* file;
     int line;
-    bool operator==(const Location& other) const { return line == other.line && (file == other.file || !strcmp(file, other.file)); }
+    int call = 0;  // tells calls of one line apart
+    bool operator==(const Location& other) const
+    {
+        return line == other.line && call == other.call && (file == other.file || !strcmp(file, other.file));
+    }
     std::string text() const { return std::string(file) + ":" + std::to_string(line); }
 };
 
@@ -426,7 +430,11 @@ bool all_at_barrier(unsigned threads)
         const Fiber& waiting = fiber.state == State::AT_BLOCK ? fiber : first;
         const Fiber& other = &waiting == &fiber ? first : fiber;
         std::string which = thread_text(other);
-        std::string does = other.state == State::LEFT ? which + " has left the kernel" : which + " waits in " + other.at.text();
+        std::string does = which + " has left the kernel";
+        if (other.state != State::LEFT) {
+            bool is_same_line = other.at.text() == waiting.at.text();
+            does = which + (is_same_line ? " waits at another one in this line" : " waits in " + other.at.text());
+        }
         fail(waiting, "barrier", "waits at the barrier in " + waiting.at.text() + ", but " + does);
         return false;
     }
@@ -627,11 +635,11 @@ void stop_thread(const char* kind, const char* text)
     __builtin_unreachable();
 }
 
-void block_barrier(const char* file, int line)
+void block_barrier(const char* file, int line, int call)
 {
     Fiber& fiber = this_fiber();
     char& event = block_ordered[fiber.block_barriers++ % 2];
-    fiber.at = {file, line};
+    fiber.at = {file, line, call};
     fiber.state = State::AT_BLOCK;
     orders_before(event);
     switch_to_main();

@@ -26,6 +26,7 @@ main { max-width: 76rem; }
 .dear { color: var(--bad); }
 svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0.5rem 0; }
 .map { max-width: 24rem; border: 1px solid var(--line); }
+.keyed { display: inline-block; }
 .key { display: inline-block; width: 0.8rem; height: 0.8rem; margin: 0 0.3rem 0 0.8rem; vertical-align: -0.1rem; }
 @media (max-width: 52rem) {
   .source tr { display: block; }
@@ -87,7 +88,11 @@ def page(of: LabPage) -> str:
         shown = [f"<p>{escape(of.steps)}</p>"] if isinstance(of.steps, str) else steps_page.stage(of.steps)
         body += ["<h2>Step by step</h2>", *shown]
     if of.gpu:
-        body += [f"<h2>{escape(of.gpu[0])}</h2>", *(f"<p>{escape(line)}</p>" for line in of.gpu[1:])]
+        heading, _, first = of.gpu[0].partition(": ")
+        body += [
+            f"<h2>{escape(heading)}</h2>",
+            *(f"<p>{escape(line)}</p>" for line in (first[:1].upper() + first[1:], *of.gpu[1:])),
+        ]
     if of.roofline is not None:
         body += list(_roofline(of.roofline))
     if not isinstance(of.steps, Steps):
@@ -140,4 +145,4 @@ def _roofline(roofline: Roofline) -> Iterator[str]:
 
 
 def _key(colour: str, said: str) -> str:
-    return f'<span class="key" style="background:var(--{colour})"></span>{said}'
+    return f'<span class="keyed"><span class="key" style="background:var(--{colour})"></span>{said}</span> '

@@ -2,9 +2,9 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 // Okabe and Ito's colours, which the colour-blind tell apart.
 const COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#8fa8ff", "#b8b8b8"];
-const LARGEST = 40, FEW_THREADS = 16;
+const LARGEST = 40, SMALL = 32, FEW_THREADS = 16;
 const byId = (id) => document.getElementById(id);
-let block = 0, step = 0, timer = 0;
+let block = 0, step = 0, timer = 0, marks = 2;  // marks: of a cell, at most
 
 const threadName = (number) => (number % data.block[0]) + "," + Math.floor(number / data.block[0]);
 const made = (tag, name, text) => {
@@ -18,6 +18,7 @@ function drawArrays() {
   const [a, b, c] = data.arrays, room = Math.min(document.documentElement.clientWidth, 900) - 48;
   const size = Math.min(LARGEST, Math.floor(room / (a.columns + c.columns)) - 1);
   document.documentElement.style.setProperty("--cell", size + "px");
+  marks = size < SMALL ? 1 : 2;
   const place = byId("matrices"), shared = byId("shared");
   place.replaceChildren(made("div", ""), drawn(1), drawn(0), drawn(2));
   shared.replaceChildren(...data.arrays.slice(3).map((_, index) => drawn(index + 3)));
@@ -74,10 +75,10 @@ function show() {
     touched.get(key).add(thread);
   }
   for (const [key, threads] of touched) {
-    const cell = byId("cell-" + key), some = [...threads].slice(0, 2);
+    const cell = byId("cell-" + key), some = [...threads].slice(0, marks);
     cell.classList.add("now");
     for (const thread of some) {
-      const mark = made("span", "mark", threadName(thread) + (thread === some[1] && threads.size > 2 ? "…" : ""));
+      const mark = made("span", "mark", threadName(thread) + (thread === some.at(-1) && threads.size > some.length ? "…" : ""));
       mark.style.background = COLOURS[thread % COLOURS.length];
       cell.append(mark);
     }
@@ -91,13 +92,16 @@ function said(at, now, count) {
   byId("source").replaceChildren(...data.source.map((text, index) =>
     made("span", index + 1 === now.line ? "now" : "", String(index + 1).padStart(3) + "  " + text + "\n")));
   const threads = [...new Set(now.touches.map((each) => each[0]))];
-  byId("threads").replaceChildren(...threads.slice(0, FEW_THREADS).flatMap((thread) => {
+  const others = threads.length - FEW_THREADS;
+  byId("threads").replaceChildren(...threads.slice(0, FEW_THREADS).map((thread) => {
     const mark = made("span", "mark", threadName(thread)), name = (each) => data.arrays[each[1]].name + "[" + each[2] + "][" + each[3] + "]";
     mark.style.background = COLOURS[thread % COLOURS.length];
     const own = now.touches.filter((each) => each[0] === thread);
     const parts = [own.filter((each) => !each[4]), own.filter((each) => each[4])].map((some) => some.map(name).join(" "));
-    return [mark, " " + parts[0] + (parts[1] ? " → " + parts[1] : "") + "   "];
-  }));
+    const told = made("span", "told");
+    told.append(mark, " " + parts[0] + (parts[1] ? " → " + parts[1] : ""));
+    return told;
+  }), others > 0 ? "and " + others + " more" : "");
   byId("blocks").querySelectorAll("button").forEach((button, index) => button.setAttribute("aria-pressed", index === block));
 }
 

@@ -126,6 +126,7 @@ TWO_AT_MOST = (1, 2)  # tell most errors as well, with three processes in place 
             TWO_AT_MOST,
             3,
         ),
+        ("product):", "product)", "SyntaxError: expected ':' (line 7)", TWO_AT_MOST, 0),
         ("def multiply", "def product", "has no function multiply", TWO_AT_MOST, 0),
         (
             "np.array_split(a, comm.size)",

@@ -88,6 +88,11 @@ FINDINGS = {
         ("= sum;", "= row == 18 && column == 5 ? 0 : sum;"),
         r"1 of 512 elements are wrong, the first C\[18\]\[5\]: 0 instead of [\d.]+, written by block \(0, 1\), thread \(5, 2\)",
     ),
+    "a barrier without parentheses": (
+        TILES,
+        ("__syncthreads();\n        for", "__syncthreads;\n        for"),
+        "data race: line 8 writes and line 11 reads As",
+    ),
     "blocks that race": (
         ELEMENT,
         ("C[row * m", "C[row % 16 * m"),
@@ -102,6 +107,25 @@ def test_the_thread_the_element_and_the_line_are_told(tmp_path, capsys, name):
     code, out = ran(tmp_path, capsys, text, "--sizes", "32", "5", "16", replaced=[replaced])
     assert code == 1
     assert re.search(rf"\* .*{said}", out), out
+
+
+def test_what_comes_again_is_told_once_and_in_a_few_words(tmp_path, capsys):
+    code, out = ran(tmp_path, capsys, ELEMENT, replaced=[("A[row * l + k]", "A[row * l + k / (n - n)]")])
+    assert code == 1
+    assert "  * again what was found above: a division by zero in line 6\n" in out
+    code, out = ran(tmp_path, capsys, ELEMENT, replaced=[("const float* A", "float* A"), ("    C[", "    A[0] = 0;\n    C[")])
+    assert code == 1
+    (again,) = re.findall("what was found above: (.*)", out)
+    assert len(set(again.split("; "))) == len(again.split("; "))
+
+
+def test_an_endless_kernel_has_half_of_the_time_on_the_second_shape(tmp_path, capsys):
+    lines = tmp_path / "lines.jsonl"
+    text = ELEMENT.replace("++k", "")
+    ran(tmp_path, capsys, text, "--stall", "2", "--json", str(lines))
+    (line,) = map(json.loads, lines.read_text().splitlines())
+    times = [re.search(r"had not ended after (.*?);", finding)[1] for case in line["cases"] for finding in case["findings"]]
+    assert times == ["2 s, which --stall sets", "1 s, half of what --stall sets"]
 
 
 def test_a_race_names_both_threads_and_all_is_on_one_screen(tmp_path, capsys):

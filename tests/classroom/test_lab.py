@@ -241,7 +241,24 @@ def test_the_same_seed_gives_the_same_elements(tmp_path, capsys):
         ("// lab: block(2, 2, 65)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "at most 64 in z"),
         ("// lab: block(n.x)\n__global__ void k(float* a, float* b, float* c, int n) { blockIdx.x; }", "no arithmetic"),
         ("template <int T> __global__ void k(float* a, float* b, float* c, int n) {}", "is a template"),
-        ("__global__ void k(float* a) {}\n__global__ void q(float* a) {}", "--kernel NAME chooses one"),
+        (
+            "__global__ void k(float* a) {}\n__global__ void q(float* a) {}",
+            "--kernel NAME, or a line // lab: kernel(NAME), chooses one",
+        ),
+        ("__global__ void k(float A[8][8], float B[8][8], float C[8][8]) {}", "the parameter float A[8][8] is an array of rows"),
+        (
+            "__global__ void k(float* a, float* b, float* c) {}",
+            "is told no size, so it is for matrices of one shape: --sizes n l m",
+        ),
+        (
+            "// lab: blocks(16, 16)\n__global__ void k(float* a, float* b, float* c, int n) {}",
+            "blocks(…) is not known; kernel, grid,",
+        ),
+        (
+            "float f(float x) { return x; }\n__global__ void k(float* a, float* b, float* c, int n) { c[0] = f(a[0]); }",
+            "mine.cu, line 2: f is a function of the host: __device__ is missing before it",
+        ),
+        ("#include <thrust/device_vector.h>\nint main() { return 0; }", "mine.cu, line 1: Thrust and CUB"),
     ],
 )
 def test_what_cannot_be_told_is_wrong_usage(tmp_path, monkeypatch, capfd, text, said):

@@ -27,6 +27,7 @@ KERNEL = "__global__ void k(const float* A, const float* B, float* C, int n)\n{\
         ("", "k<<<1, 1>>>(A, B, C, n);", r"line 3: a kernel that launches a kernel"),
         ("texture<float> t;\n", "C[0] = tex1D(t, 0);", "line 1: textures"),
         ("", "float* x = new float[8];", "line 3: new within a kernel"),
+        ("", "std::vector<float> x(8);", "line 3: std::vector within a kernel"),
         ("__constant__ float f[8];\n", "C[0] = f[n];", "k reads the constant memory f, .*: give it a value where it is declared"),
         (
             "__constant__ int f;\nint main() { cudaMemcpyToSymbol(f, &f, 4); }\n",

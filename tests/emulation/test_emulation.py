@@ -208,6 +208,7 @@ def test_wrong_copies(run, wrong, says):
             "barrier",
             r"waits at the barrier in unit.cu:7, but .* in unit.cu:6",
         ),
+        ("if (x < 40) __syncthreads(); else __syncthreads();", "barrier", r"unit.cu:6, but .* waits at another one in this line"),
         ("if (x == 3) return;\n __syncthreads();", "barrier", r"unit.cu:7, but thread \(3, 0\) has left the kernel"),
         ("if (x >= 32) return;\n __syncthreads();", "barrier", r"thread \(32, 0\) has left"),
         ("if (x != 3) c(0, x) = __shfl_sync(~0u, 1.0, 0); else __syncthreads();", "warp", "lanes of its warp that do not come"),
