@@ -322,7 +322,7 @@ def test_tables_are_written_between_markers(recorded, tmp_path, monkeypatch):
         (["--sizes", "5x"], "5x is neither N nor NxLxM"),
         (["--sizes", "2x9000000x2"], "sums of more than 8388480 terms are always native"),
         (["--moduli", "17"], "--moduli takes numbers up to 16"),
-        (["--kinds", "none"], "invalid choice: 'none'"),
+        (["--kinds", "none"], "unknown choice 'none'"),
         (["--matrices", "5", "--moduli", "15"], "--matrices takes what the guard chooses, not --moduli"),
         (["--matrices", "5", "--write"], "leave --matrices out"),
         (["--balanced", "--write"], "leave --balanced out"),

@@ -243,6 +243,19 @@ def test_help(script):
     assert all(option in done.stdout for option in ("--device", "--quick", "--picture", "--json", "--from"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--devce", "cuda"], "unknown option --devce: did you mean --device?"),
+        (["--device", "gpu"], "argument --device: unknown choice 'gpu': did you mean 'cuda'?"),
+        (["--device", "x"], "argument --device: unknown choice 'x': one of auto, cuda, emulate"),
+    ],
+)
+def test_what_was_meant_is_suggested_in_one_line(arguments, said, capsys):
+    assert pmpp.main(arguments) == 2
+    assert capsys.readouterr().err.partition(": ")[2] == f"{said}\n"
+
+
 def test_sizes_on_the_command_line():
     assert cli.as_sizes("8192") == (8192, 8192, 8192)
     assert cli.as_sizes("1000x8000x7000") == (1000, 8000, 7000)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from experiments.common import csv_lines, plots
 from experiments.common.records import END, Line, Recorder
 from experiments.common.results import Results
+from hybrid.commands.parser import Parser
 from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host import files, memory
@@ -22,7 +23,8 @@ Item = TypeVar("Item")
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """For `command`, which says in a line what is wrong with the options, and what was meant."""
+    return Parser(description=description)
 
 
 def add_lines(parser: argparse.ArgumentParser) -> None:
