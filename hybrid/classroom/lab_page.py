@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from hybrid.classroom.c_map import kinds, reduced
 from hybrid.classroom.case import Case, Examination
+from hybrid.classroom.case_findings import findings, lines_named
 from hybrid.classroom.counters import divergence, intensity, traffic, use_of_memory
 from hybrid.classroom.on_gpu import OnGpu
-from hybrid.classroom.report import findings, heading, lines_named, verdict
+from hybrid.classroom.report import heading, verdict
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.problem import Problem
 from hybrid.errors import UsageError

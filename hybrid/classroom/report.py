@@ -10,14 +10,12 @@ from typing import Any
 
 from hybrid.classroom.c_map import drawn
 from hybrid.classroom.case import Case, Examination
+from hybrid.classroom.case_findings import findings, kind_of, lines_named
 from hybrid.classroom.counters import Names, divergence, intensity, traffic, use_of_memory
 from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.student_file import StudentFile
-from hybrid.classroom.trial import Outcome
 from hybrid.core.text import counted
 
-# Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
-_CAUSES = ("^data race", "^out of bounds|^illegal address", "^uninitialised|has no value yet")
 _IN_SHORT = {  # what findings are called when they come again
     **{f"^{kind}": kind for kind in ("data race", "out of bounds", "illegal address", "uninitialised", "divergent barrier")},
     "had not ended after": "no end",
@@ -25,8 +23,6 @@ _IN_SHORT = {  # what findings are called when they come again
 }
 _MOST = 4  # findings of a shape that are shown
 _MOST_PRINTED = 8  # lines
-_EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
-_NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
 
 
 def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> Iterator[str]:
@@ -142,96 +138,6 @@ def heading(case: Case, names: Names) -> str:
     is_right = "right in every order of the threads" if case.is_right else "WRONG"
     launch = f", {grid} blocks of {block} threads" if any(case.grid) else ""
     return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}){launch}: {is_right}"
-
-
-def lines_named(finding: str) -> set[int]:
-    """The lines of the student's file that a finding names."""
-    found = re.findall(r"\bline (\d+)\b(?! of \w+\.\w)|\w\.cu:(\d+)", finding)
-    return {int(number) for pair in found for number in pair if number}
-
-
-def findings(case: Case, names: Names) -> list[str]:
-    """What is wrong, causes before their consequences. Consequences that say nothing new are left out. `names`: of A, B and C."""
-    (n, _, m), c = case.sizes, names[2]
-    found = without_repetition(case.faults)
-    has_race, is_stray, has_no_value = (any(re.search(what, text) for text in found) for what in _CAUSES)
-    for name, number in () if is_stray else case.outside:
-        found.append(f"it writes {name}[{number // m}][{number % m}], where nothing may be written")
-    if case.uncertain and not is_stray:
-        found.append(f"{counted(len(case.uncertain), 'element')} of {c} written by several threads")
-    if case.never:
-        found.append(f"{len(case.never)} of {c}'s {n * m} elements never written")
-    worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
-    if worst is not None and worst.mistaken_for:
-        found.append(_mistaken(worst.mistaken_for, names))
-    if worst is not None and worst.first_wrong is not None:
-        is_now, right = worst.first_wrong
-        if not (has_race or is_stray or has_no_value):
-            if worst.nan > len(case.never):
-                found.append(f"{c} has NaN, and its factors have none: memory or a variable that nothing has written is read")
-            if is_now < _NO_VALUE:
-                found.append("a variable is used that has never been given a value: here it then begins with a huge negative one")
-        row, column = divmod(worst.wrong[0], m)
-        first = f"the first {c}[{row}][{column}]: {_instead(is_now, right)}{_written_by(worst)}{_in_float(is_now, right)}"
-        found.append(f"{len(case.wrong)} of {n * m} elements are wrong, {first}")
-    if case.depends_on_order and not has_race:
-        found.append(f"{c} depends on the order in which blocks, warps and threads run")
-    return found
-
-
-def _mistaken(matrices: str, names: Names) -> str:
-    """A sentence about the other product that C is. `matrices`: as `mistaken_for` of elements.py returns them."""
-    called = dict(zip("ABC", names, strict=True))
-    if matrices in ("AA", "BB"):
-        same, other = called[matrices[0]], called["AB".replace(matrices[0], "")]
-        return f"{called['C']} is {same} · {same}: what should be of {other} is read from {same}"
-    *others, last = (called[letter] for letter in matrices)
-    listed = " and ".join(filter(None, (", ".join(others), last)))
-    by_columns = "column by column" + (", as BLAS and Fortran have it" if matrices == "ABC" else "")
-    return (
-        f"row and column are exchanged in the index of {listed}: with {listed} stored {by_columns}, {called['C']} would be right"
-    )
-
-
-def without_repetition(faults: Sequence[str]) -> list[str]:
-    """The faults, but of those that differ only in elements and threads just the first, and without missing values that follow
-    from a race."""
-    first: dict[str, str] = {}
-    for fault in faults:
-        first.setdefault(kind_of(fault), fault)
-    races = [fault for fault in first.values() if fault.startswith("data race")]
-    racing = {name for race in races for name in re.findall(r"(\w+)\[", race)}
-    return [*races, *(fault for fault in first.values() if not _follows(fault, racing) and fault not in races)]
-
-
-def kind_of(finding: str) -> str:
-    """A finding without its elements, numbers and threads: findings of the same kind have the same lines and arrays."""
-    text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*|, (?:which|half of what) --stall sets", "", finding)
-    return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
-
-
-def _follows(fault: str, racing: set[str]) -> bool:
-    reads = re.match(r"uninitialised: line \d+ reads (\w+)\[", fault)
-    return reads is not None and reads[1] in racing
-
-
-def _instead(is_now: float, right: float) -> str:
-    """Two numbers that are not the same, with enough digits to show it."""
-    digits = 6 if f"{is_now:g}" != f"{right:g}" else 17
-    return f"{is_now:.{digits}g} instead of {right:.{digits}g}"
-
-
-def _in_float(is_now: float, right: float) -> str:
-    """A question where a number is so large as only sums of double become, and right to the digits of a float."""
-    is_near = right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right
-    return "; right to the digits of a float: is a variable one that should be a double?" if is_near else ""
-
-
-def _written_by(outcome: Outcome) -> str:
-    if not outcome.first_writer:
-        return ""
-    block, thread = (f"({', '.join(map(str, place))})" for place in outcome.first_writer)
-    return f", written by block {block}, thread {thread}"
 
 
 def first_finding(examination: Examination) -> str:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support.selection import exhaustive
 
+from hybrid.classroom.case_findings import kind_of, without_repetition
 from hybrid.classroom.elements import mistaken_for, operands
 from hybrid.classroom.examination import chosen
 from hybrid.classroom.launch import launch_of
 from hybrid.classroom.meaning import meaning_of
-from hybrid.classroom.report import kind_of, without_repetition
 from hybrid.classroom.student_file import read
 from hybrid.classroom.wording import index_told
 from hybrid.commands import lab
