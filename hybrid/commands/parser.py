@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -34,6 +35,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         if (self.prog or "").count(" ") == _WORDS_OF_COMMAND - 1:  # not what a command's own command takes
             self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()  # here the command can tell that help cannot be written; when the interpreter ends, nobody would
+        super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):

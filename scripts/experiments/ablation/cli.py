@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.ablation.program import DEVICES
+from hybrid.commands.parser import Parser
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import HybridError, UsageError, one_line
 from hybrid.host.files import refuse_unwritable
@@ -43,9 +44,7 @@ Line = Mapping[str, Any]
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="python scripts/ablation.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = Parser(prog="python scripts/ablation.py", description=__doc__)
     made.add_argument("--gpus", nargs="+", type=int, default=[1], metavar="P", help="one rank for each (1)")
     made.add_argument("--sizes", nargs="+", type=int, default=[8000], metavar="N", help="square matrices (8000)")
     made.add_argument("--rounds", type=int, default=7, help="in which everything is measured once (7)")
