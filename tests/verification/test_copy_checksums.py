@@ -199,12 +199,7 @@ def test_what_is_written_over_c_after_it_was_summed_shows(device, rng):
     assert [place[0] for place, same in zip(layout.places, right == wrong, strict=True) if not same] == ["C"]
 
 
-def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monkeypatch):
-    reads = []
-    original = row_summing.row_checksums
-    monkeypatch.setattr(row_summing, "row_checksums", lambda *given: (reads.append(1), original(*given)))
-    monkeypatch.setattr(ways, "row_sums", row_summing.ByNumPy)
-    sums, layout, share, _ = made(device, rng, panel_rows=5)
+def give_up_a_product_whose_copy_is_awaited(sums, share):
     event = Copied()
     sums.begin()
     tell(sums, share, event)
@@ -212,10 +207,19 @@ def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monk
     giving_up = threading.Thread(target=sums.abandon)
     giving_up.start()
     giving_up.join(0.05)
-    assert giving_up.is_alive()  # the thread that waits for the first tile's event still refers to the matrices
+    assert giving_up.is_alive()  # the thread that waits for the first event still refers to the matrices
     event.set()
     giving_up.join(10)
     assert not giving_up.is_alive()
+
+
+def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monkeypatch):
+    reads = []
+    original = row_summing.row_checksums
+    monkeypatch.setattr(row_summing, "row_checksums", lambda *given: (reads.append(1), original(*given)))
+    monkeypatch.setattr(ways, "row_sums", row_summing.ByNumPy)
+    sums, layout, share, _ = made(device, rng, panel_rows=5)
+    give_up_a_product_whose_copy_is_awaited(sums, share)
     assert "hybrid-checksums" not in {thread.name for thread in threading.enumerate()}
     seen = len(reads)
     assert seen < len(layout.places)
@@ -231,17 +235,7 @@ def test_threads_in_c_give_up_what_waits_for_copies(device, rng):
     sums, _, share, _ = made(device, rng, panel_rows=5)
     right = told(sums, share)[1]
     sums.abandon()
-    event = Copied()
-    sums.begin()
-    tell(sums, share, event)
-    assert event.is_awaited.wait(10)
-    giving_up = threading.Thread(target=sums.abandon)
-    giving_up.start()
-    giving_up.join(0.05)
-    assert giving_up.is_alive()  # a thread waits for the event
-    event.set()
-    giving_up.join(10)
-    assert not giving_up.is_alive()
+    give_up_a_product_whose_copy_is_awaited(sums, share)
     np.testing.assert_array_equal(told(sums, share)[1], right)
 
 
