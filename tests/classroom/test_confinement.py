@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.commands import without_progress
 
 from hybrid.classroom import rank_exercise
 from hybrid.commands import lab
@@ -164,4 +165,4 @@ def test_a_whole_program_uses_the_current_folder_and_what_its_arguments_name(
 def test_what_is_left_to_students_code_is_said(monkeypatch, capsys):
     monkeypatch.setattr(confined, "lacking", lambda: ["the code that is run can do as it likes: this is a test"])
     _, said = ran(capsys, "run", SOLUTIONS / "element.cu", "--sizes", 4, 4, 4)
-    assert said.err.splitlines() == ["hybrid.lab: the code that is run can do as it likes: this is a test"]
+    assert without_progress(said.err).splitlines() == ["hybrid.lab: the code that is run can do as it likes: this is a test"]
