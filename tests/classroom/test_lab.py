@@ -266,7 +266,7 @@ def test_what_cannot_be_told_is_wrong_usage(tmp_path, monkeypatch, capfd, text, 
     path.write_text(text)
     monkeypatch.setattr("sys.argv", ["hybrid.lab", "run", str(path)])
     assert lab.main() == 2
-    error = capfd.readouterr().err
+    error = without_progress(capfd.readouterr().err)
     assert said in error
     assert error.count("\n") == 1
 
