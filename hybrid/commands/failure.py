@@ -11,10 +11,10 @@ from hybrid.commands.streams import print_line
 from hybrid.core.settings import SWITCHES, switched_on
 from hybrid.errors import HybridError, UsageError, one_line
 from hybrid.ranks import heartbeat
-from hybrid.ranks.interrupts import wait_for_turn
 from hybrid.ranks.job_end import let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
+from hybrid.ranks.turns import speak, wait_for_turn
 from hybrid.ranks.world import abort
 
 PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
@@ -38,15 +38,17 @@ def fail(name: str, team: Team, error: BaseException) -> int:
     # After an interrupt within an `exec` of text, which many modules have, Python kills itself at its end. Another `exec` makes
     # it forget the interrupt.
     exec("")  # noqa: S102
+    speaks = True
     if heartbeat.interrupted() or isinstance(error, KeyboardInterrupt):
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
-        wait_for_turn(team.rank)  # a terminal interrupts all ranks: one says so, and ends the job
+        speaks = wait_for_turn(team.rank)  # a terminal interrupts all ranks: one says so, and ends the job
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
-    if team.rank == 0 or not agreed:
+    if speaks and (team.rank == 0 or not agreed):
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
+        speak()
         print_error(name, error)
     if agreed:
         team.leave_together(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
@@ -64,10 +66,10 @@ def fail_before_start(name: str, error: BaseException) -> int:
     code = getattr(error, "exit_code", 1)
     if heartbeat.interrupted():
         error = KeyboardInterrupt()
-    wait_for_turn(rank_by_launcher())
-    if not isinstance(error, HybridError):
-        error = HybridError(f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}")
-    print_error(name, error)
+    if wait_for_turn(rank_by_launcher()):
+        if not isinstance(error, HybridError):
+            error = HybridError(f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}")
+        print_error(name, error)
     heartbeat.report_exit_code(code, agreed=isinstance(error, HybridError) and error.on_all_ranks)
     sys.stdout.flush()
     os._exit(code)

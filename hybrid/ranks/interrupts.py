@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from hybrid.ranks.job_end import end_job
 from hybrid.ranks.launcher import rank_by_launcher
+from hybrid.ranks.turns import wait_for_turn
 
-_FIRST_TURN, _NEXT_TURN = 2.0, 0.5  # seconds that rank 0, and each of the ranks 1 to 3, gets to print an error and end the job
 _PATIENCE = 1.0  # seconds that an interrupt waits for the other ranks
 
 _came = 0.0  # when the interrupt came that is noted; 0: there is none
@@ -64,8 +64,8 @@ def end_when_interrupted(name: str) -> None:
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:
         if os.getpid() == starting:
-            wait_for_turn(rank_by_launcher())
-            os.write(2, f"{name}: interrupted\n".encode())
+            if wait_for_turn(rank_by_launcher()):
+                os.write(2, f"{name}: interrupted\n".encode())
             end_job(1, _remove_files)
         os._exit(1)
 
@@ -77,16 +77,6 @@ def _remove_files() -> None:
         from hybrid.ranks.leftovers import remove_files_of_job  # whose modules a command needs later
 
         remove_files_of_job([])
-
-
-def wait_for_turn(rank: int, *, after_causes: bool = False) -> None:
-    """Wait before this rank prints an error that others may have, too: the first rank that prints it usually ends the job.
-
-    `after_causes`: the error may follow from one that another rank has yet to print, in its turn.
-    """
-    last = _FIRST_TURN + 3 * _NEXT_TURN
-    own = _FIRST_TURN + _NEXT_TURN * min(rank - 1, 3) if rank else 0.0
-    time.sleep(own + (last + _NEXT_TURN if after_causes else 0.0))
 
 
 def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
+import stat
+import termios
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,15 +18,29 @@ from typing import NoReturn
 from hybrid.ranks import hydra
 from hybrid.ranks.launcher import OPEN_MPI, launched
 
-DRAIN = 0.2  # seconds a launcher gets to read what was printed: at the first failure it may throw away the rest
+# At the first failure a launcher may throw away what has been printed.
+_READ = 2.0  # seconds, at most, that it gets to read it
+_DRAIN = 0.2  # seconds that it gets to pass on what it has read
 _OPEN_MPI_RUNS = ("mpirun", "prterun", "orterun")  # the processes that end with a job; prte itself may have others
 _END_TIME, _TERM_TIME = 5.0, 1.0  # seconds that such a one gets for it, alone and after SIGTERM
 _ABORT_TIME = 2.0  # seconds that Hydra gets to kill this process, as every other of the job
 
 
 def let_launcher_read() -> None:
-    """Wait before an exit that makes the launcher end the job: it gives no sign of having read what was printed."""
-    time.sleep(DRAIN)
+    """Wait before an exit that makes the launcher end the job, until it has read what was printed."""
+    deadline = time.monotonic() + _READ
+    while any(map(_is_unread, (1, 2))) and time.monotonic() < deadline:
+        time.sleep(_DRAIN / 10)
+    time.sleep(_DRAIN)
+
+
+def _is_unread(stream: int) -> bool:
+    """Whether a pipe or a socket has something that nobody has read yet."""
+    with suppress(OSError):  # it is closed, or no system tells
+        kind = os.fstat(stream).st_mode
+        waits = termios.FIONREAD if stat.S_ISFIFO(kind) else termios.TIOCOUTQ if stat.S_ISSOCK(kind) else 0
+        return bool(waits) and any(fcntl.ioctl(stream, waits, bytes(4)))
+    return False
 
 
 def exit_at_once(code: int) -> NoReturn:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import struct
 import time
@@ -25,6 +26,7 @@ from hybrid.ranks.team import Team
 
 INTERVAL = 0.5  # seconds between two datagrams
 _ALIVE, _ENDED = b"+", b"-"
+_STOOD_STILL = 4 * INTERVAL  # between two looks at what has come: then this process was stopped itself
 _ENDS_SENT = 3  # datagrams may be lost
 _KEY_BYTES = 16  # a job's own, which datagrams of others lack
 _SIOCGIFADDR = 0x8915  # Linux' ioctl for the IPv4 address of an interface
@@ -137,9 +139,23 @@ class Pulse:
         if now - self._sent >= INTERVAL:
             self._sent = now
             self._send(_ALIVE)
-        with suppress(BlockingIOError):
-            while self._neighbours is not None:
-                self._hear(self._socket.recv(64))
+        self._listen()
+
+    def sees_end(self, patience: float) -> bool:
+        """Wait until the neighbour has ended as this rank has; False where it stands still for longer than `patience` seconds. Of
+        another node's it does not wait: the word that it has ended may be lost."""
+        if self._neighbours is None or not self._neighbours.near:
+            return True
+        listened = time.monotonic()
+        while self._heard is not None:
+            if self.silence() > patience:
+                return False
+            select.select([self._socket], [], [], INTERVAL)
+            if time.monotonic() - listened > _STOOD_STILL:
+                self.forgive()
+            listened = time.monotonic()
+            self._listen()
+        return True
 
     def forgive(self) -> None:
         """Note that this process itself stood still: its neighbour's silence until now tells nothing."""
@@ -169,6 +185,11 @@ class Pulse:
             for address in self._neighbours.addresses:
                 with suppress(OSError):  # no way there: at the worst it is not heard, and not missed
                     self._socket.sendto(bytes.fromhex(self._neighbours.key) + sign, (address, self._neighbours.port))
+
+    def _listen(self) -> None:
+        with suppress(BlockingIOError):
+            while self._neighbours is not None:
+                self._hear(self._socket.recv(64))
 
     def _hear(self, datagram: bytes) -> None:
         assert self._neighbours is not None

@@ -26,6 +26,7 @@ from hybrid.ranks.job_end import end_job, exit_at_once, outlive_launcher
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
+from hybrid.ranks.turns import listen
 from hybrid.ranks.worker_end import GRACE, WorkerEnd
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
     sys.stderr.flush()
     # A signal that comes before the supervisor has its handlers waits for them: else it would end the supervisor without a word.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGTERM, signal.SIGINT})
+    listen()
     worker = os.fork()
     if worker:
         os.close(writing)
@@ -110,6 +112,7 @@ class _Watch:
         self._conclude(os.waitstatus_to_exitcode(status))
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
+        self._end.asked_again = bool(self._end.asked)
         self._end.asked = self._end.asked or time.monotonic()
         self._kill(signum)
 
@@ -220,7 +223,10 @@ class _Watch:
             self._pulse.end()
         if self._orphaned:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
-        if agreed and not was_killed:
+        # A rank that stands still now has nobody else to tell of it, and the launcher would wait for it.
+        if agreed and not was_killed and self._pulse and not int(line[1:]) and not self._pulse.sees_end(self._end.unheard):
+            self._end.missing = self._pulse.watched
+        if agreed and not was_killed and not self._end.missing:
             exit_at_once(int(line[1:]))
         outlive_launcher(self._launcher)
         starting = self._phase == _START
@@ -232,8 +238,8 @@ class _Watch:
             if other_code is not None:
                 exit_at_once(other_code)
         # Else the worker has said itself what happened.
-        if not line or (agreed and not (self._end.interrupted or self._end.asked)):
-            self._end.let_others_speak(code, starting=starting, waits=self._waits)
+        untold = not line or (agreed and not (self._end.interrupted or self._end.asked))
+        if untold and self._end.is_to_speak(code, starting=starting, waits=self._waits):
             where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
                 # One write, so that the lines of several ranks are not mixed.

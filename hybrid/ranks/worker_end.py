@@ -7,12 +7,13 @@ import signal
 import time
 from dataclasses import dataclass
 
-from hybrid.ranks.interrupts import wait_for_turn
 from hybrid.ranks.job_end import open_mpi_on_nodes
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.signal_causes import killed_by
+from hybrid.ranks.turns import speak, wait_for_turn
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
+_POLL = 0.02  # seconds
 
 
 @dataclass
@@ -29,6 +30,7 @@ class WorkerEnd:
     stuck: bool = False
     missing: str = ""  # the rank whose supervisor is not heard any more
     asked: float = 0.0  # when it was asked to end
+    asked_again: bool = False
     interrupted: float = 0.0  # when an interrupt came
 
     def exit_code(self, code: int) -> int:
@@ -57,19 +59,24 @@ class WorkerEnd:
             return killed_by(-code, self.shared_before, starting=starting)
         return f"exited with code {code} before the other ranks were done"
 
-    def let_others_speak(self, code: int, *, starting: bool, waits: bool) -> None:
-        """Wait, where other ranks may say the same, or have the cause to tell. `waits`: others may say the same in any case.
+    def is_to_speak(self, code: int, *, starting: bool, waits: bool) -> bool:
+        """Whether this rank is to say how it ended, after a while where other ranks may say the same, or have the cause to tell.
+        `waits`: others may say the same in any case.
 
         A launcher that ends the whole job kills this process meanwhile. Of ranks that would say the same, rank 0 is the first.
         """
         asked = self.asked or self.interrupted
         if launched() is None:
-            return
-        if asked:
-            time.sleep(max(0.0, asked + GRACE - time.monotonic()))
+            return True
+        while asked and not self.asked_again and time.monotonic() < asked + GRACE:
+            time.sleep(_POLL)
         # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once, where memory does several by SIGKILL.
         by_kernel = code == -signal.SIGBUS or (code == -signal.SIGKILL and not (self.stuck or self.missing))
         # MPI exits, while it starts because another rank has been killed, and Open MPI's when the connection to one is lost.
         exited = code > 0 and (starting or open_mpi_on_nodes())
         if asked or waits or by_kernel or exited:
-            wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or waits))
+            # Who is asked once more by the launcher has been asked before by somebody else, and the launcher is ending the job:
+            # because MPI has ended another rank, perhaps, which has lost this one.
+            return wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or waits), soon=lambda: self.asked_again)
+        speak()
+        return True

@@ -163,6 +163,14 @@ def test_a_rank_that_is_killed_while_mpi_starts_is_named_and_no_other_that_fails
     assert code == 128 + signum
 
 
+def test_a_rank_that_is_asked_to_end_while_mpi_starts_says_so_before_mpi_ends_the_others():
+    job, processes = starting(2, 2)
+    job.send(signal.SIGTERM, [processes[1][SUPERVISOR]])
+    code, _, (line,) = ended(job)
+    assert re.search(r"rank 1 on \S+, \S+: was asked to end", line), line
+    assert code == 143 or (of_open_mpi() and code == 14)  # what Open MPI's MPI_Init ends rank 0 with when it has lost rank 1
+
+
 @pytest.mark.parametrize("ranks", exhaustive([2], [2, 3]))
 def test_a_launcher_that_is_interrupted_while_mpi_starts_says_so_once(ranks):
     if of_open_mpi():

@@ -118,3 +118,40 @@ def test_nowhere_to_send_to_is_no_error(clock):
     clock.now += 10
     sender.beat()
     sender.end()
+
+
+def test_who_has_ended_waits_for_the_end_of_a_neighbour_of_this_node():
+    sender, listener = two(near=True)
+    sender.end()
+    assert listener.sees_end(patience=60)
+
+
+def test_a_neighbour_that_stands_still_at_the_end_is_noticed():
+    sender, listener = two(near=True)
+    assert not listener.sees_end(patience=0.01)
+    assert listener.watched == "rank 3 on n3"
+    sender.close()
+
+
+@pytest.mark.parametrize("near", [False, True])
+def test_nobody_waits_for_another_node_or_for_one_that_cannot_be_heard(near):
+    sender, listener = two(near=near)
+    if near:
+        listener._heard = None
+    assert listener.sees_end(patience=-1)
+    sender.close()
+
+
+def test_who_was_stopped_itself_at_the_end_blames_no_neighbour(monkeypatch):
+    sender, listener = two(near=True)
+    waits = iter(range(3))
+
+    def select(*given):  # it sleeps twice, then the word comes
+        if next(waits) == 2:
+            sender.end()
+        else:
+            listener._heard -= 100
+
+    monkeypatch.setattr(pulse.select, "select", select)
+    monkeypatch.setattr(pulse, "_STOOD_STILL", -1)
+    assert listener.sees_end(patience=60)
