@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY
-from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import CheckOperations, Event, EventWait, KernelQueues
 from hybrid.devices.cpu_check import CpuCheckOperations
 from hybrid.errors import DeviceUnavailable, UsageError, one_line
+from hybrid.host.blas_products import add_by_blas, blas
 from hybrid.kernels.catalogue import Kernel
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (a, b, c): c = a · b
-
-_ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a temporary matrix before it is added
 
 
 class CpuDevice:
@@ -162,14 +160,3 @@ class _Memory:
 
 def _mapped(descriptor: int, size: int) -> np.ndarray:
     return np.frombuffer(mmap.mmap(descriptor, max(1, size)), np.uint8)[:size]
-
-
-def blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """c = a · b by the BLAS library NumPy was built with."""
-    np.matmul(a, b, out=c)
-
-
-def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """c += a · b by BLAS, some rows at a time."""
-    for rows in pieces(Span(0, len(c)), _ROWS_ADDED):
-        c[rows.slice] += a[rows.slice] @ b

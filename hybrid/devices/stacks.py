@@ -9,6 +9,7 @@ from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.core.text import readable
 from hybrid.devices.cuda_gpus import Gpu, use_context_of
 from hybrid.errors import DoesNotFit
+from hybrid.host.blas_products import blas
 from hybrid.host.thread_map import on_threads
 from hybrid.host.threads import limited_threads
 
@@ -18,13 +19,13 @@ _PARTS_A_THREAD = 4  # so that a thread which is late takes fewer
 def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
     """c[i] = a[i] · b[i] for all i; `a`, or `b`, may hold one matrix for all. Transposed views are multiplied as they lie.
 
-    Each thread takes whole matrices and multiplies them by BLAS with one thread. Where there are fewer matrices than threads,
-    BLAS divides each product among its own threads.
+    Each thread takes whole matrices. Where there are fewer of these than threads, they divide each product.
     """
     count = len(c)
-    if threads == 1 or count < threads:
+    if count < threads:
         with limited_threads(threads):
-            np.matmul(a, b, out=c)
+            for index in range(count):
+                blas(a[index % len(a)], b[index % len(b)], c[index])
         return
 
     def multiply(part: Span) -> None:

@@ -18,7 +18,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 CALL_BYTES = 4 << 20  # of the operands of one NumPy call: in smaller calls the threads would mostly wait for the GIL
-_MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
+MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
 
 
 class _Here(threading.local):
@@ -35,7 +35,7 @@ def _new_pool() -> None:
     """Make the pool of threads. They start when they are first needed, wait for work without using a core, and end with the
     interpreter."""
     global _pool
-    _pool = ThreadPoolExecutor(_MOST_THREADS, "hybrid")
+    _pool = ThreadPoolExecutor(MOST_THREADS, "hybrid")
 
 
 _pool: ThreadPoolExecutor
@@ -50,7 +50,7 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
     Within `work`, on_threads uses no more threads.
     """
     parts = list(parts)
-    helpers = min(threads, _MOST_THREADS, len(parts)) - 1
+    helpers = min(threads, MOST_THREADS, len(parts)) - 1
     if helpers < 1 or _here.in_part:
         yield from map(work, parts)
         return

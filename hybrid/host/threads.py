@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""The number of CPU threads that a rank uses, and the limit of the BLAS library to that number."""
+"""The number of CPU threads that a rank uses, and the limit of products by BLAS to that number."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybrid.core.record import record
+from hybrid.host.thread_map import MOST_THREADS
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # Read once by the BLAS libraries that NumPy may come with, when they are loaded.
 _POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that is set counts
+
+_product_threads = 1  # of the innermost `limited_threads`
 
 
 @record
@@ -81,17 +84,46 @@ def announce_threads(count: int) -> None:
     """Set BLAS's number of threads before NumPy loads it, so that it never starts more. It has no effect afterwards."""
     if "numpy" not in sys.modules:
         for variable in _POOL_VARIABLES:
-            os.environ[variable] = str(count)
+            os.environ[variable] = str(_of_blas(count))
 
 
-def limited_threads(count: int) -> AbstractContextManager[object]:
-    """A context in which every BLAS library of this process uses `count` threads."""
-    if all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES):
-        return nullcontext()  # `announce_threads` has set it; threadpoolctl need not be imported
+def _of_blas(count: int) -> int:
+    """The threads that BLAS itself uses where products use so many."""
+    return 1 if count <= MOST_THREADS else count
+
+
+@contextmanager
+def limited_threads(count: int) -> Iterator[None]:
+    """A context in which products by BLAS use `count` threads: hybrid.host.blas divides them among as many of our own. Only more
+    than those are left to BLAS."""
+    global _product_threads
+    before, _product_threads = _product_threads, count
+    try:
+        with _limited_blas(_of_blas(count)):
+            yield
+    finally:
+        _product_threads = before
+
+
+def product_threads() -> int:
+    """Among how many threads of our own a product is to be divided: as many as `limited_threads` allows; 1 where BLAS divides it,
+    since there are more, or nobody can limit this BLAS."""
+    may_divide = _product_threads <= MOST_THREADS and (_is_announced(1) or _blas_libraries(len(sys.modules)).lib_controllers)
+    return _product_threads if may_divide else 1
+
+
+def _limited_blas(count: int) -> AbstractContextManager[object]:
+    if _is_announced(count):
+        return nullcontext()  # threadpoolctl need not be imported
     libraries = _blas_libraries(len(sys.modules))
     if all(library.num_threads == count for library in libraries.lib_controllers):
         return nullcontext()
     return libraries.limit(limits=count)
+
+
+def _is_announced(count: int) -> bool:
+    """Whether `announce_threads` has set this number of BLAS's threads."""
+    return all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES)
 
 
 @lru_cache(maxsize=1)

@@ -16,6 +16,7 @@ from hybrid.emulation.loaded_soon import LoadedSoon
 SOURCE = Path(__file__).resolve().parent / "group_sums.c"
 _FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 _TYPES = ("float32", "float64")
+_COLUMNS = 8  # COLUMNS of group_sums.c
 
 
 class Look(ctypes.Structure):
@@ -45,6 +46,23 @@ def sums_and_squares(
     return sums, squares, look
 
 
+def products_and_squares(rows: np.ndarray, y: np.ndarray, *, looks: bool) -> tuple[np.ndarray, np.ndarray, Look | None]:
+    """The rows times y, which `padded` has made, and the sums of squares of each row. Only for rows of which `can_sum` is true.
+    `looks`: tell what they are like."""
+    product, squares, look = np.empty((len(rows), y.shape[1])), np.zeros(len(rows)), Look() if looks else None
+    function = getattr(_library().loaded, f"products_{rows.dtype.name}")
+    operands = rows.ctypes.data, *rows.shape, rows.strides[0] // rows.itemsize, y.ctypes.data, y.shape[1]
+    function(*operands, product.ctypes.data, squares.ctypes.data, ctypes.byref(look) if look else None)
+    return product, squares, look
+
+
+def padded(y: np.ndarray) -> np.ndarray:
+    """A right operand for `products_and_squares`: as many columns as the loops take together, those behind y's of zeros."""
+    wide = np.zeros((len(y), -(-y.shape[1] // _COLUMNS) * _COLUMNS))
+    wide[:, : y.shape[1]] = y
+    return wide
+
+
 @cache
 def _library() -> LoadedSoon:
     return LoadedSoon(load)
@@ -54,8 +72,8 @@ def load() -> Any:
     """The compiled library. HybridError without a C compiler, or where it does not compile."""
     library = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
     address, number = ctypes.c_void_p, ctypes.c_int64
-    for name in _TYPES:
-        function = getattr(library, f"group_sums_{name}")
+    for name in (f"{what}_{of}" for what in ("group_sums", "products") for of in _TYPES):
+        function = getattr(library, name)
         function.argtypes = [address, number, number, number, address, number, address, address, address]
         function.restype = None
     return library

@@ -67,3 +67,34 @@ void NAMED(group_sums)(const ELEMENT* matrix, int64_t rows, int64_t columns, int
         if (look && look->integral) NAMED(look_at)(row, columns, look);
     }
 }
+
+// product = the rows times y, with `width` columns, a multiple of COLUMNS; of each row the sum of squares, and `look`, as above.
+void NAMED(products)(const ELEMENT* matrix, int64_t rows, int64_t columns, int64_t row_length, const double* y, int64_t width,
+                     double* product, double* squares, Look* look)
+{
+    double values[ROWS][BLOCK] = {0}, unused;
+    memset(product, 0, (size_t)(rows * width) * sizeof *product);
+    if (look) *look = (Look){0, 1};
+    for (int64_t here = 0; here < rows; here += ROWS_AT_ONCE) {
+        int64_t end = rows - here < ROWS_AT_ONCE ? rows : here + ROWS_AT_ONCE;
+        for (int64_t first = 0; first < columns; first += BLOCK) {
+            int64_t terms = columns - first < BLOCK ? columns - first : BLOCK;
+            for (int64_t i = here; i < end; i += ROWS) {
+                int64_t together = end - i < ROWS ? end - i : ROWS;
+                for (int64_t r = 0; r < together; ++r) {
+                    const ELEMENT* row = matrix + (i + r) * row_length + first;
+                    double square;
+                    // Processors fetch ahead within a row, but not what comes of it after the other rows.
+                    for (int64_t j = BLOCK; j < 2 * BLOCK && first + j < columns; j += CACHE_LINE / (int64_t)sizeof *row) {
+                        __builtin_prefetch(&row[j]);
+                    }
+                    for (int64_t j = 0; j < terms; ++j) values[r][j] = row[j];
+                    NAMED(sum_group)(row, NULL, terms, &unused, &square);
+                    squares[i + r] = first ? squares[i + r] + square : square;
+                    if (look && look->integral) NAMED(look_at)(row, terms, look);
+                }
+                add_product(values, together, terms, y + first * width, width, product + i * width);
+            }
+        }
+    }
+}

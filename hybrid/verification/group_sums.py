@@ -12,7 +12,7 @@ import numpy as np
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
-from hybrid.verification.group_loops import Look, can_sum, sums_and_squares
+from hybrid.verification.group_loops import Look, can_sum, padded, products_and_squares, sums_and_squares
 
 Result = TypeVar("Result")
 
@@ -116,14 +116,6 @@ def summed(
         yield part, values, *sums_and_norms(values, x, group)
 
 
-def _norms_of_rows(rows: np.ndarray, integers: Integers) -> np.ndarray:
-    """The 2-norms of rows of which `can_sum` is true; `integers` looks at them."""
-    _, squares, look = sums_and_squares(rows, None, rows.shape[1], looks=integers.integral)
-    if look is not None:
-        integers.take(look)
-    return _roots(squares, rows, rows.shape[1])[:, 0]
-
-
 def _roots(squares: np.ndarray, rows: np.ndarray, group: int) -> np.ndarray:
     """The 2-norms of the rows' groups of columns. `squares`: the sums of squares, which may have overflowed or underflowed; they
     are 0 only of zeros."""
@@ -166,23 +158,36 @@ def norms_of(values: np.ndarray) -> np.ndarray:
 
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
+    if can_sum(a):
+        return _times_by_loops(a, y, integers, threads)
     block_rows, block_columns = _BLOCKS[a.itemsize]
     product, norms = np.zeros((len(a), y.shape[1])), np.zeros(len(a))
 
     def multiply(rows: Span) -> None:
-        buffer, looked_at = np.empty(0), can_sum(a) and a.shape[1] > 0
+        buffer = np.empty(0)
         with np.errstate(all="ignore"):
-            if looked_at:
-                norms[rows.slice] = _norms_of_rows(a[rows.slice], integers)
             for inner in pieces(Span(0, a.shape[1]), block_columns):
                 for some in pieces(rows, block_rows):
                     buffer, values = _as_float64(a[some.slice, inner.slice], buffer)
-                    if not looked_at:
-                        integers.look(values)
-                        norms[some.slice] = np.hypot(norms[some.slice], norms_of(values))
+                    integers.look(values)
+                    norms[some.slice] = np.hypot(norms[some.slice], norms_of(values))
                     product[some.slice] += np.dot(values, y[inner.slice])  # np.dot releases the GIL, which @ does not
 
     parts = even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads))))
     for _ in on_threads(threads, multiply, parts):
+        pass
+    return product, norms
+
+
+def _times_by_loops(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    product, norms, wide = np.empty((len(a), y.shape[1])), np.empty(len(a)), padded(y)
+
+    def multiply(where: slice, rows: np.ndarray) -> None:
+        of_rows, squares, look = products_and_squares(rows, wide, looks=integers.integral)
+        if look is not None:
+            integers.take(look)
+        product[where], norms[where] = of_rows[:, : y.shape[1]], _roots(squares[:, None], rows, max(1, rows.shape[1]))[:, 0]
+
+    for _ in over_rows(a, threads, multiply):
         pass
     return product, norms

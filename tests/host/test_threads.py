@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from support.commands import ROOT
 from support.selection import examples
 
-from hybrid.host.threads import Threads, announce_threads, choose_threads, core_quota, limited_threads, usable_cores
+from hybrid.host.threads import (
+    Threads,
+    announce_threads,
+    choose_threads,
+    core_quota,
+    limited_threads,
+    product_threads,
+    usable_cores,
+)
 
 EIGHT = tuple(range(8))
 
@@ -114,15 +122,31 @@ def test_blas_is_held_to_its_threads_within_the_context_only():
 
     before = pools()
     assert before, "this NumPy comes with a BLAS that threadpoolctl does not know"
-    with limited_threads(1):
+    with limited_threads(2):
         assert set(pools()) == {1}
+        assert product_threads() == 2
+        with limited_threads(1):
+            assert product_threads() == 1
+        assert product_threads() == 2
+    assert pools() == before
+
+
+def test_blas_itself_uses_more_threads_than_there_are_of_ours(monkeypatch):
+    import numpy  # noqa: F401
+
+    before = pools()
+    monkeypatch.setattr("hybrid.host.threads.MOST_THREADS", 1)
+    with limited_threads(2):
+        assert set(pools()) == {2}
+        assert product_threads() == 1
     assert pools() == before
 
 
 def test_threads_announced_before_numpy_is_loaded_need_no_limiting():
     script = (
-        "import sys; from hybrid.host.threads import announce_threads, limited_threads; announce_threads(1); import numpy\n"
-        "with limited_threads(1): assert 'threadpoolctl' not in sys.modules\n"
+        "import sys; from hybrid.host.threads import announce_threads, limited_threads; announce_threads(3); import numpy\n"
+        "from hybrid.host.threads import product_threads\n"
+        "with limited_threads(3): assert 'threadpoolctl' not in sys.modules and product_threads() == 3\n"
         "from threadpoolctl import threadpool_info; print(*{pool['num_threads'] for pool in threadpool_info()})"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""Products by BLAS that threads of our own divide: numpy's, of every shape, and by as many threads as are allowed."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.selection import examples
+
+from hybrid.core.spans import Span
+from hybrid.host import blas_products
+from hybrid.host.blas_products import add_by_blas, blas
+from hybrid.host.threads import limited_threads
+
+sizes = st.integers(0, 70)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(blas_products, "_TILE_TERMS", 50)
+    monkeypatch.setattr(blas_products, "_ROWS_ADDED", 5)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@examples(300)
+@given(
+    n=sizes,
+    l=sizes,
+    m=sizes,
+    threads=st.integers(1, 5),
+    transposed=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 99),
+)
+def test_every_shape_is_numpys_product(n, l, m, threads, transposed, seed):
+    rng = np.random.default_rng(seed)
+    a, b = (
+        rng.standard_normal(shape[::-1]).T if turned else rng.standard_normal(shape)
+        for shape, turned in zip(((n, l), (l, m)), transposed, strict=True)
+    )
+    wide = np.full((n, m + 3), np.nan)
+    c = wide[:, :m]
+    with limited_threads(threads):
+        blas(a, b, c)
+        np.testing.assert_allclose(c, a @ b, rtol=0, atol=1e-12)
+        add_by_blas(a, b, c)
+    np.testing.assert_allclose(c, 2 * (a @ b), rtol=0, atol=1e-12)
+    assert np.isnan(wide[:, m:]).all()
+
+
+@pytest.mark.parametrize(("threads", "tiles"), [(1, 1), (2, 4), (5, 10)])
+def test_as_many_threads_take_tiles_as_are_allowed(rng, monkeypatch, threads, tiles):
+    seen, original = [], np.matmul
+    monkeypatch.setattr(blas_products, "_TILE_TERMS", 1000)
+    monkeypatch.setattr(
+        blas_products.np, "matmul", lambda a, b, out: (seen.append(threading.current_thread()), original(a, b, out=out))[1]
+    )
+    a = rng.standard_normal((60, 60))
+    with limited_threads(threads):
+        blas(a, a, np.empty((60, 60)))
+    assert len(seen) == tiles
+    assert len(set(seen)) <= threads
+
+
+@given(rows=st.integers(1, 5000), columns=st.integers(1, 5000), terms=st.integers(1, 5000), threads=st.integers(2, 16))
+def test_tiles_are_all_of_c_once_and_of_about_the_same_size(rows, columns, terms, threads):
+    tiles = blas_products._tiles(rows, columns, terms, threads)
+    assert sum(len(some_rows) * len(some_columns) for some_rows, some_columns in tiles) == rows * columns
+    assert len(set(tiles)) == len(tiles) <= 4 * threads
+    for spans in zip(*tiles, strict=True):
+        lengths = {len(span) for span in spans}
+        assert max(lengths) - min(lengths) <= 1
+
+
+def test_few_terms_are_not_divided_and_most_is_read_of_the_smaller_operand():
+    assert blas_products._tiles(100, 100, 100, 8) == [(Span(0, 100), Span(0, 100))]
+    assert len({columns for _, columns in blas_products._tiles(20000, 500, 500, 2)}) == 1
+    assert len({rows for rows, _ in blas_products._tiles(500, 20000, 500, 2)}) == 1
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_what_the_caller_does_about_floating_point_errors_its_threads_do():
+    a = np.full((40, 40), 1e300)
+    for threads in (1, 3):
+        with limited_threads(threads), np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            blas(a, a, np.empty((40, 40)))
+        with limited_threads(threads), np.errstate(over="raise"), pytest.raises(FloatingPointError):
+            blas(a, a, np.empty((40, 40)))
+
+
+def test_where_nobody_can_limit_blas_it_divides_products_itself(monkeypatch):
+    from hybrid.host import threads
+
+    class None_:
+        lib_controllers = ()
+
+    monkeypatch.setattr(threads, "_blas_libraries", lambda modules: None_)
+    with limited_threads(2):
+        assert threads.product_threads() == 1
