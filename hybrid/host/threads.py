@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that is set counts
 
-_product_threads = 1  # of the innermost `limited_threads`
+_product_threads = 1  # of the innermost `limited_threads`, or what was announced
 
 
 @record
@@ -81,8 +81,11 @@ def core_quota(root: Path = Path("/")) -> float | None:
 
 
 def announce_threads(count: int) -> None:
-    """Set BLAS's number of threads before NumPy loads it, so that it never starts more. It has no effect afterwards."""
+    """Have products use so many threads, also outside `limited_threads`, and BLAS start no more. It has no effect once NumPy has
+    loaded it."""
+    global _product_threads
     if "numpy" not in sys.modules:
+        _product_threads = count
         for variable in _POOL_VARIABLES:
             os.environ[variable] = str(_of_blas(count))
 

@@ -145,7 +145,7 @@ def test_blas_itself_uses_more_threads_than_there_are_of_ours(monkeypatch):
 def test_threads_announced_before_numpy_is_loaded_need_no_limiting():
     script = (
         "import sys; from hybrid.host.threads import announce_threads, limited_threads; announce_threads(3); import numpy\n"
-        "from hybrid.host.threads import product_threads\n"
+        "from hybrid.host.threads import product_threads; assert product_threads() == 3\n"
         "with limited_threads(3): assert 'threadpoolctl' not in sys.modules and product_threads() == 3\n"
         "from threadpoolctl import threadpool_info; print(*{pool['num_threads'] for pool in threadpool_info()})"
     )
