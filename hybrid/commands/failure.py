@@ -38,14 +38,14 @@ def fail(name: str, team: Team, error: BaseException) -> int:
     # After an interrupt within an `exec` of text, which many modules have, Python kills itself at its end. Another `exec` makes
     # it forget the interrupt.
     exec("")  # noqa: S102
-    speaks = True
-    if heartbeat.interrupted() or isinstance(error, KeyboardInterrupt):
+    interrupted = heartbeat.interrupted() or isinstance(error, KeyboardInterrupt)
+    if interrupted:
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
-        speaks = wait_for_turn(team.rank)  # a terminal interrupts all ranks: one says so, and ends the job
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
-    if speaks and (team.rank == 0 or not agreed):
+    # A terminal interrupts all ranks: one says so, and ends the job.
+    if (team.rank == 0 or not agreed) and (not interrupted or wait_for_turn(team.rank)):
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
         speak()

@@ -9,7 +9,7 @@ from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.core.text import readable
 from hybrid.devices.cuda_gpus import Gpu, use_context_of
 from hybrid.errors import DoesNotFit
-from hybrid.host.blas_products import blas
+from hybrid.host.blas_products import blas_all
 from hybrid.host.thread_map import on_threads
 from hybrid.host.threads import limited_threads
 
@@ -24,8 +24,7 @@ def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -
     count = len(c)
     if count < threads:
         with limited_threads(threads):
-            for index in range(count):
-                blas(a[index % len(a)], b[index % len(b)], c[index])
+            blas_all((a[index % len(a)], b[index % len(b)], c[index]) for index in range(count))
         return
 
     def multiply(part: Span) -> None:

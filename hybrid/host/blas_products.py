@@ -7,55 +7,82 @@ whatever follows it needs: on two cores the check of a product took twice as lon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import product
+from typing import Any
 
 import numpy as np
 
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.host.thread_map import on_threads
-from hybrid.host.threads import product_threads
+from hybrid.host.threads import limited_blas, product_threads, threads_allowed
 
 _TILES_A_THREAD = 2  # so that a thread which is late takes fewer
 _TILE_TERMS = 10**7  # products of two elements that make a tile worth a thread's while
 _ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a temporary matrix before it is added
 
+Product = tuple[np.ndarray, np.ndarray, np.ndarray]  # a, b, c
+
 
 def blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """c = a · b by as many threads as `limited_threads` allows. Transposed views are multiplied as they lie."""
-    _in_tiles(
-        c, a.shape[1], lambda rows, columns: np.matmul(a[rows.slice], b[:, columns.slice], out=c[rows.slice, columns.slice])
-    )
+    blas_all([(a, b, c)])
+
+
+def blas_all(products: Iterable[Product]) -> None:
+    """c = a · b for all of these, likewise."""
+    tiles = []
+    for a, b, c in products:
+        if _is_own_transpose(a, b):
+            with limited_blas(threads_allowed()):
+                np.matmul(a, b, out=c)
+        else:
+            tiles += [partial(_multiply, a, b, c, *tile) for tile in _tiles(c, a.shape[1])]
+    _do_all(tiles)
 
 
 def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """c += a · b likewise."""
-
-    def add(rows: Span, columns: Span) -> None:
-        for some in pieces(rows, _ROWS_ADDED):
-            c[some.slice, columns.slice] += a[some.slice] @ b[:, columns.slice]
-
-    _in_tiles(c, a.shape[1], add)
+    """c += a · b, likewise."""
+    _do_all(partial(_add, a, b, c, *tile) for tile in _tiles(c, a.shape[1]))
 
 
-def _in_tiles(c: np.ndarray, terms: int, work: Callable[[Span, Span], object]) -> None:
-    """`work(rows, columns)` for tiles that make up C."""
-    threads, handling = product_threads(), np.geterr()  # which each thread has for itself
+def _multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, rows: Span, columns: Span) -> None:
+    np.matmul(a[rows.slice], b[:, columns.slice], out=c[rows.slice, columns.slice])
 
-    def quietly(tile: tuple[Span, Span]) -> None:
+
+def _add(a: np.ndarray, b: np.ndarray, c: np.ndarray, rows: Span, columns: Span) -> None:
+    for some in pieces(rows, _ROWS_ADDED):
+        c[some.slice, columns.slice] += a[some.slice] @ b[:, columns.slice]
+
+
+def _is_own_transpose(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether b is a's transpose in the same memory. NumPy lets BLAS compute half of such a product and mirrors it, so that it is
+    symmetric to the last bit, but only if it sees all of it."""
+    return a.ctypes.data == b.ctypes.data and a.shape == b.shape[::-1] and a.strides == b.strides[::-1]
+
+
+def _do_all(tiles: Iterable[Callable[[], None]]) -> None:
+    handling: dict[str, Any] = {**np.geterr(), "call": np.geterrcall()}  # which each thread has for itself
+
+    def do(tile: Callable[[], None]) -> None:
         with np.errstate(**handling):
-            work(*tile)
+            tile()
 
-    for _ in on_threads(threads, quietly, _tiles(len(c), c.shape[1], terms, threads)):
+    for _ in on_threads(product_threads(), do, tiles):
         pass
 
 
-def _tiles(rows: int, columns: int, terms: int, threads: int) -> list[tuple[Span, Span]]:
-    """Of C, about the same size, and cut where less is read: each thread reads what it needs of A and B for its tile."""
-    count = max(1, min(_TILES_A_THREAD * threads, rows * columns * terms // _TILE_TERMS)) if threads > 1 else 1
-    cuts = [(across, -(-count // across)) for across in range(1, count + 1)]
+def _tiles(c: np.ndarray, terms: int) -> list[tuple[Span, Span]]:
+    """Rows and columns of tiles that make up C. Of each size there are about as many for every thread, and C is cut where less is
+    read: each thread reads what it needs of A and B for its tile."""
+    (rows, columns), threads = c.shape, product_threads()
+    worthwhile = max(1, min(_TILES_A_THREAD * threads, rows * columns * terms // _TILE_TERMS))
+    count = worthwhile - worthwhile % threads or worthwhile if threads > 1 else 1
+    cuts = [(across, count // across) for across in range(1, count + 1) if count % across == 0]
     across, along = min(cuts, key=lambda cut: cut[0] * columns + cut[1] * rows)
-    return [
-        (some_rows, some_columns)
-        for some_rows in even_pieces(Span(0, rows), max(1, -(-rows // across)))
-        for some_columns in even_pieces(Span(0, columns), max(1, -(-columns // along)))
-    ]
+    return list(product(_cut(rows, across), _cut(columns, along)))
+
+
+def _cut(size: int, parts: int) -> list[Span]:
+    return list(even_pieces(Span(0, size), max(1, -(-size // parts))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
 _POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that is set counts
 
-_product_threads = 1  # of the innermost `limited_threads`, or what was announced
+_announced = 1  # threads of products outside `limited_threads`
+
+
+class _Here(threading.local):
+    """What the innermost `limited_threads` of this thread allows; 0 outside of all."""
+
+    threads = 0
+
+
+_here = _Here()
 
 
 @record
@@ -83,9 +93,9 @@ def core_quota(root: Path = Path("/")) -> float | None:
 def announce_threads(count: int) -> None:
     """Have products use so many threads, also outside `limited_threads`, and BLAS start no more. It has no effect once NumPy has
     loaded it."""
-    global _product_threads
+    global _announced
     if "numpy" not in sys.modules:
-        _product_threads = count
+        _announced = count
         for variable in _POOL_VARIABLES:
             os.environ[variable] = str(_of_blas(count))
 
@@ -97,25 +107,30 @@ def _of_blas(count: int) -> int:
 
 @contextmanager
 def limited_threads(count: int) -> Iterator[None]:
-    """A context in which products by BLAS use `count` threads: hybrid.host.blas divides them among as many of our own. Only more
-    than those are left to BLAS."""
-    global _product_threads
-    before, _product_threads = _product_threads, count
+    """A context in which products by BLAS use `count` threads: hybrid.host.blas_products divides them among as many of our own, and
+    leaves only more than those to BLAS."""
+    before, _here.threads = _here.threads, count
     try:
-        with _limited_blas(_of_blas(count)):
+        with limited_blas(_of_blas(count)):
             yield
     finally:
-        _product_threads = before
+        _here.threads = before
+
+
+def threads_allowed() -> int:
+    """The threads that `limited_threads` allows, or were announced."""
+    return _here.threads or _announced
 
 
 def product_threads() -> int:
-    """Among how many threads of our own a product is to be divided: as many as `limited_threads` allows; 1 where BLAS divides it,
-    since there are more, or nobody can limit this BLAS."""
-    may_divide = _product_threads <= MOST_THREADS and (_is_announced(1) or _blas_libraries(len(sys.modules)).lib_controllers)
-    return _product_threads if may_divide else 1
+    """Among how many threads of our own a product is to be divided: as many as are allowed; 1 where BLAS divides it, since there
+    are more, or nobody can limit this BLAS."""
+    may_divide = threads_allowed() <= MOST_THREADS and (_is_announced(1) or _blas_libraries(len(sys.modules)).lib_controllers)
+    return threads_allowed() if may_divide else 1
 
 
-def _limited_blas(count: int) -> AbstractContextManager[object]:
+def limited_blas(count: int) -> AbstractContextManager[object]:
+    """A context in which BLAS itself uses `count` threads."""
     if _is_announced(count):
         return nullcontext()  # threadpoolctl need not be imported
     libraries = _blas_libraries(len(sys.modules))

@@ -109,6 +109,7 @@ class _Watch:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         self._follow()
         _, status = os.waitpid(self._worker, 0)
+        self._worker = 0  # its number may soon be another process's
         self._conclude(os.waitstatus_to_exitcode(status))
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
@@ -134,7 +135,8 @@ class _Watch:
 
     def _kill(self, signum: int) -> None:
         with suppress(ProcessLookupError):
-            os.kill(self._worker, signum)
+            if self._worker:
+                os.kill(self._worker, signum)
 
     def _follow(self) -> None:
         """Read the worker's lines until it has ended, or has been ended because it is stuck."""
@@ -224,16 +226,17 @@ class _Watch:
         if self._orphaned:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
         # A rank that stands still now has nobody else to tell of it, and the launcher would wait for it.
-        if agreed and not was_killed and self._pulse and not int(line[1:]) and not self._pulse.sees_end(self._end.unheard):
-            self._end.missing = self._pulse.watched
+        if agreed and not was_killed and self._pulse and not int(line[1:]):
+            _end_by_signals()
+            if not self._pulse.sees_end(self._end.unheard):
+                self._end.missing = self._pulse.watched
         if agreed and not was_killed and not self._end.missing:
             exit_at_once(int(line[1:]))
         outlive_launcher(self._launcher)
         starting = self._phase == _START
         told = self._end.told(code, starting=starting)
         if not line and self._start_failed is not None and not self._end.asked:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is no worker left to pass them on to
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            _end_by_signals()
             other_code = self._start_failed(told)
             if other_code is not None:
                 exit_at_once(other_code)
@@ -247,3 +250,9 @@ class _Watch:
                 os.write(2, f"hybrid: {where}: {told}{how_to_go_on}\n".encode(errors="surrogateescape"))
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._end.exit_code(code)
         end_job(code, partial(remove_files_of_job, self._files, self._began if starting else None))
+
+
+def _end_by_signals() -> None:
+    """From now on: there is no worker left to pass them on to."""
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)

@@ -46,18 +46,26 @@ def listen() -> None:
     launch = launched()
     if launch is None or launch.size == 1:
         return
-    import socket  # takes milliseconds, and one process alone needs none
+    import socket  # both take milliseconds, and one process alone needs none
+    from hashlib import blake2b
 
-    parent = os.getppid()  # the launcher, or its daemon on this node
     with suppress(OSError):  # no such names, or no /proc: then turns alone must do
-        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]  # other containers may count alike
-        job = os.environ.get("PMIX_NAMESPACE", "")  # one daemon of Open MPI's may have several
         ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         ear.setblocking(False)
         ear.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        name = f"\0hybrid-{parent}-{started}-{job}-"
+        name = f"\0hybrid-{blake2b(_job().encode(), digest_size=12).hexdigest()}-"
         ear.bind(f"{name}{launch.rank}")
         _ear = _Ear(ear, name, launch.size)
+
+
+def _job() -> str:
+    """What the ranks of this job and node have in common, and others have not. Where Open MPI does not name the job, it is the
+    process that has started the rank, the launcher or its daemon; ranks that a shell starts in between do not hear each other."""
+    if job := os.environ.get("PMIX_NAMESPACE"):
+        return job
+    parent = os.getppid()
+    started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]  # another container may count alike
+    return f"{parent} {started}"
 
 
 def speak() -> None:

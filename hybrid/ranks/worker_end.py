@@ -30,7 +30,7 @@ class WorkerEnd:
     stuck: bool = False
     missing: str = ""  # the rank whose supervisor is not heard any more
     asked: float = 0.0  # when it was asked to end
-    asked_again: bool = False
+    asked_again: bool = False  # since then
     interrupted: float = 0.0  # when an interrupt came
 
     def exit_code(self, code: int) -> int:
@@ -75,8 +75,7 @@ class WorkerEnd:
         # MPI exits, while it starts because another rank has been killed, and Open MPI's when the connection to one is lost.
         exited = code > 0 and (starting or open_mpi_on_nodes())
         if asked or waits or by_kernel or exited:
-            # Who is asked once more by the launcher has been asked before by somebody else, and the launcher is ending the job:
-            # because MPI has ended another rank, perhaps, which has lost this one.
+            # A launcher that is ending the job sends SIGTERM again, perhaps since MPI has ended a rank that lost this one.
             return wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or waits), soon=lambda: self.asked_again)
         speak()
         return True

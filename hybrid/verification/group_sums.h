@@ -84,7 +84,7 @@ void NAMED(products)(const ELEMENT* matrix, int64_t rows, int64_t columns, int64
                 for (int64_t r = 0; r < together; ++r) {
                     const ELEMENT* row = matrix + (i + r) * row_length + first;
                     double square;
-                    // Processors fetch ahead within a row, but not what comes of it after the other rows.
+                    // Processors fetch ahead while a row is read on, which this one is only after BLOCK elements of each other row.
                     for (int64_t j = BLOCK; j < 2 * BLOCK && first + j < columns; j += CACHE_LINE / (int64_t)sizeof *row) {
                         __builtin_prefetch(&row[j]);
                     }

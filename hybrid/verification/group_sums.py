@@ -12,7 +12,7 @@ import numpy as np
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
-from hybrid.verification.group_loops import Look, can_sum, padded, products_and_squares, sums_and_squares
+from hybrid.verification.group_loops import ROWS_AT_ONCE, Look, can_sum, padded, products_and_squares, sums_and_squares
 
 Result = TypeVar("Result")
 
@@ -171,7 +171,7 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
                     buffer, values = _as_float64(a[some.slice, inner.slice], buffer)
                     integers.look(values)
                     norms[some.slice] = np.hypot(norms[some.slice], norms_of(values))
-                    product[some.slice] += np.dot(values, y[inner.slice])  # np.dot releases the GIL, which @ does not
+                    product[some.slice] += np.dot(values, y[inner.slice])
 
     parts = even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads))))
     for _ in on_threads(threads, multiply, parts):
@@ -182,12 +182,15 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
 def _times_by_loops(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     product, norms, wide = np.empty((len(a), y.shape[1])), np.empty(len(a)), padded(y)
 
-    def multiply(where: slice, rows: np.ndarray) -> None:
+    def multiply(part: Span) -> None:
+        rows, where = a[part.slice], part.slice
         of_rows, squares, look = products_and_squares(rows, wide, looks=integers.integral)
         if look is not None:
             integers.take(look)
-        product[where], norms[where] = of_rows[:, : y.shape[1]], _roots(squares[:, None], rows, max(1, rows.shape[1]))[:, 0]
+        with np.errstate(all="ignore"):
+            norms[where] = _roots(squares[:, None], rows, max(1, rows.shape[1]))[:, 0]
+        product[where] = of_rows[:, : y.shape[1]]
 
-    for _ in over_rows(a, threads, multiply):
+    for _ in on_threads(threads, multiply, even_pieces(Span(0, len(a)), max(ROWS_AT_ONCE, -(-len(a) // (4 * threads))))):
         pass
     return product, norms

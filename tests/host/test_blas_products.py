@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -52,34 +53,60 @@ def test_every_shape_is_numpys_product(n, l, m, threads, transposed, seed):
     assert np.isnan(wide[:, m:]).all()
 
 
-@pytest.mark.parametrize(("threads", "tiles"), [(1, 1), (2, 4), (5, 10)])
-def test_as_many_threads_take_tiles_as_are_allowed(rng, monkeypatch, threads, tiles):
-    seen, original = [], np.matmul
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_as_many_threads_multiply_at_once_as_are_allowed(rng, monkeypatch, threads):
     monkeypatch.setattr(blas_products, "_TILE_TERMS", 1000)
-    monkeypatch.setattr(
-        blas_products.np, "matmul", lambda a, b, out: (seen.append(threading.current_thread()), original(a, b, out=out))[1]
-    )
+    together, original, seen = threading.Barrier(threads, timeout=20), np.matmul, set()
+
+    def meet(a, b, out):
+        together.wait()  # breaks, where fewer do
+        seen.add(threading.current_thread())
+        return original(a, b, out=out)
+
+    monkeypatch.setattr(blas_products.np, "matmul", meet)
     a = rng.standard_normal((60, 60))
     with limited_threads(threads):
         blas(a, a, np.empty((60, 60)))
-    assert len(seen) == tiles
-    assert len(set(seen)) <= threads
+    assert len(seen) == threads
 
 
-@given(rows=st.integers(1, 5000), columns=st.integers(1, 5000), terms=st.integers(1, 5000), threads=st.integers(2, 16))
-def test_tiles_are_all_of_c_once_and_of_about_the_same_size(rows, columns, terms, threads):
-    tiles = blas_products._tiles(rows, columns, terms, threads)
-    assert sum(len(some_rows) * len(some_columns) for some_rows, some_columns in tiles) == rows * columns
-    assert len(set(tiles)) == len(tiles) <= 4 * threads
-    for spans in zip(*tiles, strict=True):
+def tiles(rows, columns, terms, threads):
+    with limited_threads(threads):
+        return blas_products._tiles(np.broadcast_to(0.0, (rows, columns)), terms)
+
+
+@given(
+    rows=st.integers(1, 5000),
+    columns=st.integers(1, 5000),
+    terms=st.integers(1, 5000),
+    threads=st.integers(2, 16),
+)
+def test_tiles_are_all_of_c_once_of_about_the_same_size_and_as_many_for_each_thread(rows, columns, terms, threads):
+    all_of_c = tiles(rows, columns, terms, threads)
+    assert sum(len(some_rows) * len(some_columns) for some_rows, some_columns in all_of_c) == rows * columns
+    assert len(set(all_of_c)) == len(all_of_c)
+    for spans in zip(*all_of_c, strict=True):
         lengths = {len(span) for span in spans}
         assert max(lengths) - min(lengths) <= 1
+    if min(rows, columns) > 2 * threads:
+        assert len(all_of_c) < threads or len(all_of_c) in (threads, 2 * threads)
 
 
 def test_few_terms_are_not_divided_and_most_is_read_of_the_smaller_operand():
-    assert blas_products._tiles(100, 100, 100, 8) == [(Span(0, 100), Span(0, 100))]
-    assert len({columns for _, columns in blas_products._tiles(20000, 500, 500, 2)}) == 1
-    assert len({rows for rows, _ in blas_products._tiles(500, 20000, 500, 2)}) == 1
+    assert tiles(100, 100, 100, 8) == [(Span(0, 100), Span(0, 100))]
+    assert len({columns for _, columns in tiles(20000, 500, 500, 2)}) == 1
+    assert len({rows for rows, _ in tiles(500, 20000, 500, 2)}) == 1
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_a_matrix_times_its_own_transpose_is_symmetric_to_the_last_bit(rng):
+    a = rng.standard_normal((101, 53))
+    with limited_threads(3):
+        for first, second in ((a, a.T), (a.T, a)):
+            c = np.empty((len(first), len(first)))
+            blas(first, second, c)
+            np.testing.assert_array_equal(c, c.T)
+            np.testing.assert_allclose(c, first @ second, rtol=0, atol=1e-12)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -91,6 +118,10 @@ def test_what_the_caller_does_about_floating_point_errors_its_threads_do():
             blas(a, a, np.empty((40, 40)))
         with limited_threads(threads), np.errstate(over="raise"), pytest.raises(FloatingPointError):
             blas(a, a, np.empty((40, 40)))
+        call = mock.Mock()
+        with limited_threads(threads), np.errstate(over="call", call=call):
+            blas(a, a, np.empty((40, 40)))
+        assert call.called
 
 
 def test_where_nobody_can_limit_blas_it_divides_products_itself(monkeypatch):
@@ -100,5 +131,6 @@ def test_where_nobody_can_limit_blas_it_divides_products_itself(monkeypatch):
         lib_controllers = ()
 
     monkeypatch.setattr(threads, "_blas_libraries", lambda modules: None_)
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     with limited_threads(2):
         assert threads.product_threads() == 1

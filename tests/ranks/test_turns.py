@@ -18,7 +18,7 @@ def as_rank(monkeypatch):
     ears = {}
 
     def become(rank, job="a"):
-        for name, value in {"PMI_RANK": str(rank), "PMI_SIZE": "2", "PMIX_NAMESPACE": job}.items():
+        for name, value in {"PMI_RANK": str(rank), "PMI_SIZE": "2", "PMIX_NAMESPACE": f"{'long' * 40}{os.getpid()}{job}"}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(turns, "_ear", ears.get((rank, job)))
         if turns._ear is None:
@@ -85,6 +85,13 @@ def test_other_users_cannot_silence_a_rank(as_rank):
     turns.speak()
     as_rank(1)
     assert turns._heard()
+
+
+def test_where_the_launcher_names_no_job_its_process_does(as_rank, monkeypatch):
+    as_rank(0)
+    monkeypatch.delenv("PMIX_NAMESPACE")
+    assert turns._job().startswith(f"{os.getppid()} ")
+    assert turns._job() == turns._job()
 
 
 def test_one_process_alone_listens_to_nobody(monkeypatch):

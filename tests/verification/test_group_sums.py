@@ -90,7 +90,8 @@ def test_the_loops_give_what_numpy_does(library, rows, columns, more, group, dty
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["integers", "normal", "special"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_products_with_the_sums_are_the_same(request, rng, dtype, kind, threads):
+def test_products_with_the_sums_are_the_same(request, rng, monkeypatch, dtype, kind, threads):
+    monkeypatch.setattr(group_sums, "ROWS_AT_ONCE", 10)
     a, y = numbers(rng, (299, 1300), dtype, kind)[:, :1211], rng.standard_normal((1211, 13))
     found = []
     for way in ("by_loops", "by_numpy"):
