@@ -24,6 +24,8 @@ from hybrid.devices.stacks import multiply_on_cpu, multiply_on_gpu
 from hybrid.errors import CheckFailed
 from hybrid.execution.calls import settle
 from hybrid.execution.redistribution import connect, exchanged
+from hybrid.host.blas_products import blas
+from hybrid.host.threads import limited_threads
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.machine import Inventory, Machine
 from hybrid.selection.placement import RankPlacement
@@ -189,7 +191,8 @@ class _StackCall:
         one = slice(index, index + 1)
         first, second = (each if len(each) == 1 else each[one] for each in (a, b))
         for _ in range(_TRIES):
-            multiply_on_cpu(first, second, c[one], self._threads)
+            with limited_threads(self._threads):
+                blas(first[0], second[0], c[index])
             if not verify_stack(first, second, c[one], self._threads).wrong:
                 return True
         return False

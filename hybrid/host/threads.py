@@ -107,8 +107,8 @@ def _of_blas(count: int) -> int:
 
 @contextmanager
 def limited_threads(count: int) -> Iterator[None]:
-    """A context in which products by BLAS use `count` threads: hybrid.host.blas_products divides them among as many of our own, and
-    leaves only more than those to BLAS."""
+    """A context in which products by BLAS use `count` threads: hybrid.host.blas_products divides them among as many of our own,
+    and leaves only more than those to BLAS."""
     before, _here.threads = _here.threads, count
     try:
         with limited_blas(_of_blas(count)):
