@@ -83,3 +83,9 @@ def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> N
     """Set a handler for a signal, unless this process was started to ignore it, as by nohup, or by `&` in scripts."""
     if signal.getsignal(signum) is not signal.SIG_IGN:
         signal.signal(signum, handler)
+
+
+def end_by_signals() -> None:
+    """From now on let those that ask a process to end do so: there is nobody left to pass them on to."""
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)

@@ -21,9 +21,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
-from hybrid.ranks.interrupts import handle
+from hybrid.ranks.interrupts import end_by_signals, handle
 from hybrid.ranks.job_end import end_job, exit_at_once, outlive_launcher
-from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.launcher import launched
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
 from hybrid.ranks.turns import listen
@@ -227,7 +227,7 @@ class _Watch:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
         # A rank that stands still now has nobody else to tell of it, and the launcher would wait for it.
         if agreed and not was_killed and self._pulse and not int(line[1:]):
-            _end_by_signals()
+            end_by_signals()
             if not self._pulse.sees_end(self._end.unheard):
                 self._end.missing = self._pulse.watched
         if agreed and not was_killed and not self._end.missing:
@@ -236,23 +236,16 @@ class _Watch:
         starting = self._phase == _START
         told = self._end.told(code, starting=starting)
         if not line and self._start_failed is not None and not self._end.asked:
-            _end_by_signals()
+            end_by_signals()
             other_code = self._start_failed(told)
             if other_code is not None:
                 exit_at_once(other_code)
         # Else the worker has said itself what happened.
         untold = not line or (agreed and not (self._end.interrupted or self._end.asked))
         if untold and self._end.is_to_speak(code, starting=starting, waits=self._waits):
-            where = f"rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}"
+            how_to_go_on = f"; {self._how_to_go_on}" if self._how_to_go_on else ""
             with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
                 # One write, so that the lines of several ranks are not mixed.
-                how_to_go_on = f"; {self._how_to_go_on}" if self._how_to_go_on else ""
-                os.write(2, f"hybrid: {where}: {told}{how_to_go_on}\n".encode(errors="surrogateescape"))
+                os.write(2, self._end.line(self._phase, told + how_to_go_on, code).encode(errors="surrogateescape"))
         code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._end.exit_code(code)
         end_job(code, partial(remove_files_of_job, self._files, self._began if starting else None))
-
-
-def _end_by_signals() -> None:
-    """From now on: there is no worker left to pass them on to."""
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, signal.SIG_DFL)

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from dataclasses import dataclass
 
 from hybrid.ranks.job_end import open_mpi_on_nodes
-from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
 from hybrid.ranks.signal_causes import killed_by
 from hybrid.ranks.turns import speak, wait_for_turn
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 _POLL = 0.02  # seconds
+# Open MPI prints where a process stood that gets one of these, and another one may end that within a line.
+_TRACED = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
 
 @dataclass
@@ -58,6 +61,12 @@ class WorkerEnd:
         if code < 0:
             return killed_by(-code, self.shared_before, starting=starting)
         return f"exited with code {code} before the other ranks were done"
+
+    def line(self, phase: str, told: str, code: int) -> str:
+        """What is printed, of a worker that was in this phase."""
+        launch = launched()
+        begin = "\n" if -code in _TRACED and launch is not None and launch.name == OPEN_MPI else ""
+        return f"{begin}hybrid: rank {rank_by_launcher()} on {os.uname().nodename}, {phase}: {told}\n"
 
     def is_to_speak(self, code: int, *, starting: bool, waits: bool) -> bool:
         """Whether this rank is to say how it ended, after a while where other ranks may say the same, or have the cause to tell.

@@ -41,3 +41,22 @@ def test_a_limit_of_processor_time_is_named_where_there_is_one(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (9, 9))
     told = WorkerEnd(stall=2, unheard=3.5, shared_before=1 << 40).told(KILLED, starting=False)
     assert told == "was killed by SIGKILL (out of memory, or beyond the 9 s of processor time that ulimit -t allows?)"
+
+
+@pytest.mark.parametrize(
+    ("variable", "code", "begins"),
+    [
+        ("OMPI_COMM_WORLD", -signal.SIGABRT, "\nhybrid: rank 2 on "),
+        ("OMPI_COMM_WORLD", KILLED, "hybrid: rank 2 on "),
+        ("OMPI_COMM_WORLD", 1, "hybrid: rank 2 on "),
+        ("PMI", -signal.SIGABRT, "hybrid: rank 2 on "),
+    ],
+)
+def test_the_line_is_one_of_its_own_where_open_mpi_was_printing(monkeypatch, variable, code, begins):
+    for name in ("PMI_RANK", "PMI_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(f"{variable}_RANK", "2")
+    monkeypatch.setenv(f"{variable}_SIZE", "3")
+    line = WorkerEnd(stall=2, unheard=3.5, shared_before=1 << 40).line("multiply", "was asked", code)
+    assert line.startswith(begins)
+    assert line.endswith(", multiply: was asked\n")
