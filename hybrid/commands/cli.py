@@ -162,7 +162,7 @@ class _Command:
             return self.unstarted(error, self.options, self.settings)
         if "mpi4py.MPI" in sys.modules:
             return 0  # MPI has started, with this process as its only rank: nobody waits for it, and rank 0 reports
-        time.sleep(REPORT_TIME)  # the launcher ends all processes at the first failure: rank 0 is to report before
+        _let_rank_0_report()
         raise error
 
     def after_failed_start(self, happened: str) -> int | None:
@@ -172,7 +172,7 @@ class _Command:
         assert launch is not None
         assert self.unstarted is not None
         if launch.rank != 0:
-            time.sleep(REPORT_TIME)  # rank 0 is to report before the launcher ends all processes
+            _let_rank_0_report()
             return None
         error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
         try:
@@ -181,3 +181,9 @@ class _Command:
         except Exception as other:
             return print_error(self.name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
         return code
+
+
+def _let_rank_0_report() -> None:
+    """Wait where another rank's failure would be the first, at which the launcher ends all processes: also this one, as a rule,
+    after rank 0's report."""
+    time.sleep(REPORT_TIME)

@@ -165,6 +165,10 @@ def test_a_rank_that_is_killed_while_mpi_starts_is_named_and_no_other_that_fails
 
 def test_a_rank_that_is_asked_to_end_while_mpi_starts_says_so_before_mpi_ends_the_others():
     job, processes = starting(2, 2)
+    worker = processes[1][WORKER]
+    while not any("libmpi" in line for line in Path(f"/proc/{worker}/maps").read_text().splitlines()) and not job.ended(0.01):
+        pass  # before that nobody waits for it in MPI_Init
+    time.sleep(0.1)
     job.send(signal.SIGTERM, [processes[1][SUPERVISOR]])
     code, _, (line,) = ended(job)
     assert re.search(r"rank 1 on \S+, \S+: was asked to end", line), line

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,6 @@ from hybrid.ranks.launcher import family_of, mpirun
 
 _IP = shutil.which("ip") or "/sbin/ip"
 _BURST, _LATENCY = "256kb", "50ms"  # of tc's token bucket: what may pass at once, and how long a packet may wait
-_ENDING = 2.0  # seconds that processes get to end when they are asked to
 _NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # then a host's name, and a command
 # `ssh ADDRESS WORD…` for mpirun: the words are a shell's, as ssh has it.
 _LAUNCHER = """\
@@ -100,7 +98,8 @@ class Network:
             words += ["-launcher", "ssh", "-launcher-exec", ssh, "-iface", "eth0", "-hosts", hosts]
         else:
             words += ["--prtemca", "plm_ssh_agent", ssh, "--prtemca", "prte_if_include", "eth0", "--host", hosts]
-        return [_IP, "netns", "exec", first, *_NAMED, first, *words], _TRANSPORTS[family]
+        # What launchers leave in the temporary folder when they are killed goes with this one.
+        return [_IP, "netns", "exec", first, *_NAMED, first, *words], {**_TRANSPORTS[family], "TMPDIR": str(self._folder)}
 
     def run(self, command: Sequence[str], limit: float) -> str:
         """Standard output of a command that mpirun has started on all nodes."""
@@ -121,20 +120,10 @@ class Network:
         return said
 
     def _end_all(self) -> None:
-        """First by the signal at which a launcher's processes remove their files."""
-        deadline = time.monotonic() + _ENDING
-        self._signal_all(signal.SIGTERM)
-        while self._processes() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self._signal_all(signal.SIGKILL)
-
-    def _signal_all(self, signum: int) -> None:
-        for process in self._processes():
-            with suppress(ProcessLookupError):
-                os.kill(process, signum)
-
-    def _processes(self) -> list[int]:
-        return [int(process) for name in self.names for process in _ip("netns", "pids", name).split()]
+        for name in self.names:
+            for process in _ip("netns", "pids", name).split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
 
     def slow_down(self, name: str, rate: str) -> None:
         """What a node receives, to this rate."""
