@@ -98,7 +98,7 @@ class Network:
             words += ["-launcher", "ssh", "-launcher-exec", ssh, "-iface", "eth0", "-hosts", hosts]
         else:
             words += ["--prtemca", "plm_ssh_agent", ssh, "--prtemca", "prte_if_include", "eth0", "--host", hosts]
-        # What launchers leave in the temporary folder when they are killed goes with this one.
+        # What Open MPI's launcher leaves in the temporary folder when it is killed goes with this one.
         return [_IP, "netns", "exec", first, *_NAMED, first, *words], {**_TRANSPORTS[family], "TMPDIR": str(self._folder)}
 
     def run(self, command: Sequence[str], limit: float) -> str:
