@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.spans import Span, even_pieces, pieces
-from hybrid.host.thread_map import on_threads
+from hybrid.host.thread_map import Part, Result, on_threads
 from hybrid.host.threads import limited_blas, product_threads, threads_allowed
 
 _TILES_A_THREAD = 2  # so that a thread which is late takes fewer
 _TILE_TERMS = 10**7  # products of two elements that make a tile worth a thread's while
+_TERMS_OF_A_PART = 256  # at least, where threads divide the terms of sums
+_MOST_ELEMENTS = 1 << 18  # of which each thread has sums of its own then
 _ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a temporary matrix before it is added
 
 Product = tuple[np.ndarray, np.ndarray, np.ndarray]  # a, b, c
@@ -40,6 +42,19 @@ def blas_all(products: Iterable[Product]) -> None:
         else:
             tiles += [partial(_multiply, a, b, c, *tile) for tile in _tiles(c, a.shape[1])]
     _do_all(tiles)
+
+
+def blas_of_long_sums(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """c = a · b, likewise, for sums of many terms that make few elements: each thread adds up some of the terms, so that what it
+    reads of a and b no other thread reads."""
+    parts = even_pieces(Span(0, a.shape[1]), max(_TERMS_OF_A_PART, -(-a.shape[1] // product_threads())))
+    if len(parts) < 2 or c.size > _MOST_ELEMENTS:
+        return blas(a, b, c)
+    first, *others = on_threads(product_threads(), _warning_as_here(lambda terms: a[:, terms.slice] @ b[terms.slice]), parts)
+    np.add(first, others[0], out=c)
+    for other in others[1:]:
+        c += other
+    return None
 
 
 def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
@@ -63,14 +78,19 @@ def _is_own_transpose(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _do_all(tiles: Iterable[Callable[[], None]]) -> None:
-    handling: dict[str, Any] = {**np.geterr(), "call": np.geterrcall()}  # which each thread has for itself
-
-    def do(tile: Callable[[], None]) -> None:
-        with np.errstate(**handling):
-            tile()
-
-    for _ in on_threads(product_threads(), do, tiles):
+    for _ in on_threads(product_threads(), _warning_as_here(lambda tile: tile()), tiles):
         pass
+
+
+def _warning_as_here(work: Callable[[Part], Result]) -> Callable[[Part], Result]:
+    """`work` for other threads, with this thread's handling of NumPy's warnings, which each thread has for itself."""
+    handling: dict[str, Any] = {**np.geterr(), "call": np.geterrcall()}
+
+    def do(part: Part) -> Result:
+        with np.errstate(**handling):
+            return work(part)
+
+    return do
 
 
 def _tiles(c: np.ndarray, terms: int) -> list[tuple[Span, Span]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +44,7 @@ def verify_alone(
     return verify(Team(), plan, views[0], views[1], views[2], threads, wrong, suspects, by)
 
 
+@lru_cache(maxsize=4)  # a repair asks for the same several times
 def plan_alone(problem: Problem) -> Plan:
     """The plan of one rank that multiplies everything and checks it in host memory."""
     return make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))

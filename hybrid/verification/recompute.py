@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from hybrid.core.spans import Span, pieces
-from hybrid.host.blas_products import blas
+from hybrid.host.blas_products import blas_of_long_sums
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan
@@ -147,7 +147,7 @@ class _Recomputing:
         a = self._a[task.rows]
         with np.errstate(all="ignore"):  # A and B may hold NaN or infinities
             product = np.empty(c.shape, np.result_type(a, b))
-            blas(a, b, product)
+            blas_of_long_sums(a, b, product)
             changes = np.abs(np.subtract(product, c))
         change, was_wrong = float(changes.max(initial=0.0)), self._is_wrong(a, b, c, changes)
         c[...] = product

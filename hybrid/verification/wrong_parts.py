@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -76,12 +77,10 @@ def _with_neighbours(mask: np.ndarray) -> np.ndarray:
 
 def _runs(masks: np.ndarray) -> Iterator[tuple[Span, np.ndarray]]:
     """Neighbouring rows of `masks` that are equal, as a span of them and their mask; without those in which nothing is set."""
-    first = 0
-    for end in range(1, len(masks) + 1):
-        if end == len(masks) or (masks[end] != masks[first]).any():
-            if masks[first].any():
-                yield Span(first, end), masks[first]
-            first = end
+    changes = np.flatnonzero((masks[1:] != masks[:-1]).any(axis=1)) + 1
+    for lo, hi in pairwise([0, *changes.tolist(), len(masks)]):
+        if lo < hi and masks[lo].any():
+            yield Span(lo, hi), masks[lo]
 
 
 def _spans(mask: np.ndarray) -> Iterator[Span]:

@@ -47,7 +47,8 @@ class WrongSums:
         """All sums that look wrong, if these are in few rows, else those of the worst rows. `fractions`: what `fractions_in`
         returns."""
         limit, errors, first = self._limit, self._errors, self._layout.share.rows.lo
-        worst = [row for row in np.argsort(-errors)[:MOST_SUSPECTS].tolist() if errors[row] > limit]
+        above = np.flatnonzero(errors > limit)
+        worst = above[np.argsort(-errors[above])][:MOST_SUSPECTS].tolist()
         of_rows = {row: [(int(self._found[row, 3]), float(errors[row]))] for row in worst}
         if limit and len(worst) < MOST_SUSPECTS:
             of_rows = {row: self._above(row, float(errors[row])) for row in worst}

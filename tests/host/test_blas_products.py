@@ -15,7 +15,7 @@ from support.selection import examples
 
 from hybrid.core.spans import Span
 from hybrid.host import blas_products
-from hybrid.host.blas_products import add_by_blas, blas
+from hybrid.host.blas_products import add_by_blas, blas, blas_of_long_sums
 from hybrid.host.threads import limited_threads
 
 sizes = st.integers(0, 70)
@@ -25,6 +25,7 @@ sizes = st.integers(0, 70)
 def small_tiles(monkeypatch):
     monkeypatch.setattr(blas_products, "_TILE_TERMS", 50)
     monkeypatch.setattr(blas_products, "_ROWS_ADDED", 5)
+    monkeypatch.setattr(blas_products, "_TERMS_OF_A_PART", 7)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -48,9 +49,27 @@ def test_every_shape_is_numpys_product(n, l, m, threads, transposed, seed):
     with limited_threads(threads):
         blas(a, b, c)
         np.testing.assert_allclose(c, a @ b, rtol=0, atol=1e-12)
+        c[:] = np.nan
+        blas_of_long_sums(a, b, c)
+        np.testing.assert_allclose(c, a @ b, rtol=0, atol=1e-12)
         add_by_blas(a, b, c)
     np.testing.assert_allclose(c, 2 * (a @ b), rtol=0, atol=1e-12)
     assert np.isnan(wide[:, m:]).all()
+
+
+@pytest.mark.parametrize(("rows", "at_once"), [(40, 3), (1 << 18, 1)])
+def test_long_sums_of_few_elements_are_divided_along_the_terms(monkeypatch, rows, at_once):
+    monkeypatch.setattr(blas_products, "_TERMS_OF_A_PART", 4)
+    parts, whole = mock.Mock(wraps=blas_products.on_threads), mock.Mock(wraps=blas)
+    monkeypatch.setattr(blas_products, "on_threads", parts)
+    monkeypatch.setattr(blas_products, "blas", whole)
+    a, b, c = np.ones((rows, 12)), np.ones((12, 2)), np.full((rows, 2), np.nan)
+    with limited_threads(3):
+        blas_of_long_sums(a, b, c)
+    assert (c == 12).all()
+    divided = [list(call.args[2]) for call in parts.call_args_list]
+    assert ([Span(0, 4), Span(4, 8), Span(8, 12)] in divided) == (at_once == 3)
+    assert whole.called == (at_once == 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

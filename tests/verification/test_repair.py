@@ -114,14 +114,14 @@ def test_by_default_and_without_a_check_nothing_is_repaired(rng, monkeypatch):
 def test_what_stays_wrong_is_computed_again_in_all_columns_and_then_refused_with_both_faults(rng, monkeypatch):
     a, b = case(rng, "float64", M, L, 4 * M)
     Planted(monkeypatch, "multiply", element)
-    computed, original = [], recompute.blas
+    computed, original = [], recompute.blas_of_long_sums
 
     def wrong_again(a, b, c):
         original(a, b, c)
         c[0, 0] += 1
         computed.append(c.shape[1])
 
-    monkeypatch.setattr(recompute, "blas", wrong_again)
+    monkeypatch.setattr(recompute, "blas_of_long_sums", wrong_again)
     by = r"multiplied by rank 0 on \S+, device cpu, kernel blas"
     with pytest.raises(CheckFailed, match=rf"row 74 of C, columns 198: wrong by 1\.00e\+00, {by} \(and 1 more\)"):
         hybrid.multiply(a, b, on_fault="repair")
