@@ -63,7 +63,7 @@ typedef struct {
     int has_thread;
 } Line;
 
-enum { LINES = 2 };  // copies to a device and from it
+enum { LINES = 16 };  // copies to each of eight devices and from it; more devices share lines
 
 typedef struct Pool {
     pthread_mutex_t lock;

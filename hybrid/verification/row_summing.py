@@ -23,7 +23,10 @@ from hybrid.host.thread_map import rows_of_about
 
 SOURCE = Path(__file__).resolve().parent / "row_checksums.c"
 _FLAGS = ("-std=c11", "-O3", "-pthread")
-_MOST_THREADS = 12  # in C: 8 and 14 took as long on 16 cores, and copies want the memory, too
+# In C, for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the memory, too; for
+# two, 12 in all took 1.2 times as long as 20 on 32 cores.
+_MOST_THREADS = 12
+_LINKS = 8  # that have lines of their own: half of LINES in row_pool.h
 # How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
 # that submits the copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those
 # of C are shorter: several threads shall sum the last tile together.
@@ -67,9 +70,9 @@ class RowSums(Protocol):
     def sum(self, rows: RowsToSum) -> None:
         """Have these rows summed soon."""
 
-    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait) -> bool:
-        """Have these rows summed when the event is complete; it follows those that came before for the same direction. `how`: a
-        thread waits for it. False where that cannot be: then nothing was done."""
+    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait, link: int) -> bool:
+        """Have these rows summed when the event is complete; it follows those that came before for the same link and direction.
+        `how`: a thread waits for it. False where that cannot be: then nothing was done."""
 
     def complete(self) -> None:
         """To be called when all copies are complete and all rows were given to `sum`. When these have been summed, some rows of C
@@ -97,7 +100,7 @@ class ByNumPy:
             some = slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
             self._calls.soon(partial(row_checksums, elements[some], weights, into[some]))
 
-    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait) -> bool:
+    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait, link: int) -> bool:
         return False
 
     def complete(self) -> None:
@@ -141,16 +144,16 @@ class InC:
         if _is_transposed(rows.matrix):  # NumPy reads it in the order of its memory
             self._of_transposed.sum(rows)
         else:
-            self._put(rows, None, 0)
+            self._put(rows, None, 0, 0)
 
-    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait) -> bool:
+    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait, link: int) -> bool:
         if _is_transposed(rows.matrix):
             return False
         self._events.append(event)
-        self._put(rows, ctypes.byref(_EventWait(*how)), event.ptr)
+        self._put(rows, ctypes.byref(_EventWait(*how)), event.ptr, link % _LINKS)
         return True
 
-    def _put(self, rows: RowsToSum, how: Any, event: int) -> None:
+    def _put(self, rows: RowsToSum, how: Any, event: int, link: int) -> None:
         matrix, columns, address = rows.matrix, rows.columns, self._address
         stride, item_size = matrix.strides[0], matrix.itemsize
         first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
@@ -158,7 +161,7 @@ class InC:
         layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
         of_c = rows.operand == "C"
         sums = weights, checksums, rows.number, total, of_c
-        if self._library.put(self._pool, self._batch, first, *layout, *sums, how, event, of_c):
+        if self._library.put(self._pool, self._batch, first, *layout, *sums, how, event, 2 * link + of_c):
             raise MemoryError("no memory or no thread for checksums")
 
     def complete(self) -> None:
@@ -238,11 +241,12 @@ class _Loading(LoadedSoon):
 _loading: _Loading | None = None
 
 
-def row_sums(threads: int) -> RowSums:
-    """What sums the rows of a product that begins, by so many threads."""
+def row_sums(threads: int, links: int = 1) -> RowSums:
+    """What sums the rows of a product that begins, by so many threads at most. `links`: of so many devices, whose copies bring
+    them."""
     global _loading
     if _loading is None:
         _loading = _Loading()
     if _loading.loaded is None or (pool := _loading.pool) is None:
         return ByNumPy(threads)
-    return InC(_loading.loaded, pool, min(threads, _MOST_THREADS))
+    return InC(_loading.loaded, pool, min(threads, links * _MOST_THREADS))

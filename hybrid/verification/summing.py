@@ -118,7 +118,7 @@ class ByThreads:
 
     def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
         self.abandon()
-        self._sums = row_sums(self._threads)
+        self._sums = row_sums(self._threads, len(self._pieces))
         for each in (self._copied_in, self._copied_out):
             each.begin(self._sums)
         for rank, (_, of_pieces) in self._made.items():
@@ -140,7 +140,7 @@ class ByThreads:
             piece.operand, matrix, rows, piece.columns, weights, of_rows, piece.offset + part.lo, of_pieces, piece.number, number
         )
         how = self._device.event_wait
-        if how is None or self._sums is None or not self._sums.sum_after(entry, event, how):
+        if how is None or self._sums is None or not self._sums.sum_after(entry, event, how, rank):
             (self._copied_out if piece.operand == "C" else self._copied_in).put(entry, event)
 
     def complete(self) -> None:

@@ -19,6 +19,8 @@ from hybrid.plan import tiling
 from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.planning import make_plan
 from hybrid.transport.root_push import RootPushDriver
+from hybrid.verification.copy_checksums import CopyChecksums
+from hybrid.verification.device_check import DeviceCheck
 
 pytestmark = pytest.mark.mpi
 PIECES = [
@@ -345,9 +347,40 @@ def test_tiles_that_are_not_copied_back_show_also_where_a_product_lay_before(com
     monkeypatch.setenv("HYBRID_TRANSPORT", "peers")
     a, b = np.ones((1200, 30)), np.ones((30, 1200))
     product(comm, a, b)  # its memory serves the next
-    monkeypatch.setattr(RootPushDriver, "finish", lambda self: [])
+    monkeypatch.setattr(RootPushDriver, "_store_computed", lambda self: self._to_store.clear())
     with pytest.raises(CheckFailed):
         product(comm, a, b)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_copies_to_other_ranks_do_not_wait_for_their_check_nor_tiles_for_its_end(comm, rng, monkeypatch):
+    for name in ("TRANSPORT", "PANEL_ROWS", "PANEL_COLUMNS"):
+        monkeypatch.setenv(f"HYBRID_{name}", "peers" if name == "TRANSPORT" else "4")
+    log, begin, stored, finish = [], RootPushDriver.begin, RootPushDriver._store_computed, DeviceCheck.finish
+    monkeypatch.setattr(CopyChecksums, "loaded", noting(log, "told", CopyChecksums.loaded))
+    monkeypatch.setattr(RootPushDriver, "begin", noting(log, "begun", begin))
+    monkeypatch.setattr(DeviceCheck, "finish", noting(log, "checked", finish))
+
+    def store_computed(self):
+        found = stored(self)
+        log.extend(["stored"] * found)
+        return found
+
+    monkeypatch.setattr(RootPushDriver, "_store_computed", store_computed)
+    check_product(comm, rng.standard_normal((comm.size * 20, 30)), rng.standard_normal((30, 20)), 0)
+    if comm.rank == 0:
+        assert log.index("begun") < log.index("told")
+        assert "stored" in log[: log.index("checked")]
+        assert log.count("told") == comm.size * (5 + 5)  # row panels of A and column panels of B
+
+
+def noting(log, what, original):
+    def noted(*arguments):
+        result = original(*arguments)
+        log.append(what)
+        return result
+
+    return noted
 
 
 def test_host_memory_is_pinned_before_each_product(comm, rng, monkeypatch):

@@ -81,7 +81,7 @@ def device(request, monkeypatch):
         except DeviceUnavailable as missing:
             pytest.skip(str(missing))
         pool = library.new_pool()
-        monkeypatch.setattr(ways, "row_sums", lambda threads: row_summing.InC(library, pool, threads))
+        monkeypatch.setattr(ways, "row_sums", lambda threads, links: row_summing.InC(library, pool, threads))
         made.for_threads_in_c()
     return made
 
@@ -217,7 +217,7 @@ def test_after_abandon_no_matrix_is_read_and_no_thread_is_left(device, rng, monk
     reads = []
     original = row_summing.row_checksums
     monkeypatch.setattr(row_summing, "row_checksums", lambda *given: (reads.append(1), original(*given)))
-    monkeypatch.setattr(ways, "row_sums", row_summing.ByNumPy)
+    monkeypatch.setattr(ways, "row_sums", lambda threads, links: row_summing.ByNumPy(threads))
     sums, layout, share, _ = made(device, rng, panel_rows=5)
     give_up_a_product_whose_copy_is_awaited(sums, share)
     assert "hybrid-checksums" not in {thread.name for thread in threading.enumerate()}
@@ -287,13 +287,42 @@ def test_a_copy_that_fails_is_heard_of_though_one_in_the_other_direction_ends_we
     for pointer, operand in ((1, "A"), (2, "C")):
         event = Copied()
         event.ptr = pointer
-        assert sums.sum_after(row_summing.RowsToSum(operand, matrix, whole, Span(0, 8), *of_rows), event, how)
+        assert sums.sum_after(row_summing.RowsToSum(operand, matrix, whole, Span(0, 8), *of_rows), event, how, 0)
     assert second_has_failed.wait(10)
     time.sleep(0.02)  # so that its thread has noted it
     first_ends.set()
     sums.complete()
     with pytest.raises(DeviceUnavailable, match=r"failed \(CUDA error 7\)"):
         sums.wait()
+    sums.abandon()
+
+
+@pytest.mark.parametrize("link", [1, 9])
+def test_a_link_is_not_kept_waiting_by_the_copies_of_another(rng, link):
+    """But by those of the eighth after it, with which it shares a line."""
+    try:
+        library = row_summing.load()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+    first_ends = threading.Event()
+    of_pointer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    functions = of_pointer(lambda context: 0), of_pointer(lambda event: int(event == 1 and not first_ends.wait(20)))
+    enter_address, wait_address = (ctypes.cast(each, ctypes.c_void_p).value for each in functions)
+    how, matrix, whole = EventWait(enter_address, 12, wait_address), np.ones((4, 8)), Span(0, 4)
+    sums, found = row_summing.InC(library, library.new_pool(), 2), [np.full(4, 7, np.uint64) for _ in range(2)]
+    for pointer, of_link, of_rows in ((1, 1 if link == 9 else 0, found[0]), (2, link, found[1])):
+        event = Copied()
+        event.ptr = pointer
+        places = np.ones(8, np.uint64), of_rows, 0, np.zeros(1, np.uint64), 0, 0
+        assert sums.sum_after(row_summing.RowsToSum("A", matrix, whole, Span(0, 8), *places), event, how, of_link)
+    until = time.monotonic() + (20 if link == 1 else 0.2)
+    while found[1][3] == 7 and time.monotonic() < until:
+        time.sleep(0.001)
+    assert (found[1][3] == 7) == (link == 9)
+    first_ends.set()
+    sums.complete()
+    sums.wait()
+    assert not any((of_rows == 7).any() for of_rows in found)
     sums.abandon()
 
 

@@ -217,6 +217,18 @@ def wait_until_loaded():
             thread.join(10)
 
 
+def test_more_links_have_more_threads(monkeypatch, library):
+    monkeypatch.setattr(row_summing, "load", lambda: library)
+    monkeypatch.setattr(row_summing, "_loading", None)
+    row_sums(1).abandon()
+    wait_until_loaded()
+    asked = []
+    monkeypatch.setattr(row_summing, "InC", lambda library, pool, threads: asked.append(threads))
+    for threads, links in ((40, 1), (40, 2), (3, 2)):
+        row_sums(threads, links)
+    assert asked == [12, 24, 3]
+
+
 @pytest.mark.parametrize("why", [DeviceUnavailable("no compiler"), EmulationError("build", "it does not compile")])
 def test_without_a_compiler_numpy_sums(monkeypatch, why):
     tried = threading.Event()
