@@ -23,8 +23,8 @@ from hybrid.host.thread_map import rows_of_about
 
 SOURCE = Path(__file__).resolve().parent / "row_checksums.c"
 _FLAGS = ("-std=c11", "-O3", "-pthread")
-# In C, for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the memory, too; for
-# two, 12 in all took 1.2 times as long as 20 on 32 cores.
+# In C, for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the memory, too;
+# for two, 12 in all took 1.2 times as long as 20 on 32 cores.
 _MOST_THREADS = 12
 _LINKS = 8  # that have lines of their own: half of LINES in row_pool.h
 # How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
