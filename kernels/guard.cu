@@ -7,7 +7,8 @@
 // and rounded down to integers. So sums are too small, never too large. One of every few units along k takes part. Nothing but the
 // least ratio of all elements is written.
 //
-// It uses so few registers and so little shared memory that it runs beside a kernel of products on the same multiprocessor.
+// On Hopper the product of magnitudes is that of products.cu. This one uses so few registers and so little shared memory that it
+// runs beside a kernel of products on the same multiprocessor.
 #include "byte_tiles.cuh"
 
 // Of each `every` units along k the one that takes part. It is not always the same, lest a period of the matrix hides something.
@@ -72,8 +73,6 @@ __global__ void __launch_bounds__(GuardTiles::THREADS, 4)
                 if (r < row_steps.columns && c < column_steps.columns)
                     ratio = fminf(ratio, static_cast<float>(sums[i][j][n]) * (row_steps.data[r] * column_steps.data[c]));
             }
-    for (int distance = 16; distance; distance /= 2) ratio = fminf(ratio, __shfl_xor_sync(~0u, ratio, distance));
-    // Floats that are not negative are ordered as their bits are.
-    if (threadIdx.x % 32 == 0 && __float_as_int(ratio) < least(0, 0)) atomicMin(&least(0, 0), __float_as_int(ratio));
+    note_least(ratio, least);
 }
 #endif

@@ -46,6 +46,14 @@ __device__ __forceinline__ void load_four(const float* from, Size valid, bool al
         for (int i = 0; i < 4; ++i) x[i] = i < valid ? from[i] : 0;
 }
 
+// Lowers `least`, the bits of a float, to the least ratio of the warps that call this. Floats that are not negative are ordered as
+// their bits are.
+__device__ __forceinline__ void note_least(float ratio, const Matrix<int>& least)
+{
+    for (int distance = 16; distance; distance /= 2) ratio = fminf(ratio, __shfl_xor_sync(~0u, ratio, distance));
+    if (threadIdx.x % 32 == 0 && __float_as_int(ratio) < least(0, 0)) atomicMin(&least(0, 0), __float_as_int(ratio));
+}
+
 constexpr int PACKING_THREADS = 256, ROWS_PACKED = 8, COLUMNS_PACKED = 32;  // of a block; lines that it packs
 
 // A warp packs 128 neighbours along k of a row of A. `Way::store` gets four of them and says what becomes of them;

@@ -196,4 +196,30 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(MULTIPLIERS + 
     };
     multiply_tiles<signed char>(a, b, c.rows, c.columns, 1, inner, [](int (&)[128], int) {}, finish);
 }
+
+// As in guard.cu.
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(MULTIPLIERS + 32, 1)
+    least_ratio(Matrix<const unsigned char> a, Matrix<const unsigned char> b, Matrix<const float> row_steps,
+                Matrix<const float> column_steps, Matrix<int> least)
+{
+    Size rows = row_steps.columns, columns = column_steps.columns;
+    float ratio = 1;
+    auto finish = [&](const int (&sums)[128], int, Size row, Size left) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            Size r = row + 8 * half, column = left + threadIdx.x % 4 * 2;
+            int there = r < rows ? static_cast<int>(min(columns - column, Size(COLUMNS))) : 0;
+            float of_row = there > 0 ? row_steps.data[r] : 0;
+            const float* of_columns = column_steps.data + column;
+#pragma unroll
+            for (int j = 0; j < 32; ++j)
+#pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    if (8 * j + i < there)
+                        ratio = fminf(ratio, static_cast<float>(sums[4 * j + 2 * half + i]) * (of_row * of_columns[8 * j + i]));
+        }
+    };
+    multiply_tiles<unsigned char>(a, b, rows, columns, 1, a.columns, [](int (&)[128], int) {}, finish);
+    note_least(ratio, least);
+}
 #endif

@@ -117,7 +117,7 @@ class RemainderLaunches:
         lines = [line_kernel(name, 1) for name in ("summarize", "scale_lines")]
         measuring = [row_measuring(element, 1, 1), column_measuring(element, 1, 1)]
         back = reconstruction(element, moduli, 1, 1, by_integers=self._by_integers)
-        return [*measuring, *lines, telling(), guarding(1, 1), *packings, *products, back]
+        return [*measuring, *lines, telling(), guarding(self._queues, 1, 1), *packings, *products, back]
 
     def _measuring(self, name: str, lines: Span, matrix: Any) -> list[KernelCall]:
         operand, number = self.operands[name], self._slots[name] + lines.lo // UNIT
@@ -145,7 +145,7 @@ class RemainderLaunches:
         least, found = (each[number : number + 1, :1] for each in (self._least, self._least_found))
         return [
             self._queues.clearing(least, _NEARLY_ONE),
-            self._queues.kernel(guarding(len(rows), len(columns)), (*magnitudes, *steps, least)),
+            self._queues.kernel(guarding(self._queues, len(rows), len(columns)), (*magnitudes, *steps, least)),
             self._queues.kernel(telling(), (least, found)),
         ]
 

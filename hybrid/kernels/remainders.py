@@ -52,7 +52,9 @@ def remainder_packing(operand: str, element: str, moduli: int, lines: int, units
     return _packing("remainders.cu", "remainders", operand, f"{element}, {moduli}", lines, units)
 
 
-def guarding(rows: int, columns: int) -> Launch:
+def guarding(gpu: Gpu, rows: int, columns: int) -> Launch:
+    if gpu.capability == _HOPPER:
+        return _of_clusters(gpu, "least_ratio", rows, columns, 1)
     tile, shared = _GUARD
     return Launch("guard.cu", "least_ratio", (_pieces(rows, tile) * _pieces(columns, tile), 1), (128, 1), shared)
 
@@ -61,11 +63,15 @@ def products_of(gpu: Gpu, element: str, rows: int, columns: int, moduli: int) ->
     """The products modulo so many moduli; or, with an element type (of C), one product of signed bytes."""
     expression = f"byte_products<{element}>" if element else "products"
     if gpu.capability == _HOPPER:
-        tile, shared = _WGMMA
-        clusters = min(gpu.multiprocessors // 2, moduli * _pieces(rows, tile) * _pieces(columns, tile))
-        return Launch("products.cu", expression, (2 * clusters, 1), (288, 1), shared, "sm_90a", 2)
+        return _of_clusters(gpu, expression, rows, columns, moduli)
     blocks, stages = moduli * _pieces(rows, _MMA) * _pieces(columns, _MMA), _STAGES if gpu.capability >= 80 else _STAGES_OF_75
     return Launch("products_mma.cu", expression, (blocks, 1), (128, 1), stages * _STAGE)
+
+
+def _of_clusters(gpu: Gpu, expression: str, rows: int, columns: int, moduli: int) -> Launch:
+    tile, shared = _WGMMA
+    clusters = min(gpu.multiprocessors // 2, moduli * _pieces(rows, tile) * _pieces(columns, tile))
+    return Launch("products.cu", expression, (2 * clusters, 1), (288, 1), shared, "sm_90a", 2)
 
 
 def lacks_float64(capability: int) -> bool:

@@ -48,7 +48,7 @@ class OperandRemainders:
         # A cluster reads two units of lines, so from an odd one at the end one more.
         sizes = (
             moduli * plane_bytes + UNIT * units * UNIT,
-            magnitude_bytes,
+            magnitude_bytes + UNIT * -(-units // sampling(inner, dtype)) * UNIT,
             MEASURE_BYTES * lines * chunks,
             40 * lines,
             4 * lines,

@@ -56,7 +56,7 @@ FAULTS = (
     *in_kernel(
         "guard",
         Fault("the least of half of the columns", "for (int distance = 16; distance; distance /= 2) ratio",
-              "for (int distance = 16; distance > 1; distance /= 2) ratio"),
+              "for (int distance = 16; distance > 1; distance /= 2) ratio", file="packed.cuh"),
         Fault("magnitudes rounded up", "* cut, 127.0))", "* cut + 0.999, 127.0))"),
         Fault("a line's mean is its neighbour's", "cuts.data[line] * 0.999999", "cuts.data[line ^ 1] * 0.999999"),
         Fault("rows beyond the matrix count", "r < row_steps.columns && c < column_steps.columns",

@@ -26,21 +26,22 @@ def launches(target: str, capability: int) -> Iterator[tuple[str, Launch, bool]]
         return
     for dtype, launch in _of_any():
         yield dtype, launch, True
+    ours, earlier = (list(_by_matrix_units(gpu)) for gpu in (Gpu(capability), Gpu(min(capability, _EARLIER))))
+    for dtype, launch in dict.fromkeys(ours + earlier):
+        if launch.architecture in ("", target):
+            yield dtype, launch, (dtype, launch) in ours
+
+
+def _by_matrix_units(gpu: Gpu) -> Iterator[tuple[str, Launch]]:
+    yield "", remainders.guarding(gpu, 1, 1)
     for dtype in ("", *C_TYPES):
-        ours, earlier = (
-            remainders.products_of(gpu, C_TYPES.get(dtype, ""), 1, 1, 1)
-            for gpu in (Gpu(capability), Gpu(min(capability, _EARLIER)))
-        )
-        for launch in dict.fromkeys((ours, earlier)):
-            if launch.architecture in ("", target):
-                yield dtype, launch, launch == ours
+        yield dtype, remainders.products_of(gpu, C_TYPES.get(dtype, ""), 1, 1, 1)
 
 
 def _of_any() -> Iterator[tuple[str, Launch]]:
     """Those that all GPUs launch."""
     for launch in (*(remainders.line_kernel(name, 1) for name in ("summarize", "scale_lines")), remainders.telling()):
         yield "", launch
-    yield "", remainders.guarding(1, 1)
     for dtype, element in C_TYPES.items():
         yield dtype, remainders.row_measuring(element, 1, 1)
         yield dtype, remainders.column_measuring(element, 1, 1)

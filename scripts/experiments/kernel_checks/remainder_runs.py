@@ -12,7 +12,7 @@ from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.plan.arithmetic import UNIT
-from hybrid.plan.remainder_layout import CHUNK_ROWS, MEASURES, SUMMARY_WORDS
+from hybrid.plan.remainder_layout import CHUNK_ROWS, MEASURES, PAIR, SUMMARY_WORDS
 
 POISON = 0xAA  # in bytes that no kernel has written yet
 NEARLY_ONE = 0.75  # where the search for the least ratio begins
@@ -24,6 +24,9 @@ class Gpu:
 
     capability: int = 80
     multiprocessors: int = 1
+
+
+_MMA = Gpu()
 
 
 @dataclass
@@ -55,7 +58,15 @@ class Runner:
             each.guard()
         try:
             kernel = self.kernels[launch.expression]
-            kernel(launch.grid, launch.block, launch.shared_bytes, arguments, order=self.order, copies=self.copies)
+            kernel(
+                launch.grid,
+                launch.block,
+                launch.shared_bytes,
+                arguments,
+                order=self.order,
+                copies=self.copies,
+                cluster=launch.cluster,
+            )
         finally:
             for each in self.made if self.fenced else ():
                 each.guard(off=True)
@@ -160,21 +171,21 @@ def put_together(
 
 
 def magnitudes(run: Runner, operand: str, matrix: np.ndarray, lines: Lines, every: int) -> np.ndarray:
-    """One packed plane, as a row of as many bytes as each line has."""
+    """One packed plane, as a row of as many bytes as each line has. There is room for whole pairs of units of lines."""
     count, inner = matrix.shape if operand == "A" else matrix.shape[::-1]
     there = -(-inner // UNIT)
     units = -(-there // every)
-    plane = np.full((1, -(-count // UNIT) * UNIT * units * UNIT), POISON, np.uint8)
+    plane = np.full((1, -(-count // PAIR) * PAIR * units * UNIT), POISON, np.uint8)
     packing = remainders.magnitude_packing(operand, C_TYPES[matrix.dtype.name], count, units)
     run(packing, matrix, lines.numbers[4:5], plane, number(every, "i4"))
     return plane[:, : units * UNIT]
 
 
-def guarded_ratio(run: Runner, a: np.ndarray, b: np.ndarray, every: int) -> float:
+def guarded_ratio(run: Runner, a: np.ndarray, b: np.ndarray, every: int, gpu: remainders.Gpu = _MMA) -> float:
     """What the guard says of the least ratio; at most NEARLY_ONE."""
     lines = measured(run, "A", a), measured(run, "B", b)
     packed = magnitudes(run, "A", a, lines[0], every), magnitudes(run, "B", b, lines[1], every)
     least = number(NEARLY_ONE, "f4")
-    launch = remainders.guarding(len(a), b.shape[1])
+    launch = remainders.guarding(gpu, len(a), b.shape[1])
     run(launch, *packed, *(each.steps for each in lines), least.view(np.int32))
     return float(least[0, 0])

@@ -108,7 +108,7 @@ class Emulation:
             magnitudes.append(into)
             steps.append(operand.steps[:, lines.slice])
         least = self._device.matrix(self._memory, self._layout.least, 1, 4, "int32")[:, :1]
-        guarding = self._kernel(remainders.guarding(self._rows, self._columns), *magnitudes, *steps, least)
+        guarding = self._kernel(remainders.guarding(self._queues, self._rows, self._columns), *magnitudes, *steps, least)
         return found | {"guard": [self._queues.clearing(least, _NEARLY_ONE), guarding]}
 
     @cached_property
