@@ -149,7 +149,8 @@ def at_the_limits(hybrid) -> Iterator[str]:
 
 def exact_plans() -> Iterator[str]:
     """Of what a product of integers is made: enough primes for any sign, and none too large for its sums."""
-    from hybrid.arrays.integers import Exact, ExactResult, write_remainders
+    from hybrid.arrays.exact_result import ExactResult
+    from hybrid.arrays.integers import Exact, write_remainders
     from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
     from hybrid.core.spans import Span
     from hybrid.errors import CheckFailed
