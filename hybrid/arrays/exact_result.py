@@ -24,6 +24,19 @@ def element_of_rows(first_row: int) -> Callable[[int, int], str]:
     return lambda row, column: f"element [{first_row + row}, {column}] of the product"
 
 
+def temporary_arrays(exact: Exact, result: str, *, combines: bool) -> int:
+    """How many arrays of a part's size, of 8 bytes an element, exist at most at a time while a result is put together.
+
+    `combines`: as of `Gemm`.
+    """
+    if exact.primes:
+        return 8
+    if combines:
+        return 3
+    converted, compared = exact.computed != "float64", result == "bool" or exact.bound > _magnitude(np.dtype(result))
+    return converted + compared
+
+
 class ExactResult:
     """One rank's part of C = alpha·A·B + beta·C, from the products of A and B modulo all primes."""
 

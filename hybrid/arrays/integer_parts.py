@@ -16,7 +16,6 @@ Result = TypeVar("Result")
 
 _CACHED_BYTES = CALL_BYTES // 16  # of the elements on which several steps are done together; temporary arrays take as much each
 _GPU_BYTES = 32 << 20  # the same, on a GPU
-_TEMPORARY = 8  # arrays of a part's size, of 8 bytes an element, that exist at a time
 
 
 def by_parts(
@@ -40,6 +39,6 @@ def with_room(rows: Span, columns: int, beside: Any) -> Iterator[tuple[Span, Roo
     return ((part, room) for part in parts)
 
 
-def temporary_bytes(rows: int, columns: int) -> int:
-    """What temporary arrays take on a GPU, for a matrix of this shape."""
-    return _TEMPORARY * 8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8)))
+def bytes_of_part(rows: int, columns: int) -> int:
+    """The bytes of a part of a matrix of this shape on a GPU, of 8 bytes an element."""
+    return 8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8)))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.arrays.distributed import Distributed
+from hybrid.arrays.exact_result import temporary_arrays
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integer_parts import temporary_bytes
+from hybrid.arrays.integer_parts import bytes_of_part
 from hybrid.arrays.integers import DIGIT, Exact, largest_of
 from hybrid.arrays.interop import on_gpu, refuse_masked, where_it_lies
 from hybrid.arrays.operand_checks import refuse_wrong_c
@@ -117,20 +118,22 @@ class BlockShapes:
         copied_there = added.array.nbytes if added is not None and there[0] and not on_gpu(added.array) else 0
         return cls(a.shape, b.shape, types, sum(copied) * real.item_size, expanded + copied_there, largest, there)
 
-    def bytes_on_gpu(self, exact: Exact | None) -> int:
-        """The bytes that the product takes on this rank's GPU beside the real product's C, if that multiplies it. `exact`: how a
-        product of integers is computed."""
+    def bytes_on_gpu(self, exact: Exact | None, *, combines: bool) -> int:
+        """The bytes that the product takes on this rank's GPU beside the real product's C, if that multiplies it.
+
+        `exact`: how a product of integers is computed, which stay where they lie; None for others. `combines`: as of `Gemm`.
+        """
         there = [shape for shape, is_there in zip((self.a, self.b), self.on_gpu, strict=True) if is_there]
         if exact is None or not there:
             return self.gpu_bytes
-        made, c = sum(rows * columns for rows, columns in there) * ITEM_SIZES[exact.computed], (self.a[0], self.b[1])
-        kept = 0
-        if self.on_gpu[0]:  # C is put together there, when the real product's A and B have been given back
-            kept = c[0] * c[1] * len(exact.primes) * DIGIT.itemsize
-            if not exact.primes:  # else in the last product's place
-                made = max(made, c[0] * c[1] * np.dtype(self.types.result).itemsize)
-            there.append(c)
-        return self.gpu_bytes + kept + made + max(temporary_bytes(*shape) for shape in there)
+        operands, c = sum(rows * columns for rows, columns in there) * ITEM_SIZES[exact.computed], (self.a[0], self.b[1])
+        if self.on_gpu[0]:
+            there.append(c)  # which is put together beside A
+        temporary = temporary_arrays(exact, self.types.result, combines=combines) * max(bytes_of_part(*each) for each in there)
+        if exact.primes:
+            return self.gpu_bytes + operands + temporary + (c[0] * c[1] * len(exact.primes) * DIGIT.itemsize) * self.on_gpu[0]
+        result = c[0] * c[1] * np.dtype(self.types.result).itemsize  # is made when A and B of the real product are given back
+        return self.gpu_bytes + max(operands, (result + temporary) * self.on_gpu[0])
 
 
 def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from hybrid.arrays.exact_result import element_of_rows
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import Exact
 from hybrid.arrays.product_type import ProductType
 from hybrid.arrays.row_block import BlockShapes, problem_of_blocks
 from hybrid.core.settings import Settings
@@ -34,9 +33,11 @@ def decide_on_row_blocks(
     on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shapes)
     if shapes[0].types.exact and on_gpus:
         try:
-            return _decided(session, shapes, inventories, settings, gemm, stays=True)
+            found = _decided(session, shapes, inventories, settings, gemm, stays=True)
         except DoesNotFit:
-            pass
+            found = None
+        if found is not None and found[2].plan.device == "cuda":
+            return found
     return _decided(session, shapes, inventories, settings, gemm, stays=False)
 
 
@@ -60,9 +61,15 @@ def _decided(
         settings = exactly(settings, types)
     elif settings.precision != "native":  # sums stay below `most`, and then products from remainders are exact as well
         settings = replace(settings, precision="auto")
-    decision = agree(session, _request(shapes, types, exact, stays=stays), settings, inventories)
+    made_there = exact if stays else None
+    on_gpus = tuple(each.bytes_on_gpu(made_there, combines=gemm.combines) for each in shapes)
+    on_hosts = tuple(
+        each.copied_bytes + bytes_of_result(each.a[0] * each.b[1], types, exact) * (not (made_there and each.on_gpu[0]))
+        for each in shapes
+    )
+    decision = agree(session, _request(shapes, types, on_hosts, on_gpus), settings, inventories)
     named = element_of_rows(decision.plan.shares[session.team.rank].rows.lo)
-    return WantedPart(types, gemm, exact, named, stays and decision.plan.device == "cuda"), settings, decision
+    return WantedPart(types, gemm, exact, named, stays), settings, decision
 
 
 def _most(settings: Settings) -> int:
@@ -71,15 +78,16 @@ def _most(settings: Settings) -> int:
     return most_exact(GROUP_COLUMNS) if settings.check == "on" else (1 << 53) - 1
 
 
-def _request(shapes: Sequence[BlockShapes], types: ProductType, exact: Exact | None, *, stays: bool) -> ProductRequest:
-    """What is to be decided on, from the shapes of all ranks' blocks. UsageError if these do not fit together."""
+def _request(
+    shapes: Sequence[BlockShapes], types: ProductType, on_hosts: tuple[int, ...], on_gpus: tuple[int, ...]
+) -> ProductRequest:
+    """What is to be decided on, from the shapes of all ranks' blocks, beside which they take so many bytes on hosts and GPUs.
+    UsageError if the blocks do not fit together."""
     problem, rows_a, rows_b = problem_of_blocks(shapes)
-    columns = shapes[0].b[1]
-    on_gpus = tuple(each.bytes_on_gpu(exact) if stays else each.gpu_bytes for each in shapes)
     return ProductRequest(
         replace(problem, dtype=types.computed).with_operands(types.short_operands),
         OperandLocation.ROW_BLOCKS,
         row_blocks=RowBlocks(tuple(rows_a), tuple(rows_b)),
-        besides=tuple(each.copied_bytes + bytes_of_result(each.a[0] * columns, types, exact) for each in shapes),
+        besides=on_hosts,
         besides_on_gpu=on_gpus if any(on_gpus) else (),
     )

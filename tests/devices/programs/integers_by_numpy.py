@@ -157,9 +157,20 @@ def wrong_products():
     CudaDevice.multiply = original
 
 
+def in_little_memory():
+    """What does not fit the GPU with all that is made of it goes through the host's memory."""
+    a, b = random((40, 30), "int64", 1 << 30), random((30, 50), "int32", 99)
+    before = numpy_cupy.calls["elements to the host"]
+    found = hybrid.multiply(*blocks(cupy.asarray, a, b), gpu_memory=40_000, **on_gpu).array
+    assert type(found) is cupy.ndarray
+    assert numpy_cupy.calls["elements to the host"] > before
+    assert np.concatenate(comm.allgather(np.asarray(found))).tolist() == (a @ b).tolist()
+    assert refusal(hybrid.multiply, *blocks(cupy.asarray, a, b), host_memory=1000, **on_gpu).startswith("DoesNotFit: ")
+
+
 for part in (32 << 20, 500):  # bytes at a time
     integer_parts._GPU_BYTES = part
-    for each in (every_type, every_layout, mixed, wrong_products):
+    for each in (every_type, every_layout, mixed, wrong_products, in_little_memory):
         each()
 if comm.rank == 0:
     print("all as it should be")
