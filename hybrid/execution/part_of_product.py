@@ -12,7 +12,7 @@ from hybrid.arrays.complex_matrices import complex_view, real_operands
 from hybrid.arrays.exact_result import ExactResult
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, write_remainders
-from hybrid.arrays.interop import empty_beside, on_gpu, on_host, to_device_of, where_it_lies
+from hybrid.arrays.interop import await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
 from hybrid.arrays.product_type import ProductType, numpy_type
 from hybrid.core.record import record
 from hybrid.core.spans import Span
@@ -98,7 +98,9 @@ def _exact_part(
             result.add(number, product, threads)
         del product
     with team.phase("gather", timed=False), busy():
-        return to_device_of(operands[0], result.result(None, threads))
+        c = to_device_of(operands[0], result.result(None, threads))
+        await_callers_work(c)  # so that it is complete, as other products are
+        return c
 
 
 def _of_prime(matrix: Any, prime: int, dtype: str, threads: int) -> Any:

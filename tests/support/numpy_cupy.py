@@ -34,9 +34,10 @@ class ndarray(np.ndarray):
     __cuda_array_interface__ = property(lambda self: self.__array_interface__)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **how):
-        """As CuPy has it: no array in host memory beside one on a GPU."""
+        """As CuPy has it: no array in host memory beside one on a GPU. (But checksums are summed as of NumPy's arrays.)"""
         into = how.pop("out", ())
-        assert all(isinstance(each, ndarray) or np.ndim(each) == 0 for each in (*inputs, *into)), "a mixture of NumPy and CuPy"
+        there = [isinstance(each, ndarray) or np.ndim(each) == 0 for each in (*inputs, *into)]
+        assert method != "__call__" or all(there), "a mixture of NumPy and CuPy"
         if into:
             how["out"] = tuple(map(np.asarray, into))
         made = getattr(ufunc, method)(*(np.asarray(each) if isinstance(each, ndarray) else each for each in inputs), **how)

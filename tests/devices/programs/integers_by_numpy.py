@@ -21,6 +21,9 @@ import hybrid  # noqa: E402
 from hybrid.arrays import integer_parts  # noqa: E402
 from hybrid.core.problem import INTEGERS  # noqa: E402
 from hybrid.errors import HybridError  # noqa: E402
+from hybrid.plan.arithmetic import most_moduli  # noqa: E402
+from hybrid.selection import decision  # noqa: E402
+from hybrid.selection.precision import Precision  # noqa: E402
 
 rng = np.random.default_rng(11)  # the same on all ranks
 on_gpu, on_host = {"comm": comm, "device": "cuda"}, {"comm": comm, "device": "cpu"}
@@ -168,9 +171,31 @@ def in_little_memory():
     assert refusal(hybrid.multiply, *blocks(cupy.asarray, a, b), host_memory=1000, **on_gpu).startswith("DoesNotFit: ")
 
 
+def from_remainders():
+    """What GPUs compute from remainders is exact as well; also where `fast` was asked for, which of integers makes no sense."""
+    as_usual = decision.choose_precision
+    decision.choose_precision = lambda settings, *of: (
+        Precision(most_moduli("float64"), "small, too") if settings.precision == "auto" else as_usual(settings, *of)
+    )
+    before = dict(numpy_cupy.calls)
+    for largest in (9, 1 << 12, 1 << 31, None):
+        a, b = random((40, 70), "int64", largest), random((70, 50), "int64", 1 << 8)
+        same_as_python(a, b, dtype="int64")
+        same_as_python(a, a.T, dtype="int64")
+    for precision in ("fast", "native"):
+        rows = blocks(cupy.asarray, a[:, :20] >> 40, b[:20])
+        found = hybrid.multiply(*rows, precision=precision, **on_gpu).array
+        assert np.concatenate(comm.allgather(np.asarray(found))).tolist() == ((a[:, :20] >> 40) @ b[:20]).tolist()
+    decision.choose_precision = as_usual
+    new = {each.partition("<")[0] for each, count in numpy_cupy.calls.items() if count > before.get(each, 0)}
+    assert {"byte_products", "products", "reconstruct_by_integers"} <= new, new
+
+
 for part in (32 << 20, 500):  # bytes at a time
     integer_parts._GPU_BYTES = part
-    for each in (every_type, every_layout, mixed, wrong_products, in_little_memory):
+    for each in (every_layout, mixed, wrong_products, in_little_memory):
         each()
+every_type()
+from_remainders()
 if comm.rank == 0:
     print("all as it should be")
