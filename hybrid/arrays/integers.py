@@ -57,7 +57,7 @@ class Exact:
             limit = 1 << bits if most is None else min((1 << bits) - 1, most)
             if sums <= limit and max(largest) <= 1 << bits and bound <= 1 << EXACT_BITS["float64"]:
                 return cls(bound, dtype)
-        primes = _primes_above(2 * bound, terms, most) or _primes_above(2 * bound, terms)
+        primes = next(filter(None, (_primes_above(2 * bound, terms, limit) for limit in (most, None))), None)
         if primes is None:
             raise UsageError(f"sums of {terms} products of integers up to {max(largest)} are too long for an exact product")
         return cls(bound, "float64", primes)

@@ -59,10 +59,11 @@ def part_of_product(
         return _exact_part(session, decision, operands, wanted, wanted.exact, multiply)
     team, types, gemm = session.team, wanted.types, wanted.gemm
     threads, (a, b, c) = decision.placements[team.rank].threads.count, operands
+    real = a, b
     if types.complex_b:
         with team.phase("scatter", timed=False), busy():
-            a, b = real_operands(a, b, types, gemm, device=decision.plan.device, threads=threads)
-    product = multiply(a, b)
+            real = real_operands(a, b, types, gemm, device=decision.plan.device, threads=threads)
+    product = multiply(*real)
     if not (types.complex_b or types.converts or gemm.combines):
         return product
     with team.phase("gather", timed=False), busy():

@@ -33,7 +33,7 @@ FAULTS = {
         ("terms * largest[0] * largest[1]", "largest[0] * largest[1]"),
         ("limit = 1 << bits if", "limit = 4 << bits if"),
         ('bound <= 1 << EXACT_BITS["float64"]', "bound <= 1 << 62"),
-        ("or _primes_above(2 * bound, terms)", "or _primes_above(bound, terms)"),
+        ("_primes_above(2 * bound, terms, limit)", "_primes_above(bound, terms, limit)"),
         ("if product > number:", "if product > number >> 22:"),
         ("max(abs(int(part.min())), abs(int(part.max())))", "max(int(part.min()), int(part.max()))"),
         ("matrix[rows.lo + some.lo : rows.lo + some.hi]", "matrix[some.lo : some.hi]"),
