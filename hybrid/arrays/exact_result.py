@@ -105,14 +105,15 @@ class ExactResult:
 
     def _write(self, c: Any, rows: Span) -> tuple[int, int] | None:
         """Write these rows of C. Returns the place of the first element that cannot be written, if there is one."""
-        values, wrong = (self._of_plain(rows), False) if self._plain is not None else self._of_digits(rows)
+        values, wrong = (self._of_plain(rows), None) if self._plain is not None else self._of_digits(rows)
         if self._result.kind == "b":
             values = values != 0
         elif self._exact.bound > _magnitude(self._result):
             limits = np.iinfo(self._result)
             least, largest = map(values.dtype.type, (limits.min, limits.max))
-            wrong = wrong | (values < least) | (values > largest)
-        if np.any(wrong):  # nothing is written, since `c` may be the C that is added, which the message needs
+            outside = (values < least) | (values > largest)
+            wrong = outside if wrong is None else wrong | outside
+        if wrong is not None and wrong.any():  # nothing is written, since `c` may be the C that is added, which the message needs
             row, column = np.argwhere(wrong)[0]
             return rows.lo + int(row), int(column)
         with np.errstate(invalid="ignore"):
@@ -141,7 +142,7 @@ class ExactResult:
 
     def _refusal(self, row: int, column: int) -> Overflow | CheckFailed:
         value = int(self._of_plain(Span(row, row + 1))[0, column]) if self._plain is not None else 0
-        for digits, p in zip(reversed(self._digits), reversed(self._exact.primes), strict=True):
+        for digits, p in zip(self._digits[::-1], reversed(self._exact.primes), strict=True):
             value = value * p + int(digits[row, column])
         bound, place = self._exact.bound, self._named(row, column)
         if abs(value) > bound:

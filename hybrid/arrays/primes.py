@@ -77,11 +77,11 @@ def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *
     shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
     left, whole, quotients = (room or Room(math.prod(shape), numbers)).of(shape)
     if numbers is not left:
-        np.copyto(left, numbers, casting="unsafe")  # uint64 modulo 2^64, and so is what is subtracted
+        left[...] = numbers  # uint64 modulo 2^64, and so is what is subtracted
     inverse = 1.0 / moduli
     for _ in range(1 if nearly or _always_right(numbers.dtype) else 2):
         np.rint(np.multiply(numbers, inverse, out=quotients, dtype=np.float64), out=quotients)
-        np.copyto(whole, quotients, casting="unsafe")
+        whole[...] = quotients
         whole *= moduli
         left -= whole
         numbers = left
