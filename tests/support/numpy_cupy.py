@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A `cupy` made of NumPy, whose GPU is the CPU: what `CudaDevice` enqueues is done at once, by kernels of the emulated GPU.
 
-Ranks open each other's memory as files. It is for programs of their own, since it stays installed. It cannot show what NumPy's
+Ranks open each other's memory as files. It is for programs of their own, since it stays installed. It cannot show all that NumPy's
 arrays allow and CuPy's do not, nor a missing event.
 """
 
