@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A `cupy` made of NumPy, whose GPU is the CPU: what `CudaDevice` enqueues is done at once, by kernels of the emulated GPU.
 
-Ranks open each other's memory as files. It is for programs of their own, since it stays installed. It cannot show all that NumPy's
-arrays allow and CuPy's do not, nor a missing event.
+Ranks open each other's memory as files. It is for programs of their own, since it stays installed. It cannot show all that
+NumPy's arrays allow and CuPy's do not, nor a missing event.
 """
 
 from __future__ import annotations
