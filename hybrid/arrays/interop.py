@@ -80,6 +80,11 @@ def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
     return rows
 
 
+def where_it_lies(array: Any) -> Any:
+    """The array as one of CuPy's where it lies on a GPU, else as one of NumPy's, without a copy."""
+    return as_gpu_array(array, "the array") if on_gpu(array) else np.asarray(array)
+
+
 def on_host(array: Any) -> np.ndarray:
     """The array as one of NumPy's; a copy of what lies on a GPU."""
     if on_gpu(array):
@@ -101,6 +106,8 @@ def to_device_of(other: Any, array: np.ndarray) -> Any:
         return array
     import cupy
 
+    if not array.dtype.isnative:  # of such a type CuPy has no arrays
+        array = array.astype(array.dtype.newbyteorder("="))
     with cupy.asarray(other).device:
         return cupy.asarray(array)
 
@@ -122,9 +129,14 @@ def on_device_of(array: Any) -> AbstractContextManager[Any]:
 
 def empty_like(array: Any, rows: int, columns: int, dtype: Any = None) -> Any:
     """A matrix of undefined contents, on the host or the GPU where `array` lies, and of its type unless another is given."""
+    return empty_beside(array, (rows, columns), dtype or array.dtype)
+
+
+def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array of undefined contents on the GPU where `array` lies; where it lies on none, in host memory."""
     if on_gpu(array):
         import cupy
 
         with array.device:
-            return cupy.empty((rows, columns), dtype or array.dtype)
-    return np.empty((rows, columns), dtype or array.dtype)
+            return cupy.empty(shape, dtype)
+    return np.empty(shape, dtype)

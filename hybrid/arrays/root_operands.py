@@ -12,8 +12,9 @@ import numpy as np
 
 from hybrid.arrays.combine import finished
 from hybrid.arrays.complex_matrices import complex_view, real_view, write_expanded
+from hybrid.arrays.exact_result import ExactResult
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import Exact, ExactResult, largest_of, write_remainders
+from hybrid.arrays.integers import Exact, largest_of, write_remainders
 from hybrid.arrays.interop import as_array, as_gpu_array, on_gpu
 from hybrid.arrays.operand_checks import can_hold, refuse_shapes, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type

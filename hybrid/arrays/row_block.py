@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.arrays.distributed import Distributed
+from hybrid.arrays.exact_result import temporary_arrays
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import largest_of
-from hybrid.arrays.interop import on_gpu, on_host, refuse_masked
+from hybrid.arrays.integer_parts import bytes_of_part
+from hybrid.arrays.integers import DIGIT, Exact, largest_of
+from hybrid.arrays.interop import on_gpu, refuse_masked, where_it_lies
 from hybrid.arrays.operand_checks import refuse_wrong_c
 from hybrid.arrays.product_type import ProductType, product_type
-from hybrid.core.problem import Problem
+from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.spans import Span, consecutive
 from hybrid.errors import UsageError
 
@@ -86,8 +88,9 @@ class BlockShapes:
     b: tuple[int, int]
     types: ProductType
     copied_bytes: int  # host memory for blocks that must be converted, and for copies from a GPU for the check
-    gpu_bytes: int = 0  # memory for the expanded B on its GPU, if that multiplies it
+    gpu_bytes: int = 0  # memory for the expanded B on its GPU, if that multiplies it, and for a C that is copied there
     largest: tuple[int, ...] = ()  # the largest magnitudes in A, in B and in C, where they are integers
+    on_gpu: tuple[bool, bool] = (False, False)  # whether A lies on a GPU, and B
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> BlockShapes:
@@ -106,11 +109,31 @@ class BlockShapes:
             real.n * real.m * (on_gpu(a.array) and check),
         )
         expanded = real_b * real.m * real.item_size if types.complex_a and on_gpu(b.array) else 0
+        added = None if gemm.beta == 0 else c  # else C is not read
         largest: tuple[int, ...] = ()
         if types.exact:
-            looked_at = a, b, None if gemm.beta == 0 else c  # C is not read where beta is 0
-            largest = tuple(largest_of(on_host(block.array), threads()) if block is not None else 0 for block in looked_at)
-        return cls(a.shape, b.shape, types, sum(copied) * real.item_size, expanded, largest)
+            looked_at = a, b, added
+            largest = tuple(largest_of(where_it_lies(block.array), threads()) if block is not None else 0 for block in looked_at)
+        there = on_gpu(a.array), on_gpu(b.array)
+        copied_there = added.array.nbytes if added is not None and there[0] and not on_gpu(added.array) else 0
+        return cls(a.shape, b.shape, types, sum(copied) * real.item_size, expanded + copied_there, largest, there)
+
+    def bytes_on_gpu(self, exact: Exact | None, *, combines: bool) -> int:
+        """The bytes that the product takes on this rank's GPU beside the real product's C, if that multiplies it.
+
+        `exact`: how a product of integers is computed, which stay where they lie; None for others. `combines`: as of `Gemm`.
+        """
+        there = [shape for shape, is_there in zip((self.a, self.b), self.on_gpu, strict=True) if is_there]
+        if exact is None or not there:
+            return self.gpu_bytes
+        operands, c = sum(rows * columns for rows, columns in there) * ITEM_SIZES[exact.computed], (self.a[0], self.b[1])
+        if self.on_gpu[0]:
+            there.append(c)  # which is put together beside A
+        temporary = temporary_arrays(exact, self.types.result, combines=combines) * max(bytes_of_part(*each) for each in there)
+        if exact.primes:
+            return self.gpu_bytes + operands + temporary + (c[0] * c[1] * len(exact.primes) * DIGIT.itemsize) * self.on_gpu[0]
+        result = c[0] * c[1] * np.dtype(self.types.result).itemsize  # is made when A and B of the real product are given back
+        return self.gpu_bytes + max(operands, (result + temporary) * self.on_gpu[0])
 
 
 def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:

@@ -3,28 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import Exact, element_of_rows
 from hybrid.arrays.interop import to_device_of
 from hybrid.arrays.operand_checks import refuse_shapes, refuse_unused_c, refuse_wrong_c
-from hybrid.arrays.product_type import ProductType, product_type
+from hybrid.arrays.product_type import product_type
 from hybrid.arrays.root_operands import arrays_of, matrices_of
-from hybrid.arrays.row_block import BlockShapes, RowBlock, problem_of_blocks
+from hybrid.arrays.row_block import BlockShapes, RowBlock
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
-from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
-from hybrid.execution.part_of_product import WantedPart, bytes_of_result, exact_product, part_of_product
+from hybrid.execution.calls import asked_for, refuse_no_rank, settle, threads_until_decided
+from hybrid.execution.part_of_product import part_of_product
 from hybrid.execution.redistribution import scattered
+from hybrid.execution.row_block_decision import decide_on_row_blocks
 from hybrid.execution.row_block_product import run_row_block_product
-from hybrid.plan.request import OperandLocation, RowBlocks
-from hybrid.selection.agreement import agree
-from hybrid.selection.decision import ProductRequest
 from hybrid.selection.inventory import same_on_all_ranks, take_inventory
 from hybrid.selection.session import Session
 
@@ -55,38 +51,17 @@ def multiply_row_blocks(
         asked_gemm = {**asked_gemm, "transpose_a": False, "transpose_b": False}
         return multiply_row_blocks(session, operands, root, out, flags, asked_gemm)
     team.pretend_nodes(settings.ranks_per_node)
-    shapes: list[BlockShapes] = [said[2] for said in looking.all]
-    types = shapes[0].types
-    gemm, exact = gemm.of_type(types), None
-    if types.exact and all(each.types == types for each in shapes):  # `_request` refuses others
-        exact = exact_product(shapes[0].a[1], [each.largest for each in shapes], gemm)
-        types = replace(types, computed=exact.computed)
-    settings = exactly(settings, types)
-    decision = agree(session, _request(shapes, types, exact), settings, [said[1] for said in looking.all])
-    first_row = decision.plan.shares[team.rank].rows.lo
+    _, inventories, shapes = zip(*looking.all, strict=True)
+    wanted, settings, decision = decide_on_row_blocks(session, shapes, inventories, settings, gemm)
 
     def multiply(a: Any, b: Any) -> Any:
         product, check = run_row_block_product(session, decision, a, b, settings)
         settle(check, warns=team.rank == 0)
         return product
 
-    wanted = WantedPart(types, gemm, exact, element_of_rows(first_row))
     arrays = tuple(None if each is None else each.array for each in operands)
-    return RowBlock(part_of_product(session, decision, arrays, wanted, multiply), first_row=first_row)
-
-
-def _request(shapes: Sequence[BlockShapes], types: ProductType, exact: Exact | None) -> ProductRequest:
-    """What is to be decided on, from the shapes of all ranks' blocks. UsageError if these do not fit together."""
-    problem, rows_a, rows_b = problem_of_blocks(shapes)
-    columns = shapes[0].b[1]
-    on_gpus = tuple(each.gpu_bytes for each in shapes)
-    return ProductRequest(
-        replace(problem, dtype=types.computed).with_operands(types.short_operands),
-        OperandLocation.ROW_BLOCKS,
-        row_blocks=RowBlocks(tuple(rows_a), tuple(rows_b)),
-        besides=tuple(each.copied_bytes + bytes_of_result(each.a[0] * columns, types, exact) for each in shapes),
-        besides_on_gpu=on_gpus if any(on_gpus) else (),
-    )
+    part = part_of_product(session, decision, arrays, wanted, multiply)
+    return RowBlock(part, first_row=decision.plan.shares[team.rank].rows.lo)
 
 
 def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:

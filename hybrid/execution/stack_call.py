@@ -13,8 +13,8 @@ import numpy as np
 
 from hybrid.arrays.combine import finished
 from hybrid.arrays.complex_matrices import complex_view
+from hybrid.arrays.exact_result import ExactResult
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.integers import ExactResult
 from hybrid.arrays.root_stack import RootStack
 from hybrid.arrays.stack_share import StackShape, StackShare
 from hybrid.core.settings import Settings

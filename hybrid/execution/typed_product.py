@@ -10,8 +10,8 @@ import numpy as np
 
 from hybrid.arrays.combine import finished
 from hybrid.arrays.complex_matrices import complex_view
+from hybrid.arrays.exact_result import ExactResult, element_of_rows
 from hybrid.arrays.gemm import PRODUCT
-from hybrid.arrays.integers import ExactResult, element_of_rows
 from hybrid.arrays.typed_product import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span

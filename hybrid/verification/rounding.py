@@ -159,4 +159,9 @@ def usual_largest(sums: int) -> float:
 def is_exact(problem: Problem, group: int, largest_a: float, largest_b: float) -> bool:
     """Whether every sum is exact, in the product and in its check, because all elements are integers that are small enough."""
     bound = problem.l * max(1.0, largest_a) * max(1.0, largest_b)
-    return bound <= _EXACT_UP_TO[problem.dtype] and bound * (2 * smallest_x(group) - 1) * group <= 2**53
+    return bound <= _EXACT_UP_TO[problem.dtype] and bound <= most_exact(group)
+
+
+def most_exact(group: int) -> int:
+    """The largest sums of products of integers with which the check's own sums, of `group` columns times x, are exact as well."""
+    return _EXACT_UP_TO["float64"] // ((2 * smallest_x(group) - 1) * group)

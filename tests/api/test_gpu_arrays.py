@@ -23,6 +23,10 @@ class OnGpu:
     def __init__(self, array):
         self.array = array
         self.shape, self.ndim, self.dtype = array.shape, array.ndim, array.dtype
+        self.size, self.strides, self.min, self.max = array.size, array.strides, array.min, array.max
+
+    def __getitem__(self, places):
+        return OnGpu(self.array[places])
 
     def __len__(self):
         return len(self.array)

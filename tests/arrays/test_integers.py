@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.selection import examples
 
-from hybrid.arrays import integers
-from hybrid.arrays.integers import Exact, ExactResult, largest_of, write_remainders
+from hybrid.arrays import integer_parts
+from hybrid.arrays.exact_result import ExactResult
+from hybrid.arrays.integers import Exact, largest_of, write_remainders
 from hybrid.arrays.product_type import INTEGERS
 from hybrid.core.spans import Span
 from hybrid.errors import Overflow, UsageError
@@ -126,8 +127,8 @@ def test_an_overflow_says_what_holds_all():
 def test_the_work_is_done_in_parts_by_several_threads(monkeypatch):
     rng = np.random.default_rng(0)
     a, b = rng.integers(-(2**40), 2**40, (50, 7)), rng.integers(-(2**15), 2**15, (7, 30))
-    monkeypatch.setattr(integers, "CALL_BYTES", 1000)
-    monkeypatch.setattr(integers, "_CACHED_BYTES", 500)
+    monkeypatch.setattr(integer_parts, "CALL_BYTES", 1000)
+    monkeypatch.setattr(integer_parts, "_CACHED_BYTES", 500)
     assert (exact_product(a, b, "int64", threads=3) == a.astype(object) @ b.astype(object)).all()
     big = np.zeros((50, 30), np.int64)
     big[41, 17] = 300

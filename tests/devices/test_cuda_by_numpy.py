@@ -15,16 +15,25 @@ import pytest
 from hybrid.ranks.launcher import mpirun
 
 pytestmark = pytest.mark.needs("compiler")
-PROGRAM = Path(__file__).with_name("programs") / "products_by_numpy.py"
+PROGRAMS = Path(__file__).with_name("programs")
 OF_CHECK = {"row_sums", "column_totals", "subtract_product", "compare_sums", "total_pieces"}
 OF_REMAINDERS = {"measure_rows", "measure_columns", "summarize", "scale_lines", "tell", "products", "reconstruct_by_integers"}
 
 
+def output_of(program, ranks, folder):
+    launcher = mpirun(ranks) if ranks > 1 else []
+    command = [*launcher, sys.executable, str(PROGRAMS / program), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.launcher)])
 def test_products_by_every_transport(tmp_path, ranks):
-    launcher = mpirun(ranks) if ranks > 1 else []
-    done = subprocess.run(
-        [*launcher, sys.executable, str(PROGRAM), str(tmp_path)], capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert {"copies", "graphs", "tensor", *OF_CHECK, *OF_REMAINDERS} <= set(done.stdout.split())
+    said = output_of("products_by_numpy.py", ranks, tmp_path)
+    assert {"copies", "graphs", "tensor", *OF_CHECK, *OF_REMAINDERS} <= set(said.split())
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.launcher)])
+def test_integers_that_lie_on_gpus(tmp_path, ranks):
+    assert output_of("integers_by_numpy.py", ranks, tmp_path) == "all as it should be\n"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A `cupy` made of NumPy, whose GPU is the CPU: what `CudaDevice` enqueues is done at once, by kernels of the emulated GPU.
 
-Ranks open each other's memory as files. It is for programs of their own, since it stays installed. It cannot show what NumPy's
-arrays allow and CuPy's do not, nor a missing event.
+Ranks open each other's memory as files. It is for programs of their own, since it stays installed. It cannot show all that
+NumPy's arrays allow and CuPy's do not, nor a missing event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 CAPABILITY = 89  # whose kernels need no thread block clusters
-calls: Counter[str] = Counter()  # of kernels, by expression, and of "copies" and "graphs"
+calls: Counter[str] = Counter()  # of kernels, by expression, and of "copies" and "graphs"; and "elements to the host"
 
 
 class ndarray(np.ndarray):
@@ -33,11 +33,26 @@ class ndarray(np.ndarray):
     device = property(lambda self: Device(0))
     __cuda_array_interface__ = property(lambda self: self.__array_interface__)
 
+    def __array_ufunc__(self, ufunc, method, *inputs, **how):
+        """As CuPy has it: no array in host memory beside one on a GPU. (But checksums are summed as of NumPy's arrays.)"""
+        into = how.pop("out", ())
+        there = [isinstance(each, ndarray) or np.ndim(each) == 0 for each in (*inputs, *into)]
+        assert method != "__call__" or all(there), "a mixture of NumPy and CuPy"
+        if into:
+            how["out"] = tuple(map(np.asarray, into))
+        made = getattr(ufunc, method)(*(np.asarray(each) if isinstance(each, ndarray) else each for each in inputs), **how)
+        return into[0] if into else made.view(ndarray) if isinstance(made, np.ndarray) else made
+
+    def __setitem__(self, places, values):
+        assert isinstance(values, ndarray) or np.ndim(values) == 0, "a mixture of NumPy and CuPy"
+        super().__setitem__(places, values)
+
     def get(self, out=None):
+        calls["elements to the host"] += self.size
         return np.array(self, subok=False) if out is None else np.copyto(out, self)
 
     def set(self, values):
-        self[...] = values
+        np.asarray(self)[...] = values
 
 
 def on_gpu(array: Any) -> ndarray:
@@ -181,7 +196,7 @@ def install(folder: Path, gpus: int = 1) -> None:
     cupy = ModuleType("cupy")
     cupy.__dict__.update(cuda=cuda, ndarray=ndarray, dtype=np.dtype, copyto=np.copyto)
     cupy.__dict__.update(asarray=lambda array: array if isinstance(array, ndarray) else on_gpu(array))
-    cupy.__dict__.update(asnumpy=lambda array: np.array(array, subok=False))
+    cupy.__dict__.update(asnumpy=lambda array: array.get() if isinstance(array, ndarray) else np.array(array))
     cupy.__dict__.update(ascontiguousarray=lambda array, dtype: np.ascontiguousarray(array, dtype).view(ndarray))
     cupy.__dict__.update(empty=lambda shape, dtype: np.empty(shape, dtype).view(ndarray))
     cupy.__dict__.update(get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None))

@@ -88,6 +88,7 @@ def integer_products() -> Iterator[str]:
         ("int32", "int64", 2**30, 1, 0),
         ("int32", "int64", 1300, 1, 0),
         ("int32", "int32", 2047, 1, 0),
+        ("int32", "int32", 46000, 3, 0),
         ("uint8", "uint8", 3, 1, 0),
         ("int64", "int64", 2**28, 2, -5),
         ("int64", "int64", 2**29, -1, 0),
@@ -149,7 +150,8 @@ def at_the_limits(hybrid) -> Iterator[str]:
 
 def exact_plans() -> Iterator[str]:
     """Of what a product of integers is made: enough primes for any sign, and none too large for its sums."""
-    from hybrid.arrays.integers import Exact, ExactResult, write_remainders
+    from hybrid.arrays.exact_result import ExactResult
+    from hybrid.arrays.integers import Exact, write_remainders
     from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
     from hybrid.core.spans import Span
     from hybrid.errors import CheckFailed
