@@ -157,11 +157,10 @@ class DeviceGroup:
         device, sources = self._device, [sender for sender, receiver in receivers.items() if receiver == team.rank]
         own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full((len(sources), _ROWS, _COLUMNS), np.nan)
         with team.phase("prepare", timed=False), busy():
-            memory = device.reserve(own.nbytes * max(1, len(sources)), shared=False)
+            count = max(1, len(sources))
+            memory = device.reserve(own.nbytes * count, shared=False)
             device.poison(memory)
-            matrices = [
-                device.matrix(memory, number * own.nbytes, *own.shape, "float64") for number in range(max(1, len(sources)))
-            ]
+            matrices = [device.matrix(memory, number * own.nbytes, _ROWS, _COLUMNS, "float64") for number in range(count)]
             loaded = device.copy_in(matrices[0], own, []) if team.rank in receivers else None
         try:
             # To connect two devices, NCCL blocks both hosts until both have come so far. They do: what can fail before was done
