@@ -98,13 +98,14 @@ def test_products_whatever_the_pieces(own, rng, monkeypatch, log, dtype, nodes, 
         assert bool(sent) == several
 
 
-def test_each_rank_sends_or_receives_behind_all_collectives_of_b(own, rng, log):
+def test_each_rank_sends_or_receives_behind_all_collectives_of_b(own, rng, monkeypatch, log):
+    monkeypatch.setenv("HYBRID_PANEL_COLUMNS", "2")  # tiles are computed before all panels are loaded
     a, b = case(own, rng)
     check_product(own, a, b)
     log.clear()
     check_product(own, a, b)
     steps = [entry[0] for entry in log if entry[0] in ("gather", "send", "receive")]
-    panels = -(-b.shape[1] // 16)
+    panels = -(-b.shape[1] // 2)
     assert steps[:panels] == ["gather"] * panels
     assert set(steps[panels:]) == {"send" if own.rank else "receive"}
     assert len(steps) - panels > SLOTS
@@ -149,6 +150,21 @@ def test_a_receiver_has_no_more_under_way_than_slots(own, rng, monkeypatch, log)
     check_product(own, *case(own, rng))
     assert max(most, default=0) <= SLOTS
     assert under_way == []
+
+
+def test_a_piece_is_received_when_as_many_of_the_own_tiles_are_computed(own, rng, monkeypatch, log):
+    """So that the kernel that waits for it does not wait long."""
+    check_product(own, *case(own, rng))
+    original = CpuDevice.multiply
+    monkeypatch.setattr(CpuDevice, "multiply", lambda *these, **more: (log.append(("tile",)), original(*these, **more))[1])
+    log.clear()
+    check_product(own, *case(own, rng))
+    tiles, pieces = len(moved(log, "tile")), len(moved(log, "receive"))
+    received = 0
+    for index, entry in enumerate(log):
+        if entry[0] == "receive":
+            assert len(moved(log[:index], "tile")) >= min(tiles, 1 + received * tiles // pieces)
+            received += 1
 
 
 def test_devices_are_connected_once_for_each_node_of_a_root(own, rng, log):
@@ -206,7 +222,7 @@ def one_bit(matrix):
 
 def spoil_second(monkeypatch, place):
     """On this rank, change one bit of the second piece that arrives, on the device, or of its copy in host memory."""
-    calls, receive, copy = [], CpuDevice.receive, CpuDevice.copy_received
+    calls, copy = [], CpuDevice.copy_received
 
     def copying(device, into, source, after):
         if source.shape != (64, 1024):
@@ -218,11 +234,7 @@ def spoil_second(monkeypatch, place):
             one_bit(into)
         return event
 
-    def receiving(device, joint, into, source, after):
-        return receive(device, joint, into, source, after)
-
     monkeypatch.setattr(CpuDevice, "copy_received", copying)
-    monkeypatch.setattr(CpuDevice, "receive", receiving)
 
 
 @pytest.mark.parametrize("place", ["on the device", "in memory"])
