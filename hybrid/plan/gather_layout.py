@@ -30,6 +30,8 @@ class SentPiece:
     sender: int
     rows: Span
     columns: Span
+    tile: int  # its number among those of the sender
+    tiles: int  # that the sender has
 
 
 def senders(plan: Plan) -> list[int]:
@@ -91,12 +93,11 @@ def rows_written(plan: Plan, rank: int) -> Span:
 
 def _pieces_of(plan: Plan, share: RankShare) -> Iterator[SentPiece]:
     """A sender's pieces, in the order in which it submits its tiles."""
-    first = share.rows.lo
-    for tile in share.tiles():
-        if tile.completes:
-            for rows in rows_of_pieces(plan, share, len(tile.rows)):
-                lo = first + tile.rows.lo
-                yield SentPiece(share.rank, Span(lo + rows.lo, lo + rows.hi), tile.columns)
+    tiles = [tile for tile in share.tiles() if tile.completes]
+    for number, tile in enumerate(tiles):
+        first = share.rows.lo + tile.rows.lo
+        for rows in rows_of_pieces(plan, share, len(tile.rows)):
+            yield SentPiece(share.rank, Span(first + rows.lo, first + rows.hi), tile.columns, number, len(tiles))
 
 
 def _most_rows(plan: Plan, share: RankShare) -> int:

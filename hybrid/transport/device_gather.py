@@ -161,21 +161,23 @@ class ReceivedC(_Part):
             self._receive(len(self._copied) + len(self._receiving))
 
     def _may_receive(self) -> bool:
-        """Whether there is a next piece, and a copy from its slot has been submitted."""
+        """Whether there is a next piece, its slot is copied from, and enough of this rank's tiles are submitted."""
         number = len(self._copied) + len(self._receiving)
-        return number < len(self._pieces) and len(self._receiving) < SLOTS and len(self._computed) >= self._tiles_before(number)
+        if number == len(self._pieces) or len(self._receiving) == SLOTS:
+            return False
+        return len(self._computed) >= self._tiles_before(self._pieces[number])
 
-    def _tiles_before(self, number: int) -> int:
-        """After how many of this rank's tiles it receives a piece. All ranks have about the same work, so its sender has it then:
-        a kernel that waits for it takes multiprocessors from multiplications."""
-        return min(self._tiles, 1 + number * self._tiles // len(self._pieces))
+    def _tiles_before(self, piece: SentPiece) -> int:
+        """After how many of this rank's tiles it receives a piece: about as many as its sender has then. A kernel that waits
+        for it would take multiprocessors from multiplications."""
+        return -(-(piece.tile + 1) * self._tiles // piece.tiles)
 
     def _receive(self, number: int) -> None:
         piece, slot, plan = self._pieces[number], number % SLOTS, self._plan
         memory, width = self._rank_device.memory, plan.shares[piece.sender].layout.width
         whole = self._device.matrix(memory, self._slots.offset_of(slot), len(piece.rows), width, plan.problem.dtype)
         there = whole[:, : len(piece.columns)]
-        tiles = self._tiles_before(number)
+        tiles = self._tiles_before(piece)
         after = [*(self._computed[tiles - 1] if tiles else ())]
         if number >= SLOTS:
             after.append(self._copied[number - SLOTS])

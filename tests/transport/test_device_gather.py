@@ -159,12 +159,11 @@ def test_a_piece_is_received_when_as_many_of_the_own_tiles_are_computed(own, rng
     monkeypatch.setattr(CpuDevice, "multiply", lambda *these, **more: (log.append(("tile",)), original(*these, **more))[1])
     log.clear()
     check_product(own, *case(own, rng))
-    tiles, pieces = len(moved(log, "tile")), len(moved(log, "receive"))
-    received = 0
-    for index, entry in enumerate(log):
-        if entry[0] == "receive":
-            assert len(moved(log[:index], "tile")) >= min(tiles, 1 + received * tiles // pieces)
-            received += 1
+    tiles = len(moved(log, "tile"))
+    own_before = [len(moved(log[:index], "tile")) for index, entry in enumerate(log) if entry[0] == "receive"]
+    assert own.rank or own_before[0] >= 1
+    assert own.rank or own_before[-1] == tiles
+    assert all(tiles_then >= number * tiles // len(own_before) for number, tiles_then in enumerate(own_before))
 
 
 def test_devices_are_connected_once_for_each_node_of_a_root(own, rng, log):

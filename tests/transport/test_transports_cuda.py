@@ -226,8 +226,9 @@ def test_a_wrong_element_that_arrives_on_the_roots_gpu_is_found(comm, rng, a_nod
         if source.shape != (64, 1024) and len(calls) % 5 == 4:
             for event in after:
                 device.wait(event)
-            source[len(source) // 2, -1] += 1e-9
-            device._device.synchronize()
+            with device._device:
+                source[len(source) // 2, -1] += 1e-9
+                device._device.synchronize()
         return original(device, into, source, after)
 
     with monkeypatch.context() as patch:
