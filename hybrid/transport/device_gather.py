@@ -2,10 +2,13 @@
 """C of other nodes on its way from device to device to the root's node, tile by tile, while others are multiplied.
 
 No rank ever waits for one that waits for it, whatever the devices run side by side. Every rank enqueues what it sends or receives
-behind all the product's collectives of B, which wait for nothing of C, on the same stream. A rank either sends or receives. A
-sender's tiles wait for no other rank then, and it sends them in the order in which it multiplies them. A receiver has one order,
-in which every sender's pieces are in theirs. So the first piece that has not arrived is one that its sender comes to next. What
-an operation waits for on its own device was enqueued before it: that holds even where a GPU runs everything in that order.
+behind all the product's collectives of B, which wait for nothing of C, on the same stream. Then no multiplication waits for
+another rank any more. A rank either sends or receives. A sender sends its tiles in the order in which it multiplies them. A
+receiver has one order, in which every sender's pieces are in theirs. So the first piece that has not arrived is one that its
+sender comes to next. What an operation waits for on its own device was enqueued before it: so all this holds even where a GPU
+runs everything in that order.
+
+It is one communicator that brings B and C. Of two, NCCL's kernels may keep each other from running, in another order on each GPU.
 """
 
 from __future__ import annotations
@@ -53,7 +56,6 @@ class _Part:
         self._share = plan.shares[team.rank]
         self._own: deque[Event] = deque()  # of this rank's tiles, until they are multiplied and copied
         self._open = False  # all collectives of the product are enqueued
-        self._began = 0.0  # when all own tiles were there
 
     def begin(self) -> None:
         """A product begins."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import replace
 
@@ -127,6 +128,24 @@ def test_several_products_in_a_row_and_no_c_in_other_nodes_memory(own, log):
     for name, whole in (("A", whole_a), ("B", whole_b)):
         GeneratedMatrix(whole.shape, "normal", 1, name).rows(Span(0, len(whole)), whole, 1, lambda done: None)
     assert own.rank != 0 or np.allclose(outcome.c.array, whole_a @ whole_b, rtol=1e-12, atol=1e-12)
+
+
+def test_the_time_after_a_ranks_own_tiles_is_the_gathers(own, monkeypatch, log):
+    """The last piece is received when all own tiles are multiplied."""
+    original = CpuDevice.copy_received
+
+    def slow(*these):
+        time.sleep(0.02)
+        return original(*these)
+
+    if own.rank == 0:
+        monkeypatch.setattr(CpuDevice, "copy_received", slow)
+    assert outcome_of(own, 20 * own.size, 30, 40, repeat=2).phases["gather"].min >= 0.02
+
+
+def test_with_nccl_no_rank_can_be_without_rows(own, rng, log):
+    with pytest.raises(DeviceUnavailable, match="nccl cannot be used: some ranks have nothing to multiply"):
+        product(own, rng.random((own.size - 1, 5)), rng.random((5, 20)))
 
 
 def test_a_receiver_has_no_more_under_way_than_slots(own, rng, monkeypatch, log):
