@@ -14,6 +14,7 @@ from hybrid.core.text import counted, readable, rounded_up
 from hybrid.errors import DeviceUnavailable, DoesNotFit
 from hybrid.plan.arithmetic import largest_error_bound
 from hybrid.plan.forecast import forecast
+from hybrid.plan.gather_layout import PIECE_BYTES
 from hybrid.plan.plan import PROCESS_BYTES, Plan
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival
@@ -73,15 +74,24 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
     elif settings.price:
         yield "cost: not estimated, because the time of a product is expected of GPUs of one node only"
     if nodes > 1:
-        of_b = "from GPU to GPU" if plan.transport == "nccl" else f"to {nodes - 1} more"
-        if plan.grid_layout is not None:
-            of_b = "and A where the grid needs them"
-        talking = min(settings.gateways, *map(len, plan.topology.nodes)) if plan.grid_layout is None else 0
-        yield (
-            f"between nodes{f', by {talking} ranks of each' if talking > 1 else ''}: B {of_b}, "
-            f"{readable(moved_bytes(plan, 'gather'))} of C back to node {plan.root_node}, "
-            f"in messages of at most {readable(settings.message_bytes)}"
+        yield _between_nodes(plan, settings)
+
+
+def _between_nodes(plan: Plan, settings: Settings) -> str:
+    """How B and C travel between nodes."""
+    of_c, nodes = readable(moved_bytes(plan, "gather")), len(plan.topology.nodes)
+    if plan.c_between_devices:
+        members = plan.topology.nodes[plan.root_node]
+        return (
+            f"between nodes: B from GPU to GPU, {of_c} of C from GPU to GPU to node {plan.root_node}, where ranks "
+            f"{members[0]}–{members[-1]} receive it in pieces of at most {readable(PIECE_BYTES)}"
         )
+    of_b = f"to {nodes - 1} more" if plan.grid_layout is None else "and A where the grid needs them"
+    talking = min(settings.gateways, *map(len, plan.topology.nodes)) if plan.grid_layout is None else 0
+    return (
+        f"between nodes{f', by {talking} ranks of each' if talking > 1 else ''}: B {of_b}, "
+        f"{of_c} of C back to node {plan.root_node}, in messages of at most {readable(settings.message_bytes)}"
+    )
 
 
 def _node(plan: Plan, node: int) -> str:

@@ -29,6 +29,13 @@ def place_of(matrix: Any) -> Place:
     return matrix.ctypes.data if isinstance(matrix, np.ndarray) else matrix.data.ptr, matrix.strides[0]
 
 
+def row_stride(matrix: Any) -> int:
+    """The row stride in bytes (CUDA's pitch). NumPy and CuPy may give a single row, whose stride is unused, any value."""
+    rows, columns = matrix.shape
+    stride: int = matrix.strides[0] if rows > 1 else columns * matrix.itemsize
+    return stride
+
+
 class Buffers:
     """The views that `device` has of a share's memory, which may be another rank's, opened by its IPC handle.
 

@@ -4,38 +4,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from itertools import chain, cycle
 from typing import Any
 
 from hybrid.core.problem import is_aligned, padded
-from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
-from hybrid.devices.buffers import place_of
+from hybrid.devices.buffers import place_of, row_stride
 from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_events import OperationEnd, event_wait
 from hybrid.devices.cuda_gpus import Gpu, enable_peer_access
-from hybrid.devices.cuda_ipc import CudaIpc
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
+from hybrid.devices.cuda_nccl import CudaNccl
 from hybrid.devices.cuda_queues import CudaQueues
 from hybrid.devices.cuda_transposed import TransposedCopies, is_transposed
-from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
 from hybrid.devices.pinned_memory import pinned_memory
 from hybrid.errors import DoesNotFit
 from hybrid.kernels.catalogue import Kernel
 
 _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
-_STREAMS = {"copy in": 1, "exchange": 4, "multiply": 2, "products": 1, "copy out": 1, "check": 1, "allgather": 1, "prepare": 1}
+_STREAMS = {
+    "copy in": 1,
+    "exchange": 4,
+    "multiply": 2,
+    "products": 1,
+    "copy out": 1,
+    "copy received": 1,
+    "check": 1,
+    "nccl": 1,
+    "prepare": 1,
+}
 # Thread blocks of a stream with a lower number are started first. NCCL's kernels come before multiplications, because the other
 # ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of the next tile the host waits, and those
 # that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave.
-_PRIORITIES = {"allgather": -2, "prepare": -2, "copy in": -2, "multiply": -1}
+_PRIORITIES = {"nccl": -2, "prepare": -2, "copy in": -2, "multiply": -1}
 
 
-class CudaDevice(CudaIpc):
+class CudaDevice(CudaNccl):
     """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory."""
 
     name = "cuda"
@@ -113,6 +121,9 @@ class CudaDevice(CudaIpc):
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self._enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
 
+    def copy_received(self, into: Any, source: Any, after: list[Event]) -> Event:
+        return self._enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
+
     def progress(self) -> object:
         return None  # events tell which operations are complete, but not whether the one under way ever will be
 
@@ -173,24 +184,6 @@ class CudaDevice(CudaIpc):
             raise self._runtime.CUDARuntimeError(status)
         return status == _SUCCESS
 
-    def load_collectives(self) -> None:
-        load_nccl()
-
-    def unique_id(self) -> Any:
-        with self._device:
-            return unique_id()
-
-    def init_communicator(self, unique_id: Any, rank: int, size: int) -> NcclCommunicator:
-        with self._device:
-            return NcclCommunicator(unique_id, rank, size)
-
-    def allgather_rows(self, communicator: NcclCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
-        # All on one stream: collectives of a communicator must run in the same order on all ranks.
-        def allgather(stream: Any) -> None:
-            communicator.allgather_rows(place_of(matrix)[0], _row_bytes(matrix), rows_of, stream.ptr)
-
-        return self._enqueue("exchange", after, allgather, streams="allgather")
-
     def _enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
         """Enqueue an operation of this phase, on the next of its streams or of `streams`, behind the events in `after`."""
         with self._device:  # the caller's current device is restored afterwards
@@ -218,17 +211,11 @@ class CudaDevice(CudaIpc):
             return
         self._runtime.memcpy2DAsync(
             place_of(into)[0],
-            _row_bytes(into),
+            row_stride(into),
             place_of(source)[0],
-            _row_bytes(source),
+            row_stride(source),
             columns * source.itemsize,
             rows,
             self._runtime.memcpyDefault,
             stream.ptr,
         )
-
-
-def _row_bytes(array: Any) -> int:
-    """The row stride in bytes (CUDA's pitch). NumPy and CuPy may give a single row, whose stride is unused, any value."""
-    rows, columns = array.shape
-    return array.strides[0] if rows > 1 else columns * array.itemsize

@@ -90,6 +90,16 @@ class NcclCommunicator:
             finally:
                 self._nccl.groupEnd()
 
+    def send(self, address: int, size: int, to: int, stream: int) -> None:
+        """Send so many bytes to a rank (ncclSend)."""
+        with _as_device_unavailable():
+            self._communicator.send(address, size, self._nccl.NCCL_UINT8, to, stream)
+
+    def receive(self, address: int, size: int, source: int, stream: int) -> None:
+        """Receive so many bytes from a rank (ncclRecv)."""
+        with _as_device_unavailable():
+            self._communicator.recv(address, size, self._nccl.NCCL_UINT8, source, stream)
+
     def check(self) -> None:
         with _as_device_unavailable():
             self._communicator.check_async_error()

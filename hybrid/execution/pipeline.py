@@ -124,6 +124,8 @@ class _Run:
         while self._to_check and (while_waiting_for is None or not self._is_there(while_waiting_for)):
             self._to_check.popleft()()
             self._transport.advance()  # other ranks' tiles shall not wait until all of the check is submitted
+            if self._gather is not None:
+                self._gather.advance()
 
     def _is_there(self, index: int) -> bool:
         """Whether an arrival is on the device. After the last one nothing is waited for."""

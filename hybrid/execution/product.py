@@ -12,6 +12,7 @@ import numpy as np
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
 from hybrid.core.timeline import Spread, Timeline, slowest
 from hybrid.core.wall import wall
 from hybrid.execution.grid_run import GridRun
@@ -24,6 +25,7 @@ from hybrid.host.row_copy import copy_rows
 from hybrid.host.row_view import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.arithmetic import Computed, joined
+from hybrid.plan.gather_layout import rows_written
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
@@ -110,18 +112,20 @@ class _Product:
             return GridRun(self._session, self._decision, kept, self._settings, progress)
         matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
         if not plan.at_root:
-            matrices = RankMatrices(a[rows], b, c[rows])
+            of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # none where this node has none in host memory
+            matrices = RankMatrices(a[rows], b, c[of_c])
         elif rank == plan.root:
             matrices = RankMatrices(a.array, b, c.array)
         read_and_written = []  # host memory, by this rank's copies
         if matrices is not None:
             whole_b = plan.at_root or plan.transport == "host"
-            read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], matrices.c]
+            written = c[rows_written(plan, rank)] if plan.c_between_devices else matrices.c
+            read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], written]
         transfers = (
             transfers_of_b(self._team, plan, b, isinstance(self._operands[1], RootMatrix), self._settings),
             transfers_of_c(self._team, plan, c, self._settings),
         )
-        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers)
+        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers, c)
 
     def _repeat(self, run: RankRun | GridRun, checking: ProductCheck, measured: ExitStack) -> list[float]:
         """The seconds of each product after the warm-up; fewer than asked for where a signal has asked the job to end.

@@ -18,12 +18,20 @@ from hybrid.execution.pipeline import run_share
 from hybrid.execution.progress import Progress, TileProgress
 from hybrid.execution.rank_check import RankCheck, SumElsewhere
 from hybrid.host.row_sums import NOT_INTEGRAL
+from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import Computed
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.transport.build import make_panel_gather, make_panel_stream, make_transport, operands_in_place
+from hybrid.transport.build import (
+    make_device_gather,
+    make_panel_gather,
+    make_panel_stream,
+    make_transport,
+    operands_in_place,
+)
+from hybrid.transport.device_gather import DeviceGather
 from hybrid.transport.panel_stream import PanelStream, PanelTransfers
 from hybrid.verification.check import Check, Findings, Suspect, WrongCopy
 
@@ -45,11 +53,13 @@ class RankRun:
         progress: Progress,
         transfers_of_b: PanelTransfers | None = None,
         transfers_of_c: PanelTransfers | None = None,
+        c_of_node: RowView | None = None,
     ) -> None:
         """`matrices`: as for `make_transport`. `read_and_written`: host memory to pin before the first copy.
 
         `transfers_of_b`: how column panels of B come from other nodes; None if all of B is there before the multiplication.
-        `transfers_of_c`: how column panels of C go to the root's node; None if they stay where they are computed.
+        `transfers_of_c`: how column panels of C go to the root's node by MPI; None if they do not. `c_of_node`: the rows of C in
+        this node's memory, which is needed where C goes from device to device.
         """
         team, plan = session.team, decision.plan
         self._team, self._plan, self._share = team, plan, plan.shares[team.rank]
@@ -61,10 +71,14 @@ class RankRun:
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
-        self._gather = make_panel_gather(team, plan, self._rank_device, transfers_of_c) if transfers_of_c else None
+        self._panel_gather = make_panel_gather(team, plan, self._rank_device, transfers_of_c) if transfers_of_c else None
+        self._device_gather: DeviceGather | None = None
+        if plan.c_between_devices:
+            assert c_of_node is not None
+            self._device_gather = make_device_gather(team, plan, self._rank_device, c_of_node)
         self._panel_stream: PanelStream | None = None
         if transfers_of_b is not None:
-            self._panel_stream = make_panel_stream(team, plan, self._rank_device, transfers_of_b, self._gather)
+            self._panel_stream = make_panel_stream(team, plan, self._rank_device, transfers_of_b, self._panel_gather)
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self._check: RankCheck | None = None
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
@@ -73,7 +87,16 @@ class RankRun:
         if plan.staged:
             observer = self._check.copies if self._check else None
             self._transport, self._buffers = make_transport(
-                team, plan, self._rank_device, matrices, gpus, decision.kernel, observer, self._panel_stream, in_place
+                team,
+                plan,
+                self._rank_device,
+                matrices,
+                gpus,
+                decision.kernel,
+                observer,
+                self._panel_stream,
+                in_place,
+                self._device_gather,
             )
             self._modular = modular_product(self._rank_device, decision, plan, self._share, settings)
             if self._check is not None:
@@ -91,9 +114,9 @@ class RankRun:
             self._check.begin()
         if self._rank_device.flags is not None:
             self._rank_device.flags.new_round()
-        for panels in (self._gather, self._panel_stream):
-            if panels is not None:
-                panels.begin()
+        for moving in (self._panel_gather, self._device_gather, self._panel_stream):
+            if moving is not None:
+                moving.begin()
         kept = self._rank_device.used_for(self._plan, self._modular)
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
@@ -116,8 +139,8 @@ class RankRun:
     def gather(self) -> None:
         """Send what is left of C, when all is multiplied, to the root's node. Every rank calls it."""
         with self._team.phase("gather"):
-            if self._gather is not None:
-                self._gather.finish()
+            if self._panel_gather is not None:
+                self._panel_gather.finish()
 
     def abandon(self) -> None:
         """Give up the product, which has failed on this rank or another. When this returns, no thread of the check reads the
@@ -195,6 +218,6 @@ class RankRun:
         if self._staged:
             check = self._check.device if self._check is not None else None
             parts = self._share, self._buffers, self._transport, device, self._tile_progress
-            return run_share(*parts, check, self._gather, self._modular)
+            return run_share(*parts, check, self._panel_gather or self._device_gather, self._modular)
         assert self._matrices is not None
-        return multiply_in_place(self._share, self._matrices, device, self._tile_progress, self._panel_stream, self._gather)
+        return multiply_in_place(self._share, self._matrices, device, self._tile_progress, self._panel_stream, self._panel_gather)

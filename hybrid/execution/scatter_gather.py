@@ -103,9 +103,10 @@ def transfers_of_b(team: Team, plan: Plan, b: RowView, from_root: bool, settings
 
 
 def transfers_of_c(team: Team, plan: Plan, c: RowView, settings: Settings) -> PanelTransfers | None:
-    """How the nodes' rows of column panels of C reach the root's node; None where there is one node, or they form a grid."""
+    """How the nodes' rows of column panels of C reach the root's node by MPI; None where there is one node, or they form a grid,
+    or C goes from device to device."""
     nodes = range(len(plan.topology.nodes))
-    if len(nodes) == 1 or plan.grid_layout is not None:
+    if len(nodes) == 1 or plan.c_only_at_root:
         return None
     rows = [plan.a_rows_on(node) for node in nodes]
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A simulation of a product on many nodes of GPUs, panel by panel, for the busiest node and the root's.
 
-A column panel of B comes over the network, goes to the GPUs and is multiplied; its part of C goes back to the host and on to the
-root's node. Each of these works on one thing at a time, and both directions of a link at once. A node's link brings the parts of
-A and B that the node needs before it brings C.
+A column panel of B comes over the network, goes to the GPUs and is multiplied. Its part of C goes back to the host and on to the
+root's node; or by NCCL to the GPUs of the root's node and from them to its host, when all of B is there. Each of these works on
+one thing at a time, and both directions of a link at once. A node's link brings the parts of A and B that the node needs before
+it brings C.
 """
 
 from __future__ import annotations
@@ -61,5 +62,8 @@ def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float,
         copied = max(copied, b_there) + seconds(depth * width * over_each_link / panels, link)
         multiplied = max(multiplied, copied) + height * depth * width / panels / rate
         copied_out = max(copied_out, multiplied) + seconds(height * width / panels, link * gpus)
-        c_there = max(c_there, copied_out, root_free) + seconds(of_c / panels, network)
+        if plan.c_between_devices:
+            c_there = max(c_there, multiplied, root_free) + seconds(of_c / panels, min(network, link * gpus))
+        else:
+            c_there = max(c_there, copied_out, root_free) + seconds(of_c / panels, network)
     return NodeForecast(a_there, b_there, multiplied, c_there)

@@ -15,6 +15,7 @@ from hybrid.core.spans import Span, Topology, block
 from hybrid.errors import UsageError
 from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
+from hybrid.plan.gather_layout import bytes_of_slots
 from hybrid.plan.grid_layout import GridLayout
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.rectangles import Rectangle
@@ -83,6 +84,11 @@ class Plan:
         return self.transport == "nccl" or self.grid_layout is not None
 
     @property
+    def c_between_devices(self) -> bool:
+        """Whether C of other nodes goes from their devices to those of the root's node, and lies in no other host memory."""
+        return self.transport == "nccl" and len(self.topology.nodes) > 1 and self.operands is OperandLocation.NODE_SHARED
+
+    @property
     def root_node(self) -> int:
         return self.topology.node_of(self.root)
 
@@ -122,10 +128,15 @@ class Plan:
 
     def c_rows_on(self, node: int) -> Span:
         """The rows of C in a node's host memory: on the root's node all of them, since C is gathered there; elsewhere the node's
-        own, or none where the nodes form a grid."""
+        own, or none where the nodes form a grid or C goes from device to device."""
         if node == self.root_node:
             return Span(0, self.problem.n)
-        return self.a_rows_on(node) if self.grid_layout is None else Span(0, 0)
+        return Span(0, 0) if self.c_only_at_root else self.a_rows_on(node)
+
+    @property
+    def c_only_at_root(self) -> bool:
+        """Whether other nodes than the root's have none of the gathered C in host memory."""
+        return self.grid_layout is not None or self.c_between_devices
 
     def c_rows_at_the_end(self, rank: int) -> Span:
         """The rows of the gathered C that this rank checks and writes to a file.
@@ -186,11 +197,11 @@ class Plan:
         )
 
     def bytes_of_buffers(self, rank: int) -> int:
-        """The bytes of the buffers on a rank's device: row panels of A, column panels of B, and tiles of C. 0 where a CPU
-        multiplies in place."""
+        """The bytes of the buffers on a rank's device: row panels of A, column panels of B, tiles of C, and what it receives of
+        other ranks' C. 0 where a CPU multiplies in place."""
         if self.parts:
             return self.parts[rank].bytes_of_buffers(0)
-        return self.shares[rank].layout.bytes if self.staged else 0
+        return self.shares[rank].layout.bytes + bytes_of_slots(self, rank) if self.staged else 0
 
     def bytes_of_check(self, rank: int) -> int:
         """The host memory that the check takes where the host checks: for each row of B and of C, a number for each group of

@@ -220,6 +220,9 @@ def _why_no_remainders(settings: Settings) -> str:
 
 
 def _fits(plan: Plan, memory: int) -> bool:
+    """Whether all ranks' devices have room, also for what NCCL needs between nodes, where that may be chosen."""
+    if len(plan.topology.nodes) > 1 and not plan.why_no_nccl:
+        plan = plan.with_transport("nccl")
     return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
 
 

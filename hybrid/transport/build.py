@@ -10,11 +10,14 @@ from hybrid.core.spans import Topology
 from hybrid.devices.base import Device, PeerDevice
 from hybrid.devices.buffers import Buffers
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
+from hybrid.host.row_view import RowView
 from hybrid.kernels.catalogue import Kernel
+from hybrid.plan.gather_layout import receivers
 from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.transport.base import CopyObserver, RankMatrices, Transport
+from hybrid.transport.device_gather import DeviceGather, ReceivedC, SentC
 from hybrid.transport.host import HostTransport
 from hybrid.transport.ipc_links import LinkRequest
 from hybrid.transport.nccl import NcclTransport
@@ -90,6 +93,13 @@ def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers
     return PanelGather(rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers, done)
 
 
+def make_device_gather(team: Team, plan: Plan, rank_device: RankDevice, c: RowView) -> DeviceGather:
+    """The gathering of C from device to device. `c`: the rows of C in this node's memory. Every rank calls it."""
+    of_ranks = receivers(plan)
+    rank_device.device_group.connect(team, of_ranks)
+    return SentC(team, plan, rank_device) if team.rank in of_ranks else ReceivedC(team, plan, rank_device, c)
+
+
 def _flags_of(plan: Plan) -> int:
     """The number of flags that a rank needs: those of the transport, then one for each column panel of B that comes from another
     node, and one for each of C that goes to one."""
@@ -147,21 +157,22 @@ def make_transport(
     observer: CopyObserver | None,
     panel_stream: PanelStream | None,
     in_place: Mapping[str, Any],
+    device_gather: DeviceGather | None = None,
 ) -> tuple[Transport, Buffers]:
     """The plan's transport, and the buffers that it fills. Every rank calls it.
 
     `matrices`: this rank's rows; where the operands are the root's arrays, the whole matrices at the root and None elsewhere.
-    `in_place`: what `operands_in_place` gave.
+    `in_place`: what `operands_in_place` gave. `device_gather`: where C goes from device to device.
     """
     if plan.transport in ("host", "nccl"):
         assert matrices is not None
-        rank_device.reserve(team, plan.shares[team.rank].layout.bytes)
+        rank_device.reserve(team, plan.bytes_of_buffers(team.rank))
         buffers = rank_device.own_buffers(team, plan, in_place)
         if plan.transport == "host":
             return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream, in_place), buffers
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
-        group = rank_device.device_group
-        return NcclTransport(rank_device.device, team.rank, matrices, group, rows_of, observer, in_place), buffers
+        parts = rank_device.device, team.rank, matrices, rank_device.device_group, rows_of
+        return NcclTransport(*parts, observer, in_place, device_gather), buffers
 
     driver = plan.root if plan.at_root else None
     rank_device.connect(

@@ -4,14 +4,15 @@ failure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from hybrid.core.spans import Span
-from hybrid.devices.base import CollectiveDevice, DeviceCommunicator, Event
+from hybrid.devices.base import Event
+from hybrid.devices.collective import CollectiveDevice, DeviceCommunicator
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.node_flags import pauses
@@ -28,6 +29,7 @@ class DeviceGroup:
         self._team: Team | None = None
         self._communicator: DeviceCommunicator | None = None
         self._tested = False
+        self._connected: set[frozenset[tuple[int, int]]] = set()  # the senders with their receivers that were tested
         self._refusal = ""
 
     def init_communicator(self, team: Team) -> None:
@@ -63,28 +65,62 @@ class DeviceGroup:
         assert self._communicator is not None
         return self._device.allgather_rows(self._communicator, matrix, rows_of, after)
 
-    def wait_for(self, event: Event) -> None:
-        """Poll until the collective is complete. PhaseEnded if a rank fails before it submits its part: the other ranks' devices
-        would wait for it for ever."""
+    def connect(self, team: Team, receivers: Mapping[int, int]) -> None:
+        """Connect the devices of senders, by rank, with those of the ranks that receive from them, and test that, unless it was
+        done before. DeviceUnavailable on all ranks if it fails on one."""
+        pairs = frozenset(receivers.items())
+        if pairs not in self._connected:
+            try:
+                self._connect(team, receivers)
+            except BaseException:
+                self.abort()
+                raise
+            self._connected.add(pairs)
+
+    def send(self, matrix: Any, to: int, after: list[Event]) -> Event:
+        """See `CollectiveDevice.send`."""
         assert self._communicator is not None
+        return self._device.send(self._communicator, matrix, to, after)
+
+    def receive(self, into: Any, source: int, after: list[Event]) -> Event:
+        """See `CollectiveDevice.receive`."""
+        assert self._communicator is not None
+        return self._device.receive(self._communicator, into, source, after)
+
+    def done(self, event: Event) -> bool:
+        """Whether an operation is complete, without waiting. DeviceUnavailable if it no longer can be."""
+        assert self._communicator is not None
+        if self._device.done(event):
+            return True
+        self._communicator.check()
+        return False
+
+    def wait_for(self, event: Event, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Poll until an operation is complete, and call `meanwhile` between two polls. PhaseEnded if a rank fails before it
+        submits its part: the other ranks' devices would wait for it for ever."""
         assert self._team is not None
         pause = pauses(self._team)
-        while not self._device.done(event):
-            self._communicator.check()
+        while not self.done(event):
+            meanwhile()
             next(pause)
 
     def abort(self) -> None:
         """End the collectives in flight, after a failure on this rank or another, and give the communicator up."""
-        communicator, self._communicator, self._tested = self._communicator, None, False
+        communicator = self._given_up()
         if communicator is not None:
             with suppress(Exception):  # the failure that led here is reported already
                 communicator.abort()
 
     def destroy(self) -> None:
         """Give the communicator up. Collective, and nothing may be in flight."""
-        communicator, self._communicator, self._tested = self._communicator, None, False
+        communicator = self._given_up()
         if communicator is not None:
             communicator.destroy()
+
+    def _given_up(self) -> DeviceCommunicator | None:
+        communicator, self._communicator, self._tested = self._communicator, None, False
+        self._connected.clear()
+        return communicator
 
     def _create(self, team: Team) -> None:
         self._team = team
@@ -116,6 +152,35 @@ class DeviceGroup:
                 if not np.array_equal(received[rows.slice], pattern_of(rank, _ROWS, _COLUMNS)):
                     raise DeviceUnavailable(f"what was brought from the GPU of rank {rank} is not what lies there")
         self._tested = True
+
+    def _connect(self, team: Team, receivers: Mapping[int, int]) -> None:
+        device, sources = self._device, [sender for sender, receiver in receivers.items() if receiver == team.rank]
+        own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full((len(sources), _ROWS, _COLUMNS), np.nan)
+        with team.phase("prepare", timed=False), busy():
+            count = max(1, len(sources))
+            memory = device.reserve(own.nbytes * count, shared=False)
+            device.poison(memory)
+            matrices = [device.matrix(memory, number * own.nbytes, _ROWS, _COLUMNS, "float64") for number in range(count)]
+            loaded = device.copy_in(matrices[0], own, []) if team.rank in receivers else None
+        try:
+            # To connect two devices, NCCL blocks both hosts until both have come so far. They do: what can fail before was done
+            # in the phase above.
+            with team.phase("prepare", timed=False), busy():
+                if team.rank in receivers:
+                    self.wait_for(self.send(matrices[0], receivers[team.rank], [loaded]))
+                arriving = [self.receive(into, source, []) for into, source in zip(matrices, sources, strict=False)]
+                for event, into, matrix in zip(arriving, received, matrices, strict=False):
+                    self.wait_for(event)
+                    device.copy_received(into, matrix, [event])
+        except BaseException:
+            self.abort()  # before the device is waited for
+            raise
+        finally:
+            device.finish()  # before the memory is freed
+        with team.phase("prepare", timed=False):
+            for source, matrix in zip(sources, received, strict=True):
+                if not np.array_equal(matrix, pattern_of(source, _ROWS, _COLUMNS)):
+                    raise DeviceUnavailable(f"what the GPU of rank {source} sent is not what arrived")
 
 
 def pattern_of(rank: int, rows: int, columns: int) -> np.ndarray:

@@ -131,9 +131,9 @@ class _Recomputing:
         return [recomputed for recomputed, _ in done]
 
     def _before(self, tasks: list[_Task]) -> list[np.ndarray]:
-        """The elements of C that each task replaces, for this rank's tasks; of others' tasks anything. After a product on a grid
-        of nodes only the root has the gathered C, and sends the others what is in it."""
-        if not self._sends or self._plan.grid_layout is None:
+        """The elements of C that each task replaces, for this rank's tasks; of others' tasks anything. Where only the root's node
+        has the gathered C, the root sends the others what is in it."""
+        if not self._sends or not self._plan.c_only_at_root:
             mine = self._team.rank
             return [self._c[each.rows][:, each.columns.slice] if each.by == mine else self._c.array for each in tasks]
         with self._team.phase("repair") as telling:

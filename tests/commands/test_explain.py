@@ -195,10 +195,18 @@ def test_gpus_of_a_node_are_dealt_to_its_ranks_in_turn(explained):
 
 def test_with_nccl_nodes_hold_their_own_rows_of_b(explained):
     text = "\n".join(explained(Problem(4000, 3000, 2000), 4, gpus_per_node=2, transport="nccl"))
-    of_node = (2000 * 3000 + 1500 * 2000 + 2000 * 2000) * 8 / MiB
-    assert f"rows 2000:4000 of A, rows 1500:3000 of B, rows 2000:4000 of C: {of_node:.1f} MiB shared" in text
+    of_node = (2000 * 3000 + 1500 * 2000) * 8 / MiB
+    assert f"rows 2000:4000 of A, rows 1500:3000 of B, rows 0:0 of C: {of_node:.1f} MiB shared" in text
     assert "transport nccl, if these tests pass at the start: “NCCL brings every rank's data to every other”" in text
-    assert "between nodes: B from GPU to GPU" in text
+    assert (
+        "between nodes: B from GPU to GPU, 30.5 MiB of C from GPU to GPU to node 0, where ranks 0–1 receive it "
+        "in pieces of at most 16.0 MiB"
+    ) in text
+    assert "MPI" not in text
+    buffers = 8 * (1000 * 3000 + 3000 * 2000 + 1000 * 2000)
+    of_ranks = [float(line.split(" MiB in GPU")[0].rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("rank ")]
+    assert all(of_rank == pytest.approx(buffers / MiB, abs=0.2) for of_rank in of_ranks[2:])
+    assert all(buffers / MiB + 8 < of_rank <= buffers / MiB + 64.2 for of_rank in of_ranks[:2]), "with what they receive"
     assert "else the run is refused" in text
 
 

@@ -169,6 +169,25 @@ def test_every_rank_that_has_rows_brings_them_whole_in_one_group(module):
     assert joined._communicator.calls == [(3, b"id", 2), ("bcast", 1000, 48, 1, 0, 7), ("bcast", 1048, 32, 1, 2, 7)]
 
 
+def test_bytes_are_sent_and_received_by_rank_and_stream(module):
+    joined = nccl.NcclCommunicator(b"id", 0, 2)
+    joined.send(1000, 24, 1, 7)
+    joined.receive(2000, 48, 1, 8)
+    assert joined._communicator.calls[1:] == [("send", 1000, 24, 1, 1, 7), ("recv", 2000, 48, 1, 1, 8)]
+
+
+@pytest.mark.parametrize("how", ["send", "recv"])
+def test_a_failure_of_ncclsend_and_ncclrecv_is_told_in_a_line(module, monkeypatch, how):
+    joined = nccl.NcclCommunicator(b"id", 0, 2)
+
+    def refuse(*these):
+        raise Failing("NCCL_ERROR_SYSTEM_ERROR:\n  no")
+
+    monkeypatch.setattr(joined._communicator, how, refuse, raising=False)
+    with pytest.raises(DeviceUnavailable, match=r"^NCCL failed \(Failing: NCCL_ERROR_SYSTEM_ERROR: no\)"):
+        (joined.send if how == "send" else joined.receive)(0, 8, 1, 0)
+
+
 def test_a_group_is_ended_also_where_it_fails(module, monkeypatch):
     joined = nccl.NcclCommunicator(b"id", 0, 1)
 

@@ -56,6 +56,15 @@ def test_what_is_on_the_gpus_already_need_not_go_there():
     assert by["nccl"] < by["peers"] < by["host"]
 
 
+def test_c_of_other_nodes_crosses_the_links_of_the_roots_gpus_where_it_comes_from_gpu_to_gpu():
+    plan = plan_of(Problem(8000, 8, 8000)).with_transport("nccl")
+    by_links = node_forecast(plan, H200, FAST, 1.0, 2).c_there
+    assert by_links == pytest.approx(8 * 8000**2 * 3 / 4 / (2 * H200.link_bytes_per_second), rel=0.3)
+    assert node_forecast(plan, H200, FAST, 1.0, 4).c_there < 0.6 * by_links
+    of_network = 8 * 8000**2 * 3 / 4 / 1e6
+    assert node_forecast(plan, H200, 1e6, 1.0, 2).c_there == pytest.approx(of_network, rel=0.01)
+
+
 @examples(50)
 @given(
     st.builds(Problem, st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000)),

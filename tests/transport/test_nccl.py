@@ -293,6 +293,10 @@ def test_the_check_sees_what_did_not_come_back_from_another_node(own, rng, monke
 
     monkeypatch.setattr(product_module._Product, "_multiply", disturbed)
     a, b = rng.standard_normal((3 * own.size, 20)), rng.standard_normal((20, 7))
-    message = f"of C did not reach rank 0 on .* as they are on rank {own.size - 1}" if check == "on" else "the product is wrong"
+    found = {
+        "host": f"of C did not reach rank 0 on .* as they are on rank {own.size - 1}",
+        "nccl": f"of C left the device of rank {own.size - 1} on .* with other values than they have in memory",
+    }
+    message = found[transport] if check == "on" else "the product is wrong"
     with pytest.raises(CheckFailed, match=message):
         product(own, a, b, check=check)

@@ -12,7 +12,8 @@ import pytest
 import hybrid
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.nccl import load_nccl
-from hybrid.errors import DeviceUnavailable, RankFailed
+from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
+from hybrid.plan import gather_layout
 from hybrid.ranks.launcher import mpirun
 
 pytestmark = pytest.mark.gpu
@@ -161,6 +162,83 @@ def test_a_rank_that_fails_among_joined_gpus_keeps_nobody_waiting(comm, nccl, mo
         with pytest.raises(RankFailed, match=rf"rank {comm.size - 1} .*planted"):
             hybrid.multiply(*operands, comm=comm, device="cuda")
     c = hybrid.multiply(*operands, comm=comm, device="cuda")
+    assert comm.rank != 0 or right(c, a, b)
+
+
+@pytest.fixture
+def a_node_a_rank(nccl, monkeypatch):
+    """C of all ranks but the root goes from GPU to GPU, in many pieces."""
+    for name, value in {"TRANSPORT": "nccl", "RANKS_PER_NODE": "1", "PANEL_COLUMNS": "256"}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    monkeypatch.setattr(gather_layout, "PIECE_BYTES", 100_000)
+
+
+def at_root(comm, *arrays):
+    return arrays if comm.rank == 0 else (None,) * len(arrays)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shape", [(3000, 700, 2100), (1501, 64, 3001), (900, 4000, 130), (4099, 1, 513)], ids=str)
+def test_c_goes_from_gpu_to_gpu_in_more_pieces_than_slots(comm, rng, a_node_a_rank, dtype, shape):
+    n, l, m = shape
+    a, b = rng.standard_normal((n, l)).astype(dtype), rng.standard_normal((l, m)).astype(dtype)
+    for _ in range(5):
+        c = hybrid.multiply(*at_root(comm, a, b), comm=comm, device="cuda")
+        assert comm.rank != 0 or right(c, a, b)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("failing", [0, -1], ids=["the root's rank", "another node's"])
+@pytest.mark.parametrize("work", ["copy_in", "allgather_rows", "multiply", "move", "copy_out", "copy_received"])
+def test_a_rank_that_fails_while_c_goes_from_gpu_to_gpu_keeps_nobody_waiting(comm, a_node_a_rank, monkeypatch, work, failing):
+    if failing and work in ("copy_out", "copy_received"):
+        pytest.skip("C of other nodes than the root's is not copied")
+    rng, failing = np.random.default_rng(5), failing % comm.size
+    a, b = rng.standard_normal((1900, 500)), rng.standard_normal((500, 1300))
+    c = hybrid.multiply(*at_root(comm, a, b), comm=comm, device="cuda")
+    assert comm.rank != 0 or right(c, a, b)
+    name = ("send" if failing else "receive") if work == "move" else work
+    original, calls = getattr(CudaDevice, name), []
+
+    def second(*arguments, **named):
+        calls.append(name)
+        if len(calls) == 2:
+            raise RuntimeError("planted")
+        return original(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        if comm.rank == failing:
+            patch.setattr(CudaDevice, name, second)
+        with pytest.raises(RankFailed, match=rf"rank {failing} .*planted"):
+            hybrid.multiply(*at_root(comm, a, b), comm=comm, device="cuda")
+    c = hybrid.multiply(*at_root(comm, a, b), comm=comm, device="cuda")
+    assert comm.rank != 0 or right(c, a, b)
+
+
+@pytest.mark.mpi
+def test_a_wrong_element_that_arrives_on_the_roots_gpu_is_found(comm, rng, a_node_a_rank, monkeypatch):
+    a, b = rng.standard_normal((1900, 500)), rng.standard_normal((500, 1300))
+    original, calls = CudaDevice.copy_received, []
+
+    def spoiling(device, into, source, after):
+        calls.append(source.shape)
+        if source.shape != (64, 1024) and len(calls) % 5 == 4:
+            for event in after:
+                device.wait(event)
+            with device._device:
+                source[len(source) // 2, -1] += 1e-9
+                device._device.synchronize()
+        return original(device, into, source, after)
+
+    with monkeypatch.context() as patch:
+        if comm.rank == 0:
+            patch.setattr(CudaDevice, "copy_received", spoiling)
+        with pytest.raises(
+            CheckFailed, match=r"of C left the device of rank \d on .* with other values than they have in memory"
+        ):
+            hybrid.multiply(*at_root(comm, a, b), comm=comm, device="cuda")
+    c = hybrid.multiply(*at_root(comm, a, b), comm=comm, device="cuda")
     assert comm.rank != 0 or right(c, a, b)
 
 

@@ -10,19 +10,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from mpi4py import MPI
-from support import numpy_cupy
+from support import mpi_nccl, numpy_cupy
 
 comm = MPI.COMM_WORLD
 numpy_cupy.install(Path(sys.argv[1]), comm.size)
+mpi_nccl.install(comm)
 
 import cupy  # noqa: E402
 import numpy as np  # noqa: E402
 
 import hybrid  # noqa: E402
+from hybrid.plan import gather_layout  # noqa: E402
 from hybrid.plan.arithmetic import most_moduli  # noqa: E402
 from hybrid.selection import decision  # noqa: E402
 from hybrid.selection.precision import Precision  # noqa: E402
 
+gather_layout.PIECE_BYTES = 4000  # so that C of other nodes comes in more pieces than there are slots
 PIECES = {"PANEL_ROWS": "33", "PANEL_COLUMNS": "40"}
 PEERS = {"TRANSPORT": "peers"} if comm.size > 1 else {}
 NODES = {"RANKS_PER_NODE": "1"}
@@ -33,6 +36,7 @@ WAYS = {
     "host": {"TRANSPORT": "host", **PIECES},
     "out of core": {"TRANSPORT": "host", "GPU_MEMORY": "200k"},
     "nodes": NODES,
+    **({"nccl": {**NODES, "TRANSPORT": "nccl", **PIECES}} if comm.size > 1 else {}),
     "grid": {**NODES, "GRID": f"1x{comm.size}", **PIECES} if comm.size > 1 else NODES,
 }
 PRECISIONS = ("native", "fast")
@@ -72,4 +76,4 @@ for name, settings in WAYS.items():
     for setting in before:
         del os.environ[setting]
 if comm.rank == 0:
-    print(*sorted({each.partition("<")[0] for each in numpy_cupy.calls}))
+    print(*sorted({each.partition("<")[0] for each in numpy_cupy.calls}), *sorted(mpi_nccl.calls))
