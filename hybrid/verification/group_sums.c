@@ -10,21 +10,19 @@
 
 #include "loop_pool.h"
 
-// Of a product: the rows whose sums stay in registers.
+// The bytes that one instruction takes, and the rows of a product whose sums stay in registers.
 #ifdef __AVX512F__
-typedef double Vector __attribute__((vector_size(64)));
-typedef double Half __attribute__((vector_size(32)));
-enum { ROWS = 12 };
+enum { VECTOR_BYTES = 64, ROWS = 12 };
+#elif defined __AVX__
+enum { VECTOR_BYTES = 32, ROWS = 6 };
 #else
-typedef double Vector __attribute__((vector_size(32)));
-typedef double Half __attribute__((vector_size(16)));
-enum { ROWS = 6 };
+enum { VECTOR_BYTES = 16, ROWS = 6 };
 #endif
+typedef double Vector __attribute__((vector_size(VECTOR_BYTES)));
+typedef double InMemory __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));  // anywhere in an array
+typedef double Pair __attribute__((vector_size(16)));
 
-enum {
-    WIDTH = sizeof(Vector) / sizeof(double),
-    LANES = 8
-};  // numbers that one instruction takes, and that a loop looks at in turn
+enum { WIDTH = VECTOR_BYTES / sizeof(double), LANES = 8 };  // numbers in a vector, and those that a loop looks at in turn
 // The columns whose sums stay in registers, the terms of a sum before it is added to the others (sums of few terms are more
 // accurate), the terms for which a part of the right operand stays in a core's first cache, and the rows for which all of it is read
 // once, a multiple of ROWS.
@@ -77,15 +75,15 @@ typedef struct {
     const Comparison* comparison;
 } Call;
 
-static double total(const Vector* sums)
+static double total(Vector sums)
 {
-    Vector both = sums[0] + sums[1];
-    Half halves[2], half;
-    memcpy(halves, &both, sizeof halves);
-    half = halves[0] + halves[1];
-    double sum = half[0] + half[1];
-    for (int k = 2; k < WIDTH / 2; k += 2) sum += half[k] + half[k + 1];
-    return sum;
+    enum { PAIRS = VECTOR_BYTES / sizeof(Pair) };
+    Pair pairs[PAIRS];
+    memcpy(pairs, &sums, sizeof pairs);
+    for (int count = PAIRS / 2; count; count /= 2) {
+        for (int k = 0; k < count; ++k) pairs[k] += pairs[k + count];
+    }
+    return pairs[0][0] + pairs[0][1];
 }
 
 static void merge(LoopPool* pool, Look* into, const Look* look)
@@ -110,14 +108,15 @@ static void add_product(double values[ROWS][BLOCK], int64_t rows, int64_t terms,
             int64_t last = first + TERMS < terms ? first + TERMS : terms;
             Vector sums[ROWS][COLUMNS / WIDTH] = {0};
             for (int64_t j = first; j < last; ++j) {
-                Vector of_y[COLUMNS / WIDTH];
-                memcpy(of_y, &y[j * COLUMNS], sizeof of_y);
+                const InMemory* of_y = (const InMemory*)&y[j * COLUMNS];
                 for (int r = 0; r < ROWS; ++r) {
                     for (int k = 0; k < COLUMNS / WIDTH; ++k) sums[r][k] += values[r][j] * of_y[k];
                 }
             }
             double of_terms[ROWS][COLUMNS];
-            memcpy(of_terms, sums, sizeof of_terms);
+            for (int r = 0; r < ROWS; ++r) {  // memcpy of all would keep the sums in memory
+                for (int k = 0; k < COLUMNS / WIDTH; ++k) *(InMemory*)&of_terms[r][k * WIDTH] = sums[r][k];
+            }
             for (int64_t r = 0; r < rows; ++r) {
                 for (int64_t k = 0; k < columns; ++k) product[r * width + w + k] += of_terms[r][k];
             }

@@ -17,16 +17,13 @@ static inline void NAMED(sum_group)(const ELEMENT* row, const double* x, int64_t
     int64_t j = 0;
     for (; j + 2 * WIDTH <= columns; j += 2 * WIDTH) {
         for (int k = 0; k < 2; ++k) {
-            Vector values = NAMED(load)(row + j + k * WIDTH), of_x;
-            if (x) {
-                memcpy(&of_x, &x[j + k * WIDTH], sizeof of_x);
-                sums[k] += of_x * values;
-            }
+            Vector values = NAMED(load)(row + j + k * WIDTH);
+            if (x) sums[k] += *(const InMemory*)&x[j + k * WIDTH] * values;
             squares[k] += values * values;
         }
     }
-    *sum = x ? total(sums) : 0;
-    *square = total(squares);
+    *sum = x ? total(sums[0] + sums[1]) : 0;
+    *square = total(squares[0] + squares[1]);
     for (; j < columns; ++j) {
         double value = row[j];
         if (x) *sum += x[j] * value;
