@@ -25,6 +25,7 @@ PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank besi
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
 _THROUGH_HOSTS = "the nodes form a grid, whose parts travel from host to host"
 COLUMNS_AT_ONCE = 128 * GROUP_COLUMNS  # columns of B that the check on the host sums before it goes to the next ones
+GROUPS_AT_ONCE = 16  # whose sums it multiplies by A together, at most
 
 
 @record
@@ -210,8 +211,9 @@ class Plan:
             return 0
         p, alone = self.problem, self.topology.size == 1
         groups = -(-min(p.m, COLUMNS_AT_ONCE) // GROUP_COLUMNS)
-        # With several ranks these numbers exist as computed, as sent, as received and as sorted by row.
-        of_b = groups * p.l * (1 if alone else 4)
+        # With several ranks these numbers exist as computed, as sent, as received and as sorted by row; always once more as A is
+        # multiplied by them.
+        of_b = p.l * (groups * (1 if alone else 4) + -(-groups // GROUPS_AT_ONCE) * GROUPS_AT_ONCE)
         rows = len(self.shares[rank].rows) if len(self.topology.nodes) == 1 else 4 * p.n
         return 8 * (of_b + (groups + NUMBERS_A_ROW) * rows)
 

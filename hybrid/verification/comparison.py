@@ -17,11 +17,14 @@ from hybrid.devices.cpu_check import MOST_IN_TOTAL
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.verification.check import Suspect
-from hybrid.verification.group_sums import Integers, are_integers, over_rows, summed
+from hybrid.verification.group_loops import FOUND, NOT_COMPARED, can_sum, compare
+from hybrid.verification.group_loops import Comparison as LoopComparison
+from hybrid.verification.group_sums import are_integers, in_cache, over_rows, sums_and_norms
 from hybrid.verification.rounding import FEW, comparison_numbers, spread_of
 
 MOST_SUSPECTS = 16
 _LARGEST_KEPT = 1e30  # fits into float32
+_TOTAL, _WORST, _GROUP = 0, 2, 3  # places in what is found of a row
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,6 @@ class Totals:
         return self.worst / self.spread
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The comparison of some rows and groups of columns."""
-
-    sums: Totals
-    worst: list[tuple[float, int, int]]  # the largest size of each of the worst rows, as (size, row, group)
-
-
 class Comparison:
     """Compares sums of one problem's products with those expected."""
 
@@ -84,37 +79,49 @@ class Comparison:
         """
         groups = slice(expected.columns.lo // GROUP_COLUMNS, -(-expected.columns.hi // GROUP_COLUMNS))
         kept = keep[:, groups] if keep is not None else None
-
-        def compare(where: slice, rows: np.ndarray) -> list[Compared]:
-            integers, found = Integers() if expected.integral else None, []
-            for part, values, sums, norms in summed(rows[:, expected.columns.slice], expected.x, GROUP_COLUMNS, integers):
-                here, differences = slice(where.start + part.start, where.start + part.stop), sums
-                differences -= expected.sums[here]
-                if integers is not None and not integers.integral:
-                    mark_fractions(differences, values)
-                found.append(self._compare(differences, norms, here, expected, kept))
-            return found
-
-        parts = [part for each in over_rows(c, threads, compare) for part in each]
-        worst = sorted((entry for part in parts for entry in part.worst), reverse=True)[:MOST_SUSPECTS]
-        return together([part.sums for part in parts]), [
-            Suspect(first_row + row, columns_of(group, expected.columns), size) for size, row, group in worst
+        rows = c[:, expected.columns.slice]
+        if can_sum(rows):
+            found = self._found_by_loops(rows, expected, threads, kept)
+            if (found[:, _TOTAL] == NOT_COMPARED).any():
+                self._find(found, rows, expected, threads, kept)
+        else:
+            found = np.full((len(rows), FOUND), NOT_COMPARED)
+            self._find(found, rows, expected, threads, kept)
+        return _totals(found, len(expected.norms_b)), [
+            Suspect(first_row + row, columns_of(int(found[row, _GROUP]), expected.columns), float(found[row, _WORST]))
+            for row in _worst_rows(found[:, _WORST])
         ]
 
-    def _compare(
-        self, differences: np.ndarray, norms: np.ndarray, where: slice, expected: Expected, kept: np.ndarray | None
-    ) -> Compared:
-        """`differences`: of these rows' sums from those expected. They are overwritten, as are the `norms` of their groups."""
-        sizes, counted, judged = self.sizes(differences, norms, expected.norms_a[where, None], expected.norms_b, expected.x)
-        if kept is not None:
-            kept[where] = np.minimum(sizes, _LARGEST_KEPT)
-        not_judged, of_all = int(judged.size - judged.sum()), float(np.minimum(sizes, MOST_IN_TOTAL).sum())
-        found = Totals(of_all, int(counted.sum()), float(sizes.max(initial=0.0)), not_judged, int(judged.sum()))
-        groups = sizes.argmax(axis=1)
-        of_rows = sizes[np.arange(len(sizes)), groups]
-        rows = np.argsort(-of_rows)[:MOST_SUSPECTS]
-        entries = zip(of_rows[rows].tolist(), (where.start + rows).tolist(), groups[rows].tolist(), strict=True)
-        return Compared(found, [entry for entry in entries if entry[0]])
+    def _found_by_loops(self, rows: np.ndarray, expected: Expected, threads: int, kept: np.ndarray | None) -> np.ndarray:
+        """What is found of each row of C: see `compare` of group_loops.py."""
+        arrays = [np.ascontiguousarray(each) for each in (expected.sums, expected.norms_a, expected.norms_b)]
+        factor = self._deviation * _root_mean_square(expected.x)
+        numbers = factor, self._per_term, self._flushed, self._overflow, expected.integral
+        into = (kept.ctypes.data, kept.strides[0] // kept.itemsize) if kept is not None else (None, 0)
+        wanted = LoopComparison(*(each.ctypes.data for each in arrays), *numbers, *into)
+        return compare(rows, expected.x, GROUP_COLUMNS, threads, wanted)
+
+    def _find(self, found: np.ndarray, c: np.ndarray, expected: Expected, threads: int, kept: np.ndarray | None) -> None:
+        """The same with NumPy, for all rows of `found` that are not compared yet."""
+
+        def find(where: slice, rows: np.ndarray) -> None:
+            left = np.flatnonzero(found[where, _TOTAL] == NOT_COMPARED)
+            for part, values in in_cache(rows if len(left) == len(rows) else rows[left]):
+                some = where.start + left[part]
+                differences, norms = sums_and_norms(values, expected.x, GROUP_COLUMNS)
+                differences -= expected.sums[some]
+                if expected.integral:
+                    mark_fractions(differences, values)
+                sizes, counted, judged = self.sizes(
+                    differences, norms, expected.norms_a[some, None], expected.norms_b, expected.x
+                )
+                if kept is not None:
+                    kept[some] = np.minimum(sizes, _LARGEST_KEPT)
+                totals = np.minimum(sizes, MOST_IN_TOTAL).sum(axis=1), counted.sum(axis=1), sizes.max(axis=1)
+                found[some] = np.stack([*totals, sizes.argmax(axis=1), (~judged).sum(axis=1)], axis=1)
+
+        for _ in over_rows(c, threads, find):
+            pass
 
     def sizes(
         self, differences: np.ndarray, norms: np.ndarray, norms_a: np.ndarray, norms_b: np.ndarray, x: np.ndarray
@@ -144,11 +151,26 @@ class Comparison:
         return sizes, counted, judged
 
 
+def _totals(found: np.ndarray, groups: int) -> Totals:
+    """The totals of what is found of rows with so many groups."""
+    total, count, _, _, not_judged = found.sum(axis=0).tolist()
+    worst, unjudged = float(found[:, _WORST].max(initial=0.0)), int(not_judged)
+    return Totals(total, int(count), worst, unjudged, len(found) * groups - unjudged)
+
+
+def _worst_rows(sizes: np.ndarray) -> list[int]:
+    """The rows with the largest sizes, those that are not 0."""
+    few = min(MOST_SUSPECTS, len(sizes))
+    least = np.partition(sizes, len(sizes) - few)[len(sizes) - few] if few else 0.0
+    rows = np.flatnonzero((sizes >= least) & (sizes > 0))
+    return [int(row) for row in rows[np.argsort(-sizes[rows], kind="stable")][:few]]
+
+
 def mark_fractions(differences: np.ndarray, values: np.ndarray) -> None:
-    """Where the product is one of integers: make the differences of all groups with a fraction as large as those of errors."""
+    """Where the product is one of integers: make the differences of all groups with a fraction infinite."""
     if not are_integers(values):
         starts = np.arange(0, values.shape[1], GROUP_COLUMNS)
-        differences[np.logical_or.reduceat(np.rint(values) != values, starts, axis=1)] = NOT_INTEGRAL
+        differences[np.logical_or.reduceat(np.rint(values) != values, starts, axis=1)] = np.inf
 
 
 def together(sums: Sequence[Totals]) -> Totals:

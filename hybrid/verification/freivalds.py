@@ -25,7 +25,7 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.verification.check import MOST_NAMED, Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, together
-from hybrid.verification.group_sums import Integers, norms_of, over_rows, summed, times
+from hybrid.verification.group_sums import Integers, norms_of_all, sums_of_groups, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
 from hybrid.verification.suspects import MultipliedBy, SecondLook, fault_in, unsaid
@@ -128,11 +128,11 @@ class _Verification:
         plan, team, threads = self._plan, self._team, self._threads
         my_a, my_b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         with team.phase("check") as through_b:
-            sums, norms = _of_b(my_b[:, columns.slice], x, in_b, threads)
+            sums, norms = sums_of_groups(my_b[:, columns.slice], x, GROUP_COLUMNS, in_b, threads)
             through_b.mine = sums, norms, in_b.largest
         of_b = [sums for sums, _, _ in through_b.all]
         with np.errstate(all="ignore"):
-            norms_b = norms_of(np.stack([norms for _, norms, _ in through_b.all], axis=1))
+            norms_b = norms_of_all([norms for _, norms, _ in through_b.all])
         own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
         with team.phase("check") as through_a:
             mine = times(my_a, joined_by_rows(plan, of_b, "b_rows"), in_a, threads)
@@ -203,19 +203,3 @@ def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str) -> np.ndarr
         return parts[0]
     order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
     return np.concatenate([parts[rank] for rank in order])
-
-
-def _of_b(b: np.ndarray, x: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """B·x for each row and group of columns, and for each group the norm of all of these rows of B. `integers` looks at B."""
-    products = np.empty((len(b), -(-b.shape[1] // GROUP_COLUMNS)))
-
-    def add_up(where: slice, rows: np.ndarray) -> np.ndarray:
-        norms = []
-        for part, _, sums, of_rows in summed(rows, x, GROUP_COLUMNS, integers):
-            products[where.start + part.start : where.start + part.stop] = sums
-            norms.append(norms_of(np.ascontiguousarray(of_rows.T)))
-        return norms_of(np.stack(norms, axis=1))
-
-    norms = [*over_rows(b, threads, add_up), np.zeros(products.shape[1])]
-    with np.errstate(all="ignore"):
-        return products, norms_of(np.stack(norms, axis=1))

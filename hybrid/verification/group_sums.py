@@ -4,7 +4,7 @@ cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
-from hybrid.verification.group_loops import ROWS_AT_ONCE, Look, can_sum, padded, products_and_squares, sums_and_squares
+from hybrid.verification.group_loops import TOGETHER, Look, can_sum, products_and_squares, sums_and_squares
 
 Result = TypeVar("Result")
 
@@ -53,8 +53,10 @@ class Integers:
         else:
             self._peaks.append(float(max(values.max(), -values.min())))
 
-    def take(self, look: Look) -> None:
-        """Take into account what numbers are like."""
+    def take(self, look: Look | None) -> None:
+        """Take into account what numbers are like, if someone looked at them."""
+        if look is None:
+            return
         if look.integral:
             self._peaks.append(look.largest)
         else:
@@ -98,34 +100,50 @@ def _as_float64(matrix: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.
     return buffer, values
 
 
-def summed(
-    rows: np.ndarray, x: np.ndarray, group: int, integers: Integers | None
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
-    """Some rows at a time: which they are, their values, and what `sums_and_norms` gives for them. `integers`: looks at them. The
-    next rows may overwrite the values."""
-    if can_sum(rows):
-        looks = integers is not None and integers.integral
-        sums, squares, look = sums_and_squares(rows, x, group, looks=looks)
-        if integers is not None and look is not None:
-            integers.take(look)
-        yield slice(0, len(rows)), rows, sums, _roots(squares, rows, group)
-        return
-    for part, values in in_cache(rows):
-        if integers is not None:
-            integers.look(values)
-        yield part, values, *sums_and_norms(values, x, group)
+def sums_of_groups(
+    matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each row i and each group of columns the sum of x[j]·matrix[i,j], and for each group the 2-norm of all of its elements;
+    `integers` looks at them."""
+    if can_sum(matrix):
+        sums, squares, look = sums_and_squares(matrix, x, group, threads, looks=integers.integral)
+        integers.take(look)
+        norms = _norms_of_blocks(squares, matrix, group, threads)
+    else:
+        sums = np.empty((len(matrix), -(-matrix.shape[1] // group)))
+
+        def add_up(where: slice, rows: np.ndarray) -> np.ndarray:
+            of_parts = []
+            for part, values in in_cache(rows):
+                integers.look(values)
+                sums[where][part], norms = sums_and_norms(values, x, group)
+                of_parts.append(norms_of_all(norms))
+            return norms_of_all(of_parts)
+
+        norms = np.array(list(over_rows(matrix, threads, add_up)))
+    with np.errstate(all="ignore"):
+        return sums, norms_of_all([*norms, np.zeros(sums.shape[1])])
 
 
-def _roots(squares: np.ndarray, rows: np.ndarray, group: int) -> np.ndarray:
-    """The 2-norms of the rows' groups of columns. `squares`: the sums of squares, which may have overflowed or underflowed; they
-    are 0 only of zeros."""
-    least, most = _SQUARES
-    norms = np.sqrt(squares)
-    doubtful = ~((squares == 0) | (squares > least) & (squares < most)).all(axis=1)
-    if doubtful.any():
-        for part, values in in_cache(rows[doubtful]):
-            norms[np.flatnonzero(doubtful)[part]] = sums_and_norms(values, np.zeros(rows.shape[1]), group)[1]
+def _norms_of_blocks(squares: np.ndarray, matrix: np.ndarray, group: int, threads: int) -> np.ndarray:
+    """For each TOGETHER rows the 2-norms of the groups of columns. `squares`: of `sums_and_squares`."""
+    norms, nothing = np.sqrt(squares), np.zeros(matrix.shape[1])
+
+    def again(block: int) -> None:
+        rows = matrix[block * TOGETHER : (block + 1) * TOGETHER]
+        with np.errstate(all="ignore"):
+            of_rows = [sums_and_norms(values, nothing, group)[1] for _, values in in_cache(rows)]
+            norms[block] = norms_of_all(np.concatenate(of_rows))
+
+    for _ in on_threads(threads, again, np.flatnonzero(~are_sure(squares).all(axis=1)).tolist()):
+        pass
     return norms
+
+
+def are_sure(squares: np.ndarray) -> np.ndarray:
+    """Which sums of squares have neither overflowed nor lost what counts to underflow. Those of the loops are 0 only of zeros."""
+    least, most = _SQUARES
+    return (squares == 0) | (squares > least) & (squares < most)
 
 
 def sums_and_norms(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
@@ -156,6 +174,11 @@ def norms_of(values: np.ndarray) -> np.ndarray:
     return norms
 
 
+def norms_of_all(norms: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """The 2-norms of what has these norms, each row of them of some."""
+    return norms_of(np.ascontiguousarray(np.asarray(norms).T))
+
+
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
     if can_sum(a):
@@ -180,17 +203,15 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
 
 
 def _times_by_loops(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    product, norms, wide = np.empty((len(a), y.shape[1])), np.empty(len(a)), padded(y)
+    product, squares, look = products_and_squares(a, y, threads, looks=integers.integral)
+    integers.take(look)
+    norms, sure = np.sqrt(squares), are_sure(squares)
 
-    def multiply(part: Span) -> None:
-        rows, where = a[part.slice], part.slice
-        of_rows, squares, look = products_and_squares(rows, wide, looks=integers.integral)
-        if look is not None:
-            integers.take(look)
-        with np.errstate(all="ignore"):
-            norms[where] = _roots(squares[:, None], rows, max(1, rows.shape[1]))[:, 0]
-        product[where] = of_rows[:, : y.shape[1]]
+    def again(where: slice, rows: np.ndarray) -> None:
+        doubtful = np.flatnonzero(~sure[where])
+        for part, values in in_cache(rows[doubtful]):
+            norms[where][doubtful[part]] = norms_of(values)
 
-    for _ in on_threads(threads, multiply, even_pieces(Span(0, len(a)), max(ROWS_AT_ONCE, -(-len(a) // (4 * threads))))):
+    for _ in over_rows(a, threads, again) if not sure.all() else ():
         pass
     return product, norms

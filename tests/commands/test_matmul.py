@@ -323,7 +323,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path, option
 def test_too_little_memory_is_refused_with_the_missing_amount():
     done = run(100000, 100000, 100000, "--host-memory", "1G")
     assert done.returncode == 1
-    assert re.search(r"needs 223\.8 GiB of memory on \S+, which has 1\.0 GiB: 222\.8 GiB are missing", done.stderr)
+    assert re.search(r"needs 223\.9 GiB of memory on \S+, which has 1\.0 GiB: 222\.9 GiB are missing", done.stderr)
 
 
 def test_cuda_without_a_gpu_says_why():

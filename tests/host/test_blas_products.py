@@ -108,7 +108,14 @@ def test_tiles_are_all_of_c_once_of_about_the_same_size_and_as_many_for_each_thr
         lengths = {len(span) for span in spans}
         assert max(lengths) - min(lengths) <= 1
     if min(rows, columns) > 2 * threads:
-        assert len(all_of_c) < threads or len(all_of_c) in (threads, 2 * threads)
+        assert len(all_of_c) < threads or len(all_of_c) in {threads * each for each in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("size", "threads", "a_thread"), [(1000, 2, 1), (2000, 2, 4), (2000, 16, 1), (4000, 16, 2), (8000, 16, 4)]
+)
+def test_a_thread_gets_several_tiles_where_they_are_large(size, threads, a_thread):
+    assert len(tiles(size, size, size, threads)) == a_thread * threads
 
 
 def test_few_terms_are_not_divided_and_most_is_read_of_the_smaller_operand():

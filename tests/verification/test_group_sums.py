@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commands import ROOT
 from support.selection import examples
 
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
 from hybrid.emulation.build import EmulationError
 from hybrid.errors import DeviceUnavailable
 from hybrid.verification import group_loops, group_sums
 from hybrid.verification.alone import verify_alone
-from hybrid.verification.group_sums import Integers, over_rows, summed, sums_and_norms, times
+from hybrid.verification.comparison import Comparison, Expected
+from hybrid.verification.group_sums import Integers, norms_of, over_rows, sums_and_norms, sums_of_groups, times
 
 SPECIAL = [0.0, -0.0, 1.5, np.nan, np.inf, -np.inf, 1e30, 1e200, 1e-30, 1e-200, 5e-324]
 
@@ -52,33 +59,32 @@ def numbers(rng, shape, dtype, kind):
         return values.astype(dtype)
 
 
-def all_of(values, x, group):
-    """The sums and norms of all rows, and the Integers that looked at them."""
-    integers, found = Integers(), []
+def wanted_of(values, x, group):
+    """The sums and norms that `sums_of_groups` finds, in float64."""
     with np.errstate(all="ignore"):
-        for _, _, sums, norms in summed(values, x, group, integers):
-            found.append((sums, norms))
-    return *(np.concatenate(each) for each in zip(*found, strict=True)), integers
+        sums, norms = sums_and_norms(values.astype(np.float64), x, group)
+        return sums, norms_of(np.ascontiguousarray(norms.T))
 
 
 @examples(300)
 @given(
-    rows=st.integers(1, 20),
+    rows=st.integers(1, 150),
     columns=st.integers(1, 150),
     more=st.integers(0, 3),
     group=st.sampled_from([1, 7, 64]),
+    threads=st.sampled_from([1, 3]),
     dtype=st.sampled_from(["float32", "float64"]),
     kind=st.sampled_from(["integers", "normal", "special"]),
     seed=st.integers(0, 2**32),
 )
-def test_the_loops_give_what_numpy_does(library, rows, columns, more, group, dtype, kind, seed):
-    rng = np.random.default_rng(seed)
+def test_the_loops_give_what_numpy_does(library, rows, columns, more, group, threads, dtype, kind, seed):
+    rng, integers = np.random.default_rng(seed), Integers()
     values, x = numbers(rng, (rows, columns + more), dtype, kind)[:, :columns], rng.standard_normal(columns)
     with mock.patch.object(group_loops, "_library", return_value=_Loaded(library)):
         assert group_loops.can_sum(values)
-        sums, norms, integers = all_of(values, x, group)
+        sums, norms = sums_of_groups(values, x, group, integers, threads)
+    wanted_sums, wanted_norms = wanted_of(values, x, group)
     with np.errstate(all="ignore"):
-        wanted_sums, wanted_norms = sums_and_norms(values.astype(np.float64), x, group)
         bound = 1e-14 * sums_and_norms(np.abs(values.astype(np.float64)), np.abs(x), group)[0]
         assert ((np.abs(sums - wanted_sums) <= bound) | ~np.isfinite(bound)).all()
     np.testing.assert_allclose(norms, wanted_norms, rtol=1e-13, atol=0, equal_nan=True)
@@ -87,11 +93,47 @@ def test_the_loops_give_what_numpy_does(library, rows, columns, more, group, dty
     assert integers.largest == looked.largest
 
 
+@examples(300)
+@given(
+    rows=st.integers(1, 90),
+    columns=st.sampled_from([1, 63, 64, 200, 4200]),
+    more=st.integers(0, 3),
+    dtype=st.sampled_from(["float32", "float64"]),
+    kind=st.sampled_from(["integers", "normal", "special"]),
+    kinds_of_norms=st.sampled_from(["usual", "special"]),
+    integral=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_the_loops_find_what_numpy_does(library, rows, columns, more, dtype, kind, kinds_of_norms, integral, seed):
+    rng, groups = np.random.default_rng(seed), -(-columns // 64)
+    c, x = numbers(rng, (rows, columns + more), dtype, kind)[:, :columns], rng.standard_normal(columns)
+    with np.errstate(all="ignore"):
+        right = sums_and_norms(np.nan_to_num(c.astype(np.float64)), x, 64)[0]
+        sums = right + 1e-3 * (1 + np.abs(right)) * rng.standard_normal((rows, groups))
+    norms_a, norms_b = (np.abs(numbers(rng, (count,), "float64", kinds_of_norms)) for count in (rows, groups))
+    comparison = Comparison(Problem(rows, 50, columns, dtype), 1.0)
+    expected = Expected(Span(0, columns), x, sums, norms_a, norms_b, integral)
+    found = []
+    for way in (library, None):
+        with mock.patch.object(group_loops, "_library", return_value=_Loaded(way)):
+            sizes = np.full((rows, groups + 1), 7, np.float32)
+            found.append((*comparison.suspects(c, 10, expected, 2, sizes), sizes))
+    (totals, suspects, sizes), (wanted, wanted_suspects, wanted_sizes) = found
+    assert (totals.not_judged, totals.judged, totals.count) == (wanted.not_judged, wanted.judged, wanted.count)
+    bound = {"rtol": 1e-6}  # the sums differ in their last bits, and sizes are kept in float32
+    np.testing.assert_allclose(sizes, wanted_sizes, **bound)
+    np.testing.assert_allclose([totals.total, totals.worst], [wanted.total, wanted.worst], **bound)
+    np.testing.assert_allclose([each.size for each in suspects], [each.size for each in wanted_suspects], **bound)
+    assert len({each.row for each in suspects}) == len(suspects) <= 16
+    for suspect in suspects:
+        np.testing.assert_allclose(min(suspect.size, 1e30), sizes[suspect.row - 10, suspect.columns.lo // 64], **bound)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["integers", "normal", "special"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_products_with_the_sums_are_the_same(request, rng, monkeypatch, dtype, kind, threads):
-    monkeypatch.setattr(group_sums, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(group_loops, "_BYTES_A_THREAD", 300_000)  # several calls
     a, y = numbers(rng, (299, 1300), dtype, kind)[:, :1211], rng.standard_normal((1211, 13))
     found = []
     for way in ("by_loops", "by_numpy"):
@@ -125,23 +167,23 @@ def test_both_ways_find_the_same_wrong_element(request, rng, way, dtype, kind):
         assert "row 70 of C, columns 130" in wrong.faults[0]
 
 
-@pytest.mark.parametrize(("tiny", "rows_again"), [(0.0, 0), (5e-324, 1)])
+@pytest.mark.parametrize(("tiny", "rows_again"), [(0.0, 0), (5e-324, 36)])
 def test_groups_of_zeros_are_not_summed_again(by_loops, rng, monkeypatch, tiny, rows_again):
     again = []
     original = group_sums.sums_and_norms
     monkeypatch.setattr(group_sums, "sums_and_norms", lambda values, *of: (again.append(len(values)), original(values, *of))[1])
-    values = np.tril(rng.standard_normal((100, 200)))
-    values[3, 150] = tiny
-    _, norms, _ = all_of(values, rng.standard_normal(200), 64)
-    assert sum(again) == rows_again
-    np.testing.assert_allclose(norms, original(values, np.zeros(200), 64)[1], rtol=1e-13)
+    values = np.tril(rng.standard_normal((100, 250)))
+    values[80, 210] = tiny  # else the last group has zeros only
+    _, norms = sums_of_groups(values, rng.standard_normal(250), 64, Integers(), 1)
+    assert sum(again) == rows_again  # those whose squares were added up
+    np.testing.assert_allclose(norms, wanted_of(values, np.zeros(250), 64)[1], rtol=1e-13)
 
 
 def test_what_the_loops_cannot_read_numpy_sums(by_loops, rng):
     square = rng.standard_normal((40, 40))
     for values in (square.T, square[:, ::2], square.astype(">f8"), square.astype(np.float16)):
         assert not group_loops.can_sum(values)
-        sums, _, _ = all_of(values, np.ones(values.shape[1]), 64)
+        sums, _ = sums_of_groups(values, np.ones(values.shape[1]), 64, Integers(), 2)
         np.testing.assert_allclose(sums[:, 0], values.astype(float).sum(axis=1), rtol=1e-12)
 
 
@@ -154,6 +196,52 @@ def test_without_a_compiler_numpy_sums(monkeypatch, rng, why):
     group_loops._library.cache_clear()
     assert not group_loops.can_sum(rng.standard_normal((4, 4)))
     group_loops._library.cache_clear()
+
+
+def test_threads_that_call_at_once_get_their_own_sums(by_loops, rng):
+    matrices = [numbers(rng, (500 + 100 * number, 130), "float64", "normal") for number in range(6)]
+    x = rng.standard_normal(130)
+    wanted = [wanted_of(matrix, x, 64)[0] for matrix in matrices]
+
+    def right(number):
+        sums = [sums_of_groups(matrices[number], x, 64, Integers(), 4)[0] for _ in range(50)]
+        return all(np.abs(each - wanted[number]).max() < 1e-11 for each in sums)
+
+    with ThreadPoolExecutor(6) as users:
+        assert all(users.map(right, range(6)))
+
+
+FORKS = """
+import os, signal, sys
+import numpy as np
+from unittest import mock
+from hybrid.verification import group_loops
+from hybrid.verification.group_sums import Integers, sums_of_groups
+
+group_loops._library = mock.Mock(return_value=mock.Mock(loaded=group_loops.load()))
+matrix, threads = np.ones((5000, 128)), lambda: len(os.listdir("/proc/self/task"))
+
+def more_threads():  # that the loops start; None if their sums are wrong
+    before = threads()
+    right = (sums_of_groups(matrix, np.ones(128), 64, Integers(), 4)[0] == 64).all()
+    return threads() - before if right else None
+
+assert more_threads() == 3
+assert more_threads() == 0  # they are kept
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # kills it if it waits for ever
+    sys.exit(0 if more_threads() == 3 else 9)
+(_, child_status) = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(child_status) == 0, child_status
+assert more_threads() == 0
+print("right")
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own(library):
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
 @pytest.mark.parametrize("threads", [1, 2, 40])
