@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hybrid.plan.plan import Plan
 
 SLOTS = 4  # of a receiver: some are received while others are copied to host memory
-# Of a piece, unless one row has more. A GPU's link to the host takes 0.3 ms for it, beside which starting a kernel of NCCL's and
+# Of a piece, unless one row has more. A GPU's link to the host takes 0.6 ms for it, beside which starting a kernel of NCCL's and
 # a copy counts little.
 PIECE_BYTES = 32 << 20
 
