@@ -27,7 +27,10 @@ def block(n, dtype="float64", links=1, l=None):
     [
         (AUTO, "cuda", 90, block(16000), 15),
         (AUTO, "cuda", 90, block(8000, "float32"), 8),
-        (AUTO, "cuda", 90, block(8000), 0),  # copies bind
+        (AUTO, "cuda", 90, block(8000), 0),  # copies bind: on an H100 remainders took longer
+        (AUTO, "cuda", 90, block(10000), 15),
+        (AUTO, "cuda", 90, block(3500, "float32"), 0),
+        (AUTO, "cuda", 90, block(4000, "float32"), 8),
         (FAST, "cuda", 90, block(8000), 15),
         (AUTO, "cuda", 90, block(8000, links=0), 15),  # on the GPU already
         (AUTO, "cuda", 90, block(500, links=0), 0),
