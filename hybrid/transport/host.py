@@ -11,6 +11,7 @@ from hybrid.devices.base import Device, Event, Timings
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.transport.base import ArrivingPanels, CopyObserver, RankMatrices
 from hybrid.transport.tile_copies import copy_out, last_tile
+from hybrid.transport.told_later import ToldLater
 
 
 class HostTransport:
@@ -28,11 +29,12 @@ class HostTransport:
     ) -> None:
         """`in_place`: operands that lie in the buffers already, and are not copied."""
         self._device, self._rank, self._matrices, self._in_place = device, rank, matrices, in_place
-        self._observer, self._panel_stream = observer, panel_stream
+        self._observer, self._panel_stream, self._told_later = observer, panel_stream, ToldLater(observer)
         self._last: Tile | None = None
 
     def begin(self, order: Sequence[Arrival]) -> None:
         self._last = last_tile(order)
+        self._told_later.forget()
 
     def ready(self, arrival: Arrival) -> bool:
         return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)
@@ -42,8 +44,7 @@ class HostTransport:
             return None
         self._wait_for_panel(arrival)
         event = self._copy_in(arrival, into, after)
-        if self._observer is not None:
-            self._observer.loaded(self._rank, arrival, event)
+        self._told_later.add(self._rank, arrival, event)
         return event
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
@@ -66,9 +67,10 @@ class HostTransport:
         return copy_out(self._device, into, source, after, told, is_last=tile is self._last)
 
     def advance(self) -> None:
-        pass
+        self._told_later.tell_some()
 
     def finish(self) -> Timings:
+        self._told_later.tell_all()
         return []
 
     def _wait_for_panel(self, arrival: Arrival) -> None:

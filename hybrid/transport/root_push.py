@@ -21,8 +21,7 @@ from hybrid.ranks.node_flags import NodeFlags
 from hybrid.transport.base import CopyObserver, RankMatrices
 from hybrid.transport.node_peers import Peer, fetch_panel
 from hybrid.transport.tile_copies import copy_out, last_tile
-
-_TOLD_AT_ONCE = 4  # copies: telling the observer takes longer than to submit one
+from hybrid.transport.told_later import ToldLater
 
 
 class RootPushReceiver:
@@ -85,12 +84,12 @@ class RootPushDriver:
         self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
         self._events: dict[tuple[int, int], Event] = {}
         self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # the other ranks' tiles, in their order
-        self._untold: deque[tuple[int, Arrival, Event]] = deque()  # what the observer is still to be told of
+        self._told_later = ToldLater(observer)
         self._last = {rank: last_tile(peer.share.order) for rank, peer in peers.items()}
 
     def begin(self, order: Sequence[Arrival]) -> None:
         others = {rank: peer.share for rank, peer in self._peers.items() if rank != self._root}
-        self._untold.clear()
+        self._told_later.forget()
         self._to_store = {rank: deque(enumerate(_stored_tiles(share))) for rank, share in others.items()}
         for rank, arrival in self._in_turn(lambda share: share.order):
             peer, link = self._peers[rank], self._links[rank]
@@ -104,8 +103,7 @@ class RootPushDriver:
             self._events[rank, number] = event
             link.record_ipc_event(number, event)
             self._flags.set_flag(_flag_of(self._peers, rank, arrival))
-            if self._observer is not None:
-                self._untold.append((rank, arrival, event))  # later: other ranks wait for the next copies
+            self._told_later.add(rank, arrival, event)
 
     def ready(self, arrival: Arrival) -> bool:
         return True
@@ -125,15 +123,9 @@ class RootPushDriver:
         return copy_out(self._links[rank], self._tile_of_c(rank, tile), source, after, told, is_last=is_last)
 
     def advance(self) -> None:
-        self._tell_observer(_TOLD_AT_ONCE)
+        self._told_later.tell_some()
         while self._store_computed():
             pass
-
-    def _tell_observer(self, copies: int) -> None:
-        """Tell it of so many of the copies that bring operands."""
-        for _ in range(min(copies, len(self._untold))):
-            assert self._observer is not None
-            self._observer.loaded(*self._untold.popleft())
 
     def _store_computed(self) -> bool:
         """Copy the next tile of each of the other ranks that has computed it; whether there was any.
@@ -148,7 +140,7 @@ class RootPushDriver:
         return bool(ready)
 
     def finish(self) -> Timings:
-        self._tell_observer(len(self._untold))
+        self._told_later.tell_all()
         pause = self._flags.pauses()
         while any(self._to_store.values()):
             if self._store_computed():

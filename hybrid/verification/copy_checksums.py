@@ -50,11 +50,17 @@ class CopyChecksums:
         if False in on_host:
             self._summing[False] = ByDevice(device, weights, pieces)
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # by rank and number, the pieces summed here
-        self._complete = False  # the last product's checksums were all made
+        self._begun = self._complete = False  # this product's sums; the last product's checksums were all made
         self._of_rows: dict[int, np.ndarray] = {}  # by rank, the checksums of all rows of its pieces
 
     def begin(self) -> None:
-        """A product begins. The operands are the same as before."""
+        """A product begins. The operands are the same as before. What that takes is done when first copies were submitted."""
+        self._begun = False
+
+    def _begin_once(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
         keeps = self._complete and all(each.keeps for each in self._summing.values())
         for rank, summed in self._summed.items():
             self._summed[rank] = {number: piece for number, piece in summed.items() if keeps and piece.operand != "C"}
@@ -71,6 +77,7 @@ class CopyChecksums:
     def loaded(self, rank: int, arrival: Arrival, event: Event) -> None:
         """Sum what arrives on a rank's device, which is in memory already, when the copy is complete (after the event): while it
         runs, summing would make it take longer, since it would read what a core has in its cache."""
+        self._begin_once()
         summed, own = self._summed[rank], self._own[rank]
         for piece in self._pieces[rank].layout.pieces_of_arrival(arrival):
             if piece.number in own and piece.number not in summed:
@@ -78,11 +85,13 @@ class CopyChecksums:
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
         """Sum these rows of a rank's tile, which are in memory after the event. The first is a multiple of WEIGHTED_ROWS."""
+        self._begin_once()
         for piece in self._pieces[rank].layout.pieces_of_tile(tile):
             self._sum(rank, piece, part, event)
 
     def complete(self) -> None:
         """To be called when `loaded` and `stored` have been called for all copies, and these are complete."""
+        self._begin_once()
         for each in self._summing.values():
             each.complete()
 

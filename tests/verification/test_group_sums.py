@@ -126,7 +126,8 @@ def test_the_loops_find_what_numpy_does(library, rows, columns, more, dtype, kin
     np.testing.assert_allclose([each.size for each in suspects], [each.size for each in wanted_suspects], **bound)
     assert len({each.row for each in suspects}) == len(suspects) <= 16
     for suspect in suspects:
-        np.testing.assert_allclose(min(suspect.size, 1e30), sizes[suspect.row - 10, suspect.columns.lo // 64], **bound)
+        kept = sizes[suspect.row - 10, suspect.columns.lo // 64]  # in float32, which has no smaller numbers
+        np.testing.assert_allclose(min(suspect.size, 1e30), kept, atol=1e-37, **bound)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
