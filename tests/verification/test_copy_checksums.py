@@ -127,6 +127,18 @@ def tell(sums, share, event):
                 sums.stored(0, tile, Span(0, len(tile.rows)), event)
 
 
+def test_a_product_that_begins_takes_nothing_before_its_first_copy(device, rng, monkeypatch):
+    sums, _, share, _ = made(device, rng)
+    right = told(sums, share)[1]
+    begun, begin = [], ways.ByThreads.begin
+    monkeypatch.setattr(ways.ByThreads, "begin", lambda self, kept: begun.append(kept) or begin(self, kept))
+    sums.begin()
+    assert begun == []
+    tell(sums, share, ready())
+    assert len(begun) == 1
+    np.testing.assert_array_equal(finished(sums)[0][1], right)
+
+
 def ready():
     event = Copied()
     event.set()
