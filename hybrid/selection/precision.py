@@ -51,8 +51,9 @@ _OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard f
 _LEAST_GAIN = 1.05  # how many times as fast as native ones the kernels have to be
 # The same of the simulated time, where operands come over links. The simulation allows for more launching than there is in small
 # products, and native ones may come in k-slabs, and then take up to 8 % less than it says. On an H100 float32 at 4000 took 4.5 ms
-# and natively 5.7 (simulated: 1.07 × as long), float64 at 10,000 45.6 and 49.2 (1.13), and at 8000 30.2 and 28.6 (1.066).
-_LEAST_GAIN_OVER_LINKS = 1.07
+# and natively 5.7 (simulated: 1.07 × as long), float64 at 10,000 45.6 and 49.2 (1.13), and at 8000 30.2 and 28.6 (1.066). On two,
+# float32 at 5000 took 5.9 and 6.9 (1.14), and float64 at 10,000 33.0 and 31.8 (1.08).
+_LEAST_GAIN_OVER_LINK, _LEAST_GAIN_OVER_LINKS = 1.07, 1.1
 _PAIR = 256  # lines that a cluster of two thread blocks computes together
 
 
@@ -91,7 +92,8 @@ def choose_precision(
     native, moduli = native_speed(capability, tallest) or 1.0, most_moduli(problem.dtype)
     if tallest.links and not fast:
         from_remainders = replace(tallest, speed=native * gain, moduli=moduli)
-        if soonest(replace(tallest, speed=native))[0] < _LEAST_GAIN_OVER_LINKS * soonest(from_remainders)[0]:
+        least = _LEAST_GAIN_OVER_LINK if tallest.links == 1 else _LEAST_GAIN_OVER_LINKS
+        if soonest(replace(tallest, speed=native))[0] < least * soonest(from_remainders)[0]:
             return Precision(0, "copies take as long as native kernels")
     return Precision(moduli, f"kernels {gain:.1f} × as fast are expected", native * gain)
 

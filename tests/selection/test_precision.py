@@ -18,8 +18,8 @@ from hybrid.selection.precision import choose_precision
 AUTO, NATIVE, FAST = (Settings(precision=precision) for precision in ("auto", "native", "fast"))
 
 
-def block(n, dtype="float64", links=1, l=None):
-    return TilingRequest(Problem(n, l or n, l or n, dtype), n, "cuda", links=links)
+def block(n, dtype="float64", links=1, l=None, rows=None):
+    return TilingRequest(Problem(n, l or n, l or n, dtype), rows or n, "cuda", links=links)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,8 @@ def block(n, dtype="float64", links=1, l=None):
         (AUTO, "cuda", 90, block(8000, "float32"), 8),
         (AUTO, "cuda", 90, block(8000), 0),  # copies bind: on an H100 remainders took longer
         (AUTO, "cuda", 90, block(10000), 15),
+        (AUTO, "cuda", 90, block(10000, links=2, rows=5000), 0),
+        (AUTO, "cuda", 90, block(5000, "float32", links=2, rows=2500), 8),
         (AUTO, "cuda", 90, block(3500, "float32"), 0),
         (AUTO, "cuda", 90, block(4000, "float32"), 8),
         (FAST, "cuda", 90, block(8000), 15),
