@@ -200,7 +200,7 @@ def test_with_nccl_nodes_hold_their_own_rows_of_b(explained):
     assert "transport nccl, if these tests pass at the start: “NCCL brings every rank's data to every other”" in text
     assert (
         "between nodes: B from GPU to GPU, 30.5 MiB of C from GPU to GPU to node 0, where ranks 0–1 receive it "
-        "in pieces of at most 16.0 MiB"
+        "in pieces of at most 32.0 MiB"
     ) in text
     assert "MPI" not in text
     buffers = 8 * (1000 * 3000 + 3000 * 2000 + 1000 * 2000)
