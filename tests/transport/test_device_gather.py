@@ -229,9 +229,12 @@ def test_a_rank_that_fails_keeps_nobody_waiting_and_the_next_product_is_right(ow
             patch.setattr(CpuDevice, name, later)
         with pytest.raises(RankFailed, match=rf"rank {failing} .*planted"):
             product(own, a, b)
+    failed = len(log)
     check_product(own, a, b)
     assert own.allgather(log.count("join")) == [2] * own.size
     assert own.allgather(log.count("abort")) == [1] * own.size
+    tried = [entry for entry in log[failed:] if entry[0] == "send" and entry[2] == (64, 1024)]
+    assert len(tried) == (own.rank != 0), "else NCCL would connect the devices during a product"
 
 
 def one_bit(matrix):
