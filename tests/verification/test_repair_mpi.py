@@ -171,7 +171,7 @@ def test_what_cannot_be_repaired_is_refused_on_all_ranks(comm, rng, monkeypatch,
     if "RANKS_PER_NODE" in WAYS[way] and kind == "shared":
         kind = "root"
     use(monkeypatch, way)
-    original = recompute.blas
+    original = recompute.blas_of_long_sums
 
     def never_right(a, b, c):
         original(a, b, c)
@@ -179,7 +179,7 @@ def test_what_cannot_be_repaired_is_refused_on_all_ranks(comm, rng, monkeypatch,
 
     a, b = case(comm, rng)
     with monkeypatch.context() as patch:
-        patch.setattr(recompute, "blas", never_right)
+        patch.setattr(recompute, "blas_of_long_sums", never_right)
         Planted(patch, "multiply", element, 0 if comm.rank == 0 else -2)
         with pytest.raises(CheckFailed) as refusal:
             product(comm, a, b, 0, kind)
