@@ -49,6 +49,8 @@ def receivers(plan: Plan) -> dict[int, int]:
 
 def senders_to(plan: Plan, rank: int) -> list[int]:
     """The ranks whose C this rank receives."""
+    if rank not in plan.topology.nodes[plan.root_node]:  # most ranks of a large cluster
+        return []
     return [sender for sender, receiver in receivers(plan).items() if receiver == rank]
 
 

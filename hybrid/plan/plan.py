@@ -113,7 +113,16 @@ class Plan:
             return "NCCL joins GPUs only"
         if self.grid_layout is not None:
             return _THROUGH_HOSTS
-        return self._why_not_all_resident
+        return self._why_not_all_resident or self._why_no_room_for_nccl
+
+    @property
+    def _why_no_room_for_nccl(self) -> str:
+        """Why the buffers that NCCL needs, which are larger than others, do not fit; empty where they do, and where the plan is
+        not cut to the devices' memory."""
+        by_nccl, memory = self.with_transport("nccl"), self.device_memory
+        if memory and any(by_nccl.bytes_on_gpu(rank) > memory for rank in range(self.topology.size)):
+            return "the devices have no room for what it needs beside the panels"
+        return ""
 
     @property
     def _why_not_all_resident(self) -> str:

@@ -203,12 +203,12 @@ def _plan_that_fits(
     )
     asked = replace(asked, grid=choose_grid(asked, machine, request.operands, settings))
     plan = make_plan(asked)
-    if not memory or _fits(plan, memory):
+    if not memory or _fits(plan, memory, settings):
         return plan
     if plan.moduli and settings.precision != "fast":
         asked = replace(asked, moduli=0)
         plan = make_plan(asked)
-        if _fits(plan, memory):
+        if _fits(plan, memory, settings):
             return plan
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
 
@@ -219,9 +219,9 @@ def _why_no_remainders(settings: Settings) -> str:
     return "no room for remainders"
 
 
-def _fits(plan: Plan, memory: int) -> bool:
+def _fits(plan: Plan, memory: int, settings: Settings) -> bool:
     """Whether all ranks' devices have room, also for what NCCL needs between nodes, where that may be chosen."""
-    if len(plan.topology.nodes) > 1 and not plan.why_no_nccl:
+    if len(plan.topology.nodes) > 1 and settings.transport in ("auto", "nccl") and not plan.why_no_nccl:
         plan = plan.with_transport("nccl")
     return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
 

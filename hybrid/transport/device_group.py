@@ -71,6 +71,8 @@ class DeviceGroup:
         pairs = frozenset(receivers.items())
         if pairs not in self._connected:
             try:
+                # A decision that is remembered tests nothing again, and a connection that failed has ended the communicator.
+                self.init_communicator(team)
                 self._connect(team, receivers)
             except BaseException:
                 self.abort()

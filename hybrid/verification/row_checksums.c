@@ -84,7 +84,7 @@ static void* wait_for_copies(void* of_line)
             int failure = copy->how.enter(copy->how.context);
             if (!failure) failure = copy->how.wait(copy->event);
             pthread_mutex_lock(&pool->lock);
-            if (failure) batch->failure = failure;  // the other line's may have failed meanwhile
+            if (failure) batch->failure = failure;  // another line's may have failed meanwhile
         }
         if (batch->dropped || batch->failure)
             discard(pool, copy);

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -193,3 +195,39 @@ def test_one_wrong_element_is_found_in_any_order(tiling, seed):
     assert not check.ok
     assert check.kind == "exact"
     assert "multiplied wrong" in check.faults[0]
+
+
+def test_what_moves_meanwhile_goes_on_after_each_step_of_the_check():
+    """Other ranks' tiles, and C of other nodes, do not wait until all of the check is submitted."""
+    steps = steps_of_a_checked_product(panel_rows=3, panel_columns=4)
+    checks = [index for index, step in enumerate(steps) if step == "check"]
+    assert len(checks) > 30
+    for moving in ("transport", "gather"):
+        moved = [index for index, step in enumerate(steps) if step == moving]
+        between = [sum(before < check < after for check in checks) for before, after in pairwise([-1, *moved, len(steps)])]
+        assert max(between) == 1, moving
+
+
+def steps_of_a_checked_product(**tiling):
+    """Of which each is a step of the check, or lets the transport go on, or what gathers C."""
+    plan, device, steps = planned(Problem(30, 10, 30), Topology(((0,),)), staged=True, **tiling), ShuffledDevice(1), []
+    (share,), pieces = plan.shares, CopiedPieces(check_layout(plan, 0))
+    buffers, check = _set_up(plan, share, device, pieces)
+
+    def noting(of, name, step):
+        original = getattr(of, name, lambda *these: None)
+        setattr(of, name, lambda *these: (steps.append(step), original(*these))[1])
+
+    matrices = RankMatrices(np.ones((30, 10)), RowView(np.ones((10, 30)), Span(0, 10)), np.ones((30, 30)))
+    transport = HostTransport(device, 0, matrices)
+    gather = SimpleNamespace(will_be_stored=lambda *these: None, wait_for_stored=lambda: None)
+    for of, name, step in (
+        (check, "begin", "check"),
+        (check, "arrived", "check"),
+        (check, "computed", "check"),
+        (transport, "advance", "transport"),
+        (gather, "advance", "gather"),
+    ):
+        noting(of, name, step)
+    list(run_share(share, buffers, transport, device, lambda phase: None, check, gather))
+    return steps

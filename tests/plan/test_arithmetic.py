@@ -166,6 +166,17 @@ def test_nothing_overlaps_and_each_plane_has_whole_units(rows, inner, width, slo
     assert layout.end - layout.products == 15 * rows * layout.chunk
 
 
+@pytest.mark.parametrize(("inner", "dtype"), [(1, "float64"), (1000, "float32"), (30000, "float64")])
+def test_two_units_of_lines_can_be_read_from_the_last_one_on(inner, dtype):
+    """As a cluster of thread blocks does."""
+    layout, units = remainder_layout(0, 513, inner, 700, 3, dtype, 15), -(-inner // UNIT)
+    sampled = -(-units // sampling(inner, dtype))
+    for operand in (layout.a, layout.b):
+        beyond = operand.lines // UNIT + 1
+        assert operand.planes + 14 * operand.plane_bytes + beyond * units * UNIT * UNIT <= operand.magnitudes
+        assert operand.magnitudes + beyond * sampled * UNIT * UNIT <= operand.measures
+
+
 @pytest.mark.parametrize("memory", [0, 4 << 30])
 def test_a_plan_from_remainders_has_whole_units_and_no_slabs(memory):
     problem = Problem(16000, 16000, 16000)

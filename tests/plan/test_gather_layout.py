@@ -129,3 +129,12 @@ def test_nobody_waits_for_ever_where_every_device_does_one_thing_after_the_other
                 assert going, first
             for rank in going:
                 queues[rank].popleft()
+
+
+def test_the_memory_of_many_nodes_is_known_without_looking_at_all_senders_for_each(monkeypatch):
+    looked, original = [], gather_layout.receivers
+    monkeypatch.setattr(gather_layout, "receivers", lambda plan: (looked.append(plan), original(plan))[1])
+    plan = plan_of(Problem(400, 10, 10), Topology.of_equal_nodes(200, 2), root=3)
+    needed = [plan.bytes_of_buffers(rank) - plan.shares[rank].layout.bytes for rank in range(200)]
+    assert [rank for rank, more in enumerate(needed) if more] == [2, 3]
+    assert len(looked) == 2

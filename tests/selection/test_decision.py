@@ -14,7 +14,7 @@ from support.selection import examples
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block
-from hybrid.errors import HybridError
+from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.plan.request import OperandLocation, RowBlocks
 from hybrid.selection import agreement
 from hybrid.selection.agreement import agree
@@ -168,3 +168,25 @@ def test_a_machine_that_lacks_nothing_is_decided_at_once():
     session = RanksOn(assumed_machine(asked, 2))
     decision = agree(session, ProductRequest(Problem(10, 10, 10)), asked, session.machine.ranks)
     assert (decision.plan.device, decision.plan.transport, session.tried) == ("cpu", "in place", [])
+
+
+def test_nccl_is_not_chosen_where_only_its_larger_buffers_do_not_fit():
+    problem, nodes = Problem(4000, 4000, 4000), {"ranks_per_node": 1, "device": "cuda", "precision": "native"}
+
+    def decision_with(memory, transport="auto"):
+        asked = Settings(gpu_memory=memory, transport=transport, **nodes)
+        return decide(assumed_machine(asked, 2, 1, 90), ProductRequest(problem), asked)
+
+    enough = decision_with(0).plan
+    assert enough.transport == "nccl"
+    by_host = enough.with_transport("host")
+    assert enough.bytes_on_gpu(0) > by_host.bytes_on_gpu(0) + 50 * MiB, "slots for C of the other node"
+    chosen = []
+    for memory in range(by_host.bytes_on_gpu(0), enough.bytes_on_gpu(0) + MiB, 4 * MiB):
+        decision = decision_with(memory)
+        assert not decision.shortage, memory
+        chosen.append(decision.plan.transport)
+        assert decision_with(memory, "host").plan.bytes_of_device_check(0) == by_host.bytes_of_device_check(0), "as where none is"
+    assert {*chosen} == {"host", "nccl"}
+    with pytest.raises(DeviceUnavailable, match="the transport nccl cannot be used: the devices have no room for what it needs"):
+        decision_with(by_host.bytes_on_gpu(0) + MiB, "nccl")

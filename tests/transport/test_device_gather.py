@@ -29,6 +29,7 @@ from hybrid.selection.agreement import agree
 from hybrid.selection.decision import ProductRequest
 from hybrid.selection.inventory import take_inventory
 from hybrid.selection.session import session_of
+from hybrid.transport.device_group import DeviceGroup
 
 pytestmark = pytest.mark.mpi(min_size=2)
 PIECE_BYTES = 800  # some rows of a tile: so there are more pieces than slots
@@ -229,9 +230,42 @@ def test_a_rank_that_fails_keeps_nobody_waiting_and_the_next_product_is_right(ow
             patch.setattr(CpuDevice, name, later)
         with pytest.raises(RankFailed, match=rf"rank {failing} .*planted"):
             product(own, a, b)
+    failed = len(log)
     check_product(own, a, b)
     assert own.allgather(log.count("join")) == [2] * own.size
     assert own.allgather(log.count("abort")) == [1] * own.size
+    tried = [entry for entry in log[failed:] if entry[0] == "send" and entry[2] == (64, 1024)]
+    assert len(tried) == (own.rank != 0), "else NCCL would connect the devices during a product"
+
+
+@pytest.mark.parametrize("failing", [0, 1], ids=["the root's rank", "another node's"])
+@pytest.mark.parametrize("work", ["reserve", "poison", "move", "done", "finish"])
+def test_where_devices_cannot_be_connected_each_product_says_why_until_they_can(own, rng, monkeypatch, log, work, failing):
+    """Also where the decision is remembered: an earlier failure has ended the communicator."""
+    (a, b), connect, connecting = case(own, rng), DeviceGroup._connect, []
+    name = ("receive", "send")[failing] if work == "move" else work
+    original = getattr(CpuDevice, name)
+
+    def connected(*these):
+        connecting.append(name)
+        try:
+            connect(*these)
+        finally:
+            connecting.clear()
+
+    def fails(*arguments, **more):
+        if connecting:
+            raise RuntimeError("planted")
+        return original(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeviceGroup, "_connect", connected)
+        if own.rank == failing:
+            patch.setattr(CpuDevice, name, fails)
+        for _ in range(3):
+            with pytest.raises(RankFailed, match=rf"rank {failing} .*planted"):
+                product(own, a, b)
+    check_product(own, a, b)
 
 
 def one_bit(matrix):

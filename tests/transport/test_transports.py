@@ -18,6 +18,7 @@ from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
 from hybrid.plan import tiling
 from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.planning import make_plan
+from hybrid.transport import root_push
 from hybrid.transport.root_push import RootPushDriver
 from hybrid.verification.copy_checksums import CopyChecksums
 from hybrid.verification.device_check import DeviceCheck
@@ -353,7 +354,9 @@ def test_tiles_that_are_not_copied_back_show_also_where_a_product_lay_before(com
 
 
 @pytest.mark.mpi(min_size=2)
-def test_copies_to_other_ranks_do_not_wait_for_their_check_nor_tiles_for_its_end(comm, rng, monkeypatch):
+@pytest.mark.parametrize("told_at_once", [0, 4], ids=["told in the end", "told meanwhile"])
+def test_copies_to_other_ranks_do_not_wait_for_their_check_nor_tiles_for_its_end(comm, rng, monkeypatch, told_at_once):
+    monkeypatch.setattr(root_push, "_TOLD_AT_ONCE", told_at_once)
     for name in ("TRANSPORT", "PANEL_ROWS", "PANEL_COLUMNS"):
         monkeypatch.setenv(f"HYBRID_{name}", "peers" if name == "TRANSPORT" else "4")
     log, begin, stored, finish = [], RootPushDriver.begin, RootPushDriver._store_computed, DeviceCheck.finish
@@ -361,11 +364,22 @@ def test_copies_to_other_ranks_do_not_wait_for_their_check_nor_tiles_for_its_end
     monkeypatch.setattr(RootPushDriver, "begin", noting(log, "begun", begin))
     monkeypatch.setattr(DeviceCheck, "finish", noting(log, "checked", finish))
 
+    drivers, begin_check = [], DeviceCheck.begin
+
     def store_computed(self):
+        drivers[:] = [self]
         found = stored(self)
         log.extend(["stored"] * found)
         return found
 
+    def begin_when_another_has_computed(check):
+        """However slow it is: then its tile is stored, or can be."""
+        until = time.monotonic() + 20
+        while drivers and "stored" not in log and not drivers[0]._is_computed(1, 0) and time.monotonic() < until:
+            time.sleep(0.001)
+        begin_check(check)
+
+    monkeypatch.setattr(DeviceCheck, "begin", begin_when_another_has_computed)
     monkeypatch.setattr(RootPushDriver, "_store_computed", store_computed)
     check_product(comm, rng.standard_normal((comm.size * 20, 30)), rng.standard_normal((30, 20)), 0)
     if comm.rank == 0:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -336,6 +337,27 @@ def test_a_link_is_not_kept_waiting_by_the_copies_of_another(rng, link):
     sums.wait()
     assert not any((of_rows == 7).any() for of_rows in found)
     sums.abandon()
+
+
+def test_each_ranks_copies_are_summed_as_those_of_its_own_link(monkeypatch):
+    links = []
+    summing = SimpleNamespace(sum_after=lambda rows, event, how, link: links.append(link) or True)
+    monkeypatch.setattr(ways, "row_sums", lambda threads, of_links: (links.append(of_links), summing)[1])
+    plan = planned(Problem(N, L, M), Topology.of_equal_nodes(3, 3), staged=True, check="on")
+    layouts = {rank: CopiedPieces(check_layout(plan, rank)) for rank in range(3)}
+    device = CpuDevice(staged=True)
+    device.event_wait = EventWait(0, 0, 0)
+    sums = ways.ByThreads(device, {"A": np.ones(L, np.uint64)}, layouts, 40)
+    sums.begin({rank: [] for rank in layouts})
+    for rank in (2, 0, 1):
+        piece = next(each for each in layouts[rank].layout.pieces if each.operand == "A")
+        sums.sum(rank, piece, Span(0, len(piece.rows)), np.ones((N, L)), 0, None)
+    assert links == [3, 2, 0, 1]
+
+
+def test_there_are_two_lines_for_each_link_that_is_told_apart():
+    source = (row_summing.SOURCE.parent / "row_pool.h").read_text()
+    assert f"enum {{ LINES = {2 * row_summing._LINKS} }};" in source
 
 
 def test_without_a_thread_that_waits_for_events_the_product_fails_and_does_not_hang(device, rng, monkeypatch):
