@@ -23,7 +23,6 @@ from hybrid.plan.request import OperandLocation
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
-_THROUGH_HOSTS = "the nodes form a grid, whose parts travel from host to host"
 COLUMNS_AT_ONCE = 128 * GROUP_COLUMNS  # columns of B that the check on the host sums before it goes to the next ones
 GROUPS_AT_ONCE = 16  # whose sums it multiplies by A together, at most
 
@@ -92,45 +91,6 @@ class Plan:
     @property
     def root_node(self) -> int:
         return self.topology.node_of(self.root)
-
-    @property
-    def why_no_peers(self) -> str:
-        """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
-        if self.grid_layout is not None:
-            return _THROUGH_HOSTS
-        if all(len(members) == 1 for members in self.topology.nodes):
-            return "one rank a node: nothing to exchange"
-        if self.has_row_blocks and len(self.topology.nodes) > 1:
-            return "rows of B lie on other nodes"
-        return self._why_not_all_resident
-
-    @property
-    def why_no_nccl(self) -> str:
-        """Why NCCL cannot bring all ranks' rows of B to all devices, as far as the plan knows; empty where it may."""
-        if self.topology.size == 1:
-            return "one rank: nothing to exchange"
-        if self.device != "cuda":
-            return "NCCL joins GPUs only"
-        if self.grid_layout is not None:
-            return _THROUGH_HOSTS
-        return self._why_not_all_resident or self._why_no_room_for_nccl
-
-    @property
-    def _why_no_room_for_nccl(self) -> str:
-        """Why the buffers that NCCL needs, which are larger than others, do not fit; empty where they do, and where the plan is
-        not cut to the devices' memory."""
-        by_nccl, memory = self.with_transport("nccl"), self.device_memory
-        if memory and any(by_nccl.bytes_on_gpu(rank) > memory for rank in range(self.topology.size)):
-            return "the devices have no room for what it needs beside the panels"
-        return ""
-
-    @property
-    def _why_not_all_resident(self) -> str:
-        if not all(share.holds_all for share in self.shares):
-            return "not everything fits on the devices: some panels are loaded more than once"
-        if not all(len(share.rows) and share.column_panels for share in self.shares):
-            return "some ranks have nothing to multiply"
-        return ""
 
     def a_rows_on(self, node: int) -> Span:
         """The rows of A that the ranks of a node multiply."""

@@ -17,6 +17,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel
+from hybrid.plan import possible_transports
 from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.grid import Placement
 from hybrid.plan.plan import Plan
@@ -221,7 +222,7 @@ def _why_no_remainders(settings: Settings) -> str:
 
 def _fits(plan: Plan, memory: int, settings: Settings) -> bool:
     """Whether all ranks' devices have room, also for what NCCL needs between nodes, where that may be chosen."""
-    if len(plan.topology.nodes) > 1 and settings.transport in ("auto", "nccl") and not plan.why_no_nccl:
+    if len(plan.topology.nodes) > 1 and settings.transport in ("auto", "nccl") and not possible_transports.why_no_nccl(plan):
         plan = plan.with_transport("nccl")
     return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
 

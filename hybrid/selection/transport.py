@@ -9,6 +9,7 @@ from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DeviceUnavailable
+from hybrid.plan import possible_transports
 from hybrid.plan.plan import Plan
 from hybrid.selection.machine import Machine, Test
 
@@ -36,7 +37,7 @@ def choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, s
     if settings.transport == "host":
         return TransportChoice("host", "asked for")
     test, hindrance = {
-        "peers": (Test.PEERS, plan.why_no_peers),
+        "peers": (Test.PEERS, possible_transports.why_no_peers(plan)),
         "nccl": (Test.NCCL, _why_no_nccl(plan, gpus)),
     }[settings.transport]
     if not hindrance and test not in machine.outcomes:
@@ -56,8 +57,10 @@ def _fastest(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine) -> Transp
     """The fastest transport that works: peers; or NCCL, where no node has several ranks, or where the ranks of the only node do
     not reach each other's GPUs; else host."""
     one_rank_a_node = len(plan.topology.nodes) == plan.topology.size
-    no_peers, no_nccl = plan.why_no_peers, _why_no_nccl(plan, gpus)
+    no_peers, no_nccl = possible_transports.why_no_peers(plan), _why_no_nccl(plan, gpus)
     if no_peers and (no_nccl or not one_rank_a_node):
+        if one_rank_a_node and plan.topology.size > 1 and plan.device == "cuda" and no_nccl != no_peers:
+            no_peers = f"one rank a node has no peers, nor can NCCL help ({no_nccl})"
         return TransportChoice("host", no_peers)
     if plan.device != "cuda":
         return TransportChoice("host", "all memory is a CPU's own")
@@ -85,10 +88,10 @@ def _fastest(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine) -> Transp
 
 
 def _why_no_nccl(plan: Plan, gpus: Sequence[Gpu | None]) -> str:
-    """Why NCCL cannot be used: what `plan.why_no_nccl` says, or that two ranks share a GPU, of which NCCL wants one for each
+    """Why NCCL cannot be used: what the plan says, or that two ranks share a GPU, of which NCCL wants one for each
     rank; "" if it can."""
-    if plan.why_no_nccl:
-        return plan.why_no_nccl
+    if hindrance := possible_transports.why_no_nccl(plan):
+        return hindrance
     users: dict[str, int] = {}
     for rank, gpu in enumerate(gpus):
         if gpu is not None and users.setdefault(gpu.uuid, rank) != rank:

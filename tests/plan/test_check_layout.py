@@ -18,6 +18,7 @@ from hybrid.errors import UsageError
 from hybrid.execution.rank_check import own_pieces
 from hybrid.plan.check_layout import check_layout, memory_for_check, most_bytes_of_check
 from hybrid.plan.planning import make_plan
+from hybrid.plan.possible_transports import why_no_peers
 from hybrid.plan.request import PlanRequest, RowBlocks
 from hybrid.verification.copied import CopiedPieces
 from hybrid.verification.device_check import DeviceCheck
@@ -47,7 +48,7 @@ def plans(draw):
         plan = make_plan(request)
     except UsageError:
         assume(False)
-    peers = draw(st.booleans()) and not plan.why_no_peers
+    peers = draw(st.booleans()) and not why_no_peers(plan)
     return plan.with_transport("peers" if peers else "host")
 
 

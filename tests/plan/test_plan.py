@@ -19,6 +19,7 @@ from hybrid.plan.buffer_layout import layout_of
 from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.grid import parse
 from hybrid.plan.plan import PROCESS_BYTES
+from hybrid.plan.possible_transports import why_no_nccl, why_no_peers
 from hybrid.plan.request import RowBlocks, TilingRequest
 from hybrid.plan.tiling import choose_tiling
 
@@ -387,7 +388,7 @@ def test_where_only_a_is_too_large_all_of_b_stays():
 def test_every_rank_of_a_grid_has_the_plan_of_its_part(problem, grid):
     plan = planned(problem, Topology.of_equal_nodes(8, 2), device="cuda", staged=True, grid=parse(grid, 4), check="on")
     assert plan.check == "host"
-    assert plan.why_no_peers == plan.why_no_nccl == "the nodes form a grid, whose parts travel from host to host"
+    assert why_no_peers(plan) == why_no_nccl(plan) == "the nodes form a grid, whose parts travel from host to host"
     for rank, part in enumerate(plan.parts):
         rows_of_a, of_c = plan.grid_layout.rows_of_a(rank), plan.grid_layout.part_of_c(rank)
         assert (part.problem.n, part.problem.l, part.problem.m) == (*rows_of_a.shape, len(of_c.columns))

@@ -20,7 +20,7 @@ import numpy as np
 
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import CpuDevice
-from hybrid.plan.plan import Plan
+from hybrid.plan import possible_transports
 from hybrid.ranks.node_flags import pauses
 from hybrid.transport.device_group import DeviceGroup
 
@@ -117,7 +117,7 @@ def stand_in(monkeypatch: Any) -> list[Any]:
     log: list[Any] = []
     joints: list[Joint] = []
     done = CpuDevice.done
-    joining, hindrance = DeviceGroup.init_communicator, Plan.why_no_nccl.fget
+    joining, hindrance = DeviceGroup.init_communicator, possible_transports.why_no_nccl
 
     def init_communicator(self: DeviceGroup, team: Any) -> None:
         monkeypatch.setattr(Joint, "team", team)
@@ -162,5 +162,5 @@ def stand_in(monkeypatch: Any) -> list[Any]:
     for name, way in ways.items():
         monkeypatch.setattr(CpuDevice, name, way, raising=False)
     monkeypatch.setattr(DeviceGroup, "init_communicator", init_communicator)
-    monkeypatch.setattr(Plan, "why_no_nccl", property(lambda plan: hindrance(replace(plan, device="cuda"))))
+    monkeypatch.setattr(possible_transports, "why_no_nccl", lambda plan: hindrance(replace(plan, device="cuda")))
     return log

@@ -18,7 +18,7 @@ from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
 from hybrid.plan import tiling
 from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.planning import make_plan
-from hybrid.transport import root_push
+from hybrid.transport import told_later
 from hybrid.transport.root_push import RootPushDriver
 from hybrid.verification.copy_checksums import CopyChecksums
 from hybrid.verification.device_check import DeviceCheck
@@ -356,7 +356,7 @@ def test_tiles_that_are_not_copied_back_show_also_where_a_product_lay_before(com
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("told_at_once", [0, 4], ids=["told in the end", "told meanwhile"])
 def test_copies_to_other_ranks_do_not_wait_for_their_check_nor_tiles_for_its_end(comm, rng, monkeypatch, told_at_once):
-    monkeypatch.setattr(root_push, "_TOLD_AT_ONCE", told_at_once)
+    monkeypatch.setattr(told_later, "_AT_ONCE", told_at_once)
     for name in ("TRANSPORT", "PANEL_ROWS", "PANEL_COLUMNS"):
         monkeypatch.setenv(f"HYBRID_{name}", "peers" if name == "TRANSPORT" else "4")
     log, begin, stored, finish = [], RootPushDriver.begin, RootPushDriver._store_computed, DeviceCheck.finish
