@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tracemalloc
 from types import SimpleNamespace
@@ -94,6 +95,8 @@ def test_the_product_is_python_s_or_the_host_s_refusal(given, result, factors, c
     with pytest.raises(Overflow) as on_host:
         hybrid.multiply(a, b, c if beta else None, alpha=alpha, beta=beta or None, dtype=result, device="cpu")
     assert str(on_device.value) == str(on_host.value)
+    place = next(each for each, value in np.ndenumerate(expected) if not limits.min <= value <= limits.max)
+    assert str(on_device.value).startswith(f"element {[*place]} of the product is {expected[place]}, ")
 
 
 @pytest.mark.parametrize("largest", [(3, 3), (1 << 20, 99), (1 << 40, 1 << 15)], ids=str)
@@ -129,6 +132,7 @@ def test_a_c_that_is_copied_to_the_gpu_is_part_of_the_forecast():
 def test_gpus_can_check_every_product_and_compute_it_from_remainders(terms, largest_a, largest_b, checked):
     """Both of the integers themselves and modulo primes."""
     exact = Exact.of(terms, (largest_a, largest_b), most=most_exact(GROUP_COLUMNS) if checked else 2**53 - 1)
+    assert not exact.primes or math.prod(exact.primes) > 2 * exact.bound
     for prime in exact.products:
         largest = [float(prime // 2)] * 2 if prime else [float(largest_a), float(largest_b)]
         if checked and (prime or min(largest)):

@@ -23,7 +23,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.emulation.build import EmulationError, c_compiler
 from hybrid.errors import DeviceUnavailable
-from hybrid.verification import group_loops, group_sums
+from hybrid.verification import comparison, group_loops, group_sums
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.comparison import Comparison, Expected
 from hybrid.verification.group_sums import Integers, norms_of, over_rows, sums_and_norms, sums_of_groups, times
@@ -115,14 +115,14 @@ def test_the_loops_find_what_numpy_does(library, rows, columns, more, dtype, kin
         right = sums_and_norms(np.nan_to_num(c.astype(np.float64)), x, 64)[0]
         sums = right + 1e-3 * (1 + np.abs(right)) * rng.standard_normal((rows, groups))
     norms_a, norms_b = (np.abs(numbers(rng, (count,), "float64", kinds_of_norms)) for count in (rows, groups))
-    comparison = Comparison(Problem(rows, 50, columns, dtype), 1.0)
+    compared = Comparison(Problem(rows, 50, columns, dtype), 1.0)
     expected = Expected(Span(0, columns), x, sums, norms_a, norms_b, integral)
     found = []
     few_rows = mock.patch.multiple(group_sums, CALL_BYTES=4000, _MOST_BYTES=4000, _PIECE_BYTES=1000)  # at a time
     for way in (library, None):
         with few_rows, mock.patch.object(group_loops, "_library", return_value=_Loaded(way)):
             sizes = np.full((rows, groups + 1), 7, np.float32)
-            found.append((*comparison.suspects(c, 10, expected, 2, sizes), sizes))
+            found.append((*compared.suspects(c, 10, expected, 2, sizes), sizes))
     (totals, suspects, sizes), (wanted, wanted_suspects, wanted_sizes) = found
     assert (totals.not_judged, totals.judged, totals.count) == (wanted.not_judged, wanted.judged, wanted.count)
     assert totals.judged + totals.not_judged == rows * groups
@@ -194,6 +194,28 @@ def test_groups_of_zeros_are_not_summed_again(by_loops, rng, monkeypatch, tiny, 
     np.testing.assert_allclose(norms, wanted_of(values, np.zeros(250), 64)[1], rtol=1e-13)
 
 
+def test_rows_are_compared_again_only_where_squares_are_in_doubt(by_loops, rng, monkeypatch):
+    again = []
+    original = comparison.sums_and_norms
+    monkeypatch.setattr(comparison, "sums_and_norms", lambda values, *of: (again.append(len(values)), original(values, *of))[1])
+    c, ones = np.tril(rng.standard_normal((100, 250))), np.ones(100)
+    c[80, 200] = 1e200
+    expected = Expected(Span(0, 250), np.ones(250), sums_and_norms(c, np.ones(250), 64)[0], ones, ones[:4], False)
+    totals, _ = Comparison(Problem(100, 50, 250), 1.0).suspects(c, 0, expected, 1)
+    assert again == [1]
+    assert totals.judged == 400
+
+
+@pytest.mark.parametrize("way", ["by_loops", "by_numpy"])
+def test_a_wrong_element_far_to_the_right_is_named(request, way):
+    request.getfixturevalue(way)
+    c, ones = np.zeros((20, 6000)), np.ones(93)
+    c[7, 5000] = 1
+    expected = Expected(Span(64, 6000), np.ones(5936), np.zeros((20, 93)), ones[:20], ones, True)
+    _, (suspect,) = Comparison(Problem(20, 50, 6000), 1.0).suspects(c, 100, expected, 2)
+    assert (suspect.row, suspect.columns) == (107, Span(4992, 5056))
+
+
 def test_what_the_loops_cannot_read_numpy_sums(by_loops, rng):
     square = rng.standard_normal((40, 40))
     for values in (square.T, square[:, ::2], square.astype(">f8"), square.astype(np.float16)):
@@ -248,7 +270,7 @@ def test_no_call_begins_within_rows_whose_squares_are_added_up(by_loops, monkeyp
     monkeypatch.setattr(group_loops, "_BYTES_A_THREAD", 100_000)
     begun, original = [], group_loops.pieces
     monkeypatch.setattr(group_loops, "pieces", lambda *given: begun.extend(original(*given)) or begun)
-    sums_of_groups(np.ones((1000, 130)), np.ones(130), 64, Integers(), 2)
+    sums_of_groups(np.ones((1000, 129)), np.ones(129), 64, Integers(), 2)  # 193 rows have so many bytes
     assert len(begun) > 2
     assert [each.lo % group_loops.TOGETHER for each in begun] == [0] * len(begun)
 

@@ -6,14 +6,14 @@
 
 #include "loop_pool.h"
 
-enum { USERS = 6, LOOPS = 300, MOST_ROWS = 500, MOST_UNIT = 64 };
+enum { ROUNDS = 60, USERS = 5, LOOPS = 8, MOST_ROWS = 500, MOST_UNIT = 64 };
 
 typedef struct {
-    int first, unit;
+    int first, unit, slow;
     int taken[MOST_ROWS], of_unit[MOST_ROWS];  // how often; in how many rows of the unit
 } Rows;
 
-static int wrong;
+static int wrong, loops;
 
 static void take(const void* of_rows, int64_t first, int64_t end)
 {
@@ -23,13 +23,14 @@ static void take(const void* of_rows, int64_t first, int64_t end)
         ++rows->taken[i];
         ++rows->of_unit[(i - rows->first) / rows->unit];
     }
-    usleep(first % 4 * 40);  // so that those who called wait for others
+    usleep(first % 4 * rows->slow);  // so that those who called wait for others
 }
 
 static void* use(void* pool)
 {
-    for (int k = 0; k < LOOPS; ++k) {
-        Rows rows = {.first = k % 3 * MOST_UNIT, .unit = 1 + k * 7 % MOST_UNIT};
+    for (int mine = 0; mine < LOOPS; ++mine) {
+        int k = __atomic_fetch_add(&loops, 1, __ATOMIC_RELAXED);
+        Rows rows = {.first = k % 3 * MOST_UNIT, .unit = 1 + k * 7 % MOST_UNIT, .slow = 10 + k % 5 * 20};
         int end = rows.first + k * 11 % (MOST_ROWS - rows.first);
         run_loop(pool, 1 + k % 4, rows.first, end, rows.unit, k % 90, take, &rows);
         for (int i = 0; i < MOST_ROWS; ++i) {
@@ -45,9 +46,12 @@ static void* use(void* pool)
 int main(void)
 {
     LoopPool* pool = new_loop_pool();
-    pthread_t users[USERS];
-    for (int i = 0; i < USERS; ++i) pthread_create(&users[i], NULL, use, pool);
-    for (int i = 0; i < USERS; ++i) pthread_join(users[i], NULL);
+    alarm(30);  // kills a program that waits for ever
+    for (int round = 0; round < ROUNDS; ++round) {  // one who was not woken is woken by others' loops, but not after the last ones
+        pthread_t users[USERS];
+        for (int i = 0; i < USERS; ++i) pthread_create(&users[i], NULL, use, pool);
+        for (int i = 0; i < USERS; ++i) pthread_join(users[i], NULL);
+    }
     puts(wrong ? "wrong" : "right");
     return wrong;
 }
