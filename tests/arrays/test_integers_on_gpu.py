@@ -122,7 +122,13 @@ def test_the_memory_that_is_made_there_is_forecast(monkeypatch, largest, how):
 def test_a_c_that_is_copied_to_the_gpu_is_part_of_the_forecast():
     a, b, c = np.ones((3, 4), np.int8), np.ones((4, 5), np.int8), np.ones((3, 5), np.int64)
     asked, none = Gemm(beta=1), Gemm(beta=0)
-    for matrices, gemm, copied in (((on_gpu(a), c), asked, 120), ((on_gpu(a), on_gpu(c)), asked, 0), ((on_gpu(a), c), none, 0)):
+    there = on_gpu(a), on_gpu(c)
+    for matrices, gemm, copied in (
+        ((there[0], c), asked, 120),
+        (there, asked, 0),
+        ((there[0], c), none, 0),
+        ((a, c), asked, 0),  # C is put together in host memory, where A is
+    ):
         blocks = [hybrid.RowBlock(each) for each in (matrices[0], on_gpu(b), matrices[1])]
         assert BlockShapes.of(*blocks, gemm, check=False, threads=lambda: 1).gpu_bytes == copied
 
