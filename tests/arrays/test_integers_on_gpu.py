@@ -23,8 +23,11 @@ from hybrid.arrays.integers import Exact, largest_of, write_remainders
 from hybrid.arrays.interop import empty_beside
 from hybrid.arrays.row_block import BlockShapes
 from hybrid.core.problem import INTEGERS, Problem
+from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.errors import Overflow
+from hybrid.execution import row_block_decision
+from hybrid.execution.row_block_decision import decide_on_row_blocks
 from hybrid.plan.arithmetic import Summary, choose
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.verification.rounding import is_exact, most_exact
@@ -147,3 +150,15 @@ def test_gpus_can_check_every_product_and_compute_it_from_remainders(terms, larg
         arithmetic, error = choose(a, b, terms, exact.computed, lambda: pytest.fail("not exact"), fast=False)
         assert error == 0.0
         assert not arithmetic.scaled
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(("precision", "there"), [("native", "native"), ("auto", "auto"), ("fast", "auto")])
+def test_who_asks_for_native_products_gets_them_also_on_a_gpu(monkeypatch, device, precision, there):
+    plan = SimpleNamespace(device=device, shares=[SimpleNamespace(rows=Span(0, 3))])
+    monkeypatch.setattr(row_block_decision, "agree", lambda *_: SimpleNamespace(plan=plan))
+    blocks = hybrid.RowBlock(on_gpu(np.ones((3, 4), int))), hybrid.RowBlock(on_gpu(np.ones((4, 5), int))), None
+    shapes, session = BlockShapes.of(*blocks, Gemm(), check=False, threads=lambda: 1), SimpleNamespace(team=SimpleNamespace(rank=0))
+    wanted, settings, _ = decide_on_row_blocks(session, [shapes], [], Settings(precision=precision), Gemm())
+    assert wanted.stays == (device == "cuda")
+    assert settings.precision == (there if wanted.stays else "native")
