@@ -158,7 +158,8 @@ def test_who_asks_for_native_products_gets_them_also_on_a_gpu(monkeypatch, devic
     plan = SimpleNamespace(device=device, shares=[SimpleNamespace(rows=Span(0, 3))])
     monkeypatch.setattr(row_block_decision, "agree", lambda *_: SimpleNamespace(plan=plan))
     blocks = hybrid.RowBlock(on_gpu(np.ones((3, 4), int))), hybrid.RowBlock(on_gpu(np.ones((4, 5), int))), None
-    shapes, session = BlockShapes.of(*blocks, Gemm(), check=False, threads=lambda: 1), SimpleNamespace(team=SimpleNamespace(rank=0))
+    shapes = BlockShapes.of(*blocks, Gemm(), check=False, threads=lambda: 1)
+    session = SimpleNamespace(team=SimpleNamespace(rank=0))
     wanted, settings, _ = decide_on_row_blocks(session, [shapes], [], Settings(precision=precision), Gemm())
     assert wanted.stays == (device == "cuda")
     assert settings.precision == (there if wanted.stays else "native")
