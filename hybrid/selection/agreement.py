@@ -24,10 +24,9 @@ def agree(session: Session, request: ProductRequest, settings: Settings, invento
     """
     asked = request, settings, tuple(inventories)
     serials = {inventory.remembers for inventory in inventories}  # a rank that failed alone remembers another one, or none
-    if len(serials) == 1 and 0 not in serials:
-        assert session.remembered is not None
-        if session.remembered.asked == asked:
-            return session.remembered.decision
+    known = session.remembered  # which all ranks may have forgotten since, where another plan was tried first and rejected
+    if len(serials) == 1 and 0 not in serials and known is not None and known.asked == asked:
+        return known.decision
     machine = Machine(session.team.topology, tuple(inventories))
     decision = decide(machine, request, settings)
     while isinstance(decision, Unknown):

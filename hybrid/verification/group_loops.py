@@ -22,6 +22,7 @@ TOGETHER = 64  # rows whose squares are added up
 # Of the rows that a thread takes in one call: Python does not notice an interrupt (SIGINT) before it ends.
 _BYTES_A_THREAD = 64 << 20
 FOUND, NOT_COMPARED = 5, -1.0  # how much is found of each row, and what of those not compared, as in group_sums.c
+_pools: dict[int, Any] = {}  # by process
 
 
 class Look(ctypes.Structure):
@@ -118,17 +119,15 @@ def _library() -> LoadedSoon:
 
 
 def _pool() -> Any:
-    return _pool_of(os.getpid())
-
-
-@cache
-def _pool_of(process: int) -> Any:
     """The address of this process's pool of threads. A forked child makes its own: its parent's has no threads there, and perhaps
     a lock that is never released."""
-    pool = _library().loaded.new_loop_pool()
-    if not pool:
-        raise MemoryError("no memory for a pool of threads")
-    return pool
+    process = os.getpid()
+    if process not in _pools:
+        pool = _library().loaded.new_loop_pool()
+        if not pool:
+            raise MemoryError("no memory for a pool of threads")
+        _pools.setdefault(process, pool)  # if another thread has made one meanwhile, this one never gets threads
+    return _pools[process]
 
 
 def load() -> Any:

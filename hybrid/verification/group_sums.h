@@ -88,8 +88,9 @@ static void NAMED(sum_rows)(const void* of_call, int64_t first, int64_t end)
     if (looks_at) merge(call->pool, call->look, &look);
 }
 
-// For each row from `first` to `end` - 1 and each group of columns the sum of x[j]·row[j]; for each `together` rows and each group the sum of squares, added
-// to what is there; `first` is a multiple of `together`. `look`: NULL, or what the rows are like, to be continued.
+// For each row from `first` to `end` - 1 and each group of columns the sum of x[j]·row[j]; for each `together` rows and each group
+// the sum of squares, added to what is there; `first` is a multiple of `together`. `look`: NULL, or what the rows are like, to be
+// continued.
 void NAMED(group_sums)(LoopPool* pool, int threads, const Rows* matrix, const double* x, int64_t group, int64_t together,
                        double* sums, double* squares, Look* look, int64_t first, int64_t end)
 {

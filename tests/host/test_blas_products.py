@@ -24,6 +24,7 @@ sizes = st.integers(0, 70)
 @pytest.fixture
 def small_tiles(monkeypatch):
     monkeypatch.setattr(blas_products, "_TILE_TERMS", 50)
+    monkeypatch.setattr(blas_products, "_TILE_ELEMENTS", 20)
     monkeypatch.setattr(blas_products, "_ROWS_ADDED", 5)
     monkeypatch.setattr(blas_products, "_TERMS_OF_A_PART", 7)
 
@@ -118,6 +119,10 @@ def test_a_thread_gets_several_tiles_where_they_are_large(size, threads, a_threa
     assert len(tiles(size, size, size, threads)) == a_thread * threads
 
 
+def test_large_tiles_of_few_terms_are_as_many_for_each_thread():
+    assert len(tiles(4000, 4000, 7, 4)) == 8  # not the 11 that would be worth a thread's while
+
+
 def test_few_terms_are_not_divided_and_most_is_read_of_the_smaller_operand():
     assert tiles(100, 100, 100, 8) == [(Span(0, 100), Span(0, 100))]
     assert len({columns for _, columns in tiles(20000, 500, 500, 2)}) == 1
@@ -137,16 +142,16 @@ def test_a_matrix_times_its_own_transpose_is_symmetric_to_the_last_bit(rng):
 
 @pytest.mark.usefixtures("small_tiles")
 def test_what_the_caller_does_about_floating_point_errors_its_threads_do():
-    a = np.full((40, 40), 1e300)
+    a = np.full((500, 500), 1e300)  # so large that no thread has done all before the others begin
     for threads in (1, 3):
         with limited_threads(threads), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("error")
-            blas(a, a, np.empty((40, 40)))
+            blas(a, a, np.empty(a.shape))
         with limited_threads(threads), np.errstate(over="raise"), pytest.raises(FloatingPointError):
-            blas(a, a, np.empty((40, 40)))
+            blas(a, a, np.empty(a.shape))
         call = mock.Mock()
         with limited_threads(threads), np.errstate(over="call", call=call):
-            blas(a, a, np.empty((40, 40)))
+            blas(a, a, np.empty(a.shape))
         assert call.called
 
 

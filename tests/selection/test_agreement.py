@@ -239,6 +239,17 @@ def test_the_last_decision_serves_the_same_product_again_unless_a_rank_has_forgo
     own.Free()
 
 
+def test_a_second_choice_is_decided_on_though_the_first_made_all_ranks_forget(machine):
+    """Integers go through the host's memory where they do not fit on the GPU: two decisions from the same inventories."""
+    machine.hold(machine.plan(SMALL).bytes_on_gpu(0))
+    machine.plan(SMALL)
+    request, asked = ProductRequest(SMALL, OperandLocation.NODE_SHARED), Settings(check="off")
+    inventories = [take_inventory(machine.session, asked)]
+    assert inventories[0].remembers
+    first, machine.session.remembered = agree(machine.session, request, asked, inventories), None  # as `release_device` does
+    assert agree(machine.session, request, asked, inventories) == first
+
+
 def test_a_decision_for_which_a_gpu_was_asked_is_made_again(machine, decided):
     machine.hold(0)
     machine.plan(LARGE)

@@ -6,6 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -17,9 +21,9 @@ from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
-from hybrid.emulation.build import EmulationError
+from hybrid.emulation.build import EmulationError, c_compiler
 from hybrid.errors import DeviceUnavailable
-from hybrid.verification import group_loops, group_sums
+from hybrid.verification import comparison, group_loops, group_sums
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.comparison import Comparison, Expected
 from hybrid.verification.group_sums import Integers, norms_of, over_rows, sums_and_norms, sums_of_groups, times
@@ -111,23 +115,33 @@ def test_the_loops_find_what_numpy_does(library, rows, columns, more, dtype, kin
         right = sums_and_norms(np.nan_to_num(c.astype(np.float64)), x, 64)[0]
         sums = right + 1e-3 * (1 + np.abs(right)) * rng.standard_normal((rows, groups))
     norms_a, norms_b = (np.abs(numbers(rng, (count,), "float64", kinds_of_norms)) for count in (rows, groups))
-    comparison = Comparison(Problem(rows, 50, columns, dtype), 1.0)
+    compared = Comparison(Problem(rows, 50, columns, dtype), 1.0)
     expected = Expected(Span(0, columns), x, sums, norms_a, norms_b, integral)
     found = []
+    few_rows = mock.patch.multiple(group_sums, CALL_BYTES=4000, _MOST_BYTES=4000, _PIECE_BYTES=1000)  # at a time
     for way in (library, None):
-        with mock.patch.object(group_loops, "_library", return_value=_Loaded(way)):
+        with few_rows, mock.patch.object(group_loops, "_library", return_value=_Loaded(way)):
             sizes = np.full((rows, groups + 1), 7, np.float32)
-            found.append((*comparison.suspects(c, 10, expected, 2, sizes), sizes))
+            found.append((*compared.suspects(c, 10, expected, 2, sizes), sizes))
     (totals, suspects, sizes), (wanted, wanted_suspects, wanted_sizes) = found
     assert (totals.not_judged, totals.judged, totals.count) == (wanted.not_judged, wanted.judged, wanted.count)
-    bound = {"rtol": 1e-6}  # the sums differ in their last bits, and sizes are kept in float32
+    assert totals.judged + totals.not_judged == rows * groups
+    bound = {"rtol": 1e-6, "atol": 1e-40}  # the sums differ in their last bits, and sizes are kept in float32
     np.testing.assert_allclose(sizes, wanted_sizes, **bound)
     np.testing.assert_allclose([totals.total, totals.worst], [wanted.total, wanted.worst], **bound)
     np.testing.assert_allclose([each.size for each in suspects], [each.size for each in wanted_suspects], **bound)
     assert len({each.row for each in suspects}) == len(suspects) <= 16
     for suspect in suspects:
-        kept = sizes[suspect.row - 10, suspect.columns.lo // 64]  # in float32, which has no smaller numbers
-        np.testing.assert_allclose(min(suspect.size, 1e30), kept, atol=1e-37, **bound)
+        assert np.float32(min(suspect.size, 1e30)) == sizes[suspect.row - 10, suspect.columns.lo // 64]
+
+
+def test_sizes_of_elements_whose_squares_underflow_are_the_same(request):
+    c, x, norms = np.full((3, 64), 1e-210), np.ones(64), np.full(3, 1e-100)
+    expected, found = Expected(Span(0, 64), x, np.full((3, 1), 7e-209), norms, norms[:1], False), []
+    for way in ("by_loops", "by_numpy"):
+        request.getfixturevalue(way)
+        found.append(Comparison(Problem(3, 5000, 64, "float64"), 1.0).suspects(c, 0, expected, 1)[0].worst)
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -180,6 +194,28 @@ def test_groups_of_zeros_are_not_summed_again(by_loops, rng, monkeypatch, tiny, 
     np.testing.assert_allclose(norms, wanted_of(values, np.zeros(250), 64)[1], rtol=1e-13)
 
 
+def test_rows_are_compared_again_only_where_squares_are_in_doubt(by_loops, rng, monkeypatch):
+    again = []
+    original = comparison.sums_and_norms
+    monkeypatch.setattr(comparison, "sums_and_norms", lambda values, *of: (again.append(len(values)), original(values, *of))[1])
+    c, ones = np.tril(rng.standard_normal((100, 250))), np.ones(100)
+    c[80, 200] = 1e200
+    expected = Expected(Span(0, 250), np.ones(250), sums_and_norms(c, np.ones(250), 64)[0], ones, ones[:4], False)
+    totals, _ = Comparison(Problem(100, 50, 250), 1.0).suspects(c, 0, expected, 1)
+    assert again == [1]
+    assert totals.judged == 400
+
+
+@pytest.mark.parametrize("way", ["by_loops", "by_numpy"])
+def test_a_wrong_element_far_to_the_right_is_named(request, way):
+    request.getfixturevalue(way)
+    c, ones = np.zeros((20, 6000)), np.ones(93)
+    c[7, 5000] = 1
+    expected = Expected(Span(64, 6000), np.ones(5936), np.zeros((20, 93)), ones[:20], ones, True)
+    _, (suspect,) = Comparison(Problem(20, 50, 6000), 1.0).suspects(c, 100, expected, 2)
+    assert (suspect.row, suspect.columns) == (107, Span(4992, 5056))
+
+
 def test_what_the_loops_cannot_read_numpy_sums(by_loops, rng):
     square = rng.standard_normal((40, 40))
     for values in (square.T, square[:, ::2], square.astype(">f8"), square.astype(np.float16)):
@@ -202,14 +238,59 @@ def test_without_a_compiler_numpy_sums(monkeypatch, rng, why):
 def test_threads_that_call_at_once_get_their_own_sums(by_loops, rng):
     matrices = [numbers(rng, (500 + 100 * number, 130), "float64", "normal") for number in range(6)]
     x = rng.standard_normal(130)
-    wanted = [wanted_of(matrix, x, 64)[0] for matrix in matrices]
+    wanted = [wanted_of(matrix, x, 64) for matrix in matrices]
 
     def right(number):
-        sums = [sums_of_groups(matrices[number], x, 64, Integers(), 4)[0] for _ in range(50)]
-        return all(np.abs(each - wanted[number]).max() < 1e-11 for each in sums)
+        found = [sums_of_groups(matrices[number], x, 64, Integers(), 4) for _ in range(50)]
+        return all(np.abs(mine - right).max() < 1e-11 for each in found for mine, right in zip(each, wanted[number], strict=True))
 
     with ThreadPoolExecutor(6) as users:
         assert all(users.map(right, range(6)))
+
+
+def test_threads_that_need_a_pool_at_once_share_one(library, monkeypatch):
+    made, both_make = [], Barrier(2)
+
+    def make():
+        with suppress(BrokenBarrierError):
+            both_make.wait(0.5)
+        made.append(library.new_loop_pool())
+        return made[-1]
+
+    monkeypatch.setattr(group_loops, "_library", lambda: _Loaded(SimpleNamespace(new_loop_pool=make)))
+    monkeypatch.setattr(group_loops, "_pools", {})
+    with ThreadPoolExecutor(2) as users:
+        pools = list(users.map(lambda _: group_loops._pool(), range(2)))
+    assert len(set(pools)) == 1
+    assert pools[0] in made
+    assert group_loops._pool() == pools[0]
+
+
+def test_no_call_begins_within_rows_whose_squares_are_added_up(by_loops, monkeypatch):
+    monkeypatch.setattr(group_loops, "_BYTES_A_THREAD", 100_000)
+    begun, original = [], group_loops.pieces
+    monkeypatch.setattr(group_loops, "pieces", lambda *given: begun.extend(original(*given)) or begun)
+    sums_of_groups(np.ones((1000, 129)), np.ones(129), 64, Integers(), 2)  # 193 rows have so many bytes
+    assert len(begun) > 2
+    assert [each.lo % group_loops.TOGETHER for each in begun] == [0] * len(begun)
+
+
+@pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["as usual", "ThreadSanitizer"])
+def test_each_row_of_many_loops_is_taken_once(tmp_path, flags):
+    try:
+        compiler = c_compiler()
+    except DeviceUnavailable as missing:
+        pytest.skip(str(missing))
+    program = [str(tmp_path / "many_loops"), str(Path(__file__).parent / "programs" / "many_loops.c")]
+    command = [compiler, "-std=gnu11", "-O2", "-g", "-pthread", *flags, f"-I{group_loops.SOURCE.parent}", "-o", *program]
+    compiled = subprocess.run(command, capture_output=True, text=True)
+    if flags and compiled.returncode:
+        pytest.skip("this compiler has no ThreadSanitizer")
+    assert not compiled.returncode, compiled.stderr
+    done = subprocess.run(program[:1], capture_output=True, text=True, timeout=60)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("ThreadSanitizer does not run on this kernel")
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
 FORKS = """
