@@ -45,7 +45,7 @@ lab() { # the lectures' kernels, compiled and timed: hybrid.lab
 }
 
 repair() { # what a repaired fault costs: detection
-    measure 560 detection --repair --device cuda --sizes 8000 --faults 20 --seed 11 \
+    measure 560 detection --repair --device cuda --sizes 8000 16000 --faults 6 3 --seed 11 \
         --kinds "one bit" "2 to 4 bits" "a tile" "a warp" "a stuck lane"
 }
 
