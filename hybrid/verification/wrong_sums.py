@@ -65,12 +65,15 @@ class WrongSums:
         return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > self._limit).tolist()] or [(largest, error)]
 
     def squares(self) -> np.ndarray:
-        """The numbers of all squares of C, as WrongParts has them, in which sums look wrong. All rows near those with wrong sums
-        are looked at again, since large errors hide small ones in rows whose spread is taken together."""
+        """The numbers of all squares of C, as WrongParts has them, in which sums look wrong: the largest of each row that has
+        any, and others, for which all rows near these are looked at again, since large errors hide small ones in rows whose
+        spread is taken together."""
         of_share, groups_of_share = len(self._layout.share.rows), self._layout.groups
         near, sizes = self._near
         usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
-        where, groups = np.nonzero(sizes > usual * spread_beside(sizes, usual))
+        look_wrong, rows = sizes > usual * spread_beside(sizes, usual), np.flatnonzero(self._errors > self._limit)
+        look_wrong[rows - near.lo, self._found[rows, 3].astype(np.intp)] = True
+        where, groups = np.nonzero(look_wrong)
         first, found = self._layout.share.rows.lo + near.lo, set()
         for group in np.unique(groups).tolist():
             down = np.unique((first + where[groups == group]) // SIDE).tolist()

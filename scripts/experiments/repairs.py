@@ -198,10 +198,11 @@ def is_right(c: np.ndarray, right: np.ndarray, most: float) -> bool:
 def measured(
     made: Any, n: int, data: str, device: str, faults: int, random: np.random.Generator, kinds: Sequence[str]
 ) -> Iterator[records.Line]:
-    """A line for each of these kinds of faults. `made`: A, B, their right product and its largest rounding error."""
+    """A line for each of these kinds of faults. `made`: A, B, their right product and its largest rounding error, and that of a
+    CPU's, which computes again what is wrong."""
     a, b, c = made.a, made.b, np.zeros_like(made.c)
     spoiled = CudaDevice if device == "cuda" else CpuDevice
-    most = 0.0 if data == "integers" else RIGHT * made.rounding
+    most = 0.0 if data == "integers" else RIGHT * max(made.rounding, made.of_a_cpu)
 
     def with_fault(kind: str, *, harmless: bool = False) -> tuple[str, float, float]:
         injection = Injection(kind, {"A": a, "B": b, "C": c}, made.rounding, random, harmless=harmless)
