@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,15 +14,16 @@ from hybrid.devices.cuda_ipc import CudaIpc
 from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
 
 
-class CudaNccl(CudaIpc):
+class CudaNccl(CudaIpc, ABC):
     """The part of `CudaDevice` that uses NCCL.
 
     All its operations are on one stream: then they run in the order in which they were enqueued, which must be such on all ranks
     that none waits for one that another rank has behind it.
     """
 
+    @abstractmethod
     def _enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
-        raise NotImplementedError
+        """Have an operation enqueued on one of the streams of this kind, behind these events. Returns its own event."""
 
     def load_collectives(self) -> None:
         load_nccl()

@@ -14,6 +14,7 @@ It is one communicator that brings B and C. Of two, NCCL's kernels may keep each
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -46,7 +47,7 @@ class DeviceGather(LeavingPanels, Protocol):
         """Note that a tile of this rank is in `source` when the events are complete."""
 
 
-class _Part:
+class _Part(ABC):
     """What senders and receivers have in common. One is made for a plan, and used for any number of products, each from `begin`
     to `wait_for_stored`."""
 
@@ -68,8 +69,9 @@ class _Part:
     def will_be_stored(self, tile: Tile, event: Event) -> None:
         self._own.append(event)
 
+    @abstractmethod
     def advance(self) -> None:
-        raise NotImplementedError
+        """Send or receive what there is, without waiting."""
 
     def wait_for_stored(self) -> None:
         """Wait until this rank's part of C has been sent, or all that it receives is in host memory, whose time from this rank's
@@ -92,8 +94,9 @@ class _Part:
             self._own.popleft()
         return not self._own
 
+    @abstractmethod
     def _is_complete(self) -> bool:
-        raise NotImplementedError
+        """Whether nothing is left to be sent or received."""
 
 
 class SentC(_Part):
