@@ -7,6 +7,7 @@ event is asked for, and a send is complete when the other rank has received.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -123,6 +124,11 @@ def stand_in(monkeypatch: Any) -> list[Any]:
         monkeypatch.setattr(Joint, "team", team)
         joining(self, team)
 
+    def unique_id(self: CpuDevice) -> str:
+        folder = tempfile.mkdtemp(prefix=f"hybrid-joined-{os.getpid()}-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)  # another rank may write there after this one's last removal
+        return folder
+
     def joined(self: CpuDevice, unique_id: str, rank: int, size: int) -> Joint:
         log.append("join")
         joints[:] = [Joint(unique_id, rank, log)]
@@ -151,7 +157,7 @@ def stand_in(monkeypatch: Any) -> list[Any]:
 
     ways = {
         "load_collectives": lambda self: log.append("prepare"),
-        "unique_id": lambda self: tempfile.mkdtemp(prefix=f"hybrid-joined-{os.getpid()}-"),
+        "unique_id": unique_id,
         "init_communicator": joined,
         "allgather_rows": allgather_rows,
         "send": send,
