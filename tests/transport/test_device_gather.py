@@ -44,14 +44,6 @@ def log(monkeypatch):
     return stand_in(monkeypatch)
 
 
-@pytest.fixture
-def own(comm, log):
-    """A communicator on which nothing has been joined yet, and nothing is left joined."""
-    copy = comm.Dup()
-    yield copy
-    copy.Free()
-
-
 def product(comm, a, b, root=0, **more):
     return hybrid.multiply(*((a, b) if comm.rank == root else (None, None)), comm=comm, root=root, **more)
 

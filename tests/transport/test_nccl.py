@@ -38,14 +38,6 @@ def log(monkeypatch):
     return stand_in(monkeypatch)
 
 
-@pytest.fixture
-def own(comm, log):
-    """A communicator on which nothing has been joined yet, and nothing is left joined."""
-    copy = comm.Dup()
-    yield copy
-    copy.Free()
-
-
 def case(comm, rng, dtype="float64"):
     """As few rows of B as may be, of A one for each rank at least."""
     n, m = (int(size) for size in rng.integers(comm.size, 60, 2))
