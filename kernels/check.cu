@@ -11,10 +11,6 @@
 // one column for each group, from the L2 cache.
 #include "subtract_product.cuh"
 
-using Word = unsigned long long;
-
-constexpr double NOT_INTEGRAL = 1e300;  // as the largest magnitude of a row that holds other numbers than integers
-
 template <typename T>
 __device__ Word word_of(const T& element)
 {
@@ -56,6 +52,8 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
     const double* factors = x.data;
     const Word* weights_of_columns = weights.data;
     bool weighted = row % WEIGHTED_ROWS == 0;
+    // Of a weight's lowest bit that is set; the same in all columns of this lane.
+    int shift = (__ffsll(weights_of_columns[0]) - 1 + 8 * int(sizeof(T)) * lane) % 64;
     double peak = 0, sum = 0, square = 0;
     Word checksum = 0;
     for (Size from = begin; from < min(begin + SPAN, m.columns); from += COLUMNS) {
@@ -69,13 +67,13 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
             bool inside = column < left;
             elements[i] = inside ? line[from + column] : T{};
             factor[i] = GROUP && inside ? factors[from + column] : 1.0;
-            weight[i] = inside ? weights_of_columns[from + column] : 0;
+            weight[i] = weighted && inside ? weights_of_columns[from + column] : 0;
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            checksum += (weighted ? weight[i] : weight[i] & -weight[i]) * word_of(elements[i]);
+            checksum += weighted ? weight[i] * word_of(elements[i]) : word_of(elements[i]) << shift;
             double value = widened(elements[i]), term = GROUP ? value * factor[i] : value;
-            peak = value == rint(value) ? max(peak, fabs(value)) : NOT_INTEGRAL;
+            take_magnitude(peak, value);
             sum += term;
             square = fma(term, term, square);
         }
@@ -102,7 +100,7 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
     }
 }
 
-constexpr int ROWS_ADDED = 256;  // by a thread block of column_totals
+constexpr int ROWS_ADDED = 32;  // by a thread block of column_totals
 
 // totals[0,j], 0 before, becomes the sum of m[i,j] over i. Blocks of 32 threads; each thread adds up a part of one column.
 __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
@@ -110,6 +108,7 @@ __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
     Size column = blockIdx.x * Size(32) + threadIdx.x, first = blockIdx.y * Size(ROWS_ADDED);
     if (column >= m.columns) return;
     double total = 0;
+#pragma unroll 8
     for (Size row = first; row < min(first + ROWS_ADDED, m.rows); ++row) total += m(row, column);
     atomicAdd(&totals(0, column), total);
 }

@@ -209,6 +209,29 @@ __device__ __forceinline__ void mma_m16n8k8(double (&d)[4], const double (&a)[4]
 #endif
 #endif  // CUDA_ON_CPU
 
+#if __CUDA_ARCH__ < 800
+// Before sm_80 copies are complete when they return.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global, int valid)
+{
+    for (int i = 0; i < BYTES / 4; ++i)
+        static_cast<unsigned*>(shared)[i] = 4 * i < valid ? static_cast<const unsigned*>(global)[i] : 0;
+}
+
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* shared, const void* global)
+{
+    copy_async<BYTES>(shared, global, BYTES);
+}
+
+__device__ __forceinline__ void copies_commit() {}
+
+template <int PENDING>
+__device__ __forceinline__ void copies_wait()
+{
+}
+#endif
+
 #if __CUDA_ARCH__ >= 750
 // A lane's part of d (16×8) += a (16×32) · b (32×8), of bytes. Before sm_80 it takes four mma of 8×8×16.
 template <typename Byte>

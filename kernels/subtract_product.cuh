@@ -3,13 +3,40 @@
 // the product that is checked.
 #pragma once
 
-#include "hardware.cuh"
-#include "matrix.cuh"
+#include "stages.cuh"
 
-constexpr int TILE = 64, DEEP = 16;  // rows and columns that a thread block of subtract_product computes, and k at a time
-constexpr int THREADS = 128;         // four warps, each with a quarter of the tile
-constexpr int STRIDE = TILE + 4;     // of a row in shared memory: no bank conflicts when lanes load the fragments of an mma
-constexpr int ROUND = 4;             // parts of DEEP that are added up before they join the total: far less is rounded
+using Word = unsigned long long;
+
+constexpr double NOT_INTEGRAL = 1e300;  // as the largest magnitude of numbers that are not all integers
+
+__device__ __forceinline__ void take_magnitude(double& largest, double x)
+{
+    largest = x == rint(x) ? max(largest, fabs(x)) : NOT_INTEGRAL;
+}
+
+constexpr int TILE = 64;      // rows and columns that a thread block of subtract_product computes
+constexpr int THREADS = 128;  // four warps, each with a quarter of the tile
+constexpr int STAGES = 2;     // tiles of each operand in shared memory: one is copied while the other is multiplied
+#if __CUDA_ARCH__ >= 800
+constexpr int DEEP = 32;  // k at a time
+#else
+constexpr int DEEP = 16;  // a block has 48 KB of shared memory
+#endif
+constexpr int ROUND = 64 / DEEP;  // tiles along k that are added up before they join the total: far less is rounded
+
+// A tile in shared memory, row-major. Rows are padded, so that there are no bank conflicts when lanes load the fragments of an mma.
+template <typename T, int ROWS_, int COLUMNS_>
+struct PaddedTile {
+    using Element = T;
+    using Swizzle = NoSwizzle;
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, ROW_STRIDE = COLUMNS + 4, SIZE = ROWS * ROW_STRIDE;
+
+    __device__ static int offset(int row, int column) { return row * ROW_STRIDE + column; }
+};
+
+template <typename T>
+using TileOfA = PaddedTile<T, TILE, DEEP>;
+using TileOfY = PaddedTile<double, DEEP, TILE>;
 
 // A thread's 32 elements of the tile, and where they lie.
 #if __CUDA_ARCH__ >= 800
@@ -20,17 +47,26 @@ struct Sums {
     __device__ static int row(int i, int e) { return threadIdx.x / 64 * 32 + i * 16 + e / 2 * 8 + threadIdx.x % 32 / 4; }
     __device__ static int column(int j, int e) { return threadIdx.x / 32 % 2 * 32 + j * 8 + threadIdx.x % 4 * 2 + e % 2; }
 
-    __device__ void add(const double (&a)[DEEP][STRIDE], const double (&y)[DEEP][STRIDE])
+    template <typename T>
+    __device__ __forceinline__ void add(const T* a, const double* y)
     {
-        int inner = threadIdx.x % 4, line = threadIdx.x % 32 / 4, top = threadIdx.x / 64 * 32, left = threadIdx.x / 32 % 2 * 32;
+        int inner = threadIdx.x % 4, line = threadIdx.x % 32 / 4;
+        a += TileOfA<T>::offset(threadIdx.x / 64 * 32 + line, inner);
+        y += TileOfY::offset(inner, threadIdx.x / 32 % 2 * 32 + line);
 #pragma unroll
-        for (int k = inner; k < DEEP; k += 8) {
+        for (int k = 0; k < DEEP; k += 8) {
             double of_a[2][4], of_y[4][2];
+#pragma unroll
             for (int i = 0; i < 2; ++i)
-                for (int e = 0; e < 4; ++e) of_a[i][e] = a[k + e / 2 * 4][top + i * 16 + e % 2 * 8 + line];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) of_a[i][e] = widened(a[TileOfA<T>::offset(i * 16 + e % 2 * 8, k + e / 2 * 4)]);
+#pragma unroll
             for (int j = 0; j < 4; ++j)
-                for (int e = 0; e < 2; ++e) of_y[j][e] = y[k + e * 4][left + j * 8 + line];
+#pragma unroll
+                for (int e = 0; e < 2; ++e) of_y[j][e] = y[TileOfY::offset(k + e * 4, j * 8)];
+#pragma unroll
             for (int i = 0; i < 2; ++i)
+#pragma unroll
                 for (int j = 0; j < 4; ++j) multiply_fragments(fragments[i][j], of_a[i], of_y[j]);
         }
     }
@@ -42,32 +78,75 @@ struct Sums {
     __device__ static int row(int i, int e) { return (i * 2 + e / 2) * 16 + threadIdx.x / 8; }
     __device__ static int column(int j, int e) { return j * 16 + threadIdx.x % 8 * 2 + e % 2; }
 
-    __device__ void add(const double (&a)[DEEP][STRIDE], const double (&y)[DEEP][STRIDE])
+    template <typename T>
+    __device__ __forceinline__ void add(const T* a, const double* y)
     {
 #pragma unroll 4
         for (int k = 0; k < DEEP; ++k)
             for (int i = 0; i < 2; ++i)
                 for (int j = 0; j < 4; ++j)
-                    for (int e = 0; e < 4; ++e) fragments[i][j][e] = fma(a[k][row(i, e)], y[k][column(j, e)], fragments[i][j][e]);
+                    for (int e = 0; e < 4; ++e)
+                        fragments[i][j][e] = fma(widened(a[TileOfA<T>::offset(row(i, e), k)]), y[TileOfY::offset(k, column(j, e))],
+                                                 fragments[i][j][e]);
     }
 };
 #endif
 
-// `difference`, 0 before, gets -a · y; each layer of the grid adds up a part of k. The next part of both operands is loaded into
-// registers while the current one is multiplied.
+// What is found of half a row of each tile of A, the same row in all of them.
+struct HalfRow {
+    double squares = 0, largest = 0;
+
+    // Each row begins at another column, so that no two lanes read the same bank.
+    template <typename T>
+    __device__ __forceinline__ void take(const T* a)
+    {
+        int row = threadIdx.x % TILE, half = threadIdx.x / TILE * (DEEP / 2);
+#pragma unroll
+        for (int i = 0; i < DEEP / 2; ++i) {
+            double x = widened(a[TileOfA<T>::offset(row, half + (i + row / 4) % (DEEP / 2))]);
+            squares = fma(x, x, squares);
+            take_magnitude(largest, x);
+        }
+    }
+};
+
+// `difference`, 0 before, gets -a · y; each layer of the grid adds up a part of k. Where there are `row_squares`, each row's sum of
+// squares is added to them, and `largest`, 0 before, gets its largest magnitude. Blocks that read the same rows of A are
+// neighbours, so that one of them finds these in the L2 cache.
 template <typename T>
-__global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference)
+__global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference,
+                                                            Matrix<double> row_squares, Matrix<Word> largest)
 {
-    constexpr int LOADS = TILE * DEEP / THREADS;
-    __shared__ double a_part[DEEP][STRIDE], y_part[DEEP][STRIDE];
-    int thread = threadIdx.x;
-    Size top = blockIdx.x * Size(TILE), left = blockIdx.y * Size(TILE);
-    Size parts = ceil_div(ceil_div(a.columns, Size(DEEP)), gridDim.z), begin = blockIdx.z * parts * DEEP;
-    Size end = min(begin + parts * DEEP, a.columns);
-    T next_a[LOADS];
-    double next_y[LOADS];
+    Size left = blockIdx.x * Size(TILE), top = blockIdx.y * Size(TILE);
+    Size in_layer = ceil_div(ceil_div(a.columns, Size(DEEP)), gridDim.z), begin = blockIdx.z * in_layer * DEEP;
+    Size beyond = max(a.columns - begin, Size(0));  // columns of A from this layer's first on
+    int parts = int(min(in_layer, ceil_div(beyond, Size(DEEP)))), full_parts = int(min(in_layer, beyond / DEEP));
+    int measured = row_squares.rows ? int(blockIdx.x) : -1;  // the next part that this block measures, as its neighbours do others
+    double* of_y = dynamic_shared_memory<double>();
+    T* of_a = reinterpret_cast<T*>(of_y + STAGES * TileOfY::SIZE);
+    TileCopy<TileOfA<T>, THREADS, 1, Along::COLUMNS> copy_a(of_a, a, top, begin);
+    TileCopy<TileOfY, THREADS, 1, Along::ROWS> copy_y(of_y, y, begin, left);
+    static_assert(copy_a.PASSES == copy_y.PASSES, "both tiles have as many elements");
+    Ring<STAGES, 1> written;
+    HalfRow half_row;
     Sums sums, totals;
 
+    auto copy = [&](int part) {
+        if (part < full_parts) {
+#pragma unroll
+            for (int i = 0; i < copy_a.PASSES; ++i) {
+                copy_a.pass(i, true);
+                copy_y.pass(i, true);
+            }
+        } else if (part < parts) {
+            copy_a.copy_checked(int(beyond - part * Size(DEEP)));
+            copy_y.copy_checked(int(beyond - part * Size(DEEP)));
+        }
+        copies_commit();
+        int forward = written.advance();
+        copy_a.next_tile(forward * TileOfA<T>::SIZE);
+        copy_y.next_tile(forward * TileOfY::SIZE);
+    };
     auto close_round = [&] {
 #pragma unroll
         for (int i = 0; i < 32; ++i) {
@@ -75,28 +154,19 @@ __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, M
             sums.fragments[i / 16][i / 4 % 4][i % 4] = 0;
         }
     };
-    auto load = [&](Size inner) {
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
-            Size row = top + thread / DEEP + i * (THREADS / DEEP), k = inner + thread % DEEP;
-            next_a[i] = a.holds(row, k) ? a(row, k) : T{};
-        }
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
-            Size k = inner + thread / TILE + i * (THREADS / TILE), column = left + thread % TILE;
-            next_y[i] = y.holds(k, column) ? y(k, column) : 0.0;
-        }
-    };
 
-    load(begin);
-    for (Size inner = begin, part = 1; inner < end; inner += DEEP, ++part) {
-        for (int i = 0; i < LOADS; ++i) a_part[thread % DEEP][thread / DEEP + i * (THREADS / DEEP)] = widened(next_a[i]);
-        for (int i = 0; i < LOADS; ++i) y_part[thread / TILE + i * (THREADS / TILE)][thread % TILE] = next_y[i];
-        __syncthreads();
-        load(inner + DEEP);
-        sums.add(a_part, y_part);
-        if (part % ROUND == 0) close_round();
-        __syncthreads();
+    for (int part = 0; part < STAGES - 1; ++part) copy(part);
+    for (int part = 0; part < parts; ++part) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();  // all threads' copies of this part are there, and nobody reads the stage any more that is copied to next
+        copy(part + STAGES - 1);
+        const T* now = of_a + part % STAGES * TileOfA<T>::SIZE;
+        sums.add(now, of_y + part % STAGES * TileOfY::SIZE);
+        if (part == measured) {
+            half_row.take(now);
+            measured += gridDim.x;
+        }
+        if (part % ROUND == ROUND - 1) close_round();
     }
     close_round();
     for (int i = 0; i < 2; ++i)
@@ -105,4 +175,8 @@ __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, M
                 Size row = top + Sums::row(i, e), column = left + Sums::column(j, e);
                 if (difference.holds(row, column)) atomicAdd(&difference(row, column), -totals.fragments[i][j][e]);
             }
+    Size row = top + threadIdx.x % TILE;
+    if (!row_squares.rows || row >= a.rows) return;
+    atomicAdd(&row_squares(row, 0), half_row.squares);
+    atomicMax(&largest(row, 0), reinterpret_cast<Word&>(half_row.largest));  // ordered as the numbers, since none is negative
 }

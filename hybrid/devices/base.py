@@ -160,8 +160,9 @@ class CheckOperations(Protocol):
     def column_totals(self, matrix: Any, totals: Any) -> Operation:
         """Add the sum of each column to `totals`, which must be 0 before."""
 
-    def subtract_product(self, a: Any, y: Any, difference: Any) -> Operation:
-        """difference -= a · y, in float64."""
+    def subtract_product(self, a: Any, y: Any, difference: Any, row_squares: Any, largest: Any) -> Operation:
+        """difference -= a · y, in float64. Unless they have no rows, each row's sum of squares is added to `row_squares`, and its
+        largest magnitude, or NOT_INTEGRAL, written to `largest`, which must be 0 before."""
 
     def compare(
         self,

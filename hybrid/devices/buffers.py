@@ -55,6 +55,7 @@ class Buffers:
         self._a = there["A"] if "A" in there else device.matrix(memory, 0, layout.rows, problem.l, of_operands)
         self._b = matrices("B", layout.b, problem.l, of_operands)
         self._c = matrices("C", layout.c, layout.rows, problem.dtype)
+        self.in_place = frozenset(there)
         self.places = tuple(place_of(each) for each in (self._a, *self._b, *self._c))
         self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # cached: slicing a CuPy array takes microseconds
 

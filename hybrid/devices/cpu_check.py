@@ -64,9 +64,13 @@ class CpuCheckOperations:
 
         return self._operation(work)
 
-    def subtract_product(self, a: np.ndarray, y: np.ndarray, difference: np.ndarray) -> Operation:
+    def subtract_product(
+        self, a: np.ndarray, y: np.ndarray, difference: np.ndarray, row_squares: np.ndarray, largest: np.ndarray
+    ) -> Operation:
         def work() -> None:
             difference[...] -= numbers_of(a).astype(np.float64, copy=False) @ y
+            if len(row_squares):
+                add_squares(a, row_squares[:, 0], largest[:, 0])
 
         return self._operation(work)
 

@@ -12,13 +12,14 @@ from hybrid.devices.base import Event, KernelCall, Operation
 from hybrid.devices.cpu_check import word_type
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
 from hybrid.devices.cuda_queues import Together
-from hybrid.devices.prepared_launch import PreparedLaunch
+from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, prefer_shared_memory
 from hybrid.kernels.catalogue import ELEMENTS
 from hybrid.kernels.elements import c_type
 
 SOURCE = "check.cu"
 _WARPS = 8  # of a block whose warps take one row each
-_SPAN, _ROWS_ADDED, _TILE, _THREADS = 1024, 256, 64, 128  # as in check.cu
+_SPAN, _ROWS_ADDED, _TILE, _THREADS = 1024, 32, 64, 128  # as in check.cu
+_OF_PIECES = 512  # threads that add up what was found of a piece's rows
 # subtract_product divides each sum among several blocks, of at least _LEAST_DEPTH terms, where it takes fewer blocks than fill a
 # large GPU. It also does where sums have more than _MOST_DEPTH terms: rounding errors grow with all that has been added before,
 # in some sums much more than in most, and products from remainders err so little that these would look like faults.
@@ -37,8 +38,14 @@ def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int
         "column_totals": (32, 1),
         f"subtract_product<{element}>": (_THREADS, 1),
         "compare_sums": (32, _WARPS),
-        "total_pieces": (_THREADS, 1),
+        "total_pieces": (_OF_PIECES, 1),
     }
+
+
+def shared_bytes(capability: int, item_size: int) -> int:
+    """Of a block of subtract_product, for operands whose elements have so many bytes."""
+    deep = 32 if capability >= 80 else 16
+    return 2 * (8 * deep * (_TILE + 4) + item_size * _TILE * (deep + 4))
 
 
 Enqueue = Callable[[Sequence[Event], KernelCall], Event]
@@ -59,11 +66,9 @@ class _CudaOperation:
 class CudaCheckOperations:
     """The check's operations. The arguments of each launch are prepared once, since a product is checked by dozens of them."""
 
-    def __init__(self, cupy: Any, device: Any, enqueue: Enqueue) -> None:
+    def __init__(self, cupy: Any, device: Any, capability: int, enqueue: Enqueue) -> None:
         """`enqueue(after, launch)`: has `launch(stream)` enqueue work behind these events."""
-        self._cupy, self._device, self._enqueue = cupy, device, enqueue
-        with device:
-            self._recorder = cupy.cuda.Stream(non_blocking=True)
+        self._cupy, self._device, self._capability, self._enqueue = cupy, device, capability, enqueue
         self._functions: dict[str, tuple[Any, tuple[int, int]]] = {}  # by expression, with their thread blocks
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
@@ -105,13 +110,14 @@ class CudaCheckOperations:
         grid = (-(-columns // 32), -(-rows // _ROWS_ADDED))
         return self._operation("column_totals", grid, (matrix, totals), matrix.size)
 
-    def subtract_product(self, a: Any, y: Any, difference: Any) -> Operation:
+    def subtract_product(self, a: Any, y: Any, difference: Any, row_squares: Any, largest: Any) -> Operation:
         rows, columns = difference.shape
-        tiles, depth = (-(-rows // _TILE), -(-columns // _TILE)), a.shape[1]
+        tiles, depth = (-(-columns // _TILE), -(-rows // _TILE)), a.shape[1]
         to_fill = min(depth // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles[0] * tiles[1]))
         grid = (*tiles, max(1, -(-depth // _MOST_DEPTH), to_fill))
         expression = f"subtract_product<{c_type(a)}>"
-        return self._operation(expression, grid, (a, y, difference), difference.size and a.shape[1])
+        matrices, shared = (a, y, difference, row_squares, largest), shared_bytes(self._capability, a.itemsize)
+        return self._operation(expression, grid, matrices, difference.size and depth, shared)
 
     def compare(
         self,
@@ -146,13 +152,19 @@ class CudaCheckOperations:
     def together(self, operations: Sequence[Operation]) -> Operation:
         launches = [operation.launch for operation in operations if isinstance(operation, _CudaOperation)]
         assert len(launches) == len(operations), "these operations are another device's"
-        return _CudaOperation(self._enqueue, Together(launches, self._recorder))
+        return _CudaOperation(self._enqueue, Together(launches))
 
-    def _operation(self, expression: str, grid: tuple[int, ...], matrices: Sequence[Any], work: int) -> Operation:
-        """A launch of this kernel; where there is no `work`, an operation that launches nothing."""
+    def _operation(
+        self, expression: str, grid: tuple[int, ...], matrices: Sequence[Any], work: int, shared: int = 0
+    ) -> Operation:
+        """A launch of this kernel; where there is no `work`, an operation that launches nothing. `shared`: bytes of a block's
+        dynamic shared memory."""
         function, block = self._functions[expression]
         with self._device:
-            prepared = PreparedLaunch(function, grid, block, [*map(matrix_argument, matrices)])
+            if shared:
+                prefer_shared_memory(function)  # as the kernels of products do, beside which it runs
+                allow_shared_memory(function, shared)
+            prepared = PreparedLaunch(function, grid, block, [*map(matrix_argument, matrices)], shared)
 
         def launch(stream: Any) -> None:
             if work:

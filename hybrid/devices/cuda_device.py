@@ -40,7 +40,7 @@ _STREAMS = {
 # Thread blocks of a stream with a lower number are started first. NCCL's kernels come before multiplications, because the other
 # ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of the next tile the host waits, and those
 # that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave.
-_PRIORITIES = {"nccl": -2, "prepare": -2, "copy in": -2, "multiply": -1}
+_PRIORITIES = {"nccl": -2, "prepare": -2, "copy in": -2, "multiply": -1, "products": -1}
 
 
 class CudaDevice(CudaNccl):
@@ -146,7 +146,10 @@ class CudaDevice(CudaNccl):
 
     @cached_property
     def _check_operations(self) -> CudaCheckOperations:
-        return CudaCheckOperations(self._cupy, self._device, lambda after, launch: self._enqueue("check", [*after], launch))
+        capability = self.gpu.capability
+        return CudaCheckOperations(
+            self._cupy, self._device, capability, lambda after, launch: self._enqueue("check", [*after], launch)
+        )
 
     def check_operations(self) -> CudaCheckOperations:
         return self._check_operations

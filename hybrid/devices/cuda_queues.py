@@ -25,8 +25,6 @@ class CudaQueues:
         self._cupy, self._device, self._enqueue = cupy, device, enqueue
         self._functions: dict[tuple[str, str], Any] = {}  # by source and expression
         self.capability, self.multiprocessors = capability, int(device.attributes["MultiProcessorCount"])
-        with device:
-            self._recorder = cupy.cuda.Stream(non_blocking=True)
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
         of_source: dict[str, list[Launch]] = {}
@@ -60,7 +58,7 @@ class CudaQueues:
         return lambda stream: self._cupy.cuda.runtime.memsetAsync(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
 
     def together(self, calls: Sequence[KernelCall]) -> KernelCall:
-        return Together(calls, self._recorder)
+        return Together(calls)
 
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         size = shape[0] * shape[1]
@@ -79,29 +77,28 @@ class Together:
     """Makes several calls, one after the other; from the second time on as one CUDA graph.
 
     A launch takes the host up to 20 µs, and a tile has two dozen. But building a graph takes longer than launching its kernels
-    once.
+    once. It is captured on the stream on which it is launched: its kernels keep the priority of that stream.
     """
 
-    def __init__(self, calls: Sequence[KernelCall], recorder: Any) -> None:
-        self._calls, self._recorder, self._was_called = calls, recorder, False
+    def __init__(self, calls: Sequence[KernelCall]) -> None:
+        self._calls, self._was_called = calls, False
         self._graph: Any = None
 
     def __call__(self, stream: Any) -> None:
+        if self._graph is None and self._was_called:
+            self._graph = self._captured(stream)
         if self._graph is not None:
             self._graph.launch(stream)
-        elif self._was_called:
-            self._graph = self._recorded()
-            self._graph.launch(stream)
-        else:
-            self._was_called = True
-            for call in self._calls:
-                call(stream)
+            return
+        self._was_called = True
+        for call in self._calls:
+            call(stream)
 
-    def _recorded(self) -> Any:
-        self._recorder.begin_capture()
+    def _captured(self, stream: Any) -> Any:
+        stream.begin_capture()
         try:
             for call in self._calls:
-                call(self._recorder)
+                call(stream)
         finally:
-            graph = self._recorder.end_capture()
+            graph = stream.end_capture()
         return graph

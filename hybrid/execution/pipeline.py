@@ -82,6 +82,7 @@ class _Run:
         self._last_uses = share.last_uses
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
         self._loaded = self._measured = 0  # arrivals
+        self._copies = False  # whether any of them is copied; else all operands lie on the device
         self._resident: Residency[_Piece] = Residency()
         # For each slot of C the tiles that are being computed, copied back or checked, each with the events that end that.
         self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
@@ -108,6 +109,8 @@ class _Run:
                 self._measure_ahead(self._modular, index)
             if self._check is not None:
                 self._check_arrival(self._check, index, arrival)
+            if self._modular is not None and not self._copies:
+                self.submit_checks()  # while the device measures, for whose results the host waits before it multiplies
             for number, tile in enumerate(arrival.releases):
                 self._multiply(index, number, tile)
             if self._modular is not None:
@@ -176,6 +179,7 @@ class _Run:
             if readers and self._check is not None:
                 readers += self._check.before_overwriting(arrival)
             event = self._transport.load(arrival, self._buffers.destination(arrival), readers)
+            self._copies = self._copies or event is not None
             self._resident.put(arrival, _Piece([event] if event is not None else [], []))
             self._loaded += 1
 

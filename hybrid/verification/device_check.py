@@ -45,6 +45,7 @@ class _OfBuffers:
     # For each arrival, those on its own pieces, and those on the pieces of each tile that it releases, with the pieces' bytes.
     by_arrival: list[tuple[list[_OnPiece], list[list[_OnPiece]]]]
     batches: Batches
+    measured_late: Piece | None  # of A, which is measured when it is multiplied by B·x
     # By rows of C, rows of the buffer of A, and groups.
     subtractions: dict[tuple[Span, Span, Span], Operation] = field(default_factory=dict)
 
@@ -63,7 +64,7 @@ class DeviceCheck:
         # A weak reference: the buffers may be arrays that their owner wants to free.
         self._buffers: Callable[[], Buffers | None] = lambda: None
         self._prepared: dict[tuple[Place, ...], _OfBuffers] = {}  # views of device memory take longer to make than launches
-        self._now = _OfBuffers([], Batches(operations, 0))
+        self._now = _OfBuffers([], Batches(operations, 0), None)
         self._clear = operations.clear(m["to clear"])
         self._total = operations.column_totals(m["squares of B"], sums.column_squares)
         self._compare = operations.compare(
@@ -84,14 +85,20 @@ class DeviceCheck:
             if len(self._prepared) >= MOST_PLACES:
                 self._prepared.clear()
             size = sum(map(self._bytes_of, self.layout.pieces))
-            self._prepared[buffers.places] = _OfBuffers(self._by_arrival(buffers), Batches(self._operations, size))
+            late, batches = self._measured_late(buffers), Batches(self._operations, size)
+            self._prepared[buffers.places] = _OfBuffers(self._by_arrival(buffers, late), batches, late)
         self._now = self._prepared[buffers.places]
 
-    def _by_arrival(self, buffers: Buffers) -> list[tuple[list[_OnPiece], list[list[_OnPiece]]]]:
+    def _measured_late(self, buffers: Buffers) -> Piece | None:
+        """A's only piece, where that is not copied: then it needs no checksum, and is read once less."""
+        of_a = [piece for piece in self.layout.pieces if piece.operand == "A"]
+        return of_a[0] if len(of_a) == 1 and "A" in buffers.in_place else None
+
+    def _by_arrival(self, buffers: Buffers, late: Piece | None) -> list[tuple[list[_OnPiece], list[list[_OnPiece]]]]:
         """The operations of `_OfBuffers.by_arrival`."""
         return [
             (
-                [(self._of_operand(buffers, arrival, piece), self._bytes_of(piece)) for piece in own],
+                [(self._of_operand(buffers, arrival, piece), self._bytes_of(piece)) for piece in own if piece is not late],
                 [
                     [(self._of_c(buffers, tile, piece), self._bytes_of(piece)) for piece in of_tile]
                     for tile, of_tile in zip(arrival.releases, tiles, strict=True)
@@ -193,8 +200,12 @@ class DeviceCheck:
         prepared, buffers = self._now.subtractions, self._buffers()
         if key not in prepared:
             assert buffers is not None, "their product is under way"
-            products, into = self._m["B·x"][:, groups.slice], self.sums.subtracted[rows.slice, groups.slice]
-            prepared[key] = self._operations.subtract_product(buffers.rows_of_a(buffer_rows), products, into)
+            sums, late = self.sums, self._now.measured_late
+            products, into = self._m["B·x"][:, groups.slice], sums.subtracted[rows.slice, groups.slice]
+            measured = slice(0) if late is None else slice(late.offset, late.offset + len(late.rows))
+            squares = sums.row_squares[slice(0) if late is None else rows.slice]
+            a = buffers.rows_of_a(buffer_rows)
+            prepared[key] = self._operations.subtract_product(a, products, into, squares, sums.largest[measured])
         return prepared[key]
 
     def _bytes_of(self, piece: Piece) -> int:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from hybrid.devices.cpu_check import CpuCheckOperations
+from hybrid.devices.cuda_check import shared_bytes
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.kernels.catalogue import ELEMENTS
-from hybrid.kernels.elements import numbers_of, storage, stored
+from hybrid.kernels.elements import storage, stored
 from hybrid.kernels.sources import KERNELS
 
 GROUP = 64
@@ -27,7 +28,7 @@ def kernels(request):
     source, found = KERNELS / "check.cu", {}
     for expressions in (OF_NUMBERS, *map(of_type, ELEMENTS.values())):
         found |= EmulatedKernel.several(source, expressions, capability=request.param)
-    return found
+    return found | {"capability": request.param}
 
 
 def operations():
@@ -50,9 +51,10 @@ def rows_of(random, rows, columns, dtype):
 @pytest.mark.parametrize("dtype", list(ELEMENTS))
 @pytest.mark.parametrize("group", [GROUP, 512, 0])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (9, 64), (20, 65), (17, 200), (9, 700), (10, 1100)])
-def test_row_sums(kernels, rng, dtype, group, rows, columns):
+@pytest.mark.parametrize("first", [0, 3])  # the matrix's first column in the operand
+def test_row_sums(kernels, rng, dtype, group, rows, columns, first):
     matrix = rows_of(rng, rows, columns, dtype)
-    x, weights = rng.standard_normal((1, columns)), checksum_weights(columns, matrix.itemsize)[None, :]
+    x, weights = rng.standard_normal((1, columns)), checksum_weights(first + columns, matrix.itemsize)[None, first:]
     groups = -(-columns // group) if group else 1
     got, wanted = (
         [np.zeros((rows, groups)) for _ in range(2)] + [np.zeros((rows, 1)), np.zeros((rows, 1), np.uint64)] for _ in range(2)
@@ -73,7 +75,7 @@ def test_row_sums(kernels, rng, dtype, group, rows, columns):
 def test_column_totals_add(kernels, rng, rows, columns):
     matrix, totals = rng.standard_normal((rows, columns)), rng.standard_normal((1, columns))
     wanted = totals + matrix.sum(axis=0)
-    kernels["column_totals"]((-(-columns // 32), -(-rows // 256)), (32, 1), 0, (matrix, totals))
+    kernels["column_totals"]((-(-columns // 32), -(-rows // 32)), (32, 1), 0, (matrix, totals))
     np.testing.assert_allclose(totals, wanted, rtol=1e-11, atol=1e-11)
 
 
@@ -81,16 +83,21 @@ def test_column_totals_add(kernels, rng, rows, columns):
 @pytest.mark.parametrize("dtype", list(ELEMENTS))
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (65, 16, 65), (70, 300, 7), (5, 0, 3)])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers):
-    a, y, difference = (
+@pytest.mark.parametrize("measures", [True, False])
+def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, measures):
+    a, y, before = (
         rows_of(rng, rows, inner, dtype),
         rng.standard_normal((inner, columns)),
         rng.standard_normal((rows, columns)),
     )
-    wanted = difference - numbers_of(a).astype(float) @ y
-    grid = (-(-rows // 64), -(-columns // 64), layers)
-    kernels[f"subtract_product<{ELEMENTS[dtype]}>"](grid, (128, 1), 0, (a, y, difference))
-    np.testing.assert_allclose(difference, wanted, rtol=1e-11, atol=1e-11)
+    count = rows if measures else 0
+    got, wanted = ((before.copy(), np.ones((count, 1)), np.zeros((count, 1))) for _ in range(2))
+    grid, shared = (-(-columns // 64), -(-rows // 64), layers), shared_bytes(kernels["capability"], a.itemsize)
+    kernels[f"subtract_product<{ELEMENTS[dtype]}>"](grid, (128, 1), shared, (a, y, got[0], got[1], got[2].view(np.uint64)))
+    operations().subtract_product(a, y, *wanted)([])
+    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
+    np.testing.assert_array_equal(got[2], wanted[2])
 
 
 @pytest.mark.needs("compiler")

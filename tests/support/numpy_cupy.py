@@ -227,5 +227,5 @@ def install(folder: Path, gpus: int = 1) -> None:
         module.matrix_argument = lambda matrix: Argument(matrix, packed(matrix))
         module.PreparedLaunch = Launch
         module.compiled_functions = lambda source, expressions, architecture="": {each: (source, each) for each in expressions}
-    cuda_kernels.allow_shared_memory = cuda_queues.allow_shared_memory = lambda function, size: None
-    cuda_queues.prefer_shared_memory = lambda function: None
+        module.allow_shared_memory = lambda function, size: None
+        module.prefer_shared_memory = lambda function: None

@@ -108,8 +108,8 @@ def test_where_the_devices_sums_are_wrong_the_operands_decide_and_nobody_is_name
 
     original = CpuCheckOperations.subtract_product
 
-    def spoiled(operations, a, y, difference):
-        enqueue = original(operations, a, y, difference)
+    def spoiled(operations, a, y, difference, *measured):
+        enqueue = original(operations, a, y, difference, *measured)
 
         def spoil(after):
             event = enqueue(after)
