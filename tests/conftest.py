@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.access(ROOT, os.W_OK):
         os.environ.pop("HYBRID_CACHE", None)
         os.environ["XDG_CACHE_HOME"] = str(ROOT / ".test_cache" / made_by.hexdigest()[:12])
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Without looking for garbage, time and again among ten thousand tests that all stay, nor later among them."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -60,6 +60,8 @@ enum class State { READY, AT_BLOCK, AT_WARP, AT_ACTIVE, AT_CLUSTER, AT_PHASE, AT
 
 constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
 constexpr size_t STACK = 256 << 10, GUARD = 4096, MAX_THREADS = 1024;
+constexpr size_t MOST_KEPT = 512;   // fibers between launches, of which each keeps some pages of memory
+constexpr int INSTALL_GUARD = 102;  // MADV_GUARD_INSTALL, which older headers lack
 constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the dynamic shared memory
 
 struct Location {
@@ -310,21 +312,29 @@ void prepare(Fiber& fiber, int number)
 #endif
 }
 
-// A launch's fibers, with a guard page below each stack. Freed after the launch: every guard page is a mapping of its own, and
-// Linux limits their number (vm.max_map_count).
+// Fibers with a guard page below each stack. The next launch takes them again, since making them takes longer than most launches
+// run, unless guard pages are mappings of their own, whose number Linux limits (vm.max_map_count): before Linux 6.13 they are. Nor
+// do launches share them under a sanitizer, which would take one's frames for another's, or in a whole program, which ends soon.
 struct Fibers {
     size_t count, page = std::max<size_t>(GUARD, sysconf(_SC_PAGESIZE)), each = STACK + page;
+    Fiber* first = nullptr;
     void* memory;
+    bool may_stay;
 
-    explicit Fibers(size_t threads) : count(threads)
+    explicit Fibers(size_t threads) : count(threads), may_stay(threads <= MOST_KEPT)
     {
+#if defined(CHECKS_ADDRESS) || defined(CHECKS_THREADS) || defined(WHOLE_PROGRAM)
+        may_stay = false;
+#endif
         memory = mmap(nullptr, count * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        may_stay = may_stay && allocated();
         if (!allocated()) return;
-        fibers = new Fiber[count]();
+        first = new Fiber[count]();
         for (size_t i = 0; i < count; ++i) {
             char* below = static_cast<char*>(memory) + i * each;
-            mprotect(below, page, PROT_NONE);
-            fibers[i].stack = below + page;
+            may_stay = may_stay && !madvise(below, page, INSTALL_GUARD);
+            if (!may_stay) mprotect(below, page, PROT_NONE);
+            first[i].stack = below + page;
         }
     }
 
@@ -334,12 +344,39 @@ struct Fibers {
 #ifdef CHECKS_ADDRESS
         __asan_unpoison_memory_region(memory, count * each);
 #endif
-        delete[] fibers;
+        delete[] first;
         munmap(memory, count * each);
     }
 
     Fibers(const Fibers&) = delete;
     bool allocated() const { return memory != MAP_FAILED; }
+};
+
+// Those of a launch, while this lives. Each block makes them begin anew, also where a failure has left some within the kernel.
+struct TakenFibers {
+    explicit TakenFibers(size_t threads)
+    {
+        if (kept && kept->count < threads) leave();
+        if (!kept) kept = new Fibers(threads);
+        fibers = kept->first;
+    }
+
+    ~TakenFibers()
+    {
+        if (!kept->may_stay) leave();
+    }
+
+    TakenFibers(const TakenFibers&) = delete;
+    bool allocated() const { return kept->allocated(); }
+
+private:
+    static inline Fibers* kept = nullptr;
+
+    static void leave()
+    {
+        delete kept;
+        kept = nullptr;
+    }
 };
 
 // Completes each warp operation that all lanes of its mask have reached, and lets them continue.
@@ -550,8 +587,8 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     unsigned clustered = std::max(1u, launch.cluster);
     if (clustered > 1 && (threads % 32 || launch.grid[0] % clustered))
         return refuse("launch|a cluster has whole warps, and a grid whole clusters", error, error_size);
-    Fibers block_fibers(threads * clustered);
-    if (!block_fibers.allocated()) return refuse("launch|no memory for the threads' stacks", error, error_size);
+    TakenFibers taken(threads * clustered);
+    if (!taken.allocated()) return refuse("launch|no memory for the threads' stacks", error, error_size);
 
     failure.clear();
     order = static_cast<Order>(launch.order);

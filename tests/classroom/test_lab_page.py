@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.chromium import browser, chromium
+from support.selection import exhaustive
 
 from hybrid.commands import lab
 from hybrid.errors import UsageError
@@ -127,21 +128,27 @@ def test_blocks_are_small_where_a_kernel_goes_by_blockdim(tmp_path, capsys):
     assert "1×1 blocks of 16×16 threads</p>" in written(tmp_path, path, "--sizes", "8", "8", "8")[1]
 
 
+OF_NO_SMALL_TILES = {
+    "the tile's number stands elsewhere": (
+        {"e < TILE_WIDTH": "e < 16"},
+        "P (16×16) = M (16×16) · N (16×16), 1×1 blocks of 16×16 threads</p>",
+    ),
+    "the launch does not follow": ({"#define": "// lab: block(16, 16)\n#define"}, "1×1 blocks of 16×16 threads</p>"),
+    "small enough": (
+        {"#define TILE_WIDTH 16": "const int T = 8;", "TILE_WIDTH": "T"},
+        "P (16×16) = M (16×16) · N (16×16), 2×2 blocks of 8×8",
+    ),
+    "it ends its process": (
+        {"P[row * Width": "P[100000000000 + row * Width"},
+        "<p>MatrixMulKernel cannot be shown: SIGSEGV ended it",
+    ),
+}
+
+
 @pytest.mark.needs("compiler", "addr2line")
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"e < TILE_WIDTH": "e < 16"}, "P (16×16) = M (16×16) · N (16×16), 1×1 blocks of 16×16 threads</p>"),
-        ({"#define": "// lab: block(16, 16)\n#define"}, "1×1 blocks of 16×16 threads</p>"),
-        (
-            {"#define TILE_WIDTH 16": "const int T = 8;", "TILE_WIDTH": "T"},
-            "P (16×16) = M (16×16) · N (16×16), 2×2 blocks of 8×8",
-        ),
-        ({"P[row * Width": "P[100000000000 + row * Width"}, "<p>MatrixMulKernel cannot be shown: SIGSEGV ended it"),
-    ],
-    ids=["the tile's number stands elsewhere", "the launch does not follow", "small enough", "it ends its process"],
-)
-def test_steps_of_what_has_no_small_tiles(tmp_path, capsys, changes, said):
+@pytest.mark.parametrize("name", exhaustive(["the tile's number stands elsewhere", "it ends its process"], OF_NO_SMALL_TILES))
+def test_steps_of_what_has_no_small_tiles(tmp_path, capsys, name):
+    changes, said = OF_NO_SMALL_TILES[name]
     text = TILED.read_text()
     for old, new in changes.items():
         text = text.replace(old, new)

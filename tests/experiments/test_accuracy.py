@@ -133,7 +133,7 @@ any_matrices = given(
 
 
 @pytest.mark.timeout(900)
-@examples(5000)
+@examples(5000, one_in=12)
 @any_matrices
 def test_what_the_guard_takes_errs_no_more_than_native_arithmetic(**case):
     checked(**case)

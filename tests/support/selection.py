@@ -65,9 +65,9 @@ def _others(items: Iterable[pytest.Item], one_of: int) -> set[pytest.Item]:
     return {item for cases in of_test.values() for number, item in enumerate(cases) if number % one_of}
 
 
-def examples(number: int, **more: Any) -> settings:
-    """Of Hypothesis, so many with --all and a quarter of them by default."""
-    return settings(max_examples=number if _all else -(-number // 4), **more)
+def examples(number: int, one_in: int = 4, **more: Any) -> settings:
+    """Of Hypothesis, so many with --all and a quarter of them by default, or one in so many."""
+    return settings(max_examples=number if _all else -(-number // one_in), **more)
 
 
 def exhaustive(chosen: Iterable[Any], everything: Iterable[Any]) -> list[Any]:

@@ -80,7 +80,8 @@ def same_as_python(a, b, c=None, alpha=1, beta=None, dtype=None):
 
 
 def every_type():
-    for dtype in INTEGERS:
+    """By several ranks the ones at the ends: how the rest are put together does not depend on the number of ranks."""
+    for dtype in INTEGERS if comm.size == 1 else ("int8", "int64", "uint64"):
         for largest in (3, 1000, 1 << 28, None):
             a, b, c = random((13, 21), dtype, largest), random((21, 9), dtype, 5), random((13, 9), dtype, largest)
             for result in (None, "int64", "uint64", "int8"):

@@ -39,7 +39,7 @@ WAYS = {
     **({"nccl": {**NODES, "TRANSPORT": "nccl", **PIECES}} if comm.size > 1 else {}),
     "grid": {**NODES, "GRID": f"1x{comm.size}", **PIECES} if comm.size > 1 else NODES,
 }
-PRECISIONS = ("native", "fast")
+REPEATS = {"native": 3, "fast": 2}  # by precision
 as_usual = decision.choose_precision
 decision.choose_precision = lambda settings, *of: (
     Precision(most_moduli("float64"), "small, too") if settings.precision == "fast" else as_usual(settings, *of)
@@ -59,14 +59,14 @@ def at_root(*arrays):
 for name, settings in WAYS.items():
     before = {f"HYBRID_{setting}": value for setting, value in {**settings, "POISON": "1"}.items()}
     os.environ.update(before)
-    for precision in PRECISIONS:
+    for precision in REPEATS:
         how = {"comm": comm, "device": "cuda", "precision": precision}
         for kind in (np.asarray, cupy.asarray):
             c = hybrid.multiply(*at_root(kind(a), kind(b)), **how)
             assert comm.rank or type(c) is type(kind(a))
             comm.rank or check(c, name)
             blocks = [hybrid.RowBlock(kind(np.array_split(each, comm.size)[comm.rank])) for each in (a, b)]
-            for _ in range(3):
+            for _ in range(REPEATS[precision]):
                 c = hybrid.multiply(*blocks, **how).array
                 assert type(c) is type(kind(a))
                 check(np.concatenate(comm.allgather(np.asarray(c))), f"{name}, row blocks")
