@@ -187,7 +187,8 @@ class RankRun:
             return True
         for found in self._findings:
             if found.wrong is not None:
-                wrong.suspect(*found.wrong.T)
+                down, across, large = found.wrong.T
+                wrong.suspect(down, across, large > 0)
         return False
 
     @property

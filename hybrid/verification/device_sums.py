@@ -78,7 +78,7 @@ class DeviceSums:
 
         A sum looks wrong if it differs by more than `allowed` standard deviations, or at all where every sum is exact. Returned
         are a summary; the suspects, which are all sums that look wrong, or the worst if they are in many rows; and the squares of
-        C, as WrongParts numbers them, with sums that look wrong. None instead of squares if none does.
+        C with sums that look wrong, as `WrongSums.squares` returns them. None instead of squares if none does.
         """
         largest_a, largest_b, largest_c = self._largest_elements
         exact = is_exact(self._problem, self._layout.group, largest_a, largest_b)
@@ -93,7 +93,7 @@ class DeviceSums:
             fractions = fractions_in(self._layout, found, self._operations.read(self.largest)[:, 0])
             sums = Sums.of(summary_of(found), rows, groups, largest_a, largest_b)
         wrong = WrongSums(self._layout, lambda rows: self._operations.read(self.matrices["differences"][rows]), found, limit)
-        return sums, wrong.suspects(fractions), wrong.squares()
+        return sums, wrong.suspects(fractions), wrong.squares(fractions)
 
     def expected(self, rows: Span, columns: Span) -> ExpectedSums | None:
         """The sums that this part of C, of this rank's rows, has to have; None where the part cuts groups of columns."""

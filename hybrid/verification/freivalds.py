@@ -184,10 +184,13 @@ class _Verification:
         """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
         if self._wrong is None:
             return
+        from hybrid.verification.wrong_parts import LARGE, SIDE  # which most products need not load
+
         assert self._sizes is not None
         limit = usual * spread_beside(self._sizes, usual)  # large errors hide small ones
         rows, groups = np.nonzero(self._sizes > limit * (1 - 1e-6))  # they are in float32
-        self._wrong.suspect((rows + self._rows_of_c.lo) // GROUP_COLUMNS, groups)
+        large = self._sizes[rows, groups] > LARGE * limit
+        self._wrong.suspect((rows + self._rows_of_c.lo) // SIDE, groups, large)
         with self._team.phase("check") as telling:
             telling.mine = self._wrong.found()
         for found in telling.all:

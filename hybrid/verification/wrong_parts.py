@@ -12,6 +12,9 @@ from hybrid.core.spans import Span
 from hybrid.plan.check_layout import GROUP_COLUMNS
 
 SIDE = GROUP_COLUMNS
+# A sum that differs by so many times the least that is seen: the rest of such a fault would be seen, too, if it reached into
+# another square.
+LARGE = 1000.0
 
 
 class WrongParts:
@@ -20,11 +23,13 @@ class WrongParts:
     def __init__(self, rows: int, columns: int) -> None:
         self._rows, self._columns = rows, columns
         self._suspected = np.zeros((-(-rows // SIDE), -(-columns // SIDE)), bool)  # a sum there looks wrong
-        self._known = np.zeros_like(self._suspected)  # wrong by a known fault that does not reach over the square's edges
+        self._known = np.zeros_like(self._suspected)  # wrong by a fault of which nothing is hidden in the squares beside
 
-    def suspect(self, down: np.ndarray, across: np.ndarray) -> None:
-        """A sum looks wrong in these squares, given by their numbers. Elements in the squares beside them may be wrong, too."""
+    def suspect(self, down: np.ndarray, across: np.ndarray, large: np.ndarray) -> None:
+        """A sum looks wrong in these squares, given by their numbers. Elements in the squares beside them may be wrong, too;
+        not where the difference is `large`."""
         self._suspected[down, across] = True
+        self._known[down[large], across[large]] = True
 
     def suspect_rows(self, rows: np.ndarray) -> None:
         """These rows look wrong in some of their columns, it is not known in which."""

@@ -14,7 +14,7 @@ from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.check_layout import CheckLayout
 from hybrid.verification.check import Suspect
 from hybrid.verification.rounding import errors_of_rows, rows_together, spread_beside, usual_largest
-from hybrid.verification.wrong_parts import SIDE, squares_of
+from hybrid.verification.wrong_parts import LARGE, SIDE, squares_of
 
 MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
@@ -64,22 +64,28 @@ class WrongSums:
             sizes = sizes * (error / sizes[largest])
         return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > self._limit).tolist()] or [(largest, error)]
 
-    def squares(self) -> np.ndarray:
-        """The numbers of all squares of C, as WrongParts has them, in which sums look wrong: the largest of each row that has
-        any, and others, for which all rows near these are looked at again, since large errors hide small ones in rows whose
-        spread is taken together."""
+    def squares(self, fractions: dict[int, Span]) -> np.ndarray:
+        """The squares of C, as WrongParts numbers them, in which sums look wrong: the largest of each row that has any, and
+        others, for which all rows near these are looked at again, since large errors hide small ones in rows whose spread is
+        taken together. Of each square the number down, that across, and 1 where a difference is large, else 0. `fractions`: as
+        for `suspects`."""
         of_share, groups_of_share = len(self._layout.share.rows), self._layout.groups
         near, sizes = self._near
         usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
-        look_wrong, rows = sizes > usual * spread_beside(sizes, usual), np.flatnonzero(self._errors > self._limit)
+        least, rows = usual * spread_beside(sizes, usual), np.flatnonzero(self._errors > self._limit)
+        look_wrong = sizes > least
         look_wrong[rows - near.lo, self._found[rows, 3].astype(np.intp)] = True
-        where, groups = np.nonzero(look_wrong)
-        first, found = self._layout.share.rows.lo + near.lo, set()
-        for group in np.unique(groups).tolist():
-            down = np.unique((first + where[groups == group]) // SIDE).tolist()
-            across = squares_of(self._columns(group))
-            found |= set(product(down, range(across.lo, across.hi)))
-        return np.array(sorted(found), np.intp).reshape(-1, 2)
+        (where, groups), first = np.nonzero(look_wrong), self._layout.share.rows.lo
+        down, large = (first + near.lo + where) // SIDE, sizes[where, groups] > LARGE * least
+        of_groups = np.zeros((2, 1 + down.max(initial=0), sizes.shape[1]), bool)
+        of_groups[0, down, groups] = of_groups[1, down[large], groups[large]] = True
+        parts = [(row, self._columns(group), of_groups[1, row, group]) for row, group in np.argwhere(of_groups[0]).tolist()]
+        parts += [((first + row) // SIDE, columns, True) for row, columns in fractions.items()]
+        found: dict[tuple[int, int], bool] = {}
+        for row, columns, is_large in parts:
+            across = squares_of(columns)
+            found |= {square: is_large or found.get(square, False) for square in product([row], range(across.lo, across.hi))}
+        return np.array([(*square, is_large) for square, is_large in sorted(found.items())], np.intp).reshape(-1, 3)
 
     @cached_property
     def _near(self) -> tuple[Span, np.ndarray]:

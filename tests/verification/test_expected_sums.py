@@ -91,13 +91,24 @@ def test_after_a_fault_of_the_kernel_the_operands_are_read_only_to_multiply(rng,
     monkeypatch.setattr(wrong_sums, "usual_largest", lambda sums: THRESHOLD)
     from_operands = []
     monkeypatch.setattr(recompute, "verify_alone", lambda *given: from_operands.append(1) or verify_alone(*given))
-    Planted(monkeypatch, "multiply", lambda into, source, before: into.__setitem__((20, 30), 7e3))
+    in_panel = 1 if "PANEL_COLUMNS" in panels else 0
+    Planted(monkeypatch, "multiply", lambda into, source, before: into.__setitem__((20, 30), 7e3), in_panel)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         c = hybrid.multiply(a, b, on_fault="repair")
     assert any(re.match("repaired: .* computed again", str(each.message)) for each in said)
     np.testing.assert_allclose(c, a @ b, atol=1e-10)
     assert bool(from_operands) == ("PANEL_COLUMNS" in panels)  # whose groups of columns are not those of a part
+
+
+@pytest.mark.usefixtures("checked_on_the_device")
+def test_a_fraction_that_no_sum_shows_is_repaired_wherever_it_is(rng, monkeypatch):
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = np.rint(300 + 300 * rng.random((300, 50))), np.rint(300 + 300 * rng.random((50, 700)))
+    Planted(monkeypatch, "multiply", lambda into, source, before: into.__setitem__((200, 500), into[200, 500] + 2.0**-29))
+    with pytest.warns(RuntimeWarning, match="repaired: rank 0 on .* multiplied wrong; rows 192:256, columns 0:700 of C"):
+        c = hybrid.multiply(a, b, on_fault="repair")
+    np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.usefixtures("checked_on_the_device")

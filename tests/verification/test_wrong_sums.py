@@ -7,7 +7,7 @@ import numpy as np
 from support.plans import planned
 
 from hybrid.core.problem import Problem
-from hybrid.core.spans import Topology
+from hybrid.core.spans import Span, Topology
 from hybrid.plan.check_layout import check_layout
 from hybrid.verification.rounding import THRESHOLD
 from hybrid.verification.wrong_sums import WrongSums
@@ -31,10 +31,17 @@ def test_the_squares_of_all_suspects_are_named_though_sums_nearby_are_less_accur
     sizes[127, 7] = 2.5
     found = wrong_sums(sizes)
     assert [(each.row, each.columns.lo) for each in found.suspects({})] == [(127, 7 * 64)]
-    assert found.squares().tolist() == [[1, 7]]
+    assert found.squares({}).tolist() == [[1, 7, 0]]
 
 
 def test_smaller_differences_beside_large_ones_are_found():
     sizes = np.full((ROWS, GROUPS), 0.3)
     sizes[100, 3], sizes[101, 3], sizes[200, 19] = 1e6, 1e3, 20
-    assert wrong_sums(sizes).squares().tolist() == [[1, 3], [3, 19]]
+    assert wrong_sums(sizes).squares({}).tolist() == [[1, 3, 1], [3, 19, 0]]
+
+
+def test_all_columns_in_which_a_fraction_may_be_are_named():
+    sizes = np.zeros((ROWS, GROUPS))
+    sizes[100, 3] = 20
+    squares = wrong_sums(sizes).squares({300: Span(200, 400)})
+    assert squares.tolist() == [[1, 3, 0], [4, 3, 1], [4, 4, 1], [4, 5, 1], [4, 6, 1]]
