@@ -14,7 +14,7 @@ import hybrid
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.execution.rank_check import RankCheck
-from hybrid.verification import recompute, wrong_sums
+from hybrid.verification import recompute, reexamine, wrong_sums
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.rounding import THRESHOLD, comparison_numbers, random_x
@@ -99,6 +99,31 @@ def test_after_a_fault_of_the_kernel_the_operands_are_read_only_to_multiply(rng,
     assert any(re.match("repaired: .* computed again", str(each.message)) for each in said)
     np.testing.assert_allclose(c, a @ b, atol=1e-10)
     assert bool(from_operands) == ("PANEL_COLUMNS" in panels)  # whose groups of columns are not those of a part
+
+
+@pytest.mark.usefixtures("checked_on_the_device")
+def test_a_fault_smaller_than_a_cpus_rounding_errors_is_named_by_a_few_elements(rng, monkeypatch):
+    """Of a product from remainders, say: all elements would have to be compared with what they are in higher precision."""
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((300, 4000), (4000, 330)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    rounding, of_a_cpu = (float(np.abs(c - exact).max()) for c in (exact.astype(np.float32), a @ b))
+    noise = rng.uniform(0.5, 1.0, (50, 50)) * rng.choice([-1, 1], (50, 50)) * min(25 * rounding, 1.5 * of_a_cpu)
+
+    def spoil(into, source, before):
+        into[...] = exact
+        into[60:110, 100:150] += noise
+
+    from_operands, terms = [], []
+    monkeypatch.setattr(recompute, "verify_alone", lambda *given: from_operands.append(1) or verify_alone(*given))
+    original = reexamine.exact_sums
+    monkeypatch.setattr(reexamine, "exact_sums", lambda a, b: terms.append(b.size) or original(a, b))
+    Planted(monkeypatch, "multiply", spoil)
+    with pytest.warns(RuntimeWarning, match=r"repaired: rank 0 on .* multiplied wrong; rows \S+, columns \S+ of C were computed"):
+        c = hybrid.multiply(a, b, on_fault="repair")
+    assert not from_operands
+    assert sum(terms) <= 12 * 4000
+    assert np.abs(c - exact).max() <= 2 * of_a_cpu
 
 
 @pytest.mark.usefixtures("checked_on_the_device")
