@@ -187,8 +187,7 @@ class RankRun:
             return True
         for found in self._findings:
             if found.wrong is not None:
-                down, across, large = found.wrong.T
-                wrong.suspect(down, across, large > 0)
+                wrong.merge(*found.wrong)
         return False
 
     @property

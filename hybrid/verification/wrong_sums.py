@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.check_layout import CheckLayout
 from hybrid.verification.check import Suspect
 from hybrid.verification.rounding import errors_of_rows, rows_together, spread_beside, usual_largest
-from hybrid.verification.wrong_parts import LARGE, SIDE, squares_of
+from hybrid.verification.wrong_parts import LARGE, WrongParts
 
 MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
@@ -64,28 +63,23 @@ class WrongSums:
             sizes = sizes * (error / sizes[largest])
         return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > self._limit).tolist()] or [(largest, error)]
 
-    def squares(self, fractions: dict[int, Span]) -> np.ndarray:
-        """The squares of C, as WrongParts numbers them, in which sums look wrong: the largest of each row that has any, and
-        others, for which all rows near these are looked at again, since large errors hide small ones in rows whose spread is
-        taken together. Of each square the number down, that across, and 1 where a difference is large, else 0. `fractions`: as
-        for `suspects`."""
-        of_share, groups_of_share = len(self._layout.share.rows), self._layout.groups
+    def mark(self, wrong: WrongParts, fractions: dict[int, Span]) -> None:
+        """Mark the parts of C in which sums look wrong: the largest of each row that has any, and others, for which all rows near
+        these are looked at again, since large errors hide small ones in rows whose spread is taken together. `fractions`: as for
+        `suspects`."""
+        of_share, groups_of_share, first = len(self._layout.share.rows), self._layout.groups, self._layout.share.rows.lo
         near, sizes = self._near
         usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
         least, rows = usual * spread_beside(sizes, usual), np.flatnonzero(self._errors > self._limit)
         look_wrong = sizes > least
         look_wrong[rows - near.lo, self._found[rows, 3].astype(np.intp)] = True
-        (where, groups), first = np.nonzero(look_wrong), self._layout.share.rows.lo
-        down, large = (first + near.lo + where) // SIDE, sizes[where, groups] > LARGE * least
-        of_groups = np.zeros((2, 1 + down.max(initial=0), sizes.shape[1]), bool)
-        of_groups[0, down, groups] = of_groups[1, down[large], groups[large]] = True
-        parts = [(row, self._columns(group), of_groups[1, row, group]) for row, group in np.argwhere(of_groups[0]).tolist()]
-        parts += [((first + row) // SIDE, columns, True) for row, columns in fractions.items()]
-        found: dict[tuple[int, int], bool] = {}
-        for row, columns, is_large in parts:
-            across = squares_of(columns)
-            found |= {square: is_large or found.get(square, False) for square in product([row], range(across.lo, across.hi))}
-        return np.array([(*square, is_large) for square, is_large in sorted(found.items())], np.intp).reshape(-1, 3)
+        where, groups = np.nonzero(look_wrong)
+        large = sizes[where, groups] > LARGE * least
+        for group in np.unique(groups).tolist():
+            of_group = groups == group
+            wrong.suspect(first + near.lo + where[of_group], self._columns(group), large[of_group])
+        for row, columns in fractions.items():
+            wrong.add(np.array([first + row]), columns)
 
     @cached_property
     def _near(self) -> tuple[Span, np.ndarray]:
