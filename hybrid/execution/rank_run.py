@@ -187,7 +187,7 @@ class RankRun:
             return True
         for found in self._findings:
             if found.wrong is not None:
-                wrong.suspect(*found.wrong.T)
+                wrong.merge(*found.wrong)
         return False
 
     @property

@@ -18,6 +18,7 @@ from hybrid.verification.check import Suspect
 from hybrid.verification.copied import piece_table
 from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.rounding import Sums, comparison_numbers, is_exact, random_x
+from hybrid.verification.wrong_parts import WrongParts
 from hybrid.verification.wrong_sums import WrongSums, fractions_in
 
 
@@ -73,12 +74,12 @@ class DeviceSums:
         """One checksum for each piece, as `CopiedPieces.of_pieces` makes it."""
         return np.array(self._totals_told[:, 0])
 
-    def compared(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], np.ndarray | None]:
+    def compared(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], tuple[np.ndarray, ...] | None]:
         """What the comparison of C·x with A·(B·x) found.
 
         A sum looks wrong if it differs by more than `allowed` standard deviations, or at all where every sum is exact. Returned
-        are a summary; the suspects, which are all sums that look wrong, or the worst if they are in many rows; and the squares of
-        C, as WrongParts numbers them, with sums that look wrong. None instead of squares if none does.
+        are a summary; the suspects, which are all sums that look wrong, or the worst if they are in many rows; and the parts of C
+        with sums that look wrong, for `WrongParts.merge`. None instead of these if none does.
         """
         largest_a, largest_b, largest_c = self._largest_elements
         exact = is_exact(self._problem, self._layout.group, largest_a, largest_b)
@@ -93,7 +94,9 @@ class DeviceSums:
             fractions = fractions_in(self._layout, found, self._operations.read(self.largest)[:, 0])
             sums = Sums.of(summary_of(found), rows, groups, largest_a, largest_b)
         wrong = WrongSums(self._layout, lambda rows: self._operations.read(self.matrices["differences"][rows]), found, limit)
-        return sums, wrong.suspects(fractions), wrong.squares()
+        parts = WrongParts(self._problem.n, self._problem.m)
+        wrong.mark(parts, fractions)
+        return sums, wrong.suspects(fractions), parts.found()
 
     def expected(self, rows: Span, columns: Span) -> ExpectedSums | None:
         """The sums that this part of C, of this rank's rows, has to have; None where the part cuts groups of columns."""

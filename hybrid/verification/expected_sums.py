@@ -50,14 +50,26 @@ class ExpectedSums:
 
     def check(self, c: np.ndarray) -> Check:
         """Check `c`, the elements of this part of C."""
-        sums, squares = np.empty_like(self.products), np.empty_like(self.products)
-        largest, found = np.empty(len(c)), np.empty((len(c), NUMBERS_A_ROW))
-        with np.errstate(all="ignore"):
-            row_sums(c, self.x, self.group, sums, squares, largest)
-            compare(sums - self.products, squares, self.row_squares, self.column_squares, self.numbers, found)
+        found, largest = self._compared(c)
         if found[:, 4].any():
             return Check("none", 0.0, THRESHOLD, False)  # A·B may overflow, or holds NaN or infinities
         error, count = float(found[:, 2].max(initial=0.0)), float(found[:, 1].sum())
         if self.exact:
             return Check("exact", count, 0.0, not count and float(largest.max(initial=0.0)) < NOT_INTEGRAL)
         return Check("freivalds", error, THRESHOLD, error <= THRESHOLD)
+
+    def most_wrong(self, c: np.ndarray) -> tuple[int, Span]:
+        """The row of `c`, and the columns in it, whose sum differs most, in units of the rounding errors to be expected."""
+        found, _ = self._compared(c)
+        row = int(found[:, 2].argmax())
+        first = int(found[row, 3]) * self.group
+        return row, Span(first, min(first + self.group, c.shape[1]))
+
+    def _compared(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What `compare` finds of each row of `c`, and the largest magnitudes of the rows."""
+        sums, squares = np.empty_like(self.products), np.empty_like(self.products)
+        largest, found = np.empty(len(c)), np.empty((len(c), NUMBERS_A_ROW))
+        with np.errstate(all="ignore"):
+            row_sums(c, self.x, self.group, sums, squares, largest)
+            compare(sums - self.products, squares, self.row_squares, self.column_squares, self.numbers, found)
+        return found, largest

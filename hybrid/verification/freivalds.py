@@ -24,7 +24,7 @@ from hybrid.plan.plan import COLUMNS_AT_ONCE, Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.verification.check import MOST_NAMED, Check, Suspect
-from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, together
+from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, columns_of, together
 from hybrid.verification.group_sums import Integers, norms_of_all, sums_of_groups, times
 from hybrid.verification.modular import Modular, is_exact_product
 from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
@@ -184,10 +184,16 @@ class _Verification:
         """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
         if self._wrong is None:
             return
+        from hybrid.verification.wrong_parts import LARGE  # which most products need not load
+
         assert self._sizes is not None
         limit = usual * spread_beside(self._sizes, usual)  # large errors hide small ones
         rows, groups = np.nonzero(self._sizes > limit * (1 - 1e-6))  # they are in float32
-        self._wrong.suspect((rows + self._rows_of_c.lo) // GROUP_COLUMNS, groups)
+        large = self._sizes[rows, groups] > LARGE * limit
+        for group in np.unique(groups).tolist():
+            of_group = groups == group
+            columns = columns_of(group, Span(0, self._plan.problem.m))
+            self._wrong.suspect(self._rows_of_c.lo + rows[of_group], columns, large[of_group])
         with self._team.phase("check") as telling:
             telling.mine = self._wrong.found()
         for found in telling.all:

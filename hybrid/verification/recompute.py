@@ -22,7 +22,7 @@ from hybrid.verification.check import Check
 from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.freivalds import joined_by_rows
 from hybrid.verification.group_sums import norms_of
-from hybrid.verification.reexamine import reexamine
+from hybrid.verification.reexamine import element_is_wrong
 from hybrid.verification.wrong_parts import WrongParts
 
 _BYTES_AT_ONCE = 32 << 20  # of C
@@ -149,26 +149,30 @@ class _Recomputing:
             product = np.empty(c.shape, np.result_type(a, b))
             blas_of_long_sums(a, b, product)
             changes = np.abs(np.subtract(product, c))
-        change, was_wrong = float(changes.max(initial=0.0)), self._is_wrong(a, b, c, changes)
+        of_task = (expected.part(task.rows, task.columns) for expected in self._expected)
+        expected = next((part for part in of_task if part is not None), None)
+        change, was_wrong = float(changes.max(initial=0.0)), self._is_wrong(a, b, c, changes, expected)
         c[...] = product
-        recomputed = Recomputed(task.rows, task.columns, self._team.rank, change, was_wrong, self._checked(task, a, b, c))
+        check = expected.check(c) if expected is not None else None
+        if check is None or not check.ok:
+            check = verify_alone(a, b, c, self._threads)
+        recomputed = Recomputed(task.rows, task.columns, self._team.rank, change, was_wrong, check)
         return recomputed, product if self._sends else None
 
-    def _is_wrong(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, changes: np.ndarray) -> bool:
-        """Whether C is wrong, given the changes to each element that make it right. Mostly the largest change tells."""
+    def _is_wrong(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, changes: np.ndarray, expected: ExpectedSums | None) -> bool:
+        """Whether C is wrong, given the changes to each element that make it right. Mostly the largest change tells; else the
+        largest in the sum that differs most from the expected one."""
         if not changes.any():
             return False
         row, column = divmod(int(changes.argmax()), changes.shape[1])
-        of_a, of_b, of_c = a[row], b[:, column : column + 1], c[row, column : column + 1]
-        if not changes[row, column] <= _most_by_rounding(of_a, of_b) or reexamine(of_a, of_b, of_c).wrong:
+        if not changes[row, column] <= _most_by_rounding(a[row], b[:, column : column + 1]):
             return True
-        return not verify_alone(a, b, c, self._threads).ok
-
-    def _checked(self, task: _Task, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Check:
-        """The check of a part: by expected sums where there are some and they agree, else from the operands."""
-        of_task = (expected.part(task.rows, task.columns) for expected in self._expected)
-        by_sums = next((expected.check(c) for expected in of_task if expected is not None), None)
-        return by_sums if by_sums is not None and by_sums.ok else verify_alone(a, b, c, self._threads)
+        if expected is not None:
+            if expected.exact:
+                return not expected.check(c).ok
+            row, columns = expected.most_wrong(c)
+            column = columns.lo + int(changes[row, columns.slice].argmax())
+        return element_is_wrong(a, b, c, row, column) or (expected is None and not verify_alone(a, b, c, self._threads).ok)
 
     def _write(self, rows: Span, columns: Span, product: np.ndarray) -> None:
         own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))

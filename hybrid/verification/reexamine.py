@@ -18,6 +18,7 @@ from hybrid.verification.group_sums import norms_of
 _TERMS_AT_ONCE = 4096
 _TIMES_PLAIN = 8.0  # an error may be at most so many times as large as that of plain summation
 _TIMES_MEDIAN = 20.0  # and that of a single element at most so many times as large as the others'
+_COLUMNS_ELSEWHERE = 4  # of a row that tells how accurate a product is, where one element is judged
 _LEAST_ACCURACY = 1 / 16  # a product's errors are allowed to be this fraction of plain summation's, however accurate it is
 
 
@@ -44,6 +45,23 @@ def reexamine(a_row: np.ndarray, b_columns: np.ndarray, c_row: np.ndarray, accur
     """Look at one row of C in some columns. `accuracy`: of the product elsewhere, by `accuracy_of`."""
     exact = exact_sums(a_row, b_columns)
     return verdict(c_row, [exact], [rounding_of(a_row, b_columns, np.zeros_like(exact), exact)], accuracy)
+
+
+def element_is_wrong(a: np.ndarray, b: np.ndarray, c: np.ndarray, row: int, column: int) -> bool:
+    """Whether this element of C is wrong, by itself, or where C is more accurate than plain summation, beside a few others."""
+
+    def look(row: int, columns: Span, accuracy: float = 1.0) -> Verdict:
+        return reexamine(a[row], b[:, columns.slice], c[row, columns.slice], accuracy)
+
+    alone, (rows, columns) = Span(column, column + 1), c.shape
+    if look(row, alone).wrong:
+        return True
+    elsewhere = []
+    for part in (1, 2):
+        other, first = (row + part * rows // 3) % rows, (column + part * columns // 3) % columns
+        if other != row:
+            elsewhere.append(look(other, Span(first, min(columns, first + _COLUMNS_ELSEWHERE))))
+    return bool(elsewhere and look(row, alone, accuracy_of(elsewhere)).wrong)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from hybrid.core.spans import Span
 from hybrid.plan.check_layout import GROUP_COLUMNS
 
 SIDE = GROUP_COLUMNS
+LARGE = 100.0  # times the least difference that is seen: where a fault is so large, hardly a row of it has a sum that is not
+_ROWS_BESIDE = 8  # of such a fault, all of which would have to have sums that are not seen by chance
 
 
 class WrongParts:
@@ -20,11 +22,16 @@ class WrongParts:
     def __init__(self, rows: int, columns: int) -> None:
         self._rows, self._columns = rows, columns
         self._suspected = np.zeros((-(-rows // SIDE), -(-columns // SIDE)), bool)  # a sum there looks wrong
+        self._large = np.zeros_like(self._suspected)  # or would, if a large fault reached there
         self._known = np.zeros_like(self._suspected)  # wrong by a known fault that does not reach over the square's edges
 
-    def suspect(self, down: np.ndarray, across: np.ndarray) -> None:
-        """A sum looks wrong in these squares, given by their numbers. Elements in the squares beside them may be wrong, too."""
-        self._suspected[down, across] = True
+    def suspect(self, rows: np.ndarray, columns: Span, large: np.ndarray) -> None:
+        """The sums of these columns look wrong in these rows, which may each have more wrong elements left and right. So may
+        rows above and below; where a difference is `large`, only those near."""
+        across = squares_of(columns).slice
+        self._suspected[rows[~large] // SIDE, across] = True
+        for beside in (-_ROWS_BESIDE, _ROWS_BESIDE):
+            self._large[np.clip(rows[large] + beside, 0, self._rows - 1) // SIDE, across] = True
 
     def suspect_rows(self, rows: np.ndarray) -> None:
         """These rows look wrong in some of their columns, it is not known in which."""
@@ -37,19 +44,21 @@ class WrongParts:
     def in_all_columns(self) -> None:
         """Faults may reach over all columns: whole rows of squares, and their neighbours, are wrong where one square is so
         far."""
-        self._known |= _with_neighbours(self._known | self._suspected).any(axis=1, keepdims=True)
+        self._known |= _with_neighbours(self._known | self._suspected | self._large).any(axis=1, keepdims=True)
 
     def found(self) -> tuple[np.ndarray, ...]:
-        """The numbers of the suspected and of the known squares, for `merge` on another rank."""
-        return np.argwhere(self._suspected), np.argwhere(self._known)
+        """The numbers of all squares that are marked, for `merge` on another rank."""
+        return np.argwhere(self._suspected), np.argwhere(self._large), np.argwhere(self._known)
 
-    def merge(self, suspected: np.ndarray, known: np.ndarray) -> None:
-        self._suspected[tuple(suspected.T)] = self._known[tuple(known.T)] = True
+    def merge(self, suspected: np.ndarray, large: np.ndarray, known: np.ndarray) -> None:
+        self._suspected[tuple(suspected.T)] = self._large[tuple(large.T)] = self._known[tuple(known.T)] = True
 
     def blocks(self, rows: Span) -> list[tuple[Span, Span]]:
         """What is to be computed again of these rows, as spans of rows and columns. That includes the neighbours of each square
-        in which a sum looks wrong: the part of the fault that reaches over its edge may be too small to be seen."""
-        chosen = self._known | _with_neighbours(self._suspected & ~self._known)
+        in which a sum looks wrong: the part of the fault that reaches over its edge may be too small to be seen. Of a large fault
+        those to the left and right do, since a row may have few elements of it there, and those above and below only near it."""
+        large, small = self._large & ~self._known, self._suspected & ~(self._large | self._known)
+        chosen = self._known | _with_sides(large) | _with_neighbours(small)
         found = []
         for columns, together in _runs(chosen.T):
             for squares in _spans(together):
@@ -69,10 +78,15 @@ def _with_neighbours(mask: np.ndarray) -> np.ndarray:
     wide = mask.copy()
     wide[1:] |= mask[:-1]
     wide[:-1] |= mask[1:]
-    all_sides = wide.copy()
-    all_sides[:, 1:] |= wide[:, :-1]
-    all_sides[:, :-1] |= wide[:, 1:]
-    return all_sides
+    return _with_sides(wide)
+
+
+def _with_sides(mask: np.ndarray) -> np.ndarray:
+    """The squares of a mask and those to their left and right."""
+    wide = mask.copy()
+    wide[:, 1:] |= mask[:, :-1]
+    wide[:, :-1] |= mask[:, 1:]
+    return wide
 
 
 def _runs(masks: np.ndarray) -> Iterator[tuple[Span, np.ndarray]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.check_layout import CheckLayout
 from hybrid.verification.check import Suspect
 from hybrid.verification.rounding import errors_of_rows, rows_together, spread_beside, usual_largest
-from hybrid.verification.wrong_parts import SIDE, squares_of
+from hybrid.verification.wrong_parts import LARGE, WrongParts
 
 MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
@@ -64,22 +63,23 @@ class WrongSums:
             sizes = sizes * (error / sizes[largest])
         return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > self._limit).tolist()] or [(largest, error)]
 
-    def squares(self) -> np.ndarray:
-        """The numbers of all squares of C, as WrongParts has them, in which sums look wrong: the largest of each row that has
-        any, and others, for which all rows near these are looked at again, since large errors hide small ones in rows whose
-        spread is taken together."""
-        of_share, groups_of_share = len(self._layout.share.rows), self._layout.groups
+    def mark(self, wrong: WrongParts, fractions: dict[int, Span]) -> None:
+        """Mark the parts of C in which sums look wrong: the largest of each row that has any, and others, for which all rows near
+        these are looked at again, since large errors hide small ones in rows whose spread is taken together. `fractions`: as for
+        `suspects`."""
+        of_share, groups_of_share, first = len(self._layout.share.rows), self._layout.groups, self._layout.share.rows.lo
         near, sizes = self._near
         usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
-        look_wrong, rows = sizes > usual * spread_beside(sizes, usual), np.flatnonzero(self._errors > self._limit)
+        least, rows = usual * spread_beside(sizes, usual), np.flatnonzero(self._errors > self._limit)
+        look_wrong = sizes > least
         look_wrong[rows - near.lo, self._found[rows, 3].astype(np.intp)] = True
         where, groups = np.nonzero(look_wrong)
-        first, found = self._layout.share.rows.lo + near.lo, set()
+        large = sizes[where, groups] > LARGE * least
         for group in np.unique(groups).tolist():
-            down = np.unique((first + where[groups == group]) // SIDE).tolist()
-            across = squares_of(self._columns(group))
-            found |= set(product(down, range(across.lo, across.hi)))
-        return np.array(sorted(found), np.intp).reshape(-1, 2)
+            of_group = groups == group
+            wrong.suspect(first + near.lo + where[of_group], self._columns(group), large[of_group])
+        for row, columns in fractions.items():
+            wrong.add(np.array([first + row]), columns)
 
     @cached_property
     def _near(self) -> tuple[Span, np.ndarray]:

@@ -14,7 +14,7 @@ import hybrid
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.execution.rank_check import RankCheck
-from hybrid.verification import recompute, wrong_sums
+from hybrid.verification import recompute, reexamine, wrong_sums
 from hybrid.verification.alone import verify_alone
 from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.rounding import THRESHOLD, comparison_numbers, random_x
@@ -91,13 +91,49 @@ def test_after_a_fault_of_the_kernel_the_operands_are_read_only_to_multiply(rng,
     monkeypatch.setattr(wrong_sums, "usual_largest", lambda sums: THRESHOLD)
     from_operands = []
     monkeypatch.setattr(recompute, "verify_alone", lambda *given: from_operands.append(1) or verify_alone(*given))
-    Planted(monkeypatch, "multiply", lambda into, source, before: into.__setitem__((20, 30), 7e3))
+    in_panel = 1 if "PANEL_COLUMNS" in panels else 0
+    Planted(monkeypatch, "multiply", lambda into, source, before: into.__setitem__((20, 30), 7e3), in_panel)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         c = hybrid.multiply(a, b, on_fault="repair")
     assert any(re.match("repaired: .* computed again", str(each.message)) for each in said)
     np.testing.assert_allclose(c, a @ b, atol=1e-10)
     assert bool(from_operands) == ("PANEL_COLUMNS" in panels)  # whose groups of columns are not those of a part
+
+
+@pytest.mark.usefixtures("checked_on_the_device")
+def test_a_fault_smaller_than_a_cpus_rounding_errors_is_named_by_a_few_elements(rng, monkeypatch):
+    """Of a product from remainders, say: all elements would have to be compared with what they are in higher precision."""
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((300, 4000), (4000, 330)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    rounding, of_a_cpu = (float(np.abs(c - exact).max()) for c in (exact.astype(np.float32), a @ b))
+    noise = rng.uniform(0.5, 1.0, (50, 50)) * rng.choice([-1, 1], (50, 50)) * min(25 * rounding, 1.5 * of_a_cpu)
+
+    def spoil(into, source, before):
+        into[...] = exact
+        into[60:110, 100:150] += noise
+
+    from_operands, terms = [], []
+    monkeypatch.setattr(recompute, "verify_alone", lambda *given: from_operands.append(1) or verify_alone(*given))
+    original = reexamine.exact_sums
+    monkeypatch.setattr(reexamine, "exact_sums", lambda a, b: terms.append(b.size) or original(a, b))
+    Planted(monkeypatch, "multiply", spoil)
+    with pytest.warns(RuntimeWarning, match=r"repaired: rank 0 on .* multiplied wrong; rows \S+, columns \S+ of C were computed"):
+        c = hybrid.multiply(a, b, on_fault="repair")
+    assert not from_operands
+    assert sum(terms) <= 12 * 4000
+    assert np.abs(c - exact).max() <= 2 * of_a_cpu
+
+
+@pytest.mark.usefixtures("checked_on_the_device")
+def test_a_fraction_that_no_sum_shows_is_repaired_wherever_it_is(rng, monkeypatch):
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = np.rint(300 + 300 * rng.random((300, 50))), np.rint(300 + 300 * rng.random((50, 700)))
+    Planted(monkeypatch, "multiply", lambda into, source, before: into.__setitem__((200, 500), into[200, 500] + 2.0**-29))
+    with pytest.warns(RuntimeWarning, match="repaired: rank 0 on .* multiplied wrong; rows 192:256, columns 0:700 of C"):
+        c = hybrid.multiply(a, b, on_fault="repair")
+    np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.usefixtures("checked_on_the_device")

@@ -179,10 +179,10 @@ def test_only_what_is_wrong_is_computed_again(rng, monkeypatch, data):
     Planted(monkeypatch, "multiply", spoil)
     c, (line,) = repaired(a, b)
     first, end, left, right_end = map(int, re.search(r"rows (\d+):(\d+), columns (\d+):(\d+) of C were", line).groups())
-    assert first <= 192 < 448 <= end
+    assert first <= 256 < 384 <= end
     assert left <= 128 < 320 <= right_end
     if data == "integers":  # elsewhere a large rounding error may be computed again, too
-        assert (first, end, left, right_end) == (192, 448, 128, 320)
+        assert (first, end, left, right_end) == (256, 384, 128, 320)
     outside = np.ones(c.shape, bool)
     outside[first:end, left:right_end] = False
     np.testing.assert_array_equal(c[outside], right[outside])
@@ -247,22 +247,32 @@ def test_emulated_kernels_are_repaired_like_those_of_a_gpu(rng, monkeypatch):
 
 
 def test_parts_are_taken_together_with_their_neighbours():
+    no = np.array([False])
     wrong = WrongParts(300, 200)
     assert wrong.blocks(Span(0, 300)) == []
-    wrong.suspect(np.array([1]), np.array([0]))
+    wrong.suspect(np.array([100]), Span(0, 64), no)
     assert wrong.blocks(Span(0, 300)) == [(Span(0, 192), Span(0, 128))]
     assert wrong.blocks(Span(100, 150)) == [(Span(100, 150), Span(0, 128))]
     assert wrong.blocks(Span(192, 300)) == []
     wrong.add(np.array([70, 299]), Span(0, 64))  # known: nothing beside it is wrong
     assert wrong.blocks(Span(0, 300)) == [(Span(64, 128), Span(0, 64)), (Span(256, 300), Span(0, 64))]
     wrong = WrongParts(300, 200)
-    wrong.suspect(np.array([4]), np.array([3]))
+    wrong.suspect(np.array([299]), Span(192, 200), no)
     assert wrong.blocks(Span(0, 300)) == [(Span(192, 300), Span(128, 200))]
     other = WrongParts(300, 200)
     other.merge(*wrong.found())
     assert other.blocks(Span(0, 300)) == wrong.blocks(Span(0, 300))
     other.in_all_columns()
     assert other.blocks(Span(0, 300)) == [(Span(192, 300), Span(0, 200))]
+
+
+@pytest.mark.parametrize(("row", "rows"), [(0, (0, 64)), (71, (0, 128)), (72, (64, 128)), (119, (64, 128)), (120, (64, 192))])
+def test_of_a_large_fault_squares_above_and_below_are_taken_only_near_it(row, rows):
+    wrong, other = WrongParts(300, 300), WrongParts(300, 300)
+    wrong.suspect(np.array([row]), Span(64, 128), np.array([True]))
+    assert wrong.blocks(Span(0, 300)) == [(Span(*rows), Span(0, 192))]
+    other.merge(*wrong.found())
+    assert other.blocks(Span(0, 300)) == wrong.blocks(Span(0, 300))
 
 
 def test_rows_go_to_the_others_of_a_node():

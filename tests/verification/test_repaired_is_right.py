@@ -12,6 +12,9 @@ from support.faults import Planted, rows_wrong
 from support.selection import pairs_first
 
 import hybrid
+from hybrid.plan.check_layout import GROUP_COLUMNS
+from hybrid.verification import device_sums
+from hybrid.verification.rounding import random_x
 
 pytestmark = pytest.mark.usefixtures("checked_on_the_device")
 
@@ -67,3 +70,19 @@ def test_after_small_errors_were_hidden_by_large_ones(rng, monkeypatch):
 
     Planted(monkeypatch, "multiply", spoil)
     assert np.abs(repaired(a, b) - exact).max() <= 4 * rounding
+
+
+def test_a_row_of_a_large_fault_whose_sums_are_right_by_chance_is_repaired(rng, monkeypatch):
+    """It has errors that cancel, in a square of C where nothing else looks wrong."""
+    monkeypatch.setenv("HYBRID_STAGED", "1")
+    a, b = rng.standard_normal((192, 50)), rng.standard_normal((50, 192))
+    x = random_x(np.random.default_rng(1), [192], GROUP_COLUMNS)
+    monkeypatch.setattr(device_sums, "random_x", lambda *_: x)
+
+    def spoil(into, source, before):
+        into[40:64, 70:110] += rng.standard_normal((24, 40))
+        into[64, 70:72] += 1 / x[70], -1 / x[71]
+
+    planted = Planted(monkeypatch, "multiply", spoil)
+    assert np.abs(repaired(a, b) - a @ b).max() <= 1e-12
+    assert planted.done
