@@ -12,10 +12,10 @@ import numpy as np
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.verification.copied import PiecesOfRanks, Place, named
-from hybrid.verification.modular import is_exact_product
-from hybrid.verification.rounding import THRESHOLD, Sums, is_exact
+from hybrid.verification.rounding import THRESHOLD, Sums, is_exact, is_exact_product
 
 MOST_NAMED = 3  # wrong rows of one product, or of one rank, in a message
+MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,14 @@ def settled(by_devices: Check | None, by_host: Check | None) -> Check:
         assert found is not None
         return found
     return by_devices.settled(by_host) if by_devices.undecided else by_devices
+
+
+def worse_of(before: Check | None, check: Check) -> Check:
+    """The worse of two checks, with what was repaired by either."""
+    if before is None:
+        return check
+    worse = min(before, check, key=lambda each: (each.ok, each.kind == "exact", -each.error))
+    return replace(worse, repaired=before.repaired + check.repaired)
 
 
 @dataclass(frozen=True)

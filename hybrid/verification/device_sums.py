@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +17,10 @@ from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout
 from hybrid.verification.check import Suspect
 from hybrid.verification.copied import piece_table
-from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.rounding import Sums, comparison_numbers, is_exact, random_x
-from hybrid.verification.wrong_sums import WrongSums, fractions_in
+
+if TYPE_CHECKING:
+    from hybrid.verification.expected_sums import ExpectedSums
 
 
 class DeviceSums:
@@ -88,6 +90,8 @@ class DeviceSums:
         sums = Sums.of(summary, rows, groups, largest_a, largest_b)
         if sums.error <= limit and not has_fractions:
             return sums, (), None
+        from hybrid.verification.wrong_sums import WrongSums, fractions_in  # right products do without
+
         found, fractions = np.array(self._operations.read(self.matrices["found"])), {}
         if exact:
             fractions = fractions_in(self._layout, found, self._operations.read(self.largest)[:, 0])
@@ -101,6 +105,8 @@ class DeviceSums:
         whole = [*range(columns.lo, columns.hi, self._layout.group), columns.hi]
         if self._starts[first : end + 1].tolist() != whole:
             return None
+        from hybrid.verification.expected_sums import ExpectedSums
+
         own, groups = rows.within(self._layout.share.rows).slice, slice(first, end)
         largest_a, largest_b, _ = self._largest_elements
         return ExpectedSums(

@@ -156,6 +156,11 @@ def usual_largest(sums: int) -> float:
     return min(THRESHOLD, size)
 
 
+def is_exact_product(dtype: str, terms: int, largest_a: float, largest_b: float) -> bool:
+    """Whether sums of so many products of integers up to these magnitudes are exact; False where they are not known to be."""
+    return dtype == "float64" and terms * max(1.0, largest_a) * max(1.0, largest_b) <= _EXACT_UP_TO[dtype]
+
+
 def is_exact(problem: Problem, group: int, largest_a: float, largest_b: float) -> bool:
     """Whether every sum is exact, in the product and in its check, because all elements are integers that are small enough."""
     bound = problem.l * max(1.0, largest_a) * max(1.0, largest_b)
