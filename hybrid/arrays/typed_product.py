@@ -9,7 +9,7 @@ integers one product that rounds nothing, or one for each of several primes, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from hybrid.arrays.elements import Elements
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.sources import AnyRanksMatrix, MatrixSource
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True)
+@record
 class TypedProduct:
     """The matrices and types of a product, the same on every rank."""
 

@@ -10,13 +10,14 @@ import argparse
 import gc
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybrid.arrays.typed_product import TypedProduct
 from hybrid.commands.matmul_operands import product_asked_for
 from hybrid.commands.matmul_report import Speaker
 from hybrid.commands.streams import file_of_json
+from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline
 from hybrid.core.wall import wall
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _CHECK_FAILED = 3  # exit code
 
 
-@dataclass(frozen=True)
+@record
 class _Job:
     """What all ranks have agreed to compute, and what they compute it with."""
 

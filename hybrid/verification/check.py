@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.verification.copied import PiecesOfRanks, Place, named
 from hybrid.verification.rounding import THRESHOLD, Sums, is_exact, is_exact_product
@@ -18,7 +19,7 @@ MOST_NAMED = 3  # wrong rows of one product, or of one rank, in a message
 MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
 
-@dataclass(frozen=True)
+@record
 class Check:
     """The result of checking one product.
 
@@ -75,7 +76,7 @@ def worse_of(before: Check | None, check: Check) -> Check:
     return replace(worse, repaired=before.repaired + check.repaired)
 
 
-@dataclass(frozen=True)
+@record
 class Suspect:
     """A sum of C·x that differs by more than the usual rounding errors. Only its elements tell whether it is wrong."""
 
@@ -89,7 +90,7 @@ class Suspect:
 InMemory = Mapping[int, tuple[list[int], np.ndarray]]
 
 
-@dataclass(frozen=True)
+@record
 class Findings:
     """What one rank found in the check of one product."""
 
@@ -115,7 +116,7 @@ class _Seen:
         return first if first in self.checksums else next(iter(self.checksums))
 
 
-@dataclass(frozen=True)
+@record
 class WrongCopy:
     """A piece that was not the same everywhere."""
 

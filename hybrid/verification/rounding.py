@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.devices.cpu_check import summary_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 
@@ -80,7 +80,7 @@ def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
     return np.array([variance, 1 / terms, flushed, largest_square])
 
 
-@dataclass(frozen=True)
+@record
 class Sums:
     """What the comparison of one rank's sums found."""
 
