@@ -15,23 +15,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybrid.arrays.complex_view import complex_view, real_view
 from hybrid.arrays.gemm import PRODUCT, Gemm
 from hybrid.arrays.interop import as_rows, empty_like, on_device_of, on_gpu
 from hybrid.arrays.product_type import ProductType
 from hybrid.core.spans import Span
 from hybrid.host.row_copy import tiles_of
 from hybrid.host.thread_map import CALL_BYTES, on_threads, rows_of_about
-
-
-def real_view(matrix: Any) -> Any:
-    """The same memory as real numbers: for a matrix in row-major order, the real and imaginary part of each element beside each
-    other."""
-    return matrix.view(matrix.real.dtype)
-
-
-def complex_view(matrix: Any) -> Any:
-    """The same memory as complex numbers: the inverse of `real_view`."""
-    return matrix.view(matrix.dtype.char.upper())
 
 
 def write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm = PRODUCT) -> None:

@@ -8,9 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from hybrid.arrays.complex_matrices import real_view
+from hybrid.arrays.complex_view import real_view
 from hybrid.arrays.fill import fill_rows, largest_number
-from hybrid.arrays.integers import largest_of
 from hybrid.arrays.sources import FileMatrix
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
@@ -147,6 +146,8 @@ class FileElements:
         return 1 if self.dtype.kind == "b" else _most_of(self.dtype)
 
     def largest(self, rows: Span, threads: int) -> int:
+        from hybrid.arrays.integers import largest_of  # fractions start sooner without it
+
         return max((largest_of(self._read(part, threads), threads) for part in self._parts(rows)), default=0)
 
 

@@ -20,7 +20,7 @@ FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
 
 _LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
-_BLOCK = 1 << 16  # elements: NumPy takes 0.1 ms and more for so many, so that threads seldom wait for the GIL
+_BLOCK = 1 << 16  # elements: NumPy takes 0.05 ms and more for so many, so that threads seldom wait for the GIL
 _CALL_BLOCKS = 16  # the most that a thread makes between two reports of progress
 _PARTS_PER_THREAD = 4  # the least, where there are so many blocks: threads that are held up take fewer parts
 _DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
@@ -106,7 +106,9 @@ class _Maker:
         generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
         generator.random(out=self._discarded)
         if self._fill == "lecture":
-            into[...] = generator.integers(_LECTURE[MATRICES[self._matrix]], size=len(into), dtype=np.uint32)
+            values = _LECTURE[MATRICES[self._matrix]]
+            # NumPy cuts such small numbers out of its 32 random bits without a bias: bools bit by bit, others byte by byte.
+            into[...] = generator.integers(values, size=len(into), dtype=bool if values == 2 else np.uint8)
         elif self._fill == "uniform":
             generator.random(out=into, dtype=into.dtype.type)
         else:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.combine import finished
-from hybrid.arrays.complex_matrices import complex_view, real_view, write_expanded
+from hybrid.arrays.complex_matrices import write_expanded
+from hybrid.arrays.complex_view import complex_view, real_view
 from hybrid.arrays.exact_result import ExactResult
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, largest_of, write_remainders

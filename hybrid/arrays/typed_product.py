@@ -9,26 +9,29 @@ integers one product that rounds nothing, or one for each of several primes, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.arrays.complex_matrices import complex_view, write_expanded
-from hybrid.arrays.elements import BYTES_AT_ONCE, Elements
-from hybrid.arrays.integers import Exact, write_remainders
+from hybrid.arrays.complex_view import complex_view
+from hybrid.arrays.elements import Elements
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.sources import AnyRanksMatrix, MatrixSource
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.core.spans import Span
-from hybrid.host.thread_map import rows_of_about
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
+
+if TYPE_CHECKING:
+    from hybrid.arrays.integers import Exact
 
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True)
+@record
 class TypedProduct:
     """The matrices and types of a product, the same on every rank."""
 
@@ -56,6 +59,8 @@ class TypedProduct:
         return self._with_bounds(*map(max, zip(*looking.all, strict=True)))
 
     def _with_bounds(self, largest_a: int, largest_b: int) -> TypedProduct:
+        from hybrid.arrays.integers import Exact  # real products start sooner without it
+
         exact = Exact.of(self.a.shape[1], (largest_a, largest_b))
         return replace(self, exact=exact, types=replace(self.types, computed=exact.computed))
 
@@ -99,9 +104,14 @@ class TypedProduct:
     def sources(self, prime: int = 0) -> tuple[MatrixSource, MatrixSource]:
         """A and B of a real product."""
         if prime:
-            return _Remainders(self.a, prime), _Remainders(self.b, prime)
-        b: MatrixSource = _Expanded(self.b, self.types) if self.types.complex_a else _Parts(self.b, parts=self.types.complex_b)
-        return _Parts(self.a, parts=self.types.complex_a), b
+            from hybrid.arrays.derived_sources import Remainders
+
+            return Remainders(self.a, prime), Remainders(self.b, prime)
+        if self.types.complex_a:
+            from hybrid.arrays.derived_sources import Expanded
+
+            return _Parts(self.a, parts=True), Expanded(self.b, self.types)
+        return _Parts(self.a, parts=False), _Parts(self.b, parts=self.types.complex_b)
 
 
 class _Parts(AnyRanksMatrix):
@@ -113,37 +123,3 @@ class _Parts(AnyRanksMatrix):
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         self._elements.write(rows, complex_view(into) if self._parts else into, threads, progress)
-
-
-class _Expanded(AnyRanksMatrix):
-    """B of a real product with a complex A: it has two rows for each of B."""
-
-    def __init__(self, elements: Elements, types: ProductType) -> None:
-        self._elements, self._type = elements, types.promoted
-        self.shape = 2 * elements.shape[0], 2 * elements.shape[1]
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        width = self._elements.shape[1]
-        own = Span(rows.lo // 2, -(-rows.hi // 2))
-        for part in rows_of_about(BYTES_AT_ONCE, own, width * into.itemsize * 2):
-            made = np.empty((len(part), width), self._type)
-            self._elements.write(part, made, threads, lambda done: None)
-            wanted = rows.common(Span(2 * part.lo, 2 * part.hi))  # the first or the last row may be half of an element's two
-            first = Span(wanted.lo - 2 * part.lo, wanted.hi - 2 * part.lo)
-            write_expanded(made, first, into[wanted.within(rows).slice], threads)
-            progress(wanted.hi - rows.lo)
-
-
-class _Remainders(AnyRanksMatrix):
-    """The remainders of integers modulo a prime."""
-
-    def __init__(self, elements: Elements, prime: int) -> None:
-        self._elements, self._prime, self.shape = elements, prime, elements.shape
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        width, dtype = self.shape[1], self._elements.dtype
-        for part in rows_of_about(BYTES_AT_ONCE, rows, width * dtype.itemsize):
-            made = np.empty((len(part), width), dtype)
-            self._elements.write(part, made, threads, lambda done: None)
-            write_remainders(made, self._prime, Span(0, len(part)), into[part.within(rows).slice], threads)
-            progress(part.hi - rows.lo)

@@ -7,17 +7,17 @@ import ctypes
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from threading import Thread
 
 from hybrid.core.installation import install
+from hybrid.core.record import record
 from hybrid.errors import DeviceUnavailable, one_line
 
 _PEER_ACCESS_ALREADY_ENABLED = 704  # of cudaError_t
 
 
-@dataclass(frozen=True)
+@record
 class Gpu:
     """A GPU that this process can see; `index` is its number here, which other processes may count differently."""
 

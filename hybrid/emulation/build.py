@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 
 from hybrid.emulation.cache import NO_ROOM, cache_key, cached
-from hybrid.emulation.compiler_limits import run_limited
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.sources import KERNELS
@@ -198,6 +197,8 @@ def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, r
     try:
         command = [program, *arguments]
         if reads is not None:
+            from hybrid.emulation.compiler_limits import run_limited  # most compilations need no limits, nor these modules
+
             done = run_limited(what, command, environment, [HERE, *reads], Path(folder))
         else:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)  # noqa: S603

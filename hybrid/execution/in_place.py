@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Device, Timings
 from hybrid.execution.progress import Entering
@@ -11,8 +12,10 @@ from hybrid.execution.worker import Worker
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Tile
 from hybrid.transport.base import RankMatrices
-from hybrid.transport.panel_gather import PanelGather
-from hybrid.transport.panel_stream import PanelStream
+
+if TYPE_CHECKING:
+    from hybrid.transport.panel_gather import PanelGather
+    from hybrid.transport.panel_stream import PanelStream
 
 
 def multiply_in_place(

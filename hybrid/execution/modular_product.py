@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hybrid.core.settings import Settings
-from hybrid.devices.modular import ModularProduct
-from hybrid.kernels.remainders import lacks_float64
 from hybrid.plan.plan import Plan
 from hybrid.plan.rank_share import RankShare
 from hybrid.selection.decision import Decision
 from hybrid.transport.rank_device import RankDevice
+
+if TYPE_CHECKING:
+    from hybrid.devices.modular import ModularProduct
 
 
 def modular_product(
@@ -18,6 +21,9 @@ def modular_product(
     """None where the share's products are native. `plan`: the one to which the share belongs; on a grid, of the rank's part."""
     if share.layout.remainders is None:
         return None
+    from hybrid.devices.modular import ModularProduct  # native products start sooner without these modules
+    from hybrid.kernels.remainders import lacks_float64
+
     # All ranks do the last step alike, so that C's bits do not depend on which rank computes them.
     gpus = [placement.gpu for placement in decision.placements if placement.gpu is not None]
     how = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from hybrid.core.record import record
 from hybrid.core.timeline import Interval, Spread
 from hybrid.execution.progress import Progress
 from hybrid.host.row_view import RowView
@@ -18,7 +19,7 @@ from hybrid.selection.decision import Decision
 from hybrid.verification.check import Check
 
 
-@dataclass(frozen=True)
+@record
 class RunOptions:
     """How often the product is computed, and what is told meanwhile.
 
@@ -51,7 +52,7 @@ class RunOptions:
         return kept
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """What a product has given. `a`, `b` and `c` are this node's rows; C is whole on the root's node."""
 
@@ -68,7 +69,7 @@ class Outcome:
     parts: Parts | None = None  # where C was computed part by part; then `a`, `b` and `c` are empty
 
 
-@dataclass(frozen=True)
+@record
 class Parts:
     """A product in parts, each of which is some rows of A and C. `there`: the rows of C that an earlier job had written
     already."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hybrid.arrays.combine import finished
-from hybrid.arrays.complex_matrices import complex_view, real_operands
+from hybrid.arrays.complex_matrices import real_operands
+from hybrid.arrays.complex_view import complex_view
 from hybrid.arrays.exact_result import ExactResult
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, write_remainders

@@ -12,16 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.buffers import Buffers
-from hybrid.devices.modular import ModularProduct
 from hybrid.execution.progress import Entering
 from hybrid.plan.rank_share import RankShare
 from hybrid.plan.residency import Residency
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.transport.base import LeavingPanels, Transport
 from hybrid.verification.device_check import DeviceCheck
+
+if TYPE_CHECKING:
+    from hybrid.devices.modular import ModularProduct
 
 MEASURED_AHEAD = 6  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
 LOADS_AHEAD = 8  # panels; enough to keep a link busy, and few enough that the first tile is launched at once

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Spread, Timeline, slowest
 from hybrid.core.wall import wall
-from hybrid.execution.grid_run import GridRun
 from hybrid.execution.host_matrices import fill, host_matrices
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.product_check import ProductCheck
@@ -31,8 +31,11 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.transport.row_exchange import RowExchange
 from hybrid.verification.check import Check
+
+if TYPE_CHECKING:
+    from hybrid.execution.grid_run import GridRun
+    from hybrid.transport.row_exchange import RowExchange
 
 
 def run_product(
@@ -107,6 +110,8 @@ class _Product:
         plan, rank, (a, b, c) = self._plan, self._team.rank, (self._views[key] for key in "ABC")
         rows, progress = plan.shares[rank].rows, self._options.progress
         if plan.grid_layout is not None:
+            from hybrid.execution.grid_run import GridRun  # few products have one: the others start sooner without its modules
+
             of_c = c.array if rank == plan.root else c.array[:0]
             kept = {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c}
             return GridRun(self._session, self._decision, kept, self._settings, progress)

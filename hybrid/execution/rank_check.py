@@ -17,12 +17,11 @@ from hybrid.ranks.team import Team
 from hybrid.selection.placement import RankPlacement
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.rank_device import RankDevice
-from hybrid.verification.check import Check, Findings, InMemory, Suspect, WrongCopy, judge, wrong_copies
+from hybrid.verification.check import MOST_SUSPECTS, Check, Findings, InMemory, Suspect, WrongCopy, judge, wrong_copies
 from hybrid.verification.copied import CopiedPieces, PiecesOfRanks
 from hybrid.verification.copy_checksums import CopyChecksums
 from hybrid.verification.device_check import DeviceCheck
 from hybrid.verification.rounding import THRESHOLD
-from hybrid.verification.wrong_sums import MOST_SUSPECTS
 
 if TYPE_CHECKING:
     from hybrid.verification.expected_sums import ExpectedSums

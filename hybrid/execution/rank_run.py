@@ -11,7 +11,6 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Timings
-from hybrid.devices.modular import ModularProduct
 from hybrid.execution.in_place import multiply_in_place
 from hybrid.execution.modular_product import modular_product
 from hybrid.execution.pipeline import run_share
@@ -31,11 +30,12 @@ from hybrid.transport.build import (
     make_transport,
     operands_in_place,
 )
-from hybrid.transport.device_gather import DeviceGather
-from hybrid.transport.panel_stream import PanelStream, PanelTransfers
 from hybrid.verification.check import Check, Findings, Suspect, WrongCopy
 
 if TYPE_CHECKING:
+    from hybrid.devices.modular import ModularProduct
+    from hybrid.transport.device_gather import DeviceGather
+    from hybrid.transport.panel_stream import PanelStream, PanelTransfers
     from hybrid.verification.expected_sums import ExpectedSums
     from hybrid.verification.wrong_parts import WrongParts
 

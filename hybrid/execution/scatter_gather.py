@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +17,11 @@ from hybrid.host.row_view import RowView
 from hybrid.plan.plan import Plan
 from hybrid.ranks.collectives import Series, Start, row_allgather, row_broadcast, row_gather
 from hybrid.ranks.team import Team
-from hybrid.transport.panel_stream import PanelTransfers
-from hybrid.transport.row_exchange import Matrices, Piece, RowExchange, cut
+
+# What moves data between nodes is loaded where there are several: on one node a product starts sooner without it.
+if TYPE_CHECKING:
+    from hybrid.transport.panel_stream import PanelTransfers
+    from hybrid.transport.row_exchange import Matrices, Piece, RowExchange
 
 
 def scatter(
@@ -45,6 +49,8 @@ def rows_from_root(
     none."""
     if len(plan.topology.nodes) == 1 or plan.at_root:
         return None
+    from hybrid.transport.row_exchange import RowExchange
+
     parts: list[Piece] = []
     if isinstance(a, RootMatrix):
         parts += _rows_from_root(team, plan, views["A"], a, plan.a_rows_on, settings)
@@ -57,6 +63,8 @@ def _rows_from_root(
     team: Team, plan: Plan, view: RowView, operand: RootMatrix, rows_on: Callable[[int], Span], settings: Settings
 ) -> Iterator[Piece]:
     """The pieces in which the rows of one operand are sent. `rows_on`: the rows that a node needs."""
+    from hybrid.transport.row_exchange import cut
+
     item, nodes = plan.problem.item_size, range(len(plan.topology.nodes))
     of_nodes = [list(cut(rows_on(node), operand.shape[1], item, settings.message_bytes)) for node in nodes]
 
@@ -124,6 +132,8 @@ def _panel_transfers(
 
     Where a node has several gateways, each has some columns of every panel.
     """
+    from hybrid.transport.panel_stream import PanelTransfers
+
     widest = max(1, settings.message_bytes // max(1, plan.problem.bytes(height, 1)))
     communicators = {f"{operand} {number}": ranks for number, ranks in enumerate(gateways(plan, settings.gateways))}
     number = next((number for number, ranks in enumerate(communicators.values()) if team.rank in ranks), 0)
@@ -150,6 +160,8 @@ def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
     nodes, problem = plan.topology.nodes, plan.problem
     if len(nodes) == 1:
         return
+    from hybrid.transport.row_exchange import RowExchange
+
     rows_of = [[plan.shares[rank].b_rows for rank in ranks if len(plan.shares[rank].b_rows)] for ranks in nodes]
 
     def piece(columns: Span) -> tuple[Matrices, Matrices]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.combine import finished
-from hybrid.arrays.complex_matrices import complex_view
+from hybrid.arrays.complex_view import complex_view
 from hybrid.arrays.exact_result import ExactResult
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.root_stack import RootStack

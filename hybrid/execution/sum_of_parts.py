@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from hybrid.core.spans import Span
@@ -14,7 +12,7 @@ from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import Computed, joined
 from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, worse_of
 
 NOTHING_LEFT = Check("checksums", 0.0, 0.0, ok=True, note="all rows were there")
 
@@ -54,11 +52,3 @@ class SumOfParts:
         total, check = Spread(self._total, self._total, self._total), self.check if self._plans else NOTHING_LEFT
         parts = Parts(rows, there, tuple(self._plans))
         return Outcome(decision, nothing, nothing, nothing, phases, total, check, arithmetic=self._arithmetic, parts=parts)
-
-
-def worse_of(before: Check | None, check: Check) -> Check:
-    """The worse of two checks, with what was repaired by either."""
-    if before is None:
-        return check
-    worse = min(before, check, key=lambda each: (each.ok, each.kind == "exact", -each.error))
-    return replace(worse, repaired=before.repaired + check.repaired)

@@ -5,13 +5,11 @@ node."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.arrays.combine import finished
-from hybrid.arrays.complex_matrices import complex_view
-from hybrid.arrays.exact_result import ExactResult, element_of_rows
-from hybrid.arrays.gemm import PRODUCT
+from hybrid.arrays.complex_view import complex_view
 from hybrid.arrays.typed_product import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -19,13 +17,16 @@ from hybrid.core.timeline import Interval, Spread
 from hybrid.core.wall import wall
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.product import run_product
-from hybrid.execution.sum_of_parts import worse_of
 from hybrid.host.row_view import RowView
 from hybrid.plan.arithmetic import joined
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
+from hybrid.verification.check import worse_of
+
+if TYPE_CHECKING:
+    from hybrid.arrays.exact_result import ExactResult
 
 
 def run_typed_product(
@@ -63,6 +64,8 @@ class _Conversion:
         self._rows = decision.plan.c_rows_at_the_end(session.team.rank)
         self._exact: ExactResult | None = None
         if product.exact is not None:
+            from hybrid.arrays.exact_result import ExactResult, element_of_rows  # real products start sooner without it
+
             shape = len(self._rows), product.sizes[2]
             self._exact = ExactResult(product.exact, product.types.result, shape, named=element_of_rows(self._rows.lo))
 
@@ -85,6 +88,9 @@ class _Conversion:
             if self._exact is not None:
                 self._exact.result(into, self._threads)
             elif len(self._rows):
+                from hybrid.arrays.combine import finished
+                from hybrid.arrays.gemm import PRODUCT
+
                 own = c[self._rows]
                 finished(complex_view(own) if types.complex_b else own, types, PRODUCT, None, into, self._threads)
         return result

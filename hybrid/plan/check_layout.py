@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.plan.buffer_layout import Tiling
 from hybrid.plan.rank_share import RankShare
@@ -29,7 +30,7 @@ _MATRICES, _ALLOCATION = 14, 512  # matrices that the check allocates; the bytes
 _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
 
 
-@dataclass(frozen=True)
+@record
 class Piece:
     """Some rows and columns of A, B or C that one copy brings. Each of the rows has a checksum; these begin at `offset`."""
 
@@ -41,7 +42,7 @@ class Piece:
     offset: int
 
 
-@dataclass(frozen=True)
+@record
 class CheckLayout:
     """The pieces of one rank. `parts_of_b`: the rows of a column panel that each link brings, where several do."""
 

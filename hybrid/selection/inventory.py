@@ -86,7 +86,8 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
     reserved = device.reserved + device.reserved_for_check if device is not None and device.gpu == gpu else 0
     on_gpu = settings.gpu_memory or sys.maxsize
     if gpu and now:
-        free = free_bytes(gpu) + reserved
+        with wall.within("GPU start"):  # the first time it waits for the GPU's context and CUDA's runtime
+            free = free_bytes(gpu) + reserved
         on_gpu = min(on_gpu, free - min(SPARE_GPU_BYTES, free // 8))
     return FreeMemory(
         host=session.team.host,

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.devices.base import Event, Timings
 from hybrid.host.row_view import RowView
 from hybrid.plan.schedule import Arrival, Tile
 
 
-@dataclass(frozen=True)
+@record
 class RankMatrices:
     """The memory that a rank's copies read and write: its row block of A, rows of B, and its row block of C, in host or GPU
     memory.

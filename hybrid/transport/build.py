@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Topology
 from hybrid.devices.base import Device, PeerDevice
@@ -17,16 +17,18 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.transport.base import CopyObserver, RankMatrices, Transport
-from hybrid.transport.device_gather import DeviceGather, ReceivedC, SentC
 from hybrid.transport.host import HostTransport
 from hybrid.transport.ipc_links import LinkRequest
-from hybrid.transport.nccl import NcclTransport
 from hybrid.transport.node_peers import flags_needed
-from hybrid.transport.panel_gather import PanelGather
-from hybrid.transport.panel_stream import PanelStream, PanelTransfers
-from hybrid.transport.peers import PeersTransport
 from hybrid.transport.rank_device import RankDevice
-from hybrid.transport.root_push import RootPushDriver, RootPushReceiver
+
+if TYPE_CHECKING:
+    from hybrid.transport.device_gather import DeviceGather
+    from hybrid.transport.panel_gather import PanelGather
+    from hybrid.transport.panel_stream import PanelStream, PanelTransfers
+
+# A product uses one transport, so its modules, but for the host's, are loaded where it is made: that is soon enough, and most
+# products start sooner without the others.
 
 
 def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
@@ -79,6 +81,8 @@ def make_panel_stream(
 ) -> PanelStream:
     """The stream of column panels of B that come from other nodes. `gather` goes on while it waits. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
+    from hybrid.transport.panel_stream import PanelStream
+
     assert rank_device.flags is not None
     meanwhile = gather.advance if gather is not None else lambda: None
     return PanelStream(team, rank_device.flags, _first_flag_of(plan, "B"), transfers, meanwhile)
@@ -87,6 +91,8 @@ def make_panel_stream(
 def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelGather:
     """The gathering of column panels of C that go to another node. Every rank calls it."""
     rank_device.meet(team, _flags_of(plan))
+    from hybrid.transport.panel_gather import PanelGather
+
     assert rank_device.flags is not None
     done = rank_device.device.done
     senders = [] if team.node == plan.root_node else [rank for rank in team.node_ranks if len(plan.shares[rank].rows)]
@@ -95,6 +101,8 @@ def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers
 
 def make_device_gather(team: Team, plan: Plan, rank_device: RankDevice, c: RowView) -> DeviceGather:
     """The gathering of C from device to device. `c`: the rows of C in this node's memory. Every rank calls it."""
+    from hybrid.transport.device_gather import ReceivedC, SentC
+
     of_ranks = receivers(plan)
     rank_device.device_group.connect(team, of_ranks)
     return SentC(team, plan, rank_device) if team.rank in of_ranks else ReceivedC(team, plan, rank_device, c)
@@ -170,6 +178,8 @@ def make_transport(
         buffers = rank_device.own_buffers(team, plan, in_place)
         if plan.transport == "host":
             return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream, in_place), buffers
+        from hybrid.transport.nccl import NcclTransport
+
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
         parts = rank_device.device, team.rank, matrices, rank_device.device_group, rows_of
         return NcclTransport(*parts, observer, in_place, device_gather), buffers
@@ -182,14 +192,20 @@ def make_transport(
     device, flags, peers = rank_device.device, rank_device.flags, rank_device.peers(team, plan)
     made: Transport
     if driver is None:
+        from hybrid.transport.peers import PeersTransport
+
         assert matrices is not None
         made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, in_place)
         if in_place:
             return made, rank_device.own_buffers(team, plan, in_place)
     elif team.rank == driver:
+        from hybrid.transport.root_push import RootPushDriver
+
         assert matrices is not None
         remote_buffers = rank_device.buffers_of_driver(team, plan)
         made = RootPushDriver(rank_device.links.devices, flags, driver, peers, remote_buffers, matrices, observer)
     else:
+        from hybrid.transport.root_push import RootPushReceiver
+
         made = RootPushReceiver(device, flags, team.rank, driver, peers)
     return made, peers[team.rank].buffers

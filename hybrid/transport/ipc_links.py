@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from hybrid.core.record import record
 from hybrid.core.spans import Topology
 from hybrid.devices.base import Event, PeerDevice
 from hybrid.ranks.team import Team
 
 
-@dataclass(frozen=True)
+@record
 class LinkRequest:
     """What is to be open: `sizes[rank]` bytes of every rank's device, and for each rank so many events that others can wait for.
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
 from hybrid.devices.buffers import Buffers
@@ -14,7 +14,7 @@ from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival
 
 
-@dataclass(frozen=True)
+@record
 class Peer:
     """A rank of the node, as this rank's device reaches it. All of its panels fit on its device."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+from hybrid.core.record import record
 from hybrid.ranks.collectives import Series
 from hybrid.ranks.node_flags import NodeFlags
 from hybrid.ranks.team import Team
@@ -15,7 +15,7 @@ from hybrid.ranks.team import Team
 _AHEAD = 2  # collectives that are started before they are needed: their messages fill the network while others end
 
 
-@dataclass(frozen=True)
+@record
 class PanelTransfers:
     """How the panels travel between the nodes' gateway ranks: each panel by so many collectives, and those of a product in a new
     series.

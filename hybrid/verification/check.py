@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.verification.copied import PiecesOfRanks, Place, named
-from hybrid.verification.modular import is_exact_product
-from hybrid.verification.rounding import THRESHOLD, Sums, is_exact
+from hybrid.verification.rounding import THRESHOLD, Sums, is_exact, is_exact_product
 
 MOST_NAMED = 3  # wrong rows of one product, or of one rank, in a message
+MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
 
-@dataclass(frozen=True)
+@record
 class Check:
     """The result of checking one product.
 
@@ -67,7 +68,15 @@ def settled(by_devices: Check | None, by_host: Check | None) -> Check:
     return by_devices.settled(by_host) if by_devices.undecided else by_devices
 
 
-@dataclass(frozen=True)
+def worse_of(before: Check | None, check: Check) -> Check:
+    """The worse of two checks, with what was repaired by either."""
+    if before is None:
+        return check
+    worse = min(before, check, key=lambda each: (each.ok, each.kind == "exact", -each.error))
+    return replace(worse, repaired=before.repaired + check.repaired)
+
+
+@record
 class Suspect:
     """A sum of C·x that differs by more than the usual rounding errors. Only its elements tell whether it is wrong."""
 
@@ -81,7 +90,7 @@ class Suspect:
 InMemory = Mapping[int, tuple[list[int], np.ndarray]]
 
 
-@dataclass(frozen=True)
+@record
 class Findings:
     """What one rank found in the check of one product."""
 
@@ -107,7 +116,7 @@ class _Seen:
         return first if first in self.checksums else next(iter(self.checksums))
 
 
-@dataclass(frozen=True)
+@record
 class WrongCopy:
     """A piece that was not the same everywhere."""
 

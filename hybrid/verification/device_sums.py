@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +17,10 @@ from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout
 from hybrid.verification.check import Suspect
 from hybrid.verification.copied import piece_table
-from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.rounding import Sums, comparison_numbers, is_exact, random_x
-from hybrid.verification.wrong_parts import WrongParts
-from hybrid.verification.wrong_sums import WrongSums, fractions_in
+
+if TYPE_CHECKING:
+    from hybrid.verification.expected_sums import ExpectedSums
 
 
 class DeviceSums:
@@ -89,6 +90,9 @@ class DeviceSums:
         sums = Sums.of(summary, rows, groups, largest_a, largest_b)
         if sums.error <= limit and not has_fractions:
             return sums, (), None
+        from hybrid.verification.wrong_parts import WrongParts  # right products do without
+        from hybrid.verification.wrong_sums import WrongSums, fractions_in
+
         found, fractions = np.array(self._operations.read(self.matrices["found"])), {}
         if exact:
             fractions = fractions_in(self._layout, found, self._operations.read(self.largest)[:, 0])
@@ -104,6 +108,8 @@ class DeviceSums:
         whole = [*range(columns.lo, columns.hi, self._layout.group), columns.hi]
         if self._starts[first : end + 1].tolist() != whole:
             return None
+        from hybrid.verification.expected_sums import ExpectedSums
+
         own, groups = rows.within(self._layout.share.rows).slice, slice(first, end)
         largest_a, largest_b, _ = self._largest_elements
         return ExpectedSums(

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.devices.cpu_check import compare
 from hybrid.host.row_sums import NOT_INTEGRAL, row_sums
@@ -15,7 +16,7 @@ from hybrid.verification.check import Check
 from hybrid.verification.rounding import THRESHOLD
 
 
-@dataclass(frozen=True)
+@record
 class ExpectedSums:
     """A·(B·x) over whole groups of columns, and what `compare` needs beside it, as the device has summed them: a check by these
     reads neither A nor B."""

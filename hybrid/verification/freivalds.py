@@ -26,8 +26,8 @@ from hybrid.ranks.team import Team
 from hybrid.verification.check import MOST_NAMED, Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, columns_of, together
 from hybrid.verification.group_sums import Integers, norms_of_all, sums_of_groups, times
-from hybrid.verification.modular import Modular, is_exact_product
-from hybrid.verification.rounding import THRESHOLD, is_exact, random_x, spread_beside, usual_largest
+from hybrid.verification.modular import Modular
+from hybrid.verification.rounding import THRESHOLD, is_exact, is_exact_product, random_x, spread_beside, usual_largest
 from hybrid.verification.suspects import MultipliedBy, SecondLook, fault_in, unsaid
 
 if TYPE_CHECKING:

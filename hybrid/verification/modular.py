@@ -14,11 +14,6 @@ _COLUMNS = 1 << 13  # so many products of two numbers below 2^20 add up to at mo
 _MOST_EXACT = 2.0**53
 
 
-def is_exact_product(dtype: str, terms: int, largest_a: float, largest_b: float) -> bool:
-    """Whether sums of so many products of integers up to these magnitudes are exact; False where they are not known to be."""
-    return dtype == "float64" and terms * max(1.0, largest_a) * max(1.0, largest_b) <= _MOST_EXACT
-
-
 class Modular:
     """Products of matrices with vectors, modulo a prime. Ranks that seed the generator alike have the same prime and the same x.
 

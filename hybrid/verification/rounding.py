@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hybrid.core.problem import Problem
+from hybrid.core.record import record
 from hybrid.devices.cpu_check import summary_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 
@@ -80,7 +80,7 @@ def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
     return np.array([variance, 1 / terms, flushed, largest_square])
 
 
-@dataclass(frozen=True)
+@record
 class Sums:
     """What the comparison of one rank's sums found."""
 
@@ -154,6 +154,11 @@ def usual_largest(sums: int) -> float:
     for _ in range(3):  # sums · erfc(size / √2) = _LOOKED_AT_AGAIN, by its expansion for large sizes
         size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))
     return min(THRESHOLD, size)
+
+
+def is_exact_product(dtype: str, terms: int, largest_a: float, largest_b: float) -> bool:
+    """Whether sums of so many products of integers up to these magnitudes are exact; False where they are not known to be."""
+    return dtype == "float64" and terms * max(1.0, largest_a) * max(1.0, largest_b) <= _EXACT_UP_TO[dtype]
 
 
 def is_exact(problem: Problem, group: int, largest_a: float, largest_b: float) -> bool:

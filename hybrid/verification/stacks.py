@@ -28,8 +28,8 @@ from hybrid.verification.check import MOST_NAMED, Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, columns_of, mark_fractions
 from hybrid.verification.freivalds import SCALE
 from hybrid.verification.group_sums import Integers, are_integers, norms_of, sums_and_norms
-from hybrid.verification.modular import Modular, is_exact_product
-from hybrid.verification.rounding import FEW, is_exact, random_x, spread_of, usual_largest
+from hybrid.verification.modular import Modular
+from hybrid.verification.rounding import FEW, is_exact, is_exact_product, random_x, spread_of, usual_largest
 from hybrid.verification.suspects import SecondLook, unsaid
 
 _TOGETHER_BYTES = 1 << 20  # of one stack's matrices as float64: they stay in a core's cache

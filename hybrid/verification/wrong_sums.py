@@ -11,11 +11,9 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.check_layout import CheckLayout
-from hybrid.verification.check import Suspect
+from hybrid.verification.check import MOST_SUSPECTS, Suspect
 from hybrid.verification.rounding import errors_of_rows, rows_together, spread_beside, usual_largest
 from hybrid.verification.wrong_parts import LARGE, WrongParts
-
-MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
 
 def fractions_in(layout: CheckLayout, found: np.ndarray, largest: np.ndarray) -> dict[int, Span]:

@@ -98,7 +98,7 @@ def test_nan_and_infinity_are_numpys():
 def test_long_sums_of_a_right_product_do_not_look_wrong(rng, monkeypatch):
     """The check's own sums must be as accurate as a product from remainders, or the host looks at it again."""
     looked_again = []
-    monkeypatch.setattr("hybrid.execution.product_check.verify_at_root", lambda *given: looked_again.append(given))
+    monkeypatch.setattr("hybrid.execution.host_check.verify_at_root", lambda *given: looked_again.append(given))
     a, b = rng.standard_normal((3000, 12_000)), rng.standard_normal((12_000, 12_000))
     for precision in ("auto", "native"):
         hybrid.multiply(a, b, device="cuda", precision=precision)

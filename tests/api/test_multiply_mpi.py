@@ -266,7 +266,7 @@ def test_a_wrong_element_on_any_rank_is_found_by_all(comm, way, monkeypatch, wro
 
 
 def test_check_can_be_left_out(comm, monkeypatch):
-    monkeypatch.setattr(hybrid.execution.product_check, "verify", failing(AssertionError))
+    monkeypatch.setattr("hybrid.execution.host_check.verify", failing(AssertionError))
     a, b = same_matrix((6, 6), 1), same_matrix((6, 6), 2)
     check_product(comm, a, b, check=False)
 

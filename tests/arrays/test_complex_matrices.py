@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.selection import examples
 
-from hybrid.arrays.complex_matrices import complex_view, real_operands, real_view, write_expanded
+from hybrid.arrays.complex_matrices import real_operands, write_expanded
+from hybrid.arrays.complex_view import complex_view, real_view
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.product_type import product_type
 from hybrid.core.spans import Span

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybrid.arrays import elements, typed_product
+from hybrid.arrays import derived_sources, elements
 from hybrid.arrays.elements import FileElements, GeneratedElements, rows_of
 from hybrid.arrays.fill import FILLS, fill_rows
 from hybrid.arrays.product_type import numpy_type
@@ -42,7 +42,7 @@ def written_by(source, rows, dtype):
 @pytest.fixture(params=[1, 32 << 20])
 def at_once(request, monkeypatch):
     """Converted row by row, and all rows together."""
-    for module in (elements, typed_product):
+    for module in (elements, derived_sources):
         monkeypatch.setattr(module, "BYTES_AT_ONCE", request.param)
 
 

@@ -125,8 +125,16 @@ def test_the_same_numbers_on_every_machine(seed, block):
     # In float32 each word gives two numbers, from its lower and its upper half.
     halves = [half for word in words for half in (word & (2**32 - 1), word >> 32)][:count]
     np.testing.assert_array_equal(single, [(half >> 8) / 2.0**24 for half in halves])
-    # NumPy's bounded integers: the number of values times half a word, divided by 2^32.
-    np.testing.assert_array_equal(made(**asked, fill="lecture").ravel(), [(half * 2) >> 32 for half in halves])
+    # NumPy's bools are the bits of half a word after the other, from the lowest on.
+    bits = [(half >> bit) & 1 for half in halves for bit in range(32)][:count]
+    np.testing.assert_array_equal(made(**asked, fill="lecture").ravel(), bits)
+    asked["matrix"] = "A"
+    halves = [
+        half for word in itertools.islice(sfc64(seed % 2**64, 0, block), count) for half in (word & (2**32 - 1), word >> 32)
+    ]
+    # NumPy's small integers are the bytes of half a word, times 3, divided by 256. Byte 0 alone is drawn again: 256 is 85·3 + 1.
+    drawn = [byte for half in halves for byte in half.to_bytes(4, "little") if byte * 3 % 256 >= 1][:count]
+    np.testing.assert_array_equal(made(**asked, fill="lecture").ravel(), [byte * 3 // 256 for byte in drawn])
 
 
 FEW = {1: 200_000, 3: 100_000, 1000: 300, 300_000: 3}  # rows of each width: some blocks, in whole rows or within a row

@@ -96,7 +96,6 @@ def test_what_is_no_price_is_refused_in_a_line(flags, environment):
 
 
 @pytest.mark.gpu
-@pytest.mark.needs("nvml")
 def test_a_real_gpu_tells_what_products_take():
     for repeat in (30, 300, 3000):  # until they take long enough for its counter
         asked = (4096, 4096, 4096, "--device", "cuda", "--json", "-", "--price", "2/GPU-h", "--repeat", repeat)

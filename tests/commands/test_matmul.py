@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -44,6 +45,28 @@ def test_a_product_prints_ranks_phases_and_a_last_line():
     assert re.fullmatch(r"wall \d+\.\d\d s: start \d+\.\d\d, imports \d+\.\d\d.*", lines[-2])
     assert LAST_LINE.fullmatch(lines[-1])
     assert "check ok (exact" in lines[-1]
+
+
+# What only other products need than those of real numbers on one node, on a device that checks them itself.
+OF_OTHER_PRODUCTS = (
+    *("arrays.complex_matrices", "arrays.integers", "arrays.exact_result", "arrays.combine"),
+    *("devices.modular", "emulation.confined"),
+    *("execution.grid_run", "execution.host_check", "execution.product_file"),
+    *("transport.device_gather", "transport.nccl", "transport.panel_gather", "transport.panel_stream", "transport.peers"),
+    *("transport.root_push", "transport.row_exchange"),
+    *("verification.freivalds", "verification.wrong_sums", "verification.expected_sums"),
+)
+
+
+def test_a_product_loads_nothing_that_only_others_need():
+    """Each module that is loaded makes every command start later."""
+    assert all(importlib.util.find_spec(f"hybrid.{name}") for name in OF_OTHER_PRODUCTS)  # else a new name would hide it
+    command = [sys.executable, "-X", "importtime", *COMMAND[1:]]
+    done = start(command, 60, 50, 40, "--device", "cpu", HYBRID_GUARD="0", HYBRID_STAGED="1")
+    assert not done.returncode, done.stderr
+    loaded = set(re.findall(r"^import time:.*\| +hybrid\.(\S+)$", done.stderr, re.MULTILINE))
+    assert {"execution.rank_run", "verification.device_check"} < loaded
+    assert not loaded.intersection(OF_OTHER_PRODUCTS)
 
 
 @launcher

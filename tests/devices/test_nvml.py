@@ -3,22 +3,23 @@
 
 from __future__ import annotations
 
-import sys
+import subprocess
 import time
 
 import pytest
-from support.fake_nvml import NotSupported, NVMLError, nvml
+from support.fake_nvml import Library, NotSupported, NVMLError, load_as_nvml
 
-from hybrid.core.installation import install
+from hybrid.devices import nvml
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.nvml import GpuEnergy, power_limit
+from hybrid.emulation.build import c_compiler
 from hybrid.errors import DeviceUnavailable
 
 
 def test_millijoules_and_milliwatts_are_joules_and_watts(monkeypatch):
     asked = []
     counter = {"nvmlDeviceGetTotalEnergyConsumption": [5_000, 5_000, 17_500]}
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetHandleByUUID=[asked.append], **counter))
+    load_as_nvml(monkeypatch, Library(nvmlDeviceGetHandleByUUID=[asked.append], **counter))
     energy = GpuEnergy("GPU-1")
     assert (energy.joules(), energy.joules()) == (5.0, 17.5)
     assert power_limit("GPU-2") == 650.0
@@ -26,24 +27,54 @@ def test_millijoules_and_milliwatts_are_joules_and_watts(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("module", "why"),
+    ("library", "why"),
     [
-        (None, f"nvidia-ml-py is not installed: {install('watch')}"),
-        (nvml(nvmlInit=[NVMLError("Driver Not Loaded")]), "NVML does not start (NVMLError: Driver Not Loaded)"),
-        (nvml(nvmlDeviceGetHandleByUUID=[NVMLError("Not Found")]), "NVML does not tell about GPU-1 (NVMLError: Not Found)"),
-        (nvml(nvmlDeviceGetTotalEnergyConsumption=[NotSupported("Not Supported")]),
-         "NVML does not tell about GPU-1 (NotSupported: Not Supported)"),
+        (None, "no NVML (libnvidia-ml.so.1) on this machine"),
+        (Library(nvmlInit=[NVMLError("Driver Not Loaded")]), "NVML does not start (Driver Not Loaded)"),
+        (Library(nvmlDeviceGetHandleByUUID=[NVMLError("Not Found")]), "NVML does not tell about GPU-1 (Not Found)"),
+        (Library(nvmlDeviceGetTotalEnergyConsumption=[NotSupported("Not Supported")]),
+         "NVML does not tell about GPU-1 (Not Supported)"),
     ],
 )  # fmt: skip
-def test_a_counter_that_cannot_be_read_says_why_at_once(monkeypatch, module, why):
-    monkeypatch.setitem(sys.modules, "pynvml", module)
+def test_a_counter_that_cannot_be_read_says_why_at_once(monkeypatch, library, why):
+    load_as_nvml(monkeypatch, library)
     with pytest.raises(DeviceUnavailable) as refused:
         GpuEnergy("GPU-1")
     assert str(refused.value) == why
 
 
+NVML = """
+#include <string.h>
+static char gpu[8];
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
+{
+    *handle = gpu;
+    return strcmp(uuid, "GPU-1") ? 6 : 0;
+}
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules)
+{
+    *millijoules = 5000000000123;
+    return handle == gpu ? 0 : 999;
+}
+const char *nvmlErrorString(int code) { return code == 6 ? "Not Found" : "Unknown Error"; }
+"""
+
+
+@pytest.mark.needs("c compiler")
+def test_the_functions_are_called_as_c_has_them(monkeypatch, tmp_path):
+    source, library = tmp_path / "nvml.c", tmp_path / "libnvml.so"
+    source.write_text(NVML)
+    subprocess.run([c_compiler(), "-shared", "-fPIC", source, "-o", library], check=True)
+    monkeypatch.setattr(nvml, "LIBRARY", str(library))
+    assert GpuEnergy("GPU-1").joules() == 5_000_000_000.123
+    with pytest.raises(DeviceUnavailable, match=r"^NVML does not tell about GPU-2 \(Not Found\)$"):
+        GpuEnergy("GPU-2")
+    with pytest.raises(DeviceUnavailable, match=r"^NVML of this driver has no nvmlDeviceGetEnforcedPowerLimit$"):
+        power_limit("GPU-1")
+
+
 @pytest.mark.gpu
-@pytest.mark.needs("nvml")
 def test_a_real_gpu_takes_power_within_reason():
     uuid = usable_gpus()[0].uuid
     energy, limit = GpuEnergy(uuid), power_limit(uuid)

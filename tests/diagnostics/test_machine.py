@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
-from support.fake_nvml import nvml
+from support.fake_nvml import Library, load_as_nvml
 
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus
@@ -104,7 +103,7 @@ def test_of_gpus_that_work_the_first_is_measured_and_the_plan_can_read_the_recor
         machine, "run_probe", lambda *of, **more: asked.append(json.loads(of[1])["index"]) or ProbeResult(H200S, "")
     )
     asked_for = []
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetHandleByUUID=[asked_for.append]))
+    load_as_nvml(monkeypatch, Library(nvmlDeviceGetHandleByUUID=[asked_for.append]))
     links = [Link("GPU-1", 0, "host", True, Rates(55e9, 55e9))]
     found = machine.measure(Team(), [Gpu(3, "GPU-1", "H200")], links)
     assert asked == [3]
@@ -112,7 +111,7 @@ def test_of_gpus_that_work_the_first_is_measured_and_the_plan_can_read_the_recor
     jsonl.write({"command": "doctor"} | machine.as_record(found), path)
     assert MachineModel.read(path).least_tile_elements == 132 * 128 * 128
     assert (MachineModel.read(path).gpu_power_limit_watts, asked_for) == (650.0, ["GPU-1"])
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    load_as_nvml(monkeypatch, None)
     assert "gpu_power_limit_watts" not in machine.measure(Team(), [Gpu(3, "GPU-1", "H200")], links).model
     assert asked == [3, 3]
     assert machine.measure(Team(), [None], []) == Unknown("no GPU that works")

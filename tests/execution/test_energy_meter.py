@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import sys
 from threading import Event, Thread
 
 import pytest
-from support.fake_nvml import NVMLError, nvml
+from support.fake_nvml import Library, NVMLError, load_as_nvml
 from support.fake_rapl import add, two_processors
 
 from hybrid.core.energy import CPU, GPU, MEMORY
-from hybrid.core.installation import install
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.execution import energy_meter
 from hybrid.execution.energy_meter import EnergyMeter
@@ -33,7 +31,7 @@ def gpus(monkeypatch):
     """The millijoules that NVML tells of each GPU, by its UUID."""
     millijoules = {"GPU-0": 5_000, "GPU-1": 7_000}
     energy = {"nvmlDeviceGetTotalEnergyConsumption": [lambda uuid: millijoules[uuid]]}
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetHandleByUUID=[lambda uuid: uuid], **energy))
+    load_as_nvml(monkeypatch, Library(nvmlDeviceGetHandleByUUID=[lambda uuid: uuid], **energy))
     return millijoules
 
 
@@ -74,7 +72,7 @@ def test_the_parts_of_a_product_add_up_without_what_is_between_them(counters):
 
 def test_without_a_gpu_nvml_is_not_touched(counters, monkeypatch):
     touched = []
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=[lambda: touched.append("init")]))
+    load_as_nvml(monkeypatch, Library(nvmlInit=[lambda: touched.append("init")]))
     for gpu in ("", "GPU-1"):
         meter = EnergyMeter(Team(), placements(("host", gpu)))
         with meter.reading():
@@ -104,16 +102,18 @@ def test_a_counter_that_goes_round_is_read_often_enough(counters, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("module", "why"),
+    ("library", "why"),
     [
-        (None, f"nvidia-ml-py is not installed: {install('watch')}"),
-        (nvml(nvmlInit=[NVMLError("Driver Not Loaded")]), "NVML does not start (NVMLError: Driver Not Loaded)"),
-        (nvml(nvmlDeviceGetTotalEnergyConsumption=[1, 1, NVMLError("GPU is lost")]),
-         "NVML does not tell about GPU-0 (NVMLError: GPU is lost)"),
+        (None, "no NVML (libnvidia-ml.so.1) on this machine"),
+        (Library(nvmlInit=[NVMLError("Driver Not Loaded")]), "NVML does not start (Driver Not Loaded)"),
+        (
+            Library(nvmlDeviceGetTotalEnergyConsumption=[1, 1, NVMLError("GPU is lost")]),
+            "NVML does not tell about GPU-0 (GPU is lost)",
+        ),
     ],
-)  # fmt: skip
-def test_without_nvml_the_processors_are_told_all_the_same(counters, monkeypatch, module, why):
-    monkeypatch.setitem(sys.modules, "pynvml", module)
+)
+def test_without_nvml_the_processors_are_told_all_the_same(counters, monkeypatch, library, why):
+    load_as_nvml(monkeypatch, library)
     meter = EnergyMeter(Team(), placements(("host", "GPU-0")))
     with meter.reading():
         add(counters[0], 2_000_000)
@@ -145,7 +145,7 @@ def test_a_counter_that_goes_away_meanwhile_is_not_told(counters):
 def test_an_nvml_that_does_not_answer_is_not_waited_for(counters, monkeypatch):
     monkeypatch.setattr(energy_meter, "_PATIENCE", 0.01)
     never = Event()
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlInit=[never.wait]))
+    load_as_nvml(monkeypatch, Library(nvmlInit=[never.wait]))
     meter = EnergyMeter(Team(), placements(("h", "GPU-0")))
     with meter.reading():
         never.set()

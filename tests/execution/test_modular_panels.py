@@ -81,7 +81,7 @@ def test_one_gpu_with_little_float64_decides_for_all_ranks(monkeypatch, capabili
     share = SimpleNamespace(layout=SimpleNamespace(remainders=object()))
     plan = SimpleNamespace(has_row_blocks=False, problem=None)
     rank_device = SimpleNamespace(device=None, memory=None, once_for_plan=lambda what, plan, make: make())
-    monkeypatch.setattr(modular_product, "ModularProduct", lambda *_, **how: how)
+    monkeypatch.setattr("hybrid.devices.modular.ModularProduct", lambda *_, **how: how)
     decision = SimpleNamespace(placements=placements)
     how = modular_product.modular_product(rank_device, decision, plan, share, Settings(precision="auto"))
     assert how == {"fast": False, "by_integers": by_integers, "keeps_b": False}

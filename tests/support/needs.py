@@ -128,7 +128,6 @@ _LACKING = {
     "notebooks": lambda: (
         "" if importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel") else "Jupyter's nbclient"
     ),
-    "nvml": lambda: "" if importlib.util.find_spec("pynvml") else "nvidia-ml-py",
     "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
     "root": lambda: "" if os.geteuid() == 0 else "root",
     "scipy": lambda: "" if importlib.util.find_spec("scipy") else "SciPy",

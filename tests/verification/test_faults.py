@@ -23,7 +23,7 @@ import hybrid.verification.check
 from hybrid.core.problem import Problem
 from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import CheckFailed, DoesNotFit
-from hybrid.execution.product_check import ProductCheck
+from hybrid.execution.host_check import HostCheck
 from hybrid.verification.check import Check
 
 PLANS = {
@@ -226,10 +226,10 @@ def test_what_the_device_leaves_unjudged_the_host_decides(rng, monkeypatch, chec
         with pytest.raises(CheckFailed, match="the product is wrong: row 3 of C, columns 7"):
             hybrid.multiply(a, b)
     decided = []
-    original = ProductCheck._checked_by_host
+    original = HostCheck.check
     monkeypatch.undo()
     monkeypatch.setenv("HYBRID_STAGED", "1")
-    monkeypatch.setattr(ProductCheck, "_checked_by_host", lambda *given: decided.append(original(*given)) or decided[-1])
+    monkeypatch.setattr(HostCheck, "check", lambda *given: decided.append(original(*given)) or decided[-1])
     hybrid.multiply(a, b)
     assert [check.kind for check in decided] == [kind]
     hybrid.multiply(*case(rng, "float64")[:2])
