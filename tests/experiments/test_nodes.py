@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 import threading
 import time
@@ -12,17 +13,19 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.commands import module, start
+from support.commands import module, own_lines, start
 from support.selection import exhaustive
 
 from experiments.nodes import cli
 from experiments.nodes.network import Network, why_not
+from experiments.ordeal.job import Job
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
 from hybrid.errors import HybridError
 from hybrid.plan.grid import parse, received
 from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.request import PlanRequest
+from hybrid.ranks.launcher import family_of, mpirun
 from hybrid.reporting import jsonl
 
 SMALL = (1000, 900, 800)
@@ -165,6 +168,58 @@ def test_before_mpi_has_started_a_cut_link_ends_the_job_too(tmp_path):
         command = [sys.executable, str(CUT_IN), network.names[1], "start", str(made), "300", "300", "300", "--stall", "3"]
         with pytest.raises(HybridError, match=r"rank 0 on \S+, start: showed no progress for 3 s and was ended"):
             network.run(command, 60)
+
+
+def on_two_nodes(network):
+    """A job that multiplies on both."""
+    words, environment = network.launch()
+    command = ["-m", "hybrid.matmul", "600", "600", "600", "--device", "cpu", "--threads", "1", "--repeat", "1000000"]
+    job = Job(command, network.ranks, environment, {}, launch=words)
+    deadline = time.monotonic() + 60
+    while "C (600×600)" not in job.printed() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return job
+
+
+@pytest.mark.launcher
+def test_a_launcher_that_stands_still_is_ended_after_its_job():
+    """As Hydra does, which waits for the rest of a message from a node whose link was cut: it passes on no line any more."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Network(2, "") as network:
+        job = on_two_nodes(network)
+        try:
+            _, worker = job.rank_processes()[0]
+            job.send(signal.SIGSTOP, [job.launcher])
+            job.send(signal.SIGKILL, [worker])
+            assert job.ended(40)
+            assert job.remains() == []
+            assert job.exit_code == -signal.SIGKILL
+            lines = own_lines(job.said()[1])
+            if family_of(mpirun(1)[0]) == "MPICH":
+                (line,) = lines
+                assert re.search(r"rank 0 on \S+-0, .*: was killed by SIGKILL", line)
+        finally:
+            job.end()
+
+
+@pytest.mark.launcher
+def test_a_launcher_that_is_alone_is_known_also_on_other_nodes():
+    """There a shell has started its daemon."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Network(2, "") as network:
+        job = on_two_nodes(network)
+        try:
+            assert not job.only_launcher_runs()
+            job.send(signal.SIGSTOP, [job.launcher])
+            job.send(signal.SIGKILL, [process for pair in job.rank_processes().values() for process in pair])
+            deadline = time.monotonic() + 20
+            while not job.only_launcher_runs() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert job.only_launcher_runs()
+        finally:
+            job.end()
 
 
 @pytest.mark.launcher

@@ -17,12 +17,13 @@ from experiments.ordeal import cli
 from experiments.ordeal.apart import own_folders, told
 from experiments.ordeal.job import Job
 from experiments.ordeal.resources import full_disk, full_memory, full_shared_memory
-from experiments.ordeal.trials import COMMANDS, LIBRARY, Fault, _well, faults
+from experiments.ordeal.trials import COMMANDS, LIBRARY, Fault, _is_launchers, _well, faults
 from hybrid.errors import HybridError
 from hybrid.reporting import jsonl
 
 KILL_WORKER = Fault("SIGKILL", signal.SIGKILL, "worker")
 KILL_LAUNCHER = Fault("SIGKILL", signal.SIGKILL, "launcher")
+CUT_LINK = Fault("cut link", None, "nobody")
 STOP_RANK = Fault("SIGSTOP", signal.SIGSTOP, "rank")
 
 
@@ -49,6 +50,20 @@ def test_what_no_supervisor_watches_must_end_and_need_not_be_named_by_us():
     assert _well(KILL_WORKER, 137, [], "", watched=False)
     assert not _well(KILL_WORKER, None, [], "", watched=False)
     assert not _well(KILL_WORKER, 0, [], "", watched=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "alone", "begun", "its"),
+    [
+        (CUT_LINK, True, False, True),  # nothing of ours was there yet that could have ended it
+        (CUT_LINK, True, True, False),
+        (CUT_LINK, False, False, False),
+        (STOP_RANK, True, True, True),
+        (STOP_RANK, False, True, False),
+    ],
+)
+def test_a_launcher_that_goes_on_alone_is_counted_apart_where_nobody_was_to_end_it(fault, alone, begun, its):
+    assert _is_launchers(fault, alone=alone, begun=begun, starts=True, watched=True) is its
 
 
 def test_there_is_a_launcher_to_hit_only_where_there_is_one():

@@ -89,7 +89,7 @@ class Job:
     def only_launcher_runs(self) -> bool:
         """Of a job that has not ended: whether nothing of it is there but processes of its launcher."""
         self.rank_processes()
-        return all(_is_of_launcher(process) for process in self._known if _is_running(process))
+        return not self._running()
 
     def starts_mpi(self) -> bool:
         """Whether files that MPI makes for some rank may have names still, or are not made yet: until all ranks have started."""
@@ -104,12 +104,13 @@ class Job:
         self.end()
         return left
 
+    def _running(self) -> list[int]:
+        """The processes but for those of its launcher, of which one on another node has a shell above it."""
+        others = [process for process in self._known if _is_running(process) and not _is_of_launcher(process)]
+        return [process for process in others if not any(map(_is_of_launcher, _children(process)))]
+
     def _left(self) -> list[str]:
-        running = [process for process in self._known if _is_running(process) and not _is_of_launcher(process)]
-        running = [
-            process for process in running if not any(map(_is_of_launcher, _children(process)))
-        ]  # the shell of a remote one
-        processes = [f"process {process}: {_command(process)}" for process in running]
+        processes = [f"process {process}: {_command(process)}" for process in self._running()]
         files = sorted(path for path in candidates() if self._may_be_ours(path))
         return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
 

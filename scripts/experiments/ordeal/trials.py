@@ -145,6 +145,7 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
     """`watched`: by supervisors."""
     at = dice.uniform(0, LATEST)
     struck, young, starts = (fault.signum is not None or place is not None) and not job.ended(at), False, False
+    processes: dict[int, list[int]] = {}
     if struck:
         processes, starts = job.rank_processes(), job.starts_mpi()
         # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
@@ -156,8 +157,9 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
     began = time.monotonic()
     ended = job.ended(LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
     seconds = time.monotonic() - began
-    # A launcher that does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
-    launcher_hung = not ended and (job.only_launcher_runs() or (starts and not watched))
+    launcher_hung = not ended and _is_launchers(
+        fault, alone=job.only_launcher_runs(), begun=bool(processes), starts=starts, watched=watched
+    )
     left = job.remains()
     code = job.exit_code if ended else None
     out, err = job.said()
@@ -176,6 +178,15 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
         "left": left,
         "apart": not watched or young or starts or fault.kills_who_would_speak,
     }
+
+
+def _is_launchers(fault: Fault, *, alone: bool, begun: bool, starts: bool, watched: bool) -> bool:
+    """Whether it is the launcher's own doing that a job does not end. `alone`: nothing else is there; `begun`: some rank had
+    begun before the fault; `starts`, `watched`: as of the job."""
+    if fault.name == "cut link" and begun:
+        return False  # there a rank's supervisor ends the launcher, too
+    # A launcher does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
+    return alone or (starts and not watched)
 
 
 def _strike(job: Job, fault: Fault, processes: Mapping[int, list[int]], dice: random.Random, *, young: bool) -> None:
