@@ -79,29 +79,40 @@ def test_programs_run_on_all_nodes_and_receive_what_is_planned(tmp_path, capsys,
         assert planned < received < 1.06 * planned + 400_000, program
 
 
+MOST_RUNS = 6
 ON_NODES = exhaustive([("2x2", {}), ("2x2", {"STAGED": "1"})], [*product(("rows", "2x2", "1x2x2", "4x1"), ({}, {"STAGED": "1"}))])
 
 
 @pytest.mark.launcher
 @pytest.mark.parametrize(("grid", "more"), ON_NODES)
 def test_every_node_receives_the_bytes_of_the_plan_and_hardly_more(grid, more):
-    """Of three products less those of one, so without the start of the ranks; the rest are heads of packets."""
+    """Of three products less those of one, so without the start of the ranks; the rest are heads of packets.
+
+    On a busy machine TCP takes packets for lost that are late, and sends them again: now and then hundreds in a run, which only
+    adds. So the fewest bytes of some runs are those that the programs send.
+    """
     if reason := why_not():
         pytest.skip(reason)
     settings = [f"HYBRID_{name}={value}" for name, value in more.items()]
     command = ["env", *settings, *module("hybrid.matmul"), *map(str, SMALL), "--device", "cpu", "--threads", "1", "--grid", grid]
-    counted = []
-    with Network(4, "") as network:
-        for repeat in ("1", "3"):
-            before = network.bytes_received()
-            network.run([*command, "--check", "off", "--repeat", repeat], 60)
-            after = network.bytes_received()
-            counted.append([after[name] - before[name] for name in network.names])
     problem, nodes = Problem(*SMALL), Topology.of_equal_nodes(4, 1)
     placement = PlanRequest(problem, nodes).placement
-    for node, (of_one, of_three) in enumerate(zip(*counted, strict=True)):
-        planned = problem.bytes(1, received(parse(grid, 4), node, problem, nodes, placement))
-        assert 0.99 * planned <= (of_three - of_one) / 2 <= 1.03 * planned, node  # the start does not always take as many
+    planned = [problem.bytes(1, received(parse(grid, 4), node, problem, nodes, placement)) for node in range(4)]
+    fewest = {"1": [sys.maxsize] * 4, "3": [sys.maxsize] * 4}  # by repeats, of each node
+    with Network(4, "") as network:
+        for _ in range(MOST_RUNS):
+            for repeat in fewest:
+                before = network.bytes_received()
+                network.run([*command, "--check", "off", "--repeat", repeat], 60)
+                after = network.bytes_received()
+                counted = [after[name] - before[name] for name in network.names]
+                fewest[repeat] = [min(pair) for pair in zip(fewest[repeat], counted, strict=True)]
+            of_a_product = [(three - one) / 2 for one, three in zip(fewest["1"], fewest["3"], strict=True)]
+            # The start does not always take as many.
+            as_planned = [0.99 <= one / plan <= 1.03 for one, plan in zip(of_a_product, planned, strict=True)]
+            if all(as_planned):
+                break
+    assert all(as_planned), (of_a_product, planned)
 
 
 def cut_when(holds, network, node):
