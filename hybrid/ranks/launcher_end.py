@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from hybrid.ranks.job_end import children
 from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
+from hybrid.ranks.session_folders import remove_of_launcher
 
 _OPEN_MPI_RUNS = ("mpirun", "prterun", "orterun")  # the processes that end with a job; prte itself may have others
 _HYDRA_RUNS, _HYDRA_ON_NODE = ("mpiexec", "mpirun", "mpiexec.hydra"), "hydra_pmi_proxy"
@@ -92,6 +93,8 @@ def _end(launcher: int, process: int, reading: int) -> NoReturn:
         if launch is not None and launch.name != OPEN_MPI:  # Hydra heeds signals where it reads anything: so not what was printed
             _print_where(process, printed or _of_itself())
         _send(launcher, signal.SIGKILL)
+        _ends(launcher, _TERM_TIME)
+        remove_of_launcher(process)
     for ssh in to_nodes:
         _send(ssh, signal.SIGTERM)
     os._exit(0)

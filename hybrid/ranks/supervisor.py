@@ -27,6 +27,7 @@ from hybrid.ranks.launcher import launched
 from hybrid.ranks.launcher_end import LauncherEnd
 from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
+from hybrid.ranks.session_folders import remove_of_launcher
 from hybrid.ranks.turns import listen
 from hybrid.ranks.worker_end import GRACE, WorkerEnd
 from hybrid.ranks.worker_lines import WorkerLines
@@ -153,7 +154,7 @@ class _Watch:
                 if self._pulse:
                     self._pulse.forgive()
             polled = time.monotonic()
-            if self._launcher and os.getppid() != self._launcher:
+            if self._launcher_is_gone():
                 self._end_orphan(polled)
             if self._end.interrupted:
                 self._hurry(polled - self._end.interrupted)
@@ -167,6 +168,13 @@ class _Watch:
                     last_line = time.monotonic()
             elif self._is_silent(time.monotonic() - last_line):
                 return
+
+    def _launcher_is_gone(self) -> bool:
+        """Whether it is; what it has left is removed then."""
+        gone = bool(self._launcher) and os.getppid() != self._launcher
+        if gone:
+            remove_of_launcher(self._launcher)
+        return gone
 
     def _end_orphan(self, now: float) -> None:
         """End the worker: without the launcher nobody would see its result, or could end the job."""
@@ -204,7 +212,7 @@ class _Watch:
         was_killed = self._end.stuck or code < 0
         if self._pulse:
             self._pulse.end()
-        if self._orphaned:
+        if self._launcher_is_gone() and self._orphaned:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
         # A rank that stands still now has nobody else to tell of it, and the launcher would wait for it.
         if agreed and not was_killed and self._pulse and not told_code:

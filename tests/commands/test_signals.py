@@ -224,7 +224,6 @@ def test_a_job_that_slept_for_longer_than_any_rank_may_be_silent_goes_on():
     assert "check ok" in out
 
 
-@pytest.mark.exhaustive
 def test_without_its_launcher_a_job_ends():
     job, _ = started(2, 10**6)
     job.send(signal.SIGKILL, [job.launcher])

@@ -88,7 +88,7 @@ def test_a_file_that_only_another_machine_can_know_of_is_kept_and_said(make):
 
 
 def test_where_nobody_knows_whether_a_file_is_used_it_is_kept_and_said(make, monkeypatch):
-    monkeypatch.delattr(leftovers.fcntl, "F_SETLEASE")
+    monkeypatch.delattr(fcntl, "F_SETLEASE")
     path = make(own_name())
     (leftover,) = [leftover for leftover in remove_leftovers() if leftover.path == path]
     assert leftover.kept.startswith("whether a process uses it cannot be seen here")

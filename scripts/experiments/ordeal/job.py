@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from hybrid.ranks.launcher import mpirun
-from hybrid.ranks.leftovers import candidates, is_used
+from hybrid.ranks.leftovers import candidates, may_be_used
 
 _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
@@ -112,7 +112,7 @@ class Job:
     def _left(self) -> list[str]:
         processes = [f"process {process}: {_command(process)}" for process in self._running()]
         files = sorted(path for path in candidates() if self._may_be_ours(path))
-        return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
+        return processes + [str(path) for path in files if not may_be_used(path)]  # another job may be under way
 
     def _may_be_ours(self, path: Path) -> bool:
         with suppress(FileNotFoundError):
