@@ -49,24 +49,25 @@ def unname_files() -> None:
     misses the names at its end.
     """
     if launched() is not None:
-        _remove([*segments_of("self", _OF_MPICH), *_topology_file()])
+        remove_files([*segments_of("self", _OF_MPICH), *_topology_file()])
 
 
 def remove_files_of(process: int | str) -> None:
     """Remove the names of the files that MPI has made for this process, and maybe for others here: of a job whose launcher is
     gone, or of a process alone."""
-    _remove(segments_of(process))
+    remove_files(segments_of(process))
 
 
 def remove_files_of_job(known: Iterable[str], since: float | None = None) -> None:
-    """In a supervisor that is about to end its job: remove the files of all ranks here that still have a name.
+    """In a supervisor that is about to end its job, and whose launcher still runs: remove the files of all ranks here that still
+    have a name.
 
     They have one while MPI starts, and with Open MPI as long as the job runs. `known`: the files of a worker that has ended.
     `since`: when a worker began that may have made others.
     """
     supervisors = children(os.getppid())
     seen = [path for one in supervisors for worker in children(one) for path in segments_of(worker)]
-    _remove([*known, *seen, *_topology_file()])
+    remove_files([*known, *seen, *_topology_file()])
     if since is not None:
         _remove_unused_since(since)
 
@@ -97,7 +98,7 @@ def segments_of(process: int | str, names: re.Pattern[str] = _OF_MPI) -> list[st
     return []
 
 
-def _remove(paths: Iterable[str]) -> None:
+def remove_files(paths: Iterable[str]) -> None:
     for path in paths:
         with suppress(FileNotFoundError, PermissionError):
             os.unlink(path)

@@ -25,7 +25,7 @@ from hybrid.ranks.interrupts import end_by_signals, handle
 from hybrid.ranks.job_end import end_job, exit_at_once
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.launcher_end import LauncherEnd
-from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
+from hybrid.ranks.leftovers import remove_files, remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
 from hybrid.ranks.session_folders import remove_of_launcher
 from hybrid.ranks.turns import listen
@@ -212,7 +212,10 @@ class _Watch:
         was_killed = self._end.stuck or code < 0
         if self._pulse:
             self._pulse.end()
-        if self._launcher_is_gone() and self._orphaned:
+        gone = self._launcher_is_gone()
+        if gone:
+            remove_files(self._files)
+        if self._orphaned:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
         # A rank that stands still now has nobody else to tell of it, and the launcher would wait for it.
         if agreed and not was_killed and self._pulse and not told_code:
@@ -234,7 +237,7 @@ class _Watch:
         if untold and self._end.is_to_speak(code, starting=starting, waits=self._waits):
             self._print(self._end.line(self._told.phase, how + self._told.how_to_go_on, code))
         code = told_code if told_code is not None and not agreed else self._end.exit_code(code)
-        end_job(code, partial(remove_files_of_job, self._files, self._began if starting else None))
+        end_job(code, (lambda: None) if gone else partial(remove_files_of_job, self._files, self._began if starting else None))
 
     def _print(self, line: str) -> None:
         """In one write, so that the lines of several ranks are not mixed."""
