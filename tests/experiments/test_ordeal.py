@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ordeal import cli
+from experiments.ordeal import cli, trials
 from experiments.ordeal.apart import own_folders, told
 from experiments.ordeal.job import Job
 from experiments.ordeal.resources import full_disk, full_memory, full_shared_memory
@@ -218,13 +219,29 @@ def test_a_process_that_cannot_try_jobs_is_told_and_the_others_are_ended():
         list(told([["--tell", "shared", "--ranks", "0"]], [], []))
 
 
+def test_a_fault_that_no_job_can_have_is_refused(capsys):
+    assert cli.main(["--only", "cut link", "--ranks", "1", "--trials", "1"]) == 2
+    assert re.search(r"--only cut link: no job can have that here, but .*SIGKILL", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("only", ["SIGKILL", "few files"])
+def test_one_kind_of_fault_can_be_chosen(monkeypatch, only):
+    monkeypatch.setattr(trials, "_struck", lambda job, fault, *rest, **options: {"fault": fault.name, "left": [], "apart": False})
+    monkeypatch.setattr(trials, "Job", lambda *given, **options: subprocess.Popen(["true"]))
+    monkeypatch.setattr(subprocess.Popen, "end", subprocess.Popen.wait, raising=False)
+    usual = dict.fromkeys(COMMANDS)
+    for seed in range(5):
+        line = trials.trial(0, random.Random(seed), 3, usual, [], own_folders=True, only=only)
+        assert line["fault"] == only
+
+
 @pytest.mark.launcher
 @pytest.mark.exhaustive
 def test_a_trial_from_start_to_end(tmp_path, capsys):
     path = str(tmp_path / "lines.jsonl")
     assert cli.main(["--trials", "3", "--jobs", "2", "--ranks", "2", "--seed", "5", "--json", path]) == 0
     said = capsys.readouterr().out
-    trials = [(line["seed"], line["number"]) for line in jsonl.read(path) if line["part"] == "trial"]
-    assert sorted(trials) == [(5, 0), (5, 1), (6, 0)]
+    tried = [(line["seed"], line["number"]) for line in jsonl.read(path) if line["part"] == "trial"]
+    assert sorted(tried) == [(5, 0), (5, 1), (6, 0)]
     assert cli.main(["--from", path]) == 0
     assert capsys.readouterr().out == said

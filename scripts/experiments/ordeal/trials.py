@@ -120,11 +120,15 @@ def trial(
     resources: Sequence[str],
     *,
     own_folders: bool,
+    only: str | None = None,
 ) -> Line:
     """The line of one trial. `usual`: what is so of each command when all is well; `resources`: those that can be taken away;
-    `own_folders`: nobody else makes files in /dev/shm and /tmp."""
-    ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
-    fault = dice.choice(faults(ranks, command, resources))
+    `own_folders`: nobody else makes files in /dev/shm and /tmp; `only`: the name of the fault, which some job may have."""
+    offered: list[Fault] = []
+    while not offered:
+        ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
+        offered = [fault for fault in faults(ranks, command, resources) if only in (None, fault.name)]
+    fault = dice.choice(offered)
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
         started = RESOURCES[fault.resource](ranks, folder, dice) if fault.resource else nullcontext(None)
