@@ -39,10 +39,15 @@ def _is_of_this_machine(folder: Path) -> bool:
     return False
 
 
+def made_by(folder: Path) -> int:
+    """The number of the launcher's process that made it; 0 where none did."""
+    found = _OF_LAUNCHER.fullmatch(folder.name)
+    return int(found[1]) if found else 0
+
+
 def may_be_used(folder: Path) -> bool:
     """Whether the launcher that made the folder runs, or a process has a file in it open, which may be another container's."""
-    made_by = _OF_LAUNCHER.fullmatch(folder.name)
-    if made_by is not None and _name(int(made_by[1])) in _LAUNCHERS:
+    if (process := made_by(folder)) and _name(process) in _LAUNCHERS:
         return True
     return any(is_used(path) for path in _files_in(folder))
 
@@ -75,9 +80,8 @@ def remove_of_launcher(process: int, environment: Mapping[str, str] = os.environ
     """Remove the folder of this node's part of the launcher, which has started this process and is gone. `process`: its
     number."""
     folder = Path(environment.get("PMIX_SERVER_TMPDIR", ""))
-    made_by = _OF_LAUNCHER.fullmatch(folder.name)
     with suppress(OSError):  # another rank of the node removes it, too
-        if made_by is not None and int(made_by[1]) == process and folder.lstat().st_uid == os.geteuid():
+        if made_by(folder) == process and folder.lstat().st_uid == os.geteuid():
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -67,7 +67,7 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
         _Watch(worker, reading, stall, start_failed, pulse).run(unblocked)
     signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     os.close(reading)
-    heartbeat.connect(writing, supervisor, pulse.port if pulse else 0)
+    heartbeat.connect(writing, supervisor, *((pulse.port, pulse.ever_heard) if pulse else ()))
     return work()
 
 

@@ -147,8 +147,8 @@ def test_a_cut_link_ends_the_job_and_the_node_is_named(grid, after):
 
 
 IN_PHASES = exhaustive(
-    [("1x3", "meet"), ("rows", "gather")],
-    [*product(("1x3", "rows"), ("meet", "agree", "prepare", "scatter", "multiply", "gather", "check", "report"))],
+    [("1x3", "meet"), ("rows", "lost"), ("rows", "gather")],
+    [*product(("1x3", "rows"), ("meet", "lost", "agree", "prepare", "scatter", "multiply", "gather", "check", "report"))],
 )
 
 

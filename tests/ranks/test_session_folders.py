@@ -166,12 +166,18 @@ def test_when_mpirun_is_killed_the_ranks_remove_its_folder(temporary):
     job.said()
 
 
-def test_the_ordeal_counts_a_folder_that_stays(temporary):
-    folder = temporary / f"ompi.{NOBODY}"
-    program = f"import os; os.mkdir('{folder}'); open('{folder}/pmix.{HOST.partition('.')[0]}.tool', 'w').close()"
+def test_the_ordeal_counts_the_folder_of_a_job_s_own_launcher_that_stays(temporary):
+    tool = f"pmix.{HOST.partition('.')[0]}.tool"
+    program = f"""
+import os
+for folder in (f"{temporary}/ompi.{{os.getpid()}}", "{temporary}/ompi.{NOBODY}"):
+    os.mkdir(folder)
+    open(f"{{folder}}/{tool}", "w").close()
+"""
     job = Job(["-c", program], 0, {}, {})
     assert job.ended(20)
-    assert str(folder) in job.remains()
+    assert [path for path in job.remains() if path.startswith(str(temporary))] == [str(temporary / f"ompi.{job.launcher}")]
+    job.said()
 
 
 @pytest.mark.parametrize(("runs", "removed"), [(False, True), (True, False)])

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from hybrid.ranks import session_folders
 from hybrid.ranks.launcher import mpirun
 from hybrid.ranks.leftovers import candidates, may_be_used
 
@@ -115,6 +116,8 @@ class Job:
         return processes + [str(path) for path in files if not may_be_used(path)]  # another job may be under way
 
     def _may_be_ours(self, path: Path) -> bool:
+        if path.is_dir():  # of Open MPI; those of processes without a launcher do not say whose they are
+            return session_folders.made_by(path) in self._known
         with suppress(FileNotFoundError):
             return path.stat().st_mtime >= self._began_at
         return False
