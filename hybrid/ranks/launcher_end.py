@@ -47,11 +47,13 @@ class LauncherEnd:
             os.close(reading)
             self._told = writing
 
-    def note(self, line: bytes) -> None:
-        """What this process has printed, which the launcher may not pass on any more."""
-        if self._told is not None:
-            with suppress(OSError):
-                os.write(self._told, line)
+    def say(self, line: str) -> None:
+        """Print it on standard error, and keep it for a launcher that does not pass it on any more."""
+        text = line.encode(errors="surrogateescape")
+        for to in (2, self._told):
+            with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
+                if to is not None:
+                    os.write(to, text)  # at once, so that the lines of several ranks are not mixed
 
 
 def _launcher_here(parent: int) -> int:

@@ -28,7 +28,7 @@ from hybrid.ranks import heartbeat
 from hybrid.ranks.team import Team
 
 INTERVAL = 0.5  # seconds between two datagrams
-_ALIVE, _ENDED = b"+", b"-"
+_ALIVE, _ENDED, _FAILED = b"+", b"-", b"!"
 _STOOD_STILL = 4 * INTERVAL  # between two looks at what has come: then this process was stopped itself
 _ENDS_SENT = 3  # datagrams may be lost
 _FIRST_PAUSE, _ROUNDS = 1e-3, 10  # seconds between two datagrams when ranks meet, twice as many each time, and how many: a second
@@ -128,6 +128,7 @@ class Pulse:
         self._heard: float | None = None  # None: its rank has ended, or nothing can be heard
         self._ever_heard = mmap.mmap(-1, 1)  # a flag that the worker shares, which is forked from this process
         self._neighbours: Neighbours | None = None
+        self._failed: float | None = None  # when the word came that some rank has failed
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -191,10 +192,15 @@ class Pulse:
     def close(self) -> None:
         self._socket.close()
 
-    def end(self) -> None:
-        """Tell the neighbour that this rank ends: nobody is to miss it from now on."""
+    def end(self, *, failed: bool = False) -> None:
+        """Tell the neighbour that this rank ends: nobody is to miss it from now on. `failed`: and that the job is to end, which
+        each rank passes on to the next."""
         for _ in range(_ENDS_SENT):
-            self._send(_ENDED)
+            self._send(_FAILED if failed else _ENDED)
+
+    def since_failure(self) -> float:
+        """The seconds since the word came that the job is to end, since some rank has failed; 0 without one."""
+        return 0.0 if self._failed is None else time.monotonic() - self._failed
 
     def _send(self, sign: bytes) -> None:
         if self._neighbours is not None:
@@ -213,3 +219,6 @@ class Pulse:
             self._heard, self._ever_heard[0] = time.monotonic(), 1
         elif datagram == bytes.fromhex(self._neighbours.key) + _ENDED:
             self._heard = None
+        elif datagram == bytes.fromhex(self._neighbours.key) + _FAILED and self._failed is None:
+            self._heard, self._failed = None, time.monotonic()
+            self.end(failed=True)

@@ -39,6 +39,7 @@ INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a work
 INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long call of BLAS perhaps; others await their turn
 _POLL, _POLL_AT_START = 0.25, 0.05  # seconds; what MPI makes while it starts is to be seen before the worker ends
 _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
+_JOB_ENDS = 5.0  # seconds in which the launcher ends all ranks when one has failed
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 
 # A worker dies of these and cannot say so, where they reach the supervisor alone.
@@ -186,13 +187,16 @@ class _Watch:
             self._kill(signal.SIGKILL)
 
     def _misses_another(self) -> bool:
-        """Whether the rank that this one watches has been silent for too long; then the worker is ended."""
+        """Whether the rank that this one watches has been silent for too long, or another has failed and this one's launcher does
+        not end it; then the worker is ended."""
         if self._pulse:
             self._pulse.beat()
+            self._end.over = self._pulse.since_failure() > _JOB_ENDS
             if self._pulse.silence() > self._end.unheard:
                 self._end.missing = self._pulse.watched
+            if self._end.over or self._end.missing:
                 self._kill(signal.SIGKILL)
-        return bool(self._end.missing)
+        return bool(self._end.over or self._end.missing)
 
     def _is_silent(self, seconds: float) -> bool:
         """Whether the worker has been silent for too long; then it is ended."""
@@ -235,13 +239,8 @@ class _Watch:
         # Else the worker has said itself what happened.
         untold = told_code is None or (agreed and not (self._end.interrupted or self._end.asked))
         if untold and self._end.is_to_speak(code, starting=starting, waits=self._waits):
-            self._print(self._end.line(self._told.phase, how + self._told.how_to_go_on, code))
+            self._launcher_end.say(self._end.line(self._told.phase, how + self._told.how_to_go_on, code))
         code = told_code if told_code is not None and not agreed else self._end.exit_code(code)
+        if self._pulse:
+            self._pulse.end(failed=True)
         end_job(code, (lambda: None) if gone else partial(remove_files_of_job, self._files, self._began if starting else None))
-
-    def _print(self, line: str) -> None:
-        """In one write, so that the lines of several ranks are not mixed."""
-        text = line.encode(errors="surrogateescape")
-        with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
-            os.write(2, text)
-        self._launcher_end.note(text)

@@ -188,10 +188,24 @@ def test_before_mpi_has_started_a_cut_link_ends_the_job_too(tmp_path):
             network.run(command, 60)
 
 
-def on_two_nodes(network):
-    """A job that multiplies on both."""
+def multiplying(network):
+    """A job that multiplies on all nodes, for long."""
     words, environment = network.launch()
-    command = ["-m", "hybrid.matmul", "600", "600", "600", "--device", "cpu", "--threads", "1", "--repeat", "1000000"]
+    command = [
+        "-m",
+        "hybrid.matmul",
+        "600",
+        "600",
+        "600",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "--repeat",
+        "1000000",
+        "--stall",
+        "3",
+    ]
     job = Job(command, network.ranks, environment, {}, launch=words)
     deadline = time.monotonic() + 60
     while "C (600×600)" not in job.printed() and time.monotonic() < deadline:
@@ -200,12 +214,30 @@ def on_two_nodes(network):
 
 
 @pytest.mark.launcher
+def test_where_mpirun_s_node_is_cut_off_all_ranks_of_the_others_end_too():
+    """One of them notices. The next one has heard that this one has ended, and no launcher ends it."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Network(4, "") as network:
+        job = multiplying(network)
+        try:
+            network.cut(network.names[0])
+            assert job.ended(60)
+            assert job.remains() == []
+            (line,) = own_lines(job.said()[1])
+            assert "rank 0 on" in line
+            assert "has heard nothing of rank 3" in line
+        finally:
+            job.end()
+
+
+@pytest.mark.launcher
 def test_a_launcher_that_stands_still_is_ended_after_its_job():
     """As Hydra does, which waits for the rest of a message from a node whose link was cut: it passes on no line any more."""
     if reason := why_not():
         pytest.skip(reason)
     with Network(2, "") as network:
-        job = on_two_nodes(network)
+        job = multiplying(network)
         try:
             _, worker = job.rank_processes()[0]
             job.send(signal.SIGSTOP, [job.launcher])
@@ -227,7 +259,7 @@ def test_a_launcher_that_is_alone_is_known_also_on_other_nodes():
     if reason := why_not():
         pytest.skip(reason)
     with Network(2, "") as network:
-        job = on_two_nodes(network)
+        job = multiplying(network)
         try:
             assert not job.only_launcher_runs()
             job.send(signal.SIGSTOP, [job.launcher])

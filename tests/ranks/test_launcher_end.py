@@ -45,7 +45,7 @@ end = launcher_end.LauncherEnd(os.getppid())
 end.see_to_it()
 end.see_to_it()
 if len(sys.argv) > 1:
-    end.note(sys.argv[1].encode())
+    end.say(sys.argv[1])
 """
 OF_OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 OF_MPICH = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}
