@@ -8,10 +8,7 @@ import os
 import re
 import signal
 import tempfile
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from hybrid.classroom.launch import Launch
 from hybrid.classroom.launched import Run, launched
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.sanitizers import stray_access_in
+from hybrid.classroom.side_by_side import SideBySide
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Outcome, Task
@@ -32,7 +30,7 @@ from hybrid.classroom.wrapper import ENTRY, wrapped
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
 from hybrid.emulation.cache import cache_folder
-from hybrid.emulation.child import Ended, end_children
+from hybrid.emulation.child import Ended
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.requests import Site, shared_variables
@@ -58,20 +56,17 @@ class Trials:
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
         """What is found of the kernel on these shapes. EmulationError if it does not compile."""
         tasks, refused = self._tasks(shapes)
-        with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-            source = self._source(folder)
-            with ThreadPoolExecutor(1 + len(_CHECKS), thread_name_prefix=folder) as compiling:
-                try:
-                    looked = compiling.submit(self._looked_at, Path(folder, "program"), tasks)
-                    built = {checks: compiling.submit(self._built, source, checks) for checks in _CHECKS}
-                    libraries = {checks: library.result() for checks, library in built.items()}
-                    cases_of_program = looked.result()
-                except BaseException:  # an interrupt, say: the threads wait for compilers and for kernels that may not end
-                    compiling.shutdown(wait=False, cancel_futures=True)
-                    while any(thread.name.startswith(folder) for thread in threading.enumerate()):
-                        end_children(folder, str(cache_folder()))
-                        time.sleep(0.05)
-                    raise
+        # Where a compiler could not be ended, its folder may not be empty yet.
+        with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+            source, threads = self._source(folder), SideBySide(folder, str(cache_folder()))
+            try:
+                looked = threads.begin(self._looked_at, Path(folder, "program"), tasks)
+                built = {checks: threads.begin(self._built, source, checks) for checks in _CHECKS}
+                libraries = {checks: library.result() for checks, library in built.items()}
+                cases_of_program = looked.result()
+            except BaseException:  # an interrupt, say: the threads wait for compilers and for kernels that may not end
+                threads.end()
+                raise
             judged = iter(self._cases(libraries, tasks, cases_of_program))
         cases = tuple(refused.get(number) or next(judged) for number in range(len(shapes)))
         variables = shared_variables(Path(libraries["requests"]))

@@ -38,20 +38,21 @@ class _State:
         self.interrupted = False
         self.supervisor = 0
         self.port = 0
+        self.neighbour_heard: Callable[[], bool] = lambda: True
         self.looked, self.found_stopped = 0.0, False
 
 
 _state = _State()
 
 
-def connect(pipe: int, supervisor: int, port: int = 0) -> None:
+def connect(pipe: int, supervisor: int, port: int = 0, neighbour_heard: Callable[[], bool] = lambda: True) -> None:
     """Have a supervisor: from now on this process writes to `pipe`, and ends when the process `supervisor` does. `port`: the UDP
-    port at which that listens to other supervisors."""
+    port at which that listens to other supervisors; `neighbour_heard`: whether it has heard the one that it watches."""
     if sys.platform == "linux":  # elsewhere the next write to the broken pipe ends this process
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
         os._exit(1)
-    _state.pipe, _state.supervisor, _state.port = pipe, supervisor, port
+    _state.pipe, _state.supervisor, _state.port, _state.neighbour_heard = pipe, supervisor, port, neighbour_heard
     heartbeat("start")
 
 
@@ -170,6 +171,11 @@ def is_stopped(process: int) -> bool:
 def supervisor_port() -> int:
     """The UDP port at which this process's supervisor listens to another rank's; 0 where it does not."""
     return _state.port
+
+
+def neighbour_heard() -> bool:
+    """Whether this process's supervisor has heard the rank that it watches; True where it listens to none."""
+    return _state.neighbour_heard()
 
 
 def tell_neighbours(line: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import stat
 import termios
@@ -21,8 +20,6 @@ from hybrid.ranks.launcher import OPEN_MPI, launched
 # At the first failure a launcher may throw away what has been printed.
 _READ = 2.0  # seconds, at most, that it gets to read it
 _DRAIN = 0.2  # seconds that it gets to pass on what it has read
-_OPEN_MPI_RUNS = ("mpirun", "prterun", "orterun")  # the processes that end with a job; prte itself may have others
-_END_TIME, _TERM_TIME = 5.0, 1.0  # seconds that such a one gets for it, alone and after SIGTERM
 _ABORT_TIME = 2.0  # seconds that Hydra gets to kill this process, as every other of the job
 
 
@@ -74,41 +71,8 @@ def end_job(code: int, last: Callable[[], None]) -> NoReturn:
 
 def open_mpi_on_nodes() -> bool:
     """Whether Open MPI's launcher has started ranks of this job on other nodes, too."""
-    return os.environ.get("OMPI_COMM_WORLD_SIZE") != os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-
-
-def outlive_launcher(process: int) -> None:
-    """Leave a process behind that ends the launcher `process`, if that does not end with the job. To be called in a supervisor
-    whose rank has failed.
-
-    Open MPI's launcher waits for ever for its daemon on a node that is gone. So this is done only where it has started ranks on
-    other nodes.
-    """
-    with suppress(OSError, AttributeError):  # AttributeError: elsewhere than on Linux
-        if not open_mpi_on_nodes() or Path(f"/proc/{process}/comm").read_text().strip() not in _OPEN_MPI_RUNS:
-            return
-        mpirun = os.pidfd_open(process)  # unlike its number, never another process's
-        if os.fork() == 0:
-            _end(mpirun, process)
-
-
-def _end(mpirun: int, process: int) -> NoReturn:
-    """In the process that is left behind: end mpirun when it has had its time, and its connections to other nodes."""
-    os.setsid()  # out of the group of processes that it ends with the rank
-    os.closerange(0, mpirun)  # it reads what the rank prints until nobody can print any more
-    os.closerange(mpirun + 1, os.sysconf("SC_OPEN_MAX"))
-    to_nodes: list[int] = []
-    for seconds, signum in ((_END_TIME, signal.SIGTERM), (_TERM_TIME, signal.SIGKILL)):
-        if select.select([mpirun], [], [], seconds)[0]:  # it has ended
-            break
-        with suppress(OSError):
-            # Its ssh to each node, which would stay, and hold open what mpirun prints to.
-            to_nodes = [os.pidfd_open(child) for child in children(process)]
-            signal.pidfd_send_signal(mpirun, signum)
-    for ssh in to_nodes:
-        with suppress(OSError):
-            signal.pidfd_send_signal(ssh, signal.SIGTERM)
-    os._exit(0)
+    launch = launched()
+    return launch is not None and launch.name == OPEN_MPI and launch.on_other_nodes
 
 
 def children(process: int) -> list[int]:

@@ -22,26 +22,29 @@ class Launch:
     size: int
     variables: tuple[str, str] = ("", "")  # the names of the environment variables that say so
     local_rank: int | None = None  # the number among the ranks of its node, where the launcher says it
+    local_size: int | None = None  # how many ranks its node has, likewise
+
+    @property
+    def on_other_nodes(self) -> bool:
+        """Whether the launcher says that it has started ranks on other nodes, too."""
+        return self.local_size is not None and self.local_size != self.size
 
 
 OPEN_MPI = "mpirun (Open MPI)"
 # mpirun may start its helpers by srun, whose variables the ranks then inherit: so mpirun's own come first.
 _VARIABLES = (
-    ("mpirun (MPICH or another PMI launcher)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    (OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("mpirun (MPICH or another PMI launcher)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    (OPEN_MPI, *(f"OMPI_COMM_WORLD_{what}" for what in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),  # of the tasks of a node it has a list
 )
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     """The launch this process belongs to, or None when it was started without a launcher."""
-    for name, rank, size, local_rank in _VARIABLES:
+    for name, rank, size, *of_node in _VARIABLES:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
-            local = environment.get(local_rank, "")
-            variables = rank, size
-            return Launch(
-                name, int(environment[rank]), int(environment[size]), variables, int(local) if local.isdecimal() else None
-            )
+            local = [int(number) if (number := environment.get(variable, "")).isdecimal() else None for variable in of_node]
+            return Launch(name, int(environment[rank]), int(environment[size]), (rank, size), *local)
     return None
 
 

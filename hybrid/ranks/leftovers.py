@@ -8,20 +8,20 @@ processes end by a signal.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
-import signal
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from hybrid.core.record import record
 from hybrid.errors import one_line
 from hybrid.host.process_space import kernel
-from hybrid.ranks import hydra
+from hybrid.ranks import hydra, session_folders
+from hybrid.ranks.file_use import is_used, leased
 from hybrid.ranks.job_end import children
 from hybrid.ranks.launcher import launched
 
@@ -36,6 +36,8 @@ _IN_SHARED_MEMORY = re.compile(rf"{_OF_MPI.pattern}|{_OF_UCX}|{_OURS}")
 _MAPPED_BY_MAKER = re.compile(rf"{_OF_MPICH.pattern}|{_OF_UCX}")
 _IN_TEMPORARY_FOLDER = re.compile(rf"hydra_hwloc_xmlfile_\w{{6}}|{_OURS}")
 _STARTED = 60.0  # seconds after which a job has started: it needs no file any more that none of its processes has open
+_HYDRA_ON_NODE = "hydra_pmi_proxy"
+_OUTSIDE_OF_CONTAINERS = f"pid:[{0xEFFFFFFC}]"  # Linux' PROC_PID_INIT_INO
 _READ = 86400.0  # seconds after which each rank has read Hydra's file: it does at MPI_Init, and a program may do much before
 
 
@@ -47,24 +49,25 @@ def unname_files() -> None:
     misses the names at its end.
     """
     if launched() is not None:
-        _remove([*segments_of("self", _OF_MPICH), *_topology_file()])
+        remove_files([*segments_of("self", _OF_MPICH), *_topology_file()])
 
 
 def remove_files_of(process: int | str) -> None:
     """Remove the names of the files that MPI has made for this process, and maybe for others here: of a job whose launcher is
     gone, or of a process alone."""
-    _remove(segments_of(process))
+    remove_files(segments_of(process))
 
 
 def remove_files_of_job(known: Iterable[str], since: float | None = None) -> None:
-    """In a supervisor that is about to end its job: remove the files of all ranks here that still have a name.
+    """In a supervisor that is about to end its job, and whose launcher still runs: remove the files of all ranks here that still
+    have a name.
 
     They have one while MPI starts, and with Open MPI as long as the job runs. `known`: the files of a worker that has ended.
     `since`: when a worker began that may have made others.
     """
     supervisors = children(os.getppid())
     seen = [path for one in supervisors for worker in children(one) for path in segments_of(worker)]
-    _remove([*known, *seen, *_topology_file()])
+    remove_files([*known, *seen, *_topology_file()])
     if since is not None:
         _remove_unused_since(since)
 
@@ -95,7 +98,7 @@ def segments_of(process: int | str, names: re.Pattern[str] = _OF_MPI) -> list[st
     return []
 
 
-def _remove(paths: Iterable[str]) -> None:
+def remove_files(paths: Iterable[str]) -> None:
     for path in paths:
         with suppress(FileNotFoundError, PermissionError):
             os.unlink(path)
@@ -121,30 +124,63 @@ def remove_leftovers() -> list[Leftover]:
             status = path.lstat()
             if status.st_uid != os.geteuid():
                 continue
-            needed, old = (_READ, "a day") if path.name.startswith("hydra") else (_STARTED, "a minute")
-            if status.st_mtime >= time.time() - needed:
-                if not is_used(path):
+            is_folder = stat.S_ISDIR(status.st_mode)
+            size = session_folders.bytes_in(path) if is_folder else status.st_size
+            changed = session_folders.changed(path) if is_folder else status.st_mtime
+            needed, old = (_READ, "a day") if path.name.startswith("hydra") and _may_be_read() else (_STARTED, "a minute")
+            if changed >= time.time() - needed:
+                if not may_be_used(path):
                     why = f"a job that is starting may need it; it goes when it is {old} old"
-                    found.append(Leftover(path, status.st_size, why, young=True))
+                    found.append(Leftover(path, size, why, young=True))
                 continue
-            kept = _removed(path)
+            kept = _folder_removed(path) if is_folder else _removed(path)
             if kept is not None:
-                found.append(Leftover(path, status.st_size, kept))
+                found.append(Leftover(path, size, kept))
     return found
+
+
+def may_be_used(path: Path) -> bool:
+    """Whether a process may use this file or folder, which is one of `candidates`."""
+    return session_folders.may_be_used(path) if path.is_dir() else is_used(path)
+
+
+def _may_be_read() -> bool:
+    """Whether ranks may want to read a file of Hydra's yet: while a Hydra runs on this node, which may have made it. From
+    within a container not all processes are seen."""
+    with suppress(OSError):
+        if os.readlink("/proc/self/ns/pid") == _OUTSIDE_OF_CONTAINERS:
+            return _runs(_HYDRA_ON_NODE)
+    return True
+
+
+def _runs(name: str) -> bool:
+    """Whether a process of this name runs."""
+    for its_name in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # it has ended meanwhile
+            if its_name.read_text().strip() == name:
+                return True
+    return False
+
+
+def _folder_removed(folder: Path) -> str | None:
+    """As of `_removed`."""
+    if session_folders.may_be_used(folder):
+        return None
+    try:
+        session_folders.remove(folder)
+    except OSError as error:
+        return error.strerror or one_line(error)
+    return ""
 
 
 def _removed(path: Path) -> str | None:
     """Remove the file unless a process has it open or mapped. Returns "" if it was removed, why it could not be, or None if it
-    is used.
-
-    What /proc shows is not enough to tell, because /dev/shm may be shared with containers whose processes are not seen from
-    here. The kernel knows: it gives a lease for writing only to a process that alone has the file open.
-    """
+    is used."""
     made_by = re.fullmatch(_OURS, path.name)
     if made_by and made_by[1] != kernel():
         return "it was made on another machine, or before this one was last started"
     try:
-        with _leased(path):
+        with leased(path):
             path.unlink()
     except FileNotFoundError:
         raise
@@ -158,7 +194,7 @@ def _removed(path: Path) -> str | None:
 
 
 def candidates(shared_memory: str | None = None) -> Iterator[Path]:
-    """The files that are named as those of jobs are, whoever they belong to.
+    """The files and folders that are named as those of jobs are, whoever they belong to.
 
     `shared_memory`: the folder, where it is another than this process's.
     """
@@ -168,33 +204,11 @@ def candidates(shared_memory: str | None = None) -> Iterator[Path]:
     for folder, names in folders.items():
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             yield from (Path(entry) for entry in entries if names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False))
+        if names is _IN_TEMPORARY_FOLDER:
+            yield from session_folders.candidates(folder)
 
 
 def _mapped(process: int | str) -> set[str]:
     """The names of the files that the process has mapped."""
     with open(f"/proc/{process}/maps", errors="replace") as maps:
         return {parts[5].rstrip("\n") for line in maps if len(parts := line.split(maxsplit=5)) == 6}
-
-
-def is_used(path: Path) -> bool:
-    """Whether the kernel says that a process has the file open or mapped."""
-    try:
-        with _leased(path):
-            return False
-    except BlockingIOError:
-        return True
-    except (OSError, AttributeError):  # nobody can tell
-        return False
-
-
-@contextmanager
-def _leased(path: Path) -> Iterator[None]:
-    """A context in which this process has a lease on the file. BlockingIOError where another process has the file open or
-    mapped; AttributeError on other systems than Linux."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # who opens it now must not end this process, as SIGIO would
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        yield
-    finally:
-        os.close(descriptor)  # and gives the lease back

@@ -6,12 +6,15 @@ supervisor sends a datagram to that of the next rank twice a second, and expects
 not by MPI, since a supervisor has no MPI, and a worker may be inside BLAS.
 
 A firewall between nodes may let no datagram through, and there nobody is missed. Whether it is a firewall or a node that is gone
-shows when the ranks meet: each sends its first datagram, and then all exchange a message by MPI.
+shows when the ranks meet: they send datagrams and exchange messages by MPI, until each has heard its neighbour. Where MPI reaches
+all ranks for a second and no datagram comes, a firewall stands between. The first datagram alone would not tell: it may be lost,
+or late where a message of MPI took another way, and if the network was cut then, nobody would be missed.
 """
 
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import select
 import socket
@@ -25,9 +28,10 @@ from hybrid.ranks import heartbeat
 from hybrid.ranks.team import Team
 
 INTERVAL = 0.5  # seconds between two datagrams
-_ALIVE, _ENDED = b"+", b"-"
+_ALIVE, _ENDED, _FAILED = b"+", b"-", b"!"
 _STOOD_STILL = 4 * INTERVAL  # between two looks at what has come: then this process was stopped itself
 _ENDS_SENT = 3  # datagrams may be lost
+_FIRST_PAUSE, _ROUNDS = 1e-3, 10  # seconds between two datagrams when ranks meet, twice as many each time, and how many: a second
 _KEY_BYTES = 16  # a job's own, which datagrams of others lack
 _SIOCGIFADDR = 0x8915  # Linux' ioctl for the IPv4 address of an interface
 _THIS_NODE = "127.0.0.1"
@@ -74,11 +78,19 @@ def meet(team: Team, everybody: Sequence[Whereabouts]) -> None:
     neighbours = _neighbours(team, everybody)
     if neighbours is not None:
         heartbeat.tell_neighbours(neighbours.as_line())
-        # This process sends the first, so that it has arrived when the message has: a supervisor may get its core later.
-        with suppress(OSError), closing(Pulse()) as first:
-            first.start(neighbours.as_line())
-    with team.phase("start", timed=False):
-        pass  # a message to every rank
+    far = neighbours is not None and not neighbours.near
+    pause = _FIRST_PAUSE
+    for _ in range(_ROUNDS):
+        if neighbours is not None:
+            # This process sends one, so that it has arrived when the message has: a supervisor may get its core later.
+            with suppress(OSError), closing(Pulse()) as first:
+                first.start(neighbours.as_line())
+        with team.phase("start", timed=False) as meeting:  # a message to every rank
+            meeting.mine = not far or heartbeat.neighbour_heard()
+        if all(meeting.all):
+            break
+        time.sleep(pause)
+        pause *= 2
     heartbeat.all_met()
 
 
@@ -114,11 +126,16 @@ class Pulse:
         self.port: int = self._socket.getsockname()[1]
         self._sent = 0.0
         self._heard: float | None = None  # None: its rank has ended, or nothing can be heard
-        self._ever_heard = False
+        self._ever_heard = mmap.mmap(-1, 1)  # a flag that the worker shares, which is forked from this process
         self._neighbours: Neighbours | None = None
+        self._failed: float | None = None  # when the word came that some rank has failed
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def ever_heard(self) -> bool:
+        """Whether the neighbour has been heard; the worker may ask, too."""
+        return bool(self._ever_heard[0])
 
     def start(self, line: str) -> None:
         """Have neighbours, whom `line` describes: the first sign of life goes to one, and from now on silence of the other
@@ -129,7 +146,7 @@ class Pulse:
 
     def all_met(self) -> None:
         """Note that MPI has reached all ranks since `start`: if the neighbour's datagram has not, a firewall stands between."""
-        if self._neighbours is not None and not (self._neighbours.near or self._ever_heard):
+        if self._neighbours is not None and not (self._neighbours.near or self.ever_heard()):
             self._heard = None
 
     def beat(self) -> None:
@@ -175,10 +192,15 @@ class Pulse:
     def close(self) -> None:
         self._socket.close()
 
-    def end(self) -> None:
-        """Tell the neighbour that this rank ends: nobody is to miss it from now on."""
+    def end(self, *, failed: bool = False) -> None:
+        """Tell the neighbour that this rank ends: nobody is to miss it from now on. `failed`: and that the job is to end, which
+        each rank passes on to the next."""
         for _ in range(_ENDS_SENT):
-            self._send(_ENDED)
+            self._send(_FAILED if failed else _ENDED)
+
+    def since_failure(self) -> float:
+        """The seconds since the word came that the job is to end, since some rank has failed; 0 without one."""
+        return 0.0 if self._failed is None else time.monotonic() - self._failed
 
     def _send(self, sign: bytes) -> None:
         if self._neighbours is not None:
@@ -194,6 +216,9 @@ class Pulse:
     def _hear(self, datagram: bytes) -> None:
         assert self._neighbours is not None
         if datagram == bytes.fromhex(self._neighbours.key) + _ALIVE:
-            self._heard, self._ever_heard = time.monotonic(), True
+            self._heard, self._ever_heard[0] = time.monotonic(), 1
         elif datagram == bytes.fromhex(self._neighbours.key) + _ENDED:
             self._heard = None
+        elif datagram == bytes.fromhex(self._neighbours.key) + _FAILED and self._failed is None:
+            self._heard, self._failed = None, time.monotonic()
+            self.end(failed=True)

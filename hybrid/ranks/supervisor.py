@@ -22,21 +22,24 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.ranks import heartbeat
 from hybrid.ranks.interrupts import end_by_signals, handle
-from hybrid.ranks.job_end import end_job, exit_at_once, outlive_launcher
+from hybrid.ranks.job_end import end_job, exit_at_once
 from hybrid.ranks.launcher import launched
-from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, segments_of
+from hybrid.ranks.launcher_end import LauncherEnd
+from hybrid.ranks.leftovers import remove_files, remove_files_of, remove_files_of_job, segments_of
 from hybrid.ranks.preflight import free_shared_bytes
+from hybrid.ranks.session_folders import remove_of_launcher
 from hybrid.ranks.turns import listen
 from hybrid.ranks.worker_end import GRACE, WorkerEnd
+from hybrid.ranks.worker_lines import WorkerLines
 
 if TYPE_CHECKING:
     from hybrid.ranks.pulse import Pulse
 
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
 INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long call of BLAS perhaps; others await their turn
-_START = "start"  # the first phase
 _POLL, _POLL_AT_START = 0.25, 0.05  # seconds; what MPI makes while it starts is to be seen before the worker ends
 _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
+_JOB_ENDS = 5.0  # seconds in which the launcher ends all ranks when one has failed
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 
 # A worker dies of these and cannot say so, where they reach the supervisor alone.
@@ -65,7 +68,7 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
         _Watch(worker, reading, stall, start_failed, pulse).run(unblocked)
     signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     os.close(reading)
-    heartbeat.connect(writing, supervisor, pulse.port if pulse else 0)
+    heartbeat.connect(writing, supervisor, *((pulse.port, pulse.ever_heard) if pulse else ()))
     return work()
 
 
@@ -88,14 +91,13 @@ class _Watch:
         self, worker: int, pipe: int, stall: float, start_failed: Callable[[str], int | None] | None, pulse: Pulse | None
     ) -> None:
         self._worker, self._pipe, self._stall, self._pulse = worker, pipe, stall, pulse
+        self._told = WorkerLines(pulse)
         self._launcher = os.getppid() if launched() else 0
-        self._start_failed = start_failed  # None once MPI has started
-        self._phase = _START
+        self._launcher_end = LauncherEnd(self._launcher)
+        self._start_failed = start_failed
         self._began, self._files = time.time() - _CLOCK, set[str]()  # what the worker has opened while MPI started
         self._end = WorkerEnd(stall, stall + GRACE, free_shared_bytes() or 0)
-        self._exit_line = ""  # the line in which the worker reported its exit code
         self._waits = False  # other ranks may say the same of their workers: this one waits for its turn
-        self._how_to_go_on = ""  # what to add where the worker was ended: how a later job uses what it has done
         self._orphaned = 0.0  # when the launcher was seen to be gone
         self._interrupt_passed_on = False
 
@@ -143,7 +145,7 @@ class _Watch:
         last_line = polled = time.monotonic()
         stood_still = min(_SUPERVISOR_STOPPED, max(self._stall, 3 * _POLL))
         while True:
-            starting = self._phase == _START
+            starting = self._told.starting
             ready = select.select([self._pipe], [], [], _POLL_AT_START if starting else _POLL)[0]
             if starting:
                 self._files.update(segments_of(self._worker))
@@ -153,7 +155,7 @@ class _Watch:
                 if self._pulse:
                     self._pulse.forgive()
             polled = time.monotonic()
-            if self._launcher and os.getppid() != self._launcher:
+            if self._launcher_is_gone():
                 self._end_orphan(polled)
             if self._end.interrupted:
                 self._hurry(polled - self._end.interrupted)
@@ -163,13 +165,17 @@ class _Watch:
                 text = os.read(self._pipe, 65536).decode(errors="surrogateescape")
                 if not text:
                     return
-                lines = text.split("\n")[:-1]
-                if self._phase != _START or lines != [_START] * len(lines):  # there, ranks wait before they watch each other
+                if self._told.note(text.split("\n")[:-1]):
                     last_line = time.monotonic()
-                for line in lines:
-                    self._note(line)
             elif self._is_silent(time.monotonic() - last_line):
                 return
+
+    def _launcher_is_gone(self) -> bool:
+        """Whether it is; what it has left is removed then."""
+        gone = bool(self._launcher) and os.getppid() != self._launcher
+        if gone:
+            remove_of_launcher(self._launcher)
+        return gone
 
     def _end_orphan(self, now: float) -> None:
         """End the worker: without the launcher nobody would see its result, or could end the job."""
@@ -181,13 +187,16 @@ class _Watch:
             self._kill(signal.SIGKILL)
 
     def _misses_another(self) -> bool:
-        """Whether the rank that this one watches has been silent for too long; then the worker is ended."""
+        """Whether the rank that this one watches has been silent for too long, or another has failed and this one's launcher does
+        not end it; then the worker is ended."""
         if self._pulse:
             self._pulse.beat()
+            self._end.over = self._pulse.since_failure() > _JOB_ENDS
             if self._pulse.silence() > self._end.unheard:
                 self._end.missing = self._pulse.watched
+            if self._end.over or self._end.missing:
                 self._kill(signal.SIGKILL)
-        return bool(self._end.missing)
+        return bool(self._end.over or self._end.missing)
 
     def _is_silent(self, seconds: float) -> bool:
         """Whether the worker has been silent for too long; then it is ended."""
@@ -200,52 +209,38 @@ class _Watch:
             self._kill(signal.SIGKILL)
         return self._end.stuck
 
-    def _note(self, line: str) -> None:
-        if line[:1] in (heartbeat.AGREED, heartbeat.REPORTED):
-            self._exit_line = line
-        elif line == heartbeat.MPI_STARTED:
-            self._start_failed = None
-        elif line.startswith(heartbeat.NEIGHBOURS):
-            if self._pulse:
-                self._pulse.start(line[1:])
-        elif line == heartbeat.ALL_MET:
-            if self._pulse:
-                self._pulse.all_met()
-        elif line.startswith(heartbeat.HOW_TO_GO_ON):
-            self._how_to_go_on = line[1:]
-        else:
-            self._phase = line
-
     def _conclude(self, code: int) -> NoReturn:
         """Print what happened to the worker, unless it has done so itself, and exit so that no other rank waits for it."""
-        line, agreed = self._exit_line, self._exit_line.startswith(heartbeat.AGREED)
+        told_code, agreed = self._told.exit_code, self._told.agreed
         # Also after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
         was_killed = self._end.stuck or code < 0
         if self._pulse:
             self._pulse.end()
+        gone = self._launcher_is_gone()
+        if gone:
+            remove_files(self._files)
         if self._orphaned:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
         # A rank that stands still now has nobody else to tell of it, and the launcher would wait for it.
-        if agreed and not was_killed and self._pulse and not int(line[1:]):
+        if agreed and not was_killed and self._pulse and not told_code:
             end_by_signals()
             if not self._pulse.sees_end(self._end.unheard):
                 self._end.missing = self._pulse.watched
-        if agreed and not was_killed and not self._end.missing:
-            exit_at_once(int(line[1:]))
-        outlive_launcher(self._launcher)
-        starting = self._phase == _START
-        told = self._end.told(code, starting=starting)
-        if not line and self._start_failed is not None and not self._end.asked:
+        if agreed and told_code is not None and not was_killed and not self._end.missing:
+            exit_at_once(told_code)
+        self._launcher_end.see_to_it()
+        starting = self._told.starting
+        how = self._end.told(code, starting=starting)
+        if told_code is None and self._start_failed is not None and not (self._told.mpi_started or self._end.asked):
             end_by_signals()
-            other_code = self._start_failed(told)
+            other_code = self._start_failed(how)
             if other_code is not None:
                 exit_at_once(other_code)
         # Else the worker has said itself what happened.
-        untold = not line or (agreed and not (self._end.interrupted or self._end.asked))
+        untold = told_code is None or (agreed and not (self._end.interrupted or self._end.asked))
         if untold and self._end.is_to_speak(code, starting=starting, waits=self._waits):
-            how_to_go_on = f"; {self._how_to_go_on}" if self._how_to_go_on else ""
-            with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
-                # One write, so that the lines of several ranks are not mixed.
-                os.write(2, self._end.line(self._phase, told + how_to_go_on, code).encode(errors="surrogateescape"))
-        code = int(line[1:]) if line.startswith(heartbeat.REPORTED) else self._end.exit_code(code)
-        end_job(code, partial(remove_files_of_job, self._files, self._began if starting else None))
+            self._launcher_end.say(self._end.line(self._told.phase, how + self._told.how_to_go_on, code))
+        code = told_code if told_code is not None and not agreed else self._end.exit_code(code)
+        if self._pulse:
+            self._pulse.end(failed=True)
+        end_job(code, (lambda: None) if gone else partial(remove_files_of_job, self._files, self._began if starting else None))

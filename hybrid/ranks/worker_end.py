@@ -32,6 +32,9 @@ class WorkerEnd:
     shared_before: int
     stuck: bool = False
     missing: str = ""  # the rank whose supervisor is not heard any more
+    over: bool = (
+        False  # another rank has said why the job ends, but this one's launcher, on a node that is cut off, has not heard
+    )
     asked: float = 0.0  # when it was asked to end
     asked_again: bool = False  # since then
     interrupted: float = 0.0  # when an interrupt came
@@ -41,7 +44,7 @@ class WorkerEnd:
         a signal killed it."""
         if self.asked:
             return 128 + signal.SIGTERM
-        if self.stuck or self.missing or self.interrupted:
+        if self.stuck or self.missing or self.over or self.interrupted:
             return 1
         return 128 - code if code < 0 else code or 1
 
@@ -75,6 +78,8 @@ class WorkerEnd:
         A launcher that ends the whole job kills this process meanwhile. Of ranks that would say the same, rank 0 is the first.
         """
         asked = self.asked or self.interrupted
+        if self.over:
+            return False
         if launched() is None:
             return True
         while asked and not self.asked_again and time.monotonic() < asked + GRACE:

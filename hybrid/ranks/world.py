@@ -19,9 +19,10 @@ from hybrid.errors import RankMissing, StartError, UsageError, one_line
 from hybrid.ranks import heartbeat
 from hybrid.ranks.arrival import Limits, unusable
 from hybrid.ranks.launcher import launched
-from hybrid.ranks.leftovers import remove_files_of, unname_files
+from hybrid.ranks.leftovers import remove_files_of, segments_of, unname_files
 from hybrid.ranks.mpi_library import library_name
 from hybrid.ranks.preflight import left_over, refuse_too_little
+from hybrid.ranks.session_folders import remove_own
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def start_mpi() -> ModuleType:
         from mpi4py import MPI
 
     if MPI.COMM_WORLD.Get_size() == 1:  # nobody else opens them, and Open MPI does not remove its own even at an orderly end
+        remove_own(segments_of("self"))
         remove_files_of("self")
     return MPI
 

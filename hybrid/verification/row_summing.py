@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hybrid.core.spans import Span
 from hybrid.devices.base import Event, EventWait
-from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.call_queue import Calls
 from hybrid.host.row_sums import WEIGHTED_ROWS, mixed_total, row_checksums
 from hybrid.host.thread_map import rows_of_about
+from hybrid.verification.row_checksums_library import EventWaitInC, load
 
-SOURCE = Path(__file__).resolve().parent / "row_checksums.c"
-_FLAGS = ("-std=c11", "-O3", "-pthread")
 # In C, for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the memory, too;
 # for two, 12 in all took 1.2 times as long as 20 on 32 cores.
 _MOST_THREADS = 12
@@ -150,7 +146,7 @@ class InC:
         if _is_transposed(rows.matrix):
             return False
         self._events.append(event)
-        self._put(rows, ctypes.byref(_EventWait(*how)), event.ptr, link % _LINKS)
+        self._put(rows, ctypes.byref(EventWaitInC(*how)), event.ptr, link % _LINKS)
         return True
 
     def _put(self, rows: RowsToSum, how: Any, event: int, link: int) -> None:
@@ -189,36 +185,8 @@ class InC:
         return known[1]
 
 
-class _EventWait(ctypes.Structure):
-    """EventWait of row_pool.h."""
-
-    _fields_: ClassVar[Any] = [("enter", ctypes.c_void_p), ("context", ctypes.c_void_p), ("wait", ctypes.c_void_p)]
-
-
 def _is_transposed(matrix: np.ndarray) -> bool:
     return matrix.strides[1] != matrix.itemsize
-
-
-def load() -> Any:
-    """Compile and load row_checksums.c. None where bytes have another order than it expects.
-
-    Raises HybridError if there is no C compiler, or if it does not compile.
-    """
-    if sys.byteorder != "little":
-        return None
-    path = str(build_plain(c_compiler(), SOURCE, _FLAGS))
-    library: Any = ctypes.CDLL(path)
-    address, number = ctypes.c_void_p, ctypes.c_int64
-    library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
-    library.new_pool.restype = address
-    library.new_batch.argtypes, library.new_batch.restype = [address, ctypes.c_int], address
-    matrix: list[Any] = [address, number, number, number, number]
-    after_event: list[Any] = [address, address, ctypes.c_int]
-    library.put.argtypes = [address, address, *matrix, address, address, ctypes.c_uint64, address, ctypes.c_int, *after_event]
-    for function in (library.complete, library.wait_for, library.drop):
-        function.argtypes, function.restype = [address, address], None
-    library.wait_for.restype = ctypes.c_int
-    return library
 
 
 class _Loading(LoadedSoon):

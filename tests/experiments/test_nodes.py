@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 import threading
 import time
@@ -12,20 +13,23 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.commands import module, start
+from support.commands import module, own_lines, start
 from support.selection import exhaustive
 
 from experiments.nodes import cli
 from experiments.nodes.network import Network, why_not
+from experiments.ordeal.job import Job
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
 from hybrid.errors import HybridError
 from hybrid.plan.grid import parse, received
 from hybrid.plan.machine_model import MachineModel
 from hybrid.plan.request import PlanRequest
+from hybrid.ranks.launcher import family_of, mpirun
 from hybrid.reporting import jsonl
 
 SMALL = (1000, 900, 800)
+MOST_RUNS = 6  # in which what TCP sends again, on a busy machine, may disturb a count of bytes
 CUT_IN = Path(__file__).with_name("programs") / "cut_in.py"
 
 
@@ -66,14 +70,21 @@ def test_programs_run_on_all_nodes_and_receive_what_is_planned(tmp_path, capsys,
     printed = capsys.readouterr().out
     assert cli.main(["--from", path]) == 0
     assert capsys.readouterr().out == printed
-    lines = {line["program"]: line for line in jsonl.read(path) if line["part"] == "nodes"}
     ours = cli.OURS, cli.OURS_STAYS, cli.OURS_2D
-    assert {*ours, cli.ALLGATHER, cli.ALLGATHER_STAYS} <= set(lines)
-    for program in ours:
-        planned, received = cli.planned_bytes(SMALL, nodes, program), lines[program]["received"]
-        assert lines[program]["planned"] == planned
-        # Interfaces also count the packets' heads, and what starts the ranks, and the check.
-        assert planned < received < 1.06 * planned + 400_000, program
+    planned = {program: cli.planned_bytes(SMALL, nodes, program) for program in ours}
+    for _ in range(MOST_RUNS):
+        lines = {line["program"]: line for line in jsonl.read(path) if line["part"] == "nodes"}
+        assert {*ours, cli.ALLGATHER, cli.ALLGATHER_STAYS} <= set(lines)
+        assert planned == {program: lines[program]["planned"] for program in ours}
+        received = {program: lines[program]["received"] for program in ours}
+        # Interfaces also count the packets' heads, what starts the ranks, and the check.
+        too_many = [program for program in ours if received[program] >= 1.06 * planned[program] + 400_000]
+        if not too_many:
+            break
+        Path(path).unlink()  # TCP has sent packets again, on a busy machine
+        assert cli.main(["--nodes", str(nodes), "--rate", "", "--pairs", "1", "--json", path]) == 0
+    assert not too_many, (received, planned)
+    assert all(planned[program] < received[program] for program in ours)
 
 
 ON_NODES = exhaustive([("2x2", {}), ("2x2", {"STAGED": "1"})], [*product(("rows", "2x2", "1x2x2", "4x1"), ({}, {"STAGED": "1"}))])
@@ -82,23 +93,33 @@ ON_NODES = exhaustive([("2x2", {}), ("2x2", {"STAGED": "1"})], [*product(("rows"
 @pytest.mark.launcher
 @pytest.mark.parametrize(("grid", "more"), ON_NODES)
 def test_every_node_receives_the_bytes_of_the_plan_and_hardly_more(grid, more):
-    """Of three products less those of one, so without the start of the ranks; the rest are heads of packets."""
+    """Of three products less those of one, so without the start of the ranks; the rest are heads of packets.
+
+    On a busy machine TCP takes packets for lost that are late, and sends them again: now and then hundreds in a run, which only
+    adds. So the fewest bytes of some runs are those that the programs send.
+    """
     if reason := why_not():
         pytest.skip(reason)
     settings = [f"HYBRID_{name}={value}" for name, value in more.items()]
     command = ["env", *settings, *module("hybrid.matmul"), *map(str, SMALL), "--device", "cpu", "--threads", "1", "--grid", grid]
-    counted = []
-    with Network(4, "") as network:
-        for repeat in ("1", "3"):
-            before = network.bytes_received()
-            network.run([*command, "--check", "off", "--repeat", repeat], 60)
-            after = network.bytes_received()
-            counted.append([after[name] - before[name] for name in network.names])
     problem, nodes = Problem(*SMALL), Topology.of_equal_nodes(4, 1)
     placement = PlanRequest(problem, nodes).placement
-    for node, (of_one, of_three) in enumerate(zip(*counted, strict=True)):
-        planned = problem.bytes(1, received(parse(grid, 4), node, problem, nodes, placement))
-        assert 0.99 * planned <= (of_three - of_one) / 2 <= 1.03 * planned, node  # the start does not always take as many
+    planned = [problem.bytes(1, received(parse(grid, 4), node, problem, nodes, placement)) for node in range(4)]
+    fewest = {"1": [sys.maxsize] * 4, "3": [sys.maxsize] * 4}  # by repeats, of each node
+    with Network(4, "") as network:
+        for _ in range(MOST_RUNS):
+            for repeat in fewest:
+                before = network.bytes_received()
+                network.run([*command, "--check", "off", "--repeat", repeat], 60)
+                after = network.bytes_received()
+                counted = [after[name] - before[name] for name in network.names]
+                fewest[repeat] = [min(pair) for pair in zip(fewest[repeat], counted, strict=True)]
+            of_a_product = [(three - one) / 2 for one, three in zip(fewest["1"], fewest["3"], strict=True)]
+            # The start does not always take as many.
+            as_planned = [0.99 <= one / plan <= 1.03 for one, plan in zip(of_a_product, planned, strict=True)]
+            if all(as_planned):
+                break
+    assert all(as_planned), (of_a_product, planned)
 
 
 def cut_when(holds, network, node):
@@ -133,8 +154,8 @@ def test_a_cut_link_ends_the_job_and_the_node_is_named(grid, after):
 
 
 IN_PHASES = exhaustive(
-    [("1x3", "meet"), ("rows", "gather")],
-    [*product(("1x3", "rows"), ("meet", "agree", "prepare", "scatter", "multiply", "gather", "check", "report"))],
+    [("1x3", "meet"), ("rows", "lost"), ("rows", "gather")],
+    [*product(("1x3", "rows"), ("meet", "lost", "agree", "prepare", "scatter", "multiply", "gather", "check", "report"))],
 )
 
 
@@ -165,6 +186,90 @@ def test_before_mpi_has_started_a_cut_link_ends_the_job_too(tmp_path):
         command = [sys.executable, str(CUT_IN), network.names[1], "start", str(made), "300", "300", "300", "--stall", "3"]
         with pytest.raises(HybridError, match=r"rank 0 on \S+, start: showed no progress for 3 s and was ended"):
             network.run(command, 60)
+
+
+def multiplying(network):
+    """A job that multiplies on all nodes, for long."""
+    words, environment = network.launch()
+    command = [
+        "-m",
+        "hybrid.matmul",
+        "600",
+        "600",
+        "600",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+        "--repeat",
+        "1000000",
+        "--stall",
+        "3",
+    ]
+    job = Job(command, network.ranks, environment, {}, launch=words)
+    deadline = time.monotonic() + 60
+    while "C (600×600)" not in job.printed() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return job
+
+
+@pytest.mark.launcher
+def test_where_mpirun_s_node_is_cut_off_all_ranks_of_the_others_end_too():
+    """One of them notices. The next one has heard that this one has ended, and no launcher ends it."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Network(4, "") as network:
+        job = multiplying(network)
+        try:
+            network.cut(network.names[0])
+            assert job.ended(60)
+            assert job.remains() == []
+            (line,) = own_lines(job.said()[1])
+            assert "rank 0 on" in line
+            assert "has heard nothing of rank 3" in line
+        finally:
+            job.end()
+
+
+@pytest.mark.launcher
+def test_a_launcher_that_stands_still_is_ended_after_its_job():
+    """As Hydra does, which waits for the rest of a message from a node whose link was cut: it passes on no line any more."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Network(2, "") as network:
+        job = multiplying(network)
+        try:
+            _, worker = job.rank_processes()[0]
+            job.send(signal.SIGSTOP, [job.launcher])
+            job.send(signal.SIGKILL, [worker])
+            assert job.ended(40)
+            assert job.remains() == []
+            assert job.exit_code == -signal.SIGKILL
+            lines = own_lines(job.said()[1])
+            if family_of(mpirun(1)[0]) == "MPICH":
+                (line,) = lines
+                assert re.search(r"rank 0 on \S+-0, .*: was killed by SIGKILL", line)
+        finally:
+            job.end()
+
+
+@pytest.mark.launcher
+def test_a_launcher_that_is_alone_is_known_also_on_other_nodes():
+    """There a shell has started its daemon."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Network(2, "") as network:
+        job = multiplying(network)
+        try:
+            assert not job.only_launcher_runs()
+            job.send(signal.SIGSTOP, [job.launcher])
+            job.send(signal.SIGKILL, [process for pair in job.rank_processes().values() for process in pair])
+            deadline = time.monotonic() + 20
+            while not job.only_launcher_runs() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert job.only_launcher_runs()
+        finally:
+            job.end()
 
 
 @pytest.mark.launcher

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ordeal import cli
+from experiments.ordeal import cli, trials
 from experiments.ordeal.apart import own_folders, told
 from experiments.ordeal.job import Job
 from experiments.ordeal.resources import full_disk, full_memory, full_shared_memory
-from experiments.ordeal.trials import COMMANDS, LIBRARY, Fault, _well, faults
+from experiments.ordeal.trials import COMMANDS, LIBRARY, Fault, _is_launchers, _well, faults
 from hybrid.errors import HybridError
 from hybrid.reporting import jsonl
 
 KILL_WORKER = Fault("SIGKILL", signal.SIGKILL, "worker")
 KILL_LAUNCHER = Fault("SIGKILL", signal.SIGKILL, "launcher")
+CUT_LINK = Fault("cut link", None, "nobody")
 STOP_RANK = Fault("SIGSTOP", signal.SIGSTOP, "rank")
 
 
@@ -49,6 +51,20 @@ def test_what_no_supervisor_watches_must_end_and_need_not_be_named_by_us():
     assert _well(KILL_WORKER, 137, [], "", watched=False)
     assert not _well(KILL_WORKER, None, [], "", watched=False)
     assert not _well(KILL_WORKER, 0, [], "", watched=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "alone", "begun", "its"),
+    [
+        (CUT_LINK, True, False, True),  # nothing of ours was there yet that could have ended it
+        (CUT_LINK, True, True, False),
+        (CUT_LINK, False, False, False),
+        (STOP_RANK, True, True, True),
+        (STOP_RANK, False, True, False),
+    ],
+)
+def test_a_launcher_that_goes_on_alone_is_counted_apart_where_nobody_was_to_end_it(fault, alone, begun, its):
+    assert _is_launchers(fault, alone=alone, begun=begun, starts=True, watched=True) is its
 
 
 def test_there_is_a_launcher_to_hit_only_where_there_is_one():
@@ -203,13 +219,29 @@ def test_a_process_that_cannot_try_jobs_is_told_and_the_others_are_ended():
         list(told([["--tell", "shared", "--ranks", "0"]], [], []))
 
 
+def test_a_fault_that_no_job_can_have_is_refused(capsys):
+    assert cli.main(["--only", "cut link", "--ranks", "1", "--trials", "1"]) == 2
+    assert re.search(r"--only cut link: no job can have that here, but .*SIGKILL", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("only", ["SIGKILL", "few files"])
+def test_one_kind_of_fault_can_be_chosen(monkeypatch, only):
+    monkeypatch.setattr(trials, "_struck", lambda job, fault, *rest, **options: {"fault": fault.name, "left": [], "apart": False})
+    monkeypatch.setattr(trials, "Job", lambda *given, **options: subprocess.Popen(["true"]))
+    monkeypatch.setattr(subprocess.Popen, "end", subprocess.Popen.wait, raising=False)
+    usual = dict.fromkeys(COMMANDS)
+    for seed in range(5):
+        line = trials.trial(0, random.Random(seed), 3, usual, [], own_folders=True, only=only)
+        assert line["fault"] == only
+
+
 @pytest.mark.launcher
 @pytest.mark.exhaustive
 def test_a_trial_from_start_to_end(tmp_path, capsys):
     path = str(tmp_path / "lines.jsonl")
     assert cli.main(["--trials", "3", "--jobs", "2", "--ranks", "2", "--seed", "5", "--json", path]) == 0
     said = capsys.readouterr().out
-    trials = [(line["seed"], line["number"]) for line in jsonl.read(path) if line["part"] == "trial"]
-    assert sorted(trials) == [(5, 0), (5, 1), (6, 0)]
+    tried = [(line["seed"], line["number"]) for line in jsonl.read(path) if line["part"] == "trial"]
+    assert sorted(tried) == [(5, 0), (5, 1), (6, 0)]
     assert cli.main(["--from", path]) == 0
     assert capsys.readouterr().out == said

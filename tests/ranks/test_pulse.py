@@ -101,6 +101,21 @@ def test_one_that_has_ended_is_not_missed(clock):
     assert listener.silence() == 0
 
 
+def test_that_a_rank_has_failed_is_passed_on_once(clock):
+    first, second = two()
+    third = Pulse()
+    third.start(Neighbours(KEY, second.port, ("127.0.0.1",), 7, False, "n7").as_line())
+    second._neighbours = Neighbours(KEY, third.port, ("127.0.0.1",), 3, False, "n3")
+    assert second.since_failure() == third.since_failure() == 0
+    first.end(failed=True)
+    beat(clock, second)
+    beat(clock, third)
+    clock.now += 4
+    assert second.since_failure() == 4 + pulse.INTERVAL
+    assert third.since_failure() == 4
+    assert second.silence() == third.silence() == 0, "nobody is missed any more"
+
+
 def test_datagrams_of_others_change_nothing(clock):
     sender, listener = two()
     stranger, _ = two(OTHER_KEY)

@@ -34,3 +34,30 @@ def test_a_signal_before_there_are_handlers_is_answered_by_them(signum):
     assert ended.returncode == 128 + signum
     (line,) = ended.stderr.splitlines()
     assert f"killed by {signum.name}" in line or (signum == signal.SIGTERM and "asked to end" in line), line
+
+
+# Another rank has failed seconds ago, as the supervisors tell each other, and no launcher ends this rank, which goes on.
+NODE_CUT_OFF = """
+import time
+from hybrid.ranks import supervisor
+from hybrid.ranks.heartbeat import heartbeat
+from hybrid.ranks.pulse import Pulse
+
+began = time.monotonic()
+Pulse.since_failure = lambda pulse: time.monotonic() - began
+supervisor._JOB_ENDS = 0.5
+supervisor._pulse = lambda stall: Pulse()
+
+def work():
+    while True:
+        heartbeat("multiply")
+        time.sleep(0.05)
+
+supervisor.supervised(work, 60, None)
+"""
+
+
+def test_a_rank_that_its_launcher_does_not_end_after_another_s_failure_ends_without_a_word():
+    """The other one has said why; this one's launcher is on a node that is cut off."""
+    ended = subprocess.run([sys.executable, "-c", NODE_CUT_OFF], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")

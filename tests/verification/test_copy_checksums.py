@@ -20,7 +20,7 @@ from hybrid.devices.cpu import CpuDevice
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.row_view import RowView
 from hybrid.plan.check_layout import check_layout
-from hybrid.verification import copy_checksums, row_summing
+from hybrid.verification import copy_checksums, row_checksums_library, row_summing
 from hybrid.verification import summing as ways
 from hybrid.verification.copied import CopiedPieces
 from hybrid.verification.copy_checksums import CopyChecksums
@@ -356,7 +356,7 @@ def test_each_ranks_copies_are_summed_as_those_of_its_own_link(monkeypatch):
 
 
 def test_there_are_two_lines_for_each_link_that_is_told_apart():
-    source = (row_summing.SOURCE.parent / "row_pool.h").read_text()
+    source = (row_checksums_library.SOURCE.parent / "row_pool.h").read_text()
     assert f"enum {{ LINES = {2 * row_summing._LINKS} }};" in source
 
 

@@ -17,7 +17,10 @@ from hybrid.errors import HybridError, one_line
 from hybrid.ranks.launcher import family_of, mpirun
 
 _IP = shutil.which("ip") or "/sbin/ip"
-_BURST, _LATENCY = "256kb", "50ms"  # of tc's token bucket: what may pass at once, and how long a packet may wait
+# Of tc's token bucket: what may pass at once, and how long a packet may wait.
+_BUCKET = ("burst", "256kb", "latency", "50ms")
+_SLOW_BUCKET = ("burst", "1600", "latency", "30s")  # one packet after the other, and none is lost
+SLOW = "64kbit"  # on links of this rate a job's start takes seconds, most of them amid messages
 _NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # then a host's name, and a command
 # `ssh ADDRESS WORD…` for mpirun: the words are a shell's, as ssh has it.
 _LAUNCHER = """\
@@ -160,7 +163,7 @@ def why_not() -> str:
 
 
 def _bucket(rate: str) -> tuple[str, ...]:
-    return ("tbf", "rate", rate, "burst", _BURST, "latency", _LATENCY)
+    return ("tbf", "rate", rate, *(_SLOW_BUCKET if rate == SLOW else _BUCKET))
 
 
 def _ip(*words: str) -> str:

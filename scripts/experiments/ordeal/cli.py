@@ -3,14 +3,14 @@
 
 Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
 all, get a signal, are stopped for good or put to sleep; or the job gets too little of a resource; or its disk, /dev/shm or
-memory becomes full, or a link between its ranks is cut (as root, in namespaces and a control group of its own). Counted are jobs
-that had not ended after 30 s and four times what their work takes alone, the slowest end, failures that were not named by exactly
-one line of ours, and processes and files that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was
-killed, or it is a program that has none) the launcher's own report is enough. Counted apart are files that stay then, or of a job
-whose MPI had not started, or that other jobs may have left; and a launcher that goes on when its job is gone. Ends with 1 for all
-that is not counted apart.
---jobs: so many at a time, each with a /dev/shm and a /tmp of its own where this process may mount them (as root); their seeds are
-SEED, SEED + 1 and so on. --sum: the trials of several runs, in one table.
+memory becomes full, or a link between its ranks is cut, a fast one or a slow one (as root, in namespaces and a control group of
+its own). Counted are jobs that had not ended after 30 s and four times what their work takes alone, the slowest end, failures
+that were not named by exactly one line of ours, and processes and files that stayed. Where nobody of ours is left to name it
+(the launcher or a supervisor was killed, or it is a program that has none) the launcher's own report is enough. Counted apart
+are files that stay then, or of a job whose MPI had not started, or that other jobs may have left; and a launcher that goes on
+when its job is gone, or has not begun. Ends with 1 for all that is not counted apart.
+--only: one kind of fault. --jobs: so many at a time, each with a /dev/shm and a /tmp of its own where this process may mount
+them (as root); their seeds are SEED, SEED + 1 and so on. --sum: the trials of several runs, in one table.
 """
 
 import argparse
@@ -20,13 +20,13 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from experiments.common import cli, records, results, schema, tables
 from experiments.ordeal.apart import own_folders, tell, told
 from experiments.ordeal.resources import why_not
-from experiments.ordeal.trials import COMMANDS, LIMIT, Usual, trial, usual
+from experiments.ordeal.trials import COMMANDS, LIMIT, Usual, faults, trial, usual
 from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
 
@@ -93,15 +93,20 @@ def _counts(lines: Sequence[records.Line]) -> tuple[str, ...]:
 
 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
-    for name, reason in why_not().items():
+    reasons = why_not()
+    for name, reason in reasons.items():
         if reason:
             print(f"not tried, {name}: {reason}", file=sys.stderr, flush=True)
+    if options.only:
+        _refuse_untried(options.only, options.ranks, reasons)
     words = own_folders()
     if not words:
         print("other jobs' files are not told from these: no /dev/shm and /tmp of their own", file=sys.stderr, flush=True)
     with ThreadPoolExecutor(options.jobs) as threads:
         known = [(each.lines, each.seconds) for each in threads.map(usual, COMMANDS)]
     alike = ["--tell", "own" if words else "shared", "--minutes", str(options.minutes), "--ranks", str(options.ranks)]
+    if options.only:
+        alike += ["--only", options.only]
     several = [
         [*alike, "--trials", str(-(-(options.trials - number) // options.jobs)), "--seed", str(options.seed + number)]
         for number in range(min(options.jobs, options.trials))
@@ -110,6 +115,14 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
         if options.verbose and (_hung(line) or _unnamed(line) or _stayed(line)):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield line
+
+
+def _refuse_untried(only: str, most_ranks: int, reasons: Mapping[str, str]) -> None:
+    """UsageError where no job here can have this fault."""
+    can = [name for name, reason in reasons.items() if not reason]
+    names = {fault.name for ranks in range(most_ranks + 1) for command in COMMANDS for fault in faults(ranks, command, can)}
+    if only not in names:
+        raise UsageError(f"--only {only}: no job can have that here, but {', '.join(sorted(names))}")
 
 
 def _tell(options: argparse.Namespace) -> int:
@@ -122,7 +135,7 @@ def _tell(options: argparse.Namespace) -> int:
     dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
     number = 0
     while number < options.trials and time.monotonic() - began < 60 * options.minutes:
-        line = trial(number, dice, options.ranks, known, resources, own_folders=options.tell == "own")
+        line = trial(number, dice, options.ranks, known, resources, own_folders=options.tell == "own", only=options.only)
         tell(line | {"seed": options.seed})
         number += 1
     return 0
@@ -160,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=cli.at_least_1, default=10**6, metavar="K", help="so many at most")
     parser.add_argument("--ranks", type=cli.at_least_1, default=4, metavar="P", help="at most (4)")
     parser.add_argument("--jobs", type=cli.at_least_1, default=1, metavar="J", help="at a time (1)")
+    parser.add_argument("--only", metavar="FAULT", help="this one, such as 'cut link' or SIGKILL")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times")
     parser.add_argument("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended")
     parser.add_argument("--sum", nargs="+", metavar="FILE", help="the trials in these files of --json, and try nothing")

@@ -14,8 +14,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from hybrid.ranks import session_folders
 from hybrid.ranks.launcher import mpirun
-from hybrid.ranks.leftovers import candidates, is_used
+from hybrid.ranks.leftovers import candidates, may_be_used
 
 _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
@@ -89,7 +90,7 @@ class Job:
     def only_launcher_runs(self) -> bool:
         """Of a job that has not ended: whether nothing of it is there but processes of its launcher."""
         self.rank_processes()
-        return all(_is_of_launcher(process) for process in self._known if _is_running(process))
+        return not self._running()
 
     def starts_mpi(self) -> bool:
         """Whether files that MPI makes for some rank may have names still, or are not made yet: until all ranks have started."""
@@ -104,16 +105,19 @@ class Job:
         self.end()
         return left
 
+    def _running(self) -> list[int]:
+        """The processes but for those of its launcher, of which one on another node has a shell above it."""
+        others = [process for process in self._known if _is_running(process) and not _is_of_launcher(process)]
+        return [process for process in others if not any(map(_is_of_launcher, _children(process)))]
+
     def _left(self) -> list[str]:
-        running = [process for process in self._known if _is_running(process) and not _is_of_launcher(process)]
-        running = [
-            process for process in running if not any(map(_is_of_launcher, _children(process)))
-        ]  # the shell of a remote one
-        processes = [f"process {process}: {_command(process)}" for process in running]
+        processes = [f"process {process}: {_command(process)}" for process in self._running()]
         files = sorted(path for path in candidates() if self._may_be_ours(path))
-        return processes + [str(path) for path in files if not is_used(path)]  # another job may be under way
+        return processes + [str(path) for path in files if not may_be_used(path)]  # another job may be under way
 
     def _may_be_ours(self, path: Path) -> bool:
+        if path.is_dir():  # of Open MPI; those of processes without a launcher do not say whose they are
+            return session_folders.made_by(path) in self._known
         with suppress(FileNotFoundError):
             return path.stat().st_mtime >= self._began_at
         return False

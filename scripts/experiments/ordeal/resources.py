@@ -74,8 +74,8 @@ def full_memory(ranks: int, folder: str, dice: random.Random) -> Iterator[Place]
 
 @contextmanager
 def cut_link(ranks: int, folder: str, dice: random.Random) -> Iterator[Place]:
-    """Each rank is a node, and the link of one of them is cut."""
-    with network.Network(ranks, "") as nodes:
+    """Each rank is a node, and the link of one of them is cut: of fast ones, or of slow ones and so amid a message."""
+    with network.Network(ranks, dice.choice(("", network.SLOW))) as nodes:
         words, environment = nodes.launch()
         yield Place(words, lambda job: nodes.cut(dice.choice(nodes.names)), environment)
 

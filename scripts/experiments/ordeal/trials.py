@@ -120,11 +120,15 @@ def trial(
     resources: Sequence[str],
     *,
     own_folders: bool,
+    only: str | None = None,
 ) -> Line:
     """The line of one trial. `usual`: what is so of each command when all is well; `resources`: those that can be taken away;
-    `own_folders`: nobody else makes files in /dev/shm and /tmp."""
-    ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
-    fault = dice.choice(faults(ranks, command, resources))
+    `own_folders`: nobody else makes files in /dev/shm and /tmp; `only`: the name of the fault, which some job may have."""
+    offered: list[Fault] = []
+    while not offered:
+        ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
+        offered = [fault for fault in faults(ranks, command, resources) if only in (None, fault.name)]
+    fault = dice.choice(offered)
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
         started = RESOURCES[fault.resource](ranks, folder, dice) if fault.resource else nullcontext(None)
@@ -145,6 +149,7 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
     """`watched`: by supervisors."""
     at = dice.uniform(0, LATEST)
     struck, young, starts = (fault.signum is not None or place is not None) and not job.ended(at), False, False
+    processes: dict[int, list[int]] = {}
     if struck:
         processes, starts = job.rank_processes(), job.starts_mpi()
         # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
@@ -156,8 +161,9 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
     began = time.monotonic()
     ended = job.ended(LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
     seconds = time.monotonic() - began
-    # A launcher that does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
-    launcher_hung = not ended and (job.only_launcher_runs() or (starts and not watched))
+    launcher_hung = not ended and _is_launchers(
+        fault, alone=job.only_launcher_runs(), begun=bool(processes), starts=starts, watched=watched
+    )
     left = job.remains()
     code = job.exit_code if ended else None
     out, err = job.said()
@@ -176,6 +182,15 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
         "left": left,
         "apart": not watched or young or starts or fault.kills_who_would_speak,
     }
+
+
+def _is_launchers(fault: Fault, *, alone: bool, begun: bool, starts: bool, watched: bool) -> bool:
+    """Whether it is the launcher's own doing that a job does not end. `alone`: nothing else is there; `begun`: some rank had
+    begun before the fault; `starts`, `watched`: as of the job."""
+    if fault.name == "cut link" and begun:
+        return False  # there a rank's supervisor ends the launcher, too
+    # A launcher does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
+    return alone or (starts and not watched)
 
 
 def _strike(job: Job, fault: Fault, processes: Mapping[int, list[int]], dice: random.Random, *, young: bool) -> None:
