@@ -103,6 +103,11 @@ def cache_key(program: str, *parts: object) -> str:
     return digest.hexdigest()[:20]
 
 
+def is_gcc(program: str) -> bool:
+    """Whether this compiler is GCC, also where clang has its name, as on macOS."""
+    return "Free Software Foundation" in _version(program)
+
+
 @cache
 def _version(path: str) -> str:
     try:

@@ -148,3 +148,50 @@ def test_libraries_with_another_runtime_have_another_name(monkeypatch, tmp_path)
     assert building.build(source, []) == before
     monkeypatch.setattr(building, "_RUNTIME", {"": ("-DCHANGED",)})
     assert building.build(source, []) != before
+
+
+def a_kernel(folder):
+    """A source that was never compiled before."""
+    source = folder / "new.cu"
+    source.write_text(f"// {os.urandom(8).hex()}\n__global__ void nothing() {{}}\n")
+    return source
+
+
+@pytest.mark.needs("compiler")
+def test_the_precompiled_header_is_read_where_it_is_whole_and_nobody_else_could_have_put_it_there(folder, tmp_path):
+    """Also by a compiler that may read few files. One folder for all of it, since the runtime is compiled for each."""
+    if not cache.is_gcc(compiler()):
+        pytest.skip("the compiler is not GCC")
+
+    def compiles():
+        return [building.build(a_kernel(tmp_path), [], reads=reads).is_file() for reads in (None, ())] == [True, True]
+
+    assert compiles()
+    (precompiled,) = folder.glob("cuda_on_cpu-*.h.gch")
+    included = precompiled.with_suffix("")
+    text, whole = included.read_text(), precompiled.read_bytes()
+    included.write_text("#error the header itself was read\n")
+    assert compiles()
+    included.write_text(text)
+    precompiled.write_bytes(b"damaged")
+    assert compiles()  # from the header itself
+    for planted in (included, precompiled):
+        open_to_others(planted)
+        assert compiles()
+        assert planted.stat().st_mode & 0o077 == 0
+    assert included.read_text() == text
+    assert len(precompiled.read_bytes()) == pytest.approx(len(whole), rel=0.01)
+
+
+@pytest.mark.needs("compiler")
+def test_without_room_for_a_precompiled_header_kernels_compile(monkeypatch, tmp_path):
+    if not cache.is_gcc(compiler()):
+        pytest.skip("the compiler is not GCC")
+
+    def without_room(name, make):
+        if name.endswith(".gch"):
+            raise DeviceUnavailable("planted")
+        return cached(name, make)
+
+    monkeypatch.setattr(building, "cached", without_room)
+    assert building.build(a_kernel(tmp_path), []).is_file()

@@ -246,7 +246,10 @@ def test_matrix_units(run, rows, depth):
     assert (after[rows + depth :] == d + a @ b).all()
 
 
-@pytest.mark.parametrize(("capability", "call"), [(70, "copies_commit();"), (80, "T d[4], a[4], b[2]; mma_m16n8k8(d, a, b);")])
+@pytest.mark.parametrize(
+    ("capability", "call"),
+    [(70, "unsigned r[4]; load_matrices(r, &c(0, 0));"), (80, "T d[4], a[4], b[2]; mma_m16n8k8(d, a, b);")],
+)
 def test_what_an_older_gpu_lacks(run, capability, call):
     with pytest.raises(EmulationError, match=r"unit.cu:\d+:\d+: error") as raised:
         run(call, capability=capability)

@@ -101,6 +101,11 @@ def test_every_form_that_fits_is_compiled_with_every_width_and_the_first_is_laun
         ("k<float, 16>", False),
         ("k<double, 16>", True),
     ]
+    assert [i.launch.expression for i in compile_all.instances("sm_86", [kernel], widest=True)] == [
+        "k<float, 64, 4>",
+        "k<float, 16>",
+        "k<double, 16>",
+    ]
 
 
 def test_the_catalogue_has_instances_for_all_targets_and_their_sources_exist():

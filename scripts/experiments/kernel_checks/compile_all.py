@@ -78,15 +78,16 @@ def capability_of(target: str) -> int:
     return int(match[1])
 
 
-def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE) -> Iterator[Instance]:
-    """All forms that the target is capable of, once with each width, and once more where the kernel adds to C."""
+def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE, *, widest: bool = False) -> Iterator[Instance]:
+    """All forms that the target is capable of, with each width (or only the largest), once more where the kernel adds to C."""
     capability = capability_of(target)
     for kernel in kernels:
         for dtype in kernel.dtypes if kernel.source else ():
             possible = [form for form in kernel.forms.get(dtype, ()) if form.capability <= capability]
             for form in possible:
                 alone = dataclasses.replace(kernel, forms={dtype: (form,)})
-                for width in WIDTHS[dtype] if form.by_width else (1,):
+                widths = WIDTHS[dtype] if form.by_width else (1,)
+                for width in widths[-1:] if widest else widths:
                     for adds in (False, True) if kernel.adds else (False,):
                         launch = catalogue.launch_of(alone, dtype, 1, 1, capability, width, adds=adds)
                         chosen = catalogue.launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
@@ -198,13 +199,13 @@ def work(options: argparse.Namespace) -> int:
     more = [name for name in OTHERS if not options.kernels or name in options.kernels]
     for name in options.kernels or ():
         one_of("kernel with a source", name, [*(kernel.name for kernel in CATALOGUE if kernel.source), *OTHERS])
-    all_instances = (instance for target in targets for instance in (*instances(target, kernels), *others(target, more)))
-    wanted = list(dict.fromkeys(all_instances))
+    found = (one for target in targets for one in (*instances(target, kernels, widest=options.widest), *others(target, more)))
+    wanted = [one for one in dict.fromkeys(found) if one.launched or not options.launched]
     order = [*(kernel.name for kernel in kernels), *more]
     wanted.sort(key=lambda instance: (order.index(instance.kernel), instance.launch.expression))
     compiled = compile_all(nvrtc, wanted, max(1, options.jobs))
-    found = [compiled[one.launch.source, one.target].resources.get(one.launch.expression) for one in wanted]
-    rows = [(instance, used) for instance, used in zip(wanted, found, strict=True) if used is not None]
+    taken = [compiled[one.launch.source, one.target].resources.get(one.launch.expression) for one in wanted]
+    rows = [(instance, used) for instance, used in zip(wanted, taken, strict=True) if used is not None]
     if rows and not options.quiet:
         print(*printed([table(rows)]), sep="\n")
     if options.json:
@@ -240,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = f"GPUs to compile for ({' '.join(TARGETS)}, as far as NVRTC can)"
     parser.add_argument("--targets", nargs="+", metavar="SM", help=targets)
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these (all)")
+    parser.add_argument("--launched", action="store_true", help="only the forms that would be launched on the GPU")
+    parser.add_argument("--widest", action="store_true", help="each form only with the widest copies")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="sources compiled at once (one a core)")
     parser.add_argument("--json", metavar="FILE", help="write one line for each instance: what it takes, and its faults")
     parser.add_argument("--quiet", action="store_true", help="no table: only faults and the last line")
