@@ -81,7 +81,7 @@ struct Sums {
     template <typename T>
     __device__ __forceinline__ void add(const T* a, const double* y)
     {
-#pragma unroll 4
+#pragma unroll 1  // else there are too few registers for halves before 7.0
         for (int k = 0; k < DEEP; ++k)
             for (int i = 0; i < 2; ++i)
                 for (int j = 0; j < 4; ++j)
