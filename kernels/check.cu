@@ -102,10 +102,11 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
 
 constexpr int ROWS_ADDED = 32;  // by a thread block of column_totals
 
-// totals[0,j], 0 before, becomes the sum of m[i,j] over i. Blocks of 32 threads; each thread adds up a part of one column.
+// totals[0,j], 0 before, becomes the sum of m[i,j] over i. Blocks of 32 threads; each thread adds up a part of one column. Rows run
+// along the grid's x, since there may be more of them than blocks in y.
 __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
 {
-    Size column = blockIdx.x * Size(32) + threadIdx.x, first = blockIdx.y * Size(ROWS_ADDED);
+    Size column = blockIdx.y * Size(32) + threadIdx.x, first = blockIdx.x * Size(ROWS_ADDED);
     if (column >= m.columns) return;
     double total = 0;
 #pragma unroll 8

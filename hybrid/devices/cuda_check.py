@@ -48,6 +48,18 @@ def shared_bytes(capability: int, item_size: int) -> int:
     return 2 * (8 * deep * (_TILE + 4) + item_size * _TILE * (deep + 4))
 
 
+def grid_of_totals(rows: int, columns: int) -> tuple[int, int]:
+    """Of column_totals. CUDA limits the blocks along y to 65535, but there may be more rows."""
+    return -(-rows // _ROWS_ADDED), -(-columns // 32)
+
+
+def grid_of_subtraction(rows: int, columns: int, depth: int) -> tuple[int, int]:
+    """Of subtract_product: along x its tiles, row by row; along y the blocks that divide each sum of `depth` terms."""
+    tiles = -(-rows // _TILE) * -(-columns // _TILE)
+    to_fill = min(depth // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles))
+    return tiles, max(1, -(-depth // _MOST_DEPTH), to_fill)
+
+
 Enqueue = Callable[[Sequence[Event], KernelCall], Event]
 
 
@@ -107,14 +119,11 @@ class CudaCheckOperations:
 
     def column_totals(self, matrix: Any, totals: Any) -> Operation:
         rows, columns = matrix.shape
-        grid = (-(-columns // 32), -(-rows // _ROWS_ADDED))
-        return self._operation("column_totals", grid, (matrix, totals), matrix.size)
+        return self._operation("column_totals", grid_of_totals(rows, columns), (matrix, totals), matrix.size)
 
     def subtract_product(self, a: Any, y: Any, difference: Any, row_squares: Any, largest: Any) -> Operation:
-        rows, columns = difference.shape
-        tiles, depth = (-(-columns // _TILE), -(-rows // _TILE)), a.shape[1]
-        to_fill = min(depth // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles[0] * tiles[1]))
-        grid = (*tiles, max(1, -(-depth // _MOST_DEPTH), to_fill))
+        (rows, columns), depth = difference.shape, a.shape[1]
+        grid = grid_of_subtraction(rows, columns, depth)
         expression = f"subtract_product<{c_type(a)}>"
         matrices, shared = (a, y, difference, row_squares, largest), shared_bytes(self._capability, a.itemsize)
         return self._operation(expression, grid, matrices, difference.size and depth, shared)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hybrid.devices.cpu_check import CpuCheckOperations
-from hybrid.devices.cuda_check import shared_bytes
+from hybrid.devices.cuda_check import grid_of_subtraction, grid_of_totals, shared_bytes
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.kernels.catalogue import ELEMENTS
@@ -75,7 +75,7 @@ def test_row_sums(kernels, rng, dtype, group, rows, columns, first):
 def test_column_totals_add(kernels, rng, rows, columns):
     matrix, totals = rng.standard_normal((rows, columns)), rng.standard_normal((1, columns))
     wanted = totals + matrix.sum(axis=0)
-    kernels["column_totals"]((-(-columns // 32), -(-rows // 32)), (32, 1), 0, (matrix, totals))
+    kernels["column_totals"](grid_of_totals(rows, columns), (32, 1), 0, (matrix, totals))
     np.testing.assert_allclose(totals, wanted, rtol=1e-11, atol=1e-11)
 
 
@@ -92,12 +92,18 @@ def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, mea
     )
     count = rows if measures else 0
     got, wanted = ((before.copy(), np.ones((count, 1)), np.zeros((count, 1))) for _ in range(2))
-    grid, shared = (-(-columns // 64), -(-rows // 64), layers), shared_bytes(kernels["capability"], a.itemsize)
+    grid, shared = (grid_of_subtraction(rows, columns, inner)[0], layers), shared_bytes(kernels["capability"], a.itemsize)
     kernels[f"subtract_product<{ELEMENTS[dtype]}>"](grid, (128, 1), shared, (a, y, got[0], got[1], got[2].view(np.uint64)))
     operations().subtract_product(a, y, *wanted)([])
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
     np.testing.assert_array_equal(got[2], wanted[2])
+
+
+@pytest.mark.parametrize("rows", [1 << 22, 1 << 25])
+def test_there_may_be_more_rows_than_blocks_in_y(rows):
+    grids = grid_of_totals(rows, 64), grid_of_subtraction(rows, 64, rows)
+    assert all(across >= rows // 64 and down <= 65535 for across, down in grids)
 
 
 @pytest.mark.needs("compiler")
