@@ -81,7 +81,7 @@ def test_column_totals_add(kernels, rng, rows, columns):
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("dtype", list(ELEMENTS))
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (65, 16, 65), (70, 300, 7), (5, 0, 3)])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (65, 16, 65), (70, 300, 7), (5, 300, 130), (5, 0, 3)])
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("measures", [True, False])
 def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, measures):
@@ -91,13 +91,16 @@ def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, mea
         rng.standard_normal((rows, columns)),
     )
     count = rows if measures else 0
-    got, wanted = ((before.copy(), np.ones((count, 1)), np.zeros((count, 1))) for _ in range(2))
+    wanted = before.copy(), np.ones((count, 1)), np.zeros((count, 1))
+    beyond = [np.ones((count + 1, 1)), np.zeros((count + 1, 1))]  # with a row that A does not have
+    got = before.copy(), *(each[:count] for each in beyond)
     grid, shared = (grid_of_subtraction(rows, columns, inner)[0], layers), shared_bytes(kernels["capability"], a.itemsize)
     kernels[f"subtract_product<{ELEMENTS[dtype]}>"](grid, (128, 1), shared, (a, y, got[0], got[1], got[2].view(np.uint64)))
     operations().subtract_product(a, y, *wanted)([])
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
     np.testing.assert_array_equal(got[2], wanted[2])
+    assert [each[count, 0] for each in beyond] == [1, 0]
 
 
 @pytest.mark.parametrize("rows", [1 << 22, 1 << 25])
