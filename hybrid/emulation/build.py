@@ -124,8 +124,11 @@ def build(
         kernel = cached(f"{source.stem}-{key}.o", compile_in)  # checks with the same flags share it
         first, last, *others = _runtime(program, checks)
         objects = [first, kernel, last, *others]  # their order in .bss, which runtime.cpp relies on
-        link = [*linker(), "-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
-        compile_file(program, source.name, link, log)
+        link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
+        try:
+            compile_file(program, source.name, [*linker(), *link], log)
+        except EmulationError:
+            compile_file(program, source.name, link, log)  # a compiler that is not the system's may not find that linker
         return folder / "library.so"
 
     return cached(f"{name}-{cache_key(program, key, *runtime)}.so", link_in)

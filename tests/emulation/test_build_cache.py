@@ -8,6 +8,7 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 
+import numpy as np
 import pytest
 
 from hybrid.emulation import build as building
@@ -15,6 +16,7 @@ from hybrid.emulation import cache
 from hybrid.emulation.build import build_plain, c_compiler, compiler
 from hybrid.emulation.cache import cache_folder, cached
 from hybrid.emulation.errors import EmulationError
+from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import DeviceUnavailable
 
 SOURCE = "int answer(void) { return 42; }\n"
@@ -148,3 +150,13 @@ def test_libraries_with_another_runtime_have_another_name(monkeypatch, tmp_path)
     assert building.build(source, []) == before
     monkeypatch.setattr(building, "_RUNTIME", {"": ("-DCHANGED",)})
     assert building.build(source, []) != before
+
+
+@pytest.mark.needs("compiler")
+def test_a_compiler_that_does_not_find_the_quick_linker_takes_its_own(monkeypatch, folder, tmp_path):
+    monkeypatch.setattr(building, "linker", lambda: ("-fuse-ld=none-such",))
+    source = tmp_path / "one.cu"
+    source.write_text('#include "matrix.cuh"\n__global__ void one(Matrix<double> c) { c(0, threadIdx.x) = 1; }\n')
+    c = np.zeros((1, 32))
+    EmulatedKernel(source, "one", 80, "")((1, 1), (32, 1), 0, [c])
+    assert (c == 1).all()
