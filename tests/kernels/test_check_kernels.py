@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hybrid.devices.cpu_check import CpuCheckOperations
-from hybrid.devices.cuda_check import grid_of_subtraction, grid_of_totals, shared_bytes
+from hybrid.devices.cuda_check import grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.kernels.catalogue import ELEMENTS
@@ -59,7 +59,7 @@ def test_row_sums(kernels, rng, dtype, group, rows, columns, first):
     got, wanted = (
         [np.zeros((rows, groups)) for _ in range(2)] + [np.zeros((rows, 1)), np.zeros((rows, 1), np.uint64)] for _ in range(2)
     )
-    grid = (-(-rows // 8), -(-columns // 1024))
+    grid = grid_of_row_sums(rows, columns)
     kernels[f"row_sums<{ELEMENTS[dtype]}, {group}>"](grid, (32, 8), 0, (matrix, x, weights, *got))
     operations().row_sums(matrix, x, weights, group, *wanted)([])
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-12, atol=1e-10)
@@ -103,10 +103,25 @@ def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, mea
     assert [each[count, 0] for each in beyond] == [1, 0]
 
 
-@pytest.mark.parametrize("rows", [1 << 22, 1 << 25])
-def test_there_may_be_more_rows_than_blocks_in_y(rows):
-    grids = grid_of_totals(rows, 64), grid_of_subtraction(rows, 64, rows)
-    assert all(across >= rows // 64 and down <= 65535 for across, down in grids)
+@pytest.mark.parametrize("length", [1 << 22, 1 << 25, 1 << 28])
+def test_rows_and_columns_may_be_longer_than_a_grid_has_blocks_in_y(length):
+    of_row = grid_of_row_sums(1, length)
+    grids = of_row, grid_of_totals(length, 64), grid_of_subtraction(length, 64, 1), grid_of_subtraction(1, 64, length)
+    assert all(max(down) <= 65535 for _, *down in grids)
+    assert of_row[1] * of_row[2] * 1024 >= length
+    assert min(grids[1][0], grids[2][0]) * 64 >= length
+
+
+@pytest.mark.needs("compiler")
+def test_the_spans_of_a_row_go_on_along_z(kernels, rng):
+    row, weights = rng.standard_normal((1, 5000)), checksum_weights(5000, 8)[None, :]
+    got = [np.zeros((1, 79)) for _ in range(2)] + [np.zeros((1, 1)), np.zeros((1, 1), np.uint64)]
+    wanted = [np.zeros_like(each) for each in got]
+    kernels["row_sums<double, 64>"]((1, 2, 3), (32, 8), 0, (row, row, weights, *got))  # one more than there are spans
+    operations().row_sums(row, row, weights, 64, *wanted)([])
+    for ours, numpys in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(ours, numpys, rtol=1e-12)
+    assert got[3] == wanted[3]
 
 
 @pytest.mark.needs("compiler")
