@@ -33,19 +33,19 @@ constexpr int AT_ONCE = 8;  // elements that a lane loads before it adds any of 
 constexpr int SPAN = 1024;  // columns of a row that one warp adds up
 constexpr int WEIGHTED_ROWS = 32;
 
-// One warp for SPAN columns of a row. For each group of GROUP columns: the sum of the terms x[j]·m[i,j], and the sum of their
-// squares; with GROUP = 0 only the sum of m[i,j]² over all columns is added to squares[i,0]. For each row: the largest magnitude,
-// and the checksum, which are both 0 before. The checksum is the sum of all elements' bits, modulo 2⁶⁴, where a float in an odd
-// column is shifted by 32 bits, and elements of 16 bits by 0, 16, 32 and 48: so words of 64 bits are added, whatever they hold. In
-// one row of 32 each element is multiplied by a weight, so that exchanged columns are found, too; a weight is odd, but shifted
-// likewise.
+// One warp for SPAN columns of a row; where the grid's y has too few blocks for all, z has more of them. For each group of GROUP
+// columns: the sum of the terms x[j]·m[i,j], and the sum of their squares; with GROUP = 0 only the sum of m[i,j]² over all columns
+// is added to squares[i,0]. For each row: the largest magnitude, and the checksum, which are both 0 before. The checksum is the
+// sum of all elements' bits, modulo 2⁶⁴, where a float in an odd column is shifted by 32 bits, and elements of 16 bits by 0, 16,
+// 32 and 48: so words of 64 bits are added, whatever they hold. In one row of 32 each element is multiplied by a weight, so that
+// exchanged columns are found, too; a weight is odd, but shifted likewise.
 template <typename T, int GROUP>
 __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const Word> weights, Matrix<double> sums,
                          Matrix<double> squares, Matrix<Word> largest, Matrix<Word> checksums)
 {
     // A group of 64 columns is added up by 8 lanes: their loads use whole sectors, and they exchange less than 32 would.
     constexpr int LANES = GROUP == 64 ? 8 : 32, COLUMNS = 32 * AT_ONCE;
-    Size row = blockIdx.x * Size(blockDim.y) + threadIdx.y, begin = blockIdx.y * Size(SPAN);
+    Size row = blockIdx.x * Size(blockDim.y) + threadIdx.y, begin = (blockIdx.z * Size(gridDim.y) + blockIdx.y) * SPAN;
     int lane = threadIdx.x, offset = lane / LANES * (LANES * AT_ONCE) + lane % LANES;
     if (row >= m.rows) return;  // the whole warp
     const T* line = &m(row, 0);
@@ -102,10 +102,11 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
 
 constexpr int ROWS_ADDED = 32;  // by a thread block of column_totals
 
-// totals[0,j], 0 before, becomes the sum of m[i,j] over i. Blocks of 32 threads; each thread adds up a part of one column.
+// totals[0,j], 0 before, becomes the sum of m[i,j] over i. Blocks of 32 threads; each thread adds up a part of one column. Rows run
+// along the grid's x, since there may be more of them than blocks in y.
 __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
 {
-    Size column = blockIdx.x * Size(32) + threadIdx.x, first = blockIdx.y * Size(ROWS_ADDED);
+    Size column = blockIdx.y * Size(32) + threadIdx.x, first = blockIdx.x * Size(ROWS_ADDED);
     if (column >= m.columns) return;
     double total = 0;
 #pragma unroll 8

@@ -112,16 +112,19 @@ struct HalfRow {
 
 // `difference`, 0 before, gets -a · y; each layer of the grid adds up a part of k. Where there are `row_squares`, each row's sum of
 // squares is added to them, and `largest`, 0 before, gets its largest magnitude. Blocks that read the same rows of A are
-// neighbours, so that one of them finds these in the L2 cache.
+// neighbours, so that one of them finds these in the L2 cache; all lie along the grid's x, since there may be more rows than blocks
+// in y.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference,
                                                             Matrix<double> row_squares, Matrix<Word> largest)
 {
-    Size left = blockIdx.x * Size(TILE), top = blockIdx.y * Size(TILE);
-    Size in_layer = ceil_div(ceil_div(a.columns, Size(DEEP)), gridDim.z), begin = blockIdx.z * in_layer * DEEP;
+    unsigned across = unsigned(ceil_div(difference.columns, Size(TILE)));
+    Size left = blockIdx.x % across * Size(TILE), top = blockIdx.x / across * Size(TILE);
+    Size in_layer = ceil_div(ceil_div(a.columns, Size(DEEP)), gridDim.y), begin = blockIdx.y * in_layer * DEEP;
     Size beyond = max(a.columns - begin, Size(0));  // columns of A from this layer's first on
     int parts = int(min(in_layer, ceil_div(beyond, Size(DEEP)))), full_parts = int(min(in_layer, beyond / DEEP));
-    int measured = row_squares.rows ? int(blockIdx.x) : -1;  // the next part that this block measures, as its neighbours do others
+    // The next part that this block measures, as its neighbours do others.
+    int measured = row_squares.rows ? int(blockIdx.x % across) : -1;
     double* of_y = dynamic_shared_memory<double>();
     T* of_a = reinterpret_cast<T*>(of_y + STAGES * TileOfY::SIZE);
     TileCopy<TileOfA<T>, THREADS, 1, Along::COLUMNS> copy_a(of_a, a, top, begin);
@@ -164,7 +167,7 @@ __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, M
         sums.add(now, of_y + part % STAGES * TileOfY::SIZE);
         if (part == measured) {
             half_row.take(now);
-            measured += gridDim.x;
+            measured += across;
         }
         if (part % ROUND == ROUND - 1) close_round();
     }

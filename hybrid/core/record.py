@@ -38,7 +38,7 @@ def record(cls: _Class) -> _Class:
     made.__init__ = _compiled_init(made)
     made.__setattr__ = made.__delattr__ = _refuse
     made.__repr__ = lambda self: f"{cls.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-    made.__eq__ = lambda self, other: compared(self) == compared(other) if other.__class__ is cls else NotImplemented
+    made.__eq__ = lambda self, other: compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
     made.__hash__ = lambda self: hash(hashed(self))
     return made
 

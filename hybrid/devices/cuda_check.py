@@ -13,7 +13,7 @@ from hybrid.devices.cpu_check import word_type
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
 from hybrid.devices.cuda_queues import Together
 from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, prefer_shared_memory
-from hybrid.kernels.catalogue import ELEMENTS
+from hybrid.kernels.catalogue import ELEMENTS, MOST_BLOCKS_Y
 from hybrid.kernels.elements import c_type
 
 SOURCE = "check.cu"
@@ -46,6 +46,24 @@ def shared_bytes(capability: int, item_size: int) -> int:
     """Of a block of subtract_product, for operands whose elements have so many bytes."""
     deep = 32 if capability >= 80 else 16
     return 2 * (8 * deep * (_TILE + 4) + item_size * _TILE * (deep + 4))
+
+
+def grid_of_row_sums(rows: int, columns: int) -> tuple[int, int, int]:
+    """Of row_sums: along y and z the spans of a row, of which there may be more than blocks along y."""
+    spans = -(-columns // _SPAN)
+    return -(-rows // _WARPS), min(spans, MOST_BLOCKS_Y), -(-spans // MOST_BLOCKS_Y)
+
+
+def grid_of_totals(rows: int, columns: int) -> tuple[int, int]:
+    """Of column_totals. There may be more rows than CUDA allows blocks along y."""
+    return -(-rows // _ROWS_ADDED), -(-columns // 32)
+
+
+def grid_of_subtraction(rows: int, columns: int, depth: int) -> tuple[int, int]:
+    """Of subtract_product: along x its tiles, row by row; along y the blocks that divide each sum of `depth` terms."""
+    tiles = -(-rows // _TILE) * -(-columns // _TILE)
+    to_fill = min(depth // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles))
+    return tiles, min(MOST_BLOCKS_Y, max(1, -(-depth // _MOST_DEPTH), to_fill))
 
 
 Enqueue = Callable[[Sequence[Event], KernelCall], Event]
@@ -102,19 +120,15 @@ class CudaCheckOperations:
         arguments = (matrix, x, weights, sums, squares, largest, checksums)
         expression = f"row_sums<{c_type(matrix)}, {group}>"
         rows, columns = matrix.shape
-        grid = (-(-rows // _WARPS), -(-columns // _SPAN))
-        return self._operation(expression, grid, arguments, matrix.size)
+        return self._operation(expression, grid_of_row_sums(rows, columns), arguments, matrix.size)
 
     def column_totals(self, matrix: Any, totals: Any) -> Operation:
         rows, columns = matrix.shape
-        grid = (-(-columns // 32), -(-rows // _ROWS_ADDED))
-        return self._operation("column_totals", grid, (matrix, totals), matrix.size)
+        return self._operation("column_totals", grid_of_totals(rows, columns), (matrix, totals), matrix.size)
 
     def subtract_product(self, a: Any, y: Any, difference: Any, row_squares: Any, largest: Any) -> Operation:
-        rows, columns = difference.shape
-        tiles, depth = (-(-columns // _TILE), -(-rows // _TILE)), a.shape[1]
-        to_fill = min(depth // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles[0] * tiles[1]))
-        grid = (*tiles, max(1, -(-depth // _MOST_DEPTH), to_fill))
+        (rows, columns), depth = difference.shape, a.shape[1]
+        grid = grid_of_subtraction(rows, columns, depth)
         expression = f"subtract_product<{c_type(a)}>"
         matrices, shared = (a, y, difference, row_squares, largest), shared_bytes(self._capability, a.itemsize)
         return self._operation(expression, grid, matrices, difference.size and depth, shared)

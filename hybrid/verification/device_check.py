@@ -63,7 +63,8 @@ class DeviceCheck:
         self._m = m = sums.matrices
         # A weak reference: the buffers may be arrays that their owner wants to free.
         self._buffers: Callable[[], Buffers | None] = lambda: None
-        self._prepared: dict[tuple[Place, ...], _OfBuffers] = {}  # views of device memory take longer to make than launches
+        # By where the matrices lie, and which of them are no buffers: views of device memory take longer to make than launches.
+        self._prepared: dict[tuple[tuple[Place, ...], frozenset[str]], _OfBuffers] = {}
         self._now = _OfBuffers([], Batches(operations, 0), None)
         self._clear = operations.clear(m["to clear"])
         self._total = operations.column_totals(m["squares of B"], sums.column_squares)
@@ -81,13 +82,14 @@ class DeviceCheck:
     def use(self, buffers: Buffers) -> None:
         """The operands of the next products, and C, are in these buffers."""
         self._buffers = weakref.ref(buffers)
-        if buffers.places not in self._prepared:
+        key = buffers.places, buffers.in_place
+        if key not in self._prepared:
             if len(self._prepared) >= MOST_PLACES:
                 self._prepared.clear()
             size = sum(map(self._bytes_of, self.layout.pieces))
             late, batches = self._measured_late(buffers), Batches(self._operations, size)
-            self._prepared[buffers.places] = _OfBuffers(self._by_arrival(buffers, late), batches, late)
-        self._now = self._prepared[buffers.places]
+            self._prepared[key] = _OfBuffers(self._by_arrival(buffers, late), batches, late)
+        self._now = self._prepared[key]
 
     def _measured_late(self, buffers: Buffers) -> Piece | None:
         """A's only piece, where that is not copied: then it needs no checksum, and is read once less."""

@@ -61,6 +61,9 @@ def test_equality_and_hash_are_those_of_a_dataclass():
     assert hash(Record(1)) != hash(Record(2))
     assert Record(1) != Standard(1)
     assert One((1,)) == One((1,)) != One((2,))
+    heirs = type("Heir", (One,), {}), type("Other", (One,), {})
+    assert heirs[0]((1,)) == heirs[0]((1,)) != heirs[1]((1,))
+    assert heirs[0]((1,)) != One((1,))
     assert len({One((1,)), One((1,)), One((2,))}) == 2
 
 

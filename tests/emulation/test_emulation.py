@@ -248,12 +248,17 @@ def test_matrix_units(run, rows, depth):
 
 @pytest.mark.parametrize(
     ("capability", "call"),
-    [(70, "unsigned r[4]; load_matrices(r, &c(0, 0));"), (80, "T d[4], a[4], b[2]; mma_m16n8k8(d, a, b);")],
+    [
+        (70, "unsigned r[4]; load_matrices(r, &c(0, 0));"),
+        (75, "T d[2]; mma_m8n8k4(d, 0, 0);"),
+        (80, "T d[4], a[4], b[2]; mma_m16n8k8(d, a, b);"),
+    ],
 )
 def test_what_an_older_gpu_lacks(run, capability, call):
     with pytest.raises(EmulationError, match=r"unit.cu:\d+:\d+: error") as raised:
         run(call, capability=capability)
     assert raised.value.kind == "build"
+    run(call, capability=90)
 
 
 @pytest.mark.parametrize(("grid", "block"), [((0, 1), (32, 1)), ((1, 70000), (32, 1)), ((1, 1), (32, 33))])

@@ -231,3 +231,42 @@ def steps_of_a_checked_product(**tiling):
         noting(of, name, step)
     list(run_share(share, buffers, transport, device, lambda phase: None, check, gather))
     return steps
+
+
+def test_what_is_copied_to_where_an_array_lay_that_was_multiplied_in_place_is_summed():
+    device, problem = CpuDevice(staged=True), Problem(70, 40, 65, "float64")
+    plan = planned(problem, Topology.of_equal_nodes(1, 1), staged=True)
+    share, layout = plan.shares[0], check_layout(plan, 0)
+    pieces = PiecesOfRanks([CopiedPieces(layout)])
+    memory = device.reserve(share.layout.bytes, shared=False)
+    array = device.matrix(memory, 0, problem.n, problem.l, problem.dtype)
+    check = DeviceCheck(device.check_operations(), layout, problem)
+    of_array, buffers = (Buffers(device, memory, share, problem, there) for there in ({"A": array}, {}))
+    assert of_array.places == buffers.places
+    random = np.random.default_rng(0)
+    a, b = random.integers(-9, 9, (problem.n, problem.l)) * 1.0, random.integers(-9, 9, (problem.l, problem.m)) * 1.0
+    matrices = RankMatrices(a, RowView(b, Span(0, problem.l)), np.empty((problem.n, problem.m)))
+    for used in (of_array, buffers):
+        check.use(used)
+    findings = _findings(share, problem, matrices, device, pieces[0], buffers, check)
+    assert judge(problem, layout.group, [findings], pieces, 0).ok
+
+
+@pytest.mark.parametrize("columns", [65, 200])
+def test_the_rows_of_an_a_that_is_multiplied_in_place_are_measured_once(columns):
+    device, problem = CpuDevice(staged=True), Problem(70, 40, columns, "float64")
+    plan = planned(problem, Topology.of_equal_nodes(1, 1), staged=True, panel_columns=64)
+    share, layout = plan.shares[0], check_layout(plan, 0)
+    random = np.random.default_rng(0)
+    a, b = random.integers(-9, 9, (problem.n, problem.l)) * 1.0, random.integers(-9, 9, (problem.l, problem.m)) * 1.0
+    a[69, 39], b[39, columns - 1] = 500, -700
+    matrices = RankMatrices(a, RowView(b, Span(0, problem.l)), np.empty((problem.n, problem.m)))
+    buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, problem, {"A": a})
+    check = DeviceCheck(device.check_operations(), layout, problem)
+    check.use(buffers)
+    for _ in range(2):
+        list(run_share(share, buffers, HostTransport(device, 0, matrices, in_place={"A"}), device, lambda phase: None, check))
+        np.testing.assert_array_equal(check.sums.row_squares[:, 0], np.square(a).sum(axis=1))
+        sums, suspects, _ = check.sums.compared(THRESHOLD)
+        assert (sums.largest_a, sums.largest_b, suspects) == (500, 700, ())
+        np.testing.assert_array_equal(matrices.c, a @ b)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hybrid.devices.cpu_check import CpuCheckOperations
-from hybrid.devices.cuda_check import shared_bytes
+from hybrid.devices.cuda_check import grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.kernels.catalogue import ELEMENTS
@@ -59,7 +59,7 @@ def test_row_sums(kernels, rng, dtype, group, rows, columns, first):
     got, wanted = (
         [np.zeros((rows, groups)) for _ in range(2)] + [np.zeros((rows, 1)), np.zeros((rows, 1), np.uint64)] for _ in range(2)
     )
-    grid = (-(-rows // 8), -(-columns // 1024))
+    grid = grid_of_row_sums(rows, columns)
     kernels[f"row_sums<{ELEMENTS[dtype]}, {group}>"](grid, (32, 8), 0, (matrix, x, weights, *got))
     operations().row_sums(matrix, x, weights, group, *wanted)([])
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-12, atol=1e-10)
@@ -75,13 +75,13 @@ def test_row_sums(kernels, rng, dtype, group, rows, columns, first):
 def test_column_totals_add(kernels, rng, rows, columns):
     matrix, totals = rng.standard_normal((rows, columns)), rng.standard_normal((1, columns))
     wanted = totals + matrix.sum(axis=0)
-    kernels["column_totals"]((-(-columns // 32), -(-rows // 32)), (32, 1), 0, (matrix, totals))
+    kernels["column_totals"](grid_of_totals(rows, columns), (32, 1), 0, (matrix, totals))
     np.testing.assert_allclose(totals, wanted, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("dtype", list(ELEMENTS))
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (65, 16, 65), (70, 300, 7), (5, 0, 3)])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (65, 16, 65), (70, 300, 7), (5, 300, 130), (5, 0, 3)])
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("measures", [True, False])
 def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, measures):
@@ -91,13 +91,37 @@ def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, mea
         rng.standard_normal((rows, columns)),
     )
     count = rows if measures else 0
-    got, wanted = ((before.copy(), np.ones((count, 1)), np.zeros((count, 1))) for _ in range(2))
-    grid, shared = (-(-columns // 64), -(-rows // 64), layers), shared_bytes(kernels["capability"], a.itemsize)
+    wanted = before.copy(), np.ones((count, 1)), np.zeros((count, 1))
+    beyond = [np.ones((count + 1, 1)), np.zeros((count + 1, 1))]  # with a row that A does not have
+    got = before.copy(), *(each[:count] for each in beyond)
+    grid, shared = (grid_of_subtraction(rows, columns, inner)[0], layers), shared_bytes(kernels["capability"], a.itemsize)
     kernels[f"subtract_product<{ELEMENTS[dtype]}>"](grid, (128, 1), shared, (a, y, got[0], got[1], got[2].view(np.uint64)))
     operations().subtract_product(a, y, *wanted)([])
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
     np.testing.assert_array_equal(got[2], wanted[2])
+    assert [each[count, 0] for each in beyond] == [1, 0]
+
+
+@pytest.mark.parametrize("length", [1 << 22, 1 << 25, 1 << 28])
+def test_rows_and_columns_may_be_longer_than_a_grid_has_blocks_in_y(length):
+    of_row = grid_of_row_sums(1, length)
+    grids = of_row, grid_of_totals(length, 64), grid_of_subtraction(length, 64, 1), grid_of_subtraction(1, 64, length)
+    assert all(max(down) <= 65535 for _, *down in grids)
+    assert of_row[1] * of_row[2] * 1024 >= length
+    assert min(grids[1][0], grids[2][0]) * 64 >= length
+
+
+@pytest.mark.needs("compiler")
+def test_the_spans_of_a_row_go_on_along_z(kernels, rng):
+    row, weights = rng.standard_normal((1, 5000)), checksum_weights(5000, 8)[None, :]
+    got = [np.zeros((1, 79)) for _ in range(2)] + [np.zeros((1, 1)), np.zeros((1, 1), np.uint64)]
+    wanted = [np.zeros_like(each) for each in got]
+    kernels["row_sums<double, 64>"]((1, 2, 3), (32, 8), 0, (row, row, weights, *got))  # one more than there are spans
+    operations().row_sums(row, row, weights, 64, *wanted)([])
+    for ours, numpys in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(ours, numpys, rtol=1e-12)
+    assert got[3] == wanted[3]
 
 
 @pytest.mark.needs("compiler")

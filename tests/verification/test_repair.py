@@ -168,8 +168,9 @@ def test_where_the_product_that_is_computed_once_more_fails_nothing_reads_the_ma
     assert len(abandoned) == 1
 
 
+@pytest.mark.parametrize("check", ["on", "host"])
 @pytest.mark.parametrize("data", DATA)
-def test_only_what_is_wrong_is_computed_again(rng, monkeypatch, data):
+def test_only_what_is_wrong_is_computed_again(rng, monkeypatch, data, check):
     a, b = case(rng, data, 640, 20, 640)
     right = hybrid.multiply(a, b)
 
@@ -177,7 +178,7 @@ def test_only_what_is_wrong_is_computed_again(rng, monkeypatch, data):
         into[300:330, 200:240] *= 2
 
     Planted(monkeypatch, "multiply", spoil)
-    c, (line,) = repaired(a, b)
+    c, (line,) = repaired(a, b, check=check)
     first, end, left, right_end = map(int, re.search(r"rows (\d+):(\d+), columns (\d+):(\d+) of C were", line).groups())
     assert first <= 256 < 384 <= end
     assert left <= 128 < 320 <= right_end
@@ -273,6 +274,8 @@ def test_of_a_large_fault_squares_above_and_below_are_taken_only_near_it(row, ro
     assert wrong.blocks(Span(0, 300)) == [(Span(*rows), Span(0, 192))]
     other.merge(*wrong.found())
     assert other.blocks(Span(0, 300)) == wrong.blocks(Span(0, 300))
+    other.in_all_columns()
+    assert other.blocks(Span(0, 300)) == [(Span(max(0, rows[0] - 64), rows[1] + 64), Span(0, 300))]
 
 
 def test_rows_go_to_the_others_of_a_node():

@@ -53,3 +53,9 @@ def test_all_columns_in_which_a_fraction_may_be_are_marked():
     sizes[100, 3] = 20
     fractions = {(4, across, "known") for across in range(3, 7)}
     assert marked(wrong_sums(sizes), {300: Span(200, 400)}) == {(1, 3, "small"), *fractions}
+
+
+def test_what_is_wrong_far_down_is_marked_there():
+    sizes = np.full((ROWS, GROUPS), 0.3)
+    sizes[500, 3], sizes[490, 5] = 20, 1e6
+    assert marked(wrong_sums(sizes)) == {(7, 3, "small"), (7, 5, "large")}
