@@ -61,3 +61,34 @@ def test_a_rank_that_its_launcher_does_not_end_after_another_s_failure_ends_with
     """The other one has said why; this one's launcher is on a node that is cut off."""
     ended = subprocess.run([sys.executable, "-c", NODE_CUT_OFF], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
+
+
+# The supervisor's own polls are too rare to hear a neighbour in time.
+MEETING = """
+import os, time
+from hybrid.ranks import heartbeat, supervisor
+from hybrid.ranks.pulse import Neighbours, Pulse
+
+supervisor._POLL = supervisor._POLL_AT_START = 20.0
+supervisor._pulse = lambda stall: Pulse()
+
+def work():
+    line = Neighbours("ab" * 16, heartbeat.supervisor_port(), ("127.0.0.1",), 0, False, "n").as_line()
+    heartbeat.tell_neighbours(line)
+    time.sleep(0.3)
+    Pulse().start(line)
+    deadline = time.monotonic() + 10
+    while not heartbeat.neighbour_heard() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print(heartbeat.neighbour_heard(), flush=True)
+    heartbeat.report_exit_code(0)
+    os._exit(0)
+
+supervisor.supervised(work, 60, None)
+"""
+
+
+def test_a_supervisor_hears_its_neighbour_at_once():
+    """Each poll that it waited for would make the start of a job on several nodes longer."""
+    ended = subprocess.run([sys.executable, "-c", MEETING], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == "True\n", ended.stderr
