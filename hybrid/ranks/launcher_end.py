@@ -7,9 +7,11 @@ does if it has read a part of a message of its own from there. So the supervisor
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +25,9 @@ _HYDRA_RUNS, _HYDRA_ON_NODE = ("mpiexec", "mpirun", "mpiexec.hydra"), "hydra_pmi
 _END_TIME = 5.0  # seconds that a launcher gets to end when the rank has
 # Open MPI's gives up its daemons at the third SIGTERM within some seconds: it ends with 1 then, and removes its files.
 _TERMS, _TERM_TIME = 3, 0.4
+_LAST_TIME = 2.0  # seconds after the last one, in which it removes its files
+_POLL = 0.1  # seconds
+_PIDFD_GETFD = 438  # Linux' number of this call, for which Python has no function
 
 
 class LauncherEnd:
@@ -40,6 +45,9 @@ class LauncherEnd:
             if not process or self._told is not None:
                 return
             launcher = os.pidfd_open(process)  # unlike its number, never another process's
+            if os.getppid() != self._parent or _launcher_here(self._parent) != process:
+                os.close(launcher)  # the number may have become another process's before
+                return
             reading, writing = os.pipe()
             if os.fork() == 0:
                 os.close(writing)
@@ -84,16 +92,13 @@ def _end(launcher: int, process: int, reading: int) -> NoReturn:
     os.setsid()  # out of the group of processes that the launcher ends with the rank
     _close_all_but(launcher, reading)  # it reads what the rank prints until nobody can print any more
     printed = b"".join(iter(lambda: os.read(reading, 65536), b""))
-    to_nodes: list[int] = []
-    ended = _ends(launcher, _END_TIME)
-    if not ended:
-        with suppress(OSError):  # its ssh to each node, which would stay, and hold open what it prints to
-            to_nodes = [os.pidfd_open(child) for child in children(process)]
-    for _ in range(_TERMS):
-        ended = ended or _send(launcher, signal.SIGTERM) or _ends(launcher, _TERM_TIME)
+    ended = _ends_in_time(launcher, process, printed if launch is not None and launch.name != OPEN_MPI else b"")
+    to_nodes = [] if ended else _connections(launcher, process)
+    for seconds in (*[_TERM_TIME] * (_TERMS - 1), _LAST_TIME):
+        ended = ended or _send(launcher, signal.SIGTERM) or _ends(launcher, seconds)
     if not ended:
         if launch is not None and launch.name != OPEN_MPI:  # Hydra heeds signals where it reads anything: so not what was printed
-            _print_where(process, printed or _of_itself())
+            _print_where(launcher, process, printed or _of_itself())
         _send(launcher, signal.SIGKILL)
         _ends(launcher, _TERM_TIME)
         remove_of_launcher(process)
@@ -105,6 +110,49 @@ def _end(launcher: int, process: int, reading: int) -> NoReturn:
 def _ends(launcher: int, seconds: float) -> bool:
     """Whether it ends within so many seconds."""
     return bool(select.select([launcher], [], [], seconds)[0])
+
+
+def _ends_in_time(launcher: int, process: int, text: bytes) -> bool:
+    """Whether it ends within its time, which begins when what it has printed is read: by a pager, say, that shows the first page
+    until somebody goes on. `text`: is printed if that takes as long, for it may throw it away then."""
+    left, to_wait = _END_TIME, _END_TIME
+    while left > 0:
+        if _ends(launcher, _POLL):
+            return True
+        if not _waits_for_reader(process):
+            left -= _POLL
+            continue
+        left, to_wait = _END_TIME, to_wait - _POLL
+        if text and to_wait <= 0:
+            _print_where(launcher, process, text)
+            text = b""
+    return False
+
+
+def _waits_for_reader(process: int) -> bool:
+    """Whether it can print no more for now: a pipe is full, or a terminal is stopped."""
+    for stream in (1, 2):
+        with suppress(OSError):
+            path = f"/proc/{process}/fd/{stream}"
+            if not (stat.S_ISFIFO(mode := os.stat(path).st_mode) or stat.S_ISCHR(mode)):
+                continue
+            its = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+            is_full = not select.select([], [its], [], 0)[1]
+            os.close(its)
+            if is_full:
+                return True
+    return False
+
+
+def _connections(launcher: int, process: int) -> list[int]:
+    """Descriptors of the launcher's ssh to each node, which would stay, and hold open what it prints to."""
+    found: list[int] = []
+    for child in children(process):
+        with suppress(OSError):  # it has ended
+            descriptor = os.pidfd_open(child)
+            if _parent_of(child) == process:
+                found.append(descriptor)
+    return [] if _ends(launcher, 0) else found  # those numbers may be other processes' by now
 
 
 def _send(process: int, signum: int) -> bool:
@@ -122,11 +170,14 @@ def _of_itself() -> bytes:
     return f"hybrid: {where}: mpirun had not ended {_END_TIME:g} s after this rank had failed, and was ended\n".encode()
 
 
-def _print_where(process: int, text: bytes) -> None:
-    """Print on the standard error of another process."""
+def _print_where(launcher: int, process: int, text: bytes) -> None:
+    """Print on the standard error of the launcher."""
     with suppress(OSError):
-        its = os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
-        os.write(its, text)
+        its = ctypes.CDLL(None).syscall(_PIDFD_GETFD, launcher, 2, 0)
+        if its < 0:  # this process may not, or Linux is older than that; so a socket cannot be had
+            its = os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
+        if not _ends(launcher, 0) and select.select([], [its], [], _TERM_TIME)[1]:
+            os.write(its, text)
 
 
 def _close_all_but(*kept: int) -> None:

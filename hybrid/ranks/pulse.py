@@ -78,7 +78,9 @@ def meet(team: Team, everybody: Sequence[Whereabouts]) -> None:
     neighbours = _neighbours(team, everybody)
     if neighbours is not None:
         heartbeat.tell_neighbours(neighbours.as_line())
-    far = neighbours is not None and not neighbours.near
+    watched = everybody[team.rank - 1]
+    # Who has no address of this rank's, or does not listen itself, sends nothing.
+    far = neighbours is not None and not neighbours.near and bool(watched.port and everybody[team.rank].addresses)
     pause = _FIRST_PAUSE
     for _ in range(_ROUNDS):
         if neighbours is not None:
@@ -132,6 +134,10 @@ class Pulse:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def sources(self) -> list[Pulse]:
+        """What a supervisor's loop is to wait for: this, once it has neighbours, so that they meet without delay."""
+        return [] if self._neighbours is None else [self]
 
     def ever_heard(self) -> bool:
         """Whether the neighbour has been heard; the worker may ask, too."""

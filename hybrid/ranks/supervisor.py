@@ -146,7 +146,8 @@ class _Watch:
         stood_still = min(_SUPERVISOR_STOPPED, max(self._stall, 3 * _POLL))
         while True:
             starting = self._told.starting
-            ready = select.select([self._pipe], [], [], _POLL_AT_START if starting else _POLL)[0]
+            sources = [self._pipe, *(self._pulse.sources() if self._pulse else ())]
+            ready = select.select(sources, [], [], _POLL_AT_START if starting else _POLL)[0]
             if starting:
                 self._files.update(segments_of(self._worker))
             if time.monotonic() - polled > stood_still:
@@ -161,7 +162,7 @@ class _Watch:
                 self._hurry(polled - self._end.interrupted)
             if self._misses_another():
                 return
-            if ready:
+            if self._pipe in ready:
                 text = os.read(self._pipe, 65536).decode(errors="surrogateescape")
                 if not text:
                     return

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from hybrid.ranks import pulse
-from hybrid.ranks.pulse import Neighbours, Pulse
+from hybrid.ranks.pulse import Neighbours, Pulse, Whereabouts, meet
 
 KEY, OTHER_KEY = "ab" * 16, "cd" * 16
 
@@ -170,3 +172,57 @@ def test_who_was_stopped_itself_at_the_end_blames_no_neighbour(monkeypatch):
     monkeypatch.setattr(pulse.select, "select", select)
     monkeypatch.setattr(pulse, "_STOOD_STILL", -1)
     assert listener.sees_end(patience=60)
+
+
+def rounds(monkeypatch, everybody, node_ranks, others=()):
+    """The pauses of rank 1 when it meets others and hears nothing, and what it has said. `others`: what the others say."""
+    pauses, said = [], []
+
+    @contextmanager
+    def phase(name, timed):
+        meeting = SimpleNamespace(mine=None, all=None)
+        yield meeting
+        said.append(meeting.mine)
+        meeting.all = [*others, meeting.mine]
+
+    monkeypatch.setattr(pulse.heartbeat, "neighbour_heard", lambda: False)
+    monkeypatch.setattr(pulse.time, "sleep", pauses.append)
+    meet(SimpleNamespace(rank=1, size=len(everybody), node_ranks=node_ranks, phase=phase), everybody)
+    return pauses, said
+
+
+def of(port=9, addresses=("203.0.113.1",)):
+    return Whereabouts("n", port, addresses, KEY)
+
+
+def test_ranks_meet_for_a_second_at_most(monkeypatch):
+    pauses, said = rounds(monkeypatch, [of(), of(), of()], [1])
+    assert sum(pauses) == pytest.approx(1, rel=0.1)
+    assert pauses[0] < 0.01, "where all is well, they have met then"
+    assert not any(said)
+
+
+@pytest.mark.parametrize(
+    ("everybody", "node_ranks"),
+    [
+        ([of(), of(), of()], [0, 1]),  # on this node MPI and datagrams take the same way
+        ([of(port=0), of(), of()], [1]),  # the watched one does not listen, and so sends nothing
+        ([of(), of(addresses=()), of()], [1]),  # it does not know where to send to
+        ([of(), of(port=0), of()], [1]),
+        ([of(), of(), of(port=0)], [1]),
+    ],
+)
+def test_nobody_waits_for_whom_no_datagram_can_come_from(monkeypatch, everybody, node_ranks):
+    assert rounds(monkeypatch, everybody, node_ranks) == ([], [True])
+
+
+def test_a_rank_that_has_heard_its_neighbour_waits_for_those_that_have_not(monkeypatch):
+    pauses, said = rounds(monkeypatch, [of(), of(), of()], [0, 1], others=[False])
+    assert len(pauses) > 1
+    assert all(said)
+
+
+def test_a_supervisor_waits_for_datagrams_once_it_has_neighbours():
+    lonely = Pulse()
+    sender, _ = two()
+    assert (lonely.sources(), sender.sources()) == ([], [sender])

@@ -124,6 +124,15 @@ def test_only_the_folder_of_the_launcher_that_is_gone_is_its_own(temporary):
     assert not folder.exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+def test_another_user_s_folders_are_left_alone(temporary):
+    folder = made(temporary / f"ompi.{NOBODY}")
+    os.chown(folder, USER + 1, -1)
+    assert folder not in kept()
+    session_folders.remove_of_launcher(NOBODY, {"PMIX_SERVER_TMPDIR": str(folder)})
+    assert folder.exists()
+
+
 def test_a_process_alone_removes_its_own_folder_and_no_other_s(temporary):
     above = temporary / f"ompi.{HOST}.{USER}" / "jf.0"
     for job in (0x73C50000, 5):
