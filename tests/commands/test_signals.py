@@ -26,9 +26,23 @@ LIMIT = 15  # seconds within which a job must have ended
 LONG = ("-m", "hybrid.matmul", "600", "600", "600", "--threads", "1", "--stall", str(STALL), "--repeat")
 
 
+_jobs: list[Job] = []  # of the test that runs
+
+
+@pytest.fixture(autouse=True)
+def jobs_end():
+    """Those of a test that fails, too, which would multiply a million times."""
+    yield
+    while _jobs:
+        job = _jobs.pop()
+        if not job.ended(0):
+            job.end()
+
+
 def started(ranks: int, repeat: int) -> tuple[Job, dict[int, list[int]]]:
     """A job whose ranks multiply, and of each rank its supervisor and its worker."""
     job = Job([*LONG, str(repeat)], ranks, {}, {})
+    _jobs.append(job)
     deadline = time.monotonic() + LIMIT
     while "C (600×600)" not in job.printed() and time.monotonic() < deadline:
         time.sleep(0.05)
