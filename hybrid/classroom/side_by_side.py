@@ -12,7 +12,7 @@ from typing import TypeVar
 from hybrid.emulation.child import end_children
 
 _PATIENCE = 10.0  # seconds that threads get to end when what they wait for is killed: the kernel may keep that for longer
-_POLL = 0.05  # seconds
+_ROUND = 0.05  # seconds for a thread to end before what it has started since is killed, too
 
 _Made = TypeVar("_Made")
 
@@ -44,6 +44,6 @@ class SideBySide:
     def end(self) -> None:
         """Kill what the threads wait for until they have ended, and what they start meanwhile; for some seconds at most."""
         deadline = time.monotonic() + _PATIENCE
-        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < deadline:
+        while (alive := [thread for thread in self._threads if thread.is_alive()]) and time.monotonic() < deadline:
             end_children(*self._folders)
-            time.sleep(_POLL)
+            alive[0].join(_ROUND)
