@@ -3,6 +3,7 @@
 # What a machine with GPUs runs, since CI has none: the tests that need one, and the measurements that docs/measured records.
 set -euo pipefail
 ROOT=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+unset PYTHONDONTWRITEBYTECODE # what starts is timed: bytecode is kept, as it is for users
 
 usage() {
     cat <<'END_OF_USAGE'

@@ -27,6 +27,7 @@ from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.typed_product import run_typed_product
 from hybrid.host.files import refuse_same, refuse_unwritable
 from hybrid.host.matrix_file import matrix_name
+from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
 from hybrid.selection.agreement import agree
 from hybrid.selection.decision import ProductRequest
@@ -132,3 +133,4 @@ def _report(job: _Job, outcome: Outcome, meter: EnergyMeter, warmup: int) -> Non
     energy = meter.total(outcome.repeats)
     with job.session.team.phase("report", timed=False):
         job.speaker.end(outcome, {"warmup": warmup}, job.settings, energy)
+    give_back()

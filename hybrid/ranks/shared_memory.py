@@ -12,6 +12,7 @@ however the job ends. Elsewhere, and where ranks do not see each other's process
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -19,7 +20,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
@@ -27,6 +30,7 @@ from hybrid.errors import DoesNotFit
 from hybrid.host.memory import free_bytes_in
 from hybrid.host.process_space import process_space
 from hybrid.host.row_view import RowView
+from hybrid.host.thread_map import on_threads
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.preflight import SHARED
 from hybrid.ranks.team import Team
@@ -62,7 +66,9 @@ def make_shared_matrices(
             _opened(team, sizes if shared else {}, opened, named=True)
         with team.phase("scatter", timed=False), busy():
             own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
-            maps = {key: _map(descriptor, sizes[key], own[key], sum(sizes.values())) for key, descriptor in opened.items()}
+            # Each file has a lock, for which ranks wait, so that one thread a file is what the system makes use of.
+            mapped = on_threads(len(opened), lambda key: _map(opened[key], sizes[key], own[key], sum(sizes.values())), opened)
+            maps = dict(zip(opened, mapped, strict=True))
             arrays = {
                 key: np.ndarray(shape, dtypes[key], buffer=maps[key]) if shared else empty_matrix(*shape, dtypes[key])
                 for key, shape in shapes.items()
@@ -160,7 +166,7 @@ def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
     try:
         if len(reserved) and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, reserved.lo, len(reserved))
-        return mmap.mmap(descriptor, size)
+        mapped = mmap.mmap(descriptor, size)
     except OSError as error:
         folder = shared_memory_folder()
         free = free_bytes_in(folder)
@@ -168,3 +174,28 @@ def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
             f"matrices need {readable(whole)} of {folder}, for the next {readable(len(reserved))} of them too little was free "
             f"({error.strerror}; {readable(free)} are now): delete what ended programs left there, or enlarge it"
         ) from None
+    _reserved[mapped] = reserved
+    return mapped
+
+
+_reserved: WeakKeyDictionary[mmap.mmap, Span] = WeakKeyDictionary()  # the part of each mapping that this rank has reserved
+
+
+def give_back() -> list[Thread]:
+    """Have threads give back what this rank has reserved, all at once, while the process ends otherwise: else the last rank that
+    ends would do all of it alone, a tenth of a second for each GB. No rank may use shared matrices any more. Returns the
+    threads."""
+    parts = list(_reserved.items()) if hasattr(mmap, "MADV_REMOVE") else []  # Linux has it
+    threads = [Thread(target=_free, args=each, daemon=True) for each in parts]
+    with suppress(RuntimeError):  # the limit of threads is reached: then the end of the process does it
+        for thread in threads:
+            thread.start()
+    return threads
+
+
+def _free(mapped: mmap.mmap, part: Span) -> None:
+    """Free the memory behind a part of a mapping. Its first page may hold the end of another rank's part as well."""
+    first = -(-part.lo // mmap.PAGESIZE) * mmap.PAGESIZE
+    if first < part.hi:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped)) + first
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(part.hi - first), mmap.MADV_REMOVE)

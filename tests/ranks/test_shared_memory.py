@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import stat
@@ -152,3 +153,19 @@ def test_a_link_that_was_put_in_its_place_is_not_followed(monkeypatch, team):
 
 def _only_with_a_name(make):
     return lambda folder, *, named: make(folder, named=True) if named else None
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_REMOVE"), reason="only Linux can free the memory of a file that is mapped")
+def test_memory_is_given_back_though_it_is_still_mapped():
+    size = 5 * mmap.PAGESIZE
+    with open(shared_memory.shared_memory_folder() / f"hybrid-test-{os.getpid()}", "w+b") as file:
+        os.unlink(file.name)
+        os.truncate(file.fileno(), size)
+        own = Span(mmap.PAGESIZE + 100, 3 * mmap.PAGESIZE)
+        mapped = shared_memory._map(file.fileno(), size, own, size)
+        array = np.frombuffer(mapped, np.uint8)
+        array[:] = 1
+        for thread in shared_memory.give_back():
+            thread.join(10)
+        pages = array.reshape(5, -1).any(axis=1)
+    np.testing.assert_array_equal(pages, [True, True, False, True, True], err_msg="of this rank's part, and nothing else")
