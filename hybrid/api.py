@@ -18,6 +18,7 @@ from hybrid.arrays.row_block import RowBlock
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import as_int
+from hybrid.devices.cuda_contexts import callers_context
 from hybrid.execution.block_2d_call import multiply_blocks_2d
 from hybrid.execution.empty_call import empty_shared
 from hybrid.execution.redistribution import gathered, scattered
@@ -36,7 +37,7 @@ def _communicator(comm: Any, *given: Any) -> Any:
 def _call(comm: Any, stall: Any) -> Iterator[Session]:
     """A context for one call: of one thread at a time, and together with the other ranks. Gives the communicator's session."""
     session = session_of(team_of(comm, stall))
-    with one_at_a_time if session.team.size == 1 else nullcontext(), session.team.together():
+    with one_at_a_time if session.team.size == 1 else nullcontext(), session.team.together(), callers_context():
         yield session
 
 

@@ -18,7 +18,6 @@ from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.text import counted
 from hybrid.errors import UsageError
 from hybrid.ranks.team import Team
-from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
     from hybrid.diagnostics.acceptance import Outcome
@@ -86,11 +85,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import settle_threads
+    from hybrid.selection.inventory import settle_threads, wake_gpus
 
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     settle_threads(team, settings)
+    wake_gpus(settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.diagnostics import acceptance
     from hybrid.diagnostics.acceptance_findings import as_record, judge
@@ -153,4 +153,4 @@ def _write_page(path: str, record: dict[str, object]) -> None:
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, work, meanwhile=wake_gpus)
+    return run(NAME, parse, work)

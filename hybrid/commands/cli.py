@@ -42,7 +42,6 @@ def run(
     *,
     answer: Callable[[Any, Settings], bool] = lambda options, settings: False,
     unstarted: Callable[[StartError, Any, Settings], int] | None = None,
-    meanwhile: Callable[[Settings], None] = lambda settings: None,
 ) -> int:
     """Run a command and return its exit code. In a job all ranks agree on wrong usage as on any other error, so a rank that was
     started with other options keeps no rank waiting.
@@ -51,7 +50,6 @@ def run(
     ranks, such as showing a list, and returns whether that was all; it runs without MPI, and rank 0 prints.
     `unstarted`: what rank 0 does, instead of failing, where the processes that the launcher started are not the ranks of one job,
     or where starting MPI ended its process.
-    `meanwhile`: begins what can go on in the background while MPI starts; it must not fail.
     """
     open_streams()
     say_warnings_in_a_line(name)
@@ -74,16 +72,11 @@ def run(
         except Exception as error:
             return answer_failed(name, error)
     command = _Command(name, options, settings, usage, work, unstarted)
-
-    def worker() -> int:
-        meanwhile(settings)
-        return command.run_as_rank()
-
     if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
-        return worker()
+        return command.run_as_rank()
     may_start_fail = unstarted is not None and usage is None and launched() is not None
     # Only the worker returns from this call. After a failure, `leave` ends it without waiting for threads that still compute.
-    code = supervisor.supervised(worker, settings.stall, command.after_failed_start if may_start_fail else None)
+    code = supervisor.supervised(command.run_as_rank, settings.stall, command.after_failed_start if may_start_fail else None)
     return code or leave()
 
 

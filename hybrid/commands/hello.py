@@ -21,7 +21,6 @@ from hybrid.host.threads import usable_cores
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.mpi_library import library_in_use
 from hybrid.ranks.team import Team
-from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
     from hybrid.devices.cuda_gpus import Gpu
@@ -88,13 +87,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
     from hybrid.reporting.progress import Progress
-    from hybrid.selection.inventory import settle_threads
+    from hybrid.selection.inventory import settle_threads, wake_gpus
 
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     with team.phase("agree", timed=False) as starting:
         starting.mine = _thread_level()
     threads = settle_threads(team, settings)[team.rank].count
+    wake_gpus(settings)
     with team.phase("prepare", timed=False) as preparing:
         if threads > MOST_THREADS:
             raise UsageError(f"{threads} CPU threads a rank are too many to greet: --threads {MOST_THREADS} or less")
@@ -220,4 +220,4 @@ def _write(text: bytes | bytearray) -> None:
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, work, meanwhile=wake_gpus)
+    return run(NAME, parse, work)

@@ -17,19 +17,19 @@ from hybrid.core.wall import wall
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
-from hybrid.selection.inventory import wake_gpus
 
 NAME = "hybrid.matmul"
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import settle_threads
+    from hybrid.selection.inventory import settle_threads, wake_gpus
 
     wall.enter("agree")
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     settle_threads(team, settings)
+    wake_gpus(settings)
     wall.enter("imports")
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.commands.matmul_run import carry_out
@@ -84,4 +84,4 @@ def answer(options: argparse.Namespace, settings: Settings) -> bool:
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, work, answer=answer, meanwhile=wake_gpus)
+    return run(NAME, parse, work, answer=answer)

@@ -20,7 +20,6 @@ from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import world_communicator
-from hybrid.selection.inventory import wake_gpus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,11 +52,12 @@ class RootData:
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command. Rank 0 reads the graph and reports the result; all ranks multiply."""
-    from hybrid.selection.inventory import settle_threads
+    from hybrid.selection.inventory import settle_threads, wake_gpus
 
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     settle_threads(team, settings)
+    wake_gpus(settings)
     # From here on NumPy may be loaded: its BLAS reads the number of threads from the environment.
     from hybrid.ranks.heartbeat import busy
 
@@ -202,4 +202,4 @@ def _report(
 
 def main() -> int:
     """The command's entry: exit code for the launcher."""
-    return run(NAME, parse, work, meanwhile=wake_gpus)
+    return run(NAME, parse, work)

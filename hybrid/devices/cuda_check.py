@@ -10,6 +10,7 @@ import numpy as np
 
 from hybrid.devices.base import Event, KernelCall, Operation
 from hybrid.devices.cpu_check import word_type
+from hybrid.devices.cuda_contexts import GpuContext
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
 from hybrid.devices.cuda_queues import Together
 from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, prefer_shared_memory
@@ -84,28 +85,28 @@ class _CudaOperation:
 class CudaCheckOperations:
     """The check's operations. The arguments of each launch are prepared once, since a product is checked by dozens of them."""
 
-    def __init__(self, cupy: Any, device: Any, capability: int, enqueue: Enqueue) -> None:
+    def __init__(self, cupy: Any, context: GpuContext, capability: int, enqueue: Enqueue) -> None:
         """`enqueue(after, launch)`: has `launch(stream)` enqueue work behind these events."""
-        self._cupy, self._device, self._capability, self._enqueue = cupy, device, capability, enqueue
+        self._cupy, self._context, self._capability, self._enqueue = cupy, context, capability, enqueue
         self._functions: dict[str, tuple[Any, tuple[int, int]]] = {}  # by expression, with their thread blocks
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
         wanted = blocks_of(dtype, operand_dtype, group)
         if not wanted.keys() <= self._functions.keys():
-            with self._device:
+            with self._context:
                 functions = compiled_functions(SOURCE, tuple(wanted))
             self._functions |= {expression: (function, wanted[expression]) for expression, function in functions.items()}
 
     def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-        with self._device:
+        with self._context:
             return {name: self._cupy.empty(shape, word_type(name)) for name, shape in shapes.items()}
 
     def write(self, into: Any, values: np.ndarray) -> None:
-        with self._device:
+        with self._context:
             into.set(values)
 
     def read(self, matrix: Any) -> np.ndarray:
-        with self._device:
+        with self._context:
             return self._cupy.asnumpy(matrix)
 
     def clear(self, matrix: Any) -> Operation:
@@ -174,7 +175,7 @@ class CudaCheckOperations:
         """A launch of this kernel; where there is no `work`, an operation that launches nothing. `shared`: bytes of a block's
         dynamic shared memory."""
         function, block = self._functions[expression]
-        with self._device:
+        with self._context:
             if shared:
                 prefer_shared_memory(function)  # as the kernels of products do, beside which it runs
                 allow_shared_memory(function, shared)

@@ -52,9 +52,8 @@ class CudaDevice(CudaNccl):
     def __init__(self, gpu: Gpu) -> None:
         import cupy
 
-        super().__init__(cupy, cupy.cuda.Device(gpu.index))
-        self.gpu = gpu
-        with self._device:
+        super().__init__(cupy, gpu)
+        with self._context:
             streams = {
                 phase: [cupy.cuda.Stream(non_blocking=True, priority=_PRIORITIES.get(phase, 0)) for _ in range(count)]
                 for phase, count in _STREAMS.items()
@@ -72,7 +71,7 @@ class CudaDevice(CudaNccl):
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         key = (kernel.name, dtype)
-        with self._device:
+        with self._context:
             if key not in self._multiplications:
                 self._multiplications[key] = multiplication(kernel, dtype, self.gpu.capability)
             self._multiply = self._multiplications[key]
@@ -87,7 +86,7 @@ class CudaDevice(CudaNccl):
     def reserve(self, size: int, *, shared: bool) -> Any:
         # An IPC handle stands for a whole cudaMalloc allocation, so shared memory must not be a part of one in CuPy's pool.
         allocate = self._cupy.cuda.Memory if shared else self._cupy.cuda.alloc
-        with self._device:
+        with self._context:
             try:
                 return allocate(max(1, size))
             except self._cupy.cuda.memory.OutOfMemoryError:
@@ -133,14 +132,15 @@ class CudaDevice(CudaNccl):
         self._timed, self._time_origin = [], None
         self._awaited.clear()
         # One call waits for all streams: after each, this thread may have to wait for the GIL, which threads of the check use.
-        with self._device:
+        with self._context:
             last, *others = self._all_streams
             for stream in others:
                 last.wait_event(stream.record())
             last.synchronize()
 
         def seconds(event: Any) -> float:
-            return host_origin + self._cupy.cuda.get_elapsed_time(origin, event) / 1e3
+            with self._context:
+                return host_origin + self._cupy.cuda.get_elapsed_time(origin, event) / 1e3
 
         return ((phase, seconds(begin), seconds(end)) for phase, begin, end in timed)
 
@@ -148,7 +148,7 @@ class CudaDevice(CudaNccl):
     def _check_operations(self) -> CudaCheckOperations:
         capability = self.gpu.capability
         return CudaCheckOperations(
-            self._cupy, self._device, capability, lambda after, launch: self._enqueue("check", [*after], launch)
+            self._cupy, self._context, capability, lambda after, launch: self._enqueue("check", [*after], launch)
         )
 
     def check_operations(self) -> CudaCheckOperations:
@@ -160,28 +160,29 @@ class CudaDevice(CudaNccl):
 
     @cached_property
     def _kernel_queues(self) -> CudaQueues:
-        return CudaQueues(self._cupy, self._device, self.gpu.capability, partial(self._enqueue, "multiply"))
+        return CudaQueues(self._cupy, self._context, self.gpu, partial(self._enqueue, "multiply"))
 
     def kernel_queues(self) -> CudaQueues:
         return self._kernel_queues
 
     def wait(self, event: Event) -> None:
-        event.synchronize()
+        with self._context:
+            event.synchronize()
 
     def pin(self, array: Any) -> None:
-        with self._device:
+        with self._context:
             if isinstance(array, self._cupy.ndarray):
                 enable_peer_access(self.gpu.index, array.device.id)
             else:
                 pinned_memory().pin(array)
 
     def poison(self, memory: Any) -> None:
-        with self._device:
+        with self._context:
             self._runtime.memset(memory.ptr, 0xFF, memory.size if hasattr(memory, "size") else memory.mem.size)
-            self._device.synchronize()
+            self._runtime.deviceSynchronize()
 
     def done(self, event: Event) -> bool:
-        with self._device:
+        with self._context:
             status = self._runtime.eventQuery(event.ptr)
         if status not in (_SUCCESS, _NOT_READY):
             raise self._runtime.CUDARuntimeError(status)
@@ -189,7 +190,7 @@ class CudaDevice(CudaNccl):
 
     def _enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
         """Enqueue an operation of this phase, on the next of its streams or of `streams`, behind the events in `after`."""
-        with self._device:  # the caller's current device is restored afterwards
+        with self._context:
             stream = next(self._streams[streams or phase])
             if self._time_origin is None:
                 # Not synchronized, which takes longer than a small copy: the GPU is idle and records it within microseconds,

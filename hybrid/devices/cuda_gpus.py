@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The CUDA GPUs that a process can use, their free memory, and which rank takes which."""
+"""The CUDA GPUs that a process can use, and which rank takes which."""
 
 from __future__ import annotations
 
 import ctypes
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
-from threading import Thread
 
 from hybrid.core.installation import install
 from hybrid.core.record import record
@@ -70,56 +68,6 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
-class _Awakening(Thread):
-    """Starts the driver and creates the primary context of a GPU. Meanwhile the GIL is free, which it is not where CuPy does
-    it."""
-
-    def __init__(self, local_rank: int | None) -> None:
-        super().__init__(daemon=True)
-        self._local_rank = local_rank
-        self.made: tuple[int, ctypes.c_int] | None = None  # the index and the device of the GPU whose context was created
-
-    def run(self) -> None:
-        try:
-            driver = load_driver()
-        except OSError:
-            return  # usable_gpus will report it
-        count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value or self._local_rank is None:
-            return
-        index = self._local_rank % count.value
-        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
-            return
-        self.made = index, device
-
-
-_awakening: _Awakening | None = None
-
-
-def wake_driver(local_rank: int | None) -> None:
-    """In the background, call cuInit, which takes a quarter of a second or more, and create a CUDA context, which takes half as
-    long: that of the GPU that this rank will have if each rank sees all GPUs. Both take longer where several ranks do it.
-
-    `local_rank`: None for no context.
-    """
-    global _awakening
-    with suppress(RuntimeError):  # the limit of threads is reached: then the driver is started at first use
-        awakening = _Awakening(local_rank)
-        awakening.start()
-        _awakening = awakening
-
-
-def use_context_of(gpu: Gpu | None) -> None:
-    """Free the context that `wake_driver` created on another GPU than this one, on which the process multiplies; None: on none.
-    It would only take memory."""
-    if _awakening is None:
-        return
-    _awakening.join()
-    if _awakening.made is not None and (gpu is None or _awakening.made[0] != gpu.index):
-        load_driver().cuDevicePrimaryCtxRelease_v2(_awakening.made[1])
-    _awakening.made = None
-
-
 @cache
 def _gpu(index: int) -> Gpu:
     """The GPU with this index. Cached: cudaGetDeviceProperties takes a millisecond, longer than a small product."""
@@ -137,22 +85,6 @@ def _uuid(index: int) -> str:
         raise DeviceUnavailable(f"the NVIDIA driver does not tell which GPU number {index} is (CUDA error {status})")
     digits = bytes(uuid).hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def free_bytes(gpu: Gpu) -> int:
-    """The GPU's free memory, including what CuPy's memory pool in this process has cached."""
-    import cupy
-
-    with cupy.cuda.Device(gpu.index):
-        return int(cupy.cuda.runtime.memGetInfo()[0]) + pooled_bytes(gpu)
-
-
-def pooled_bytes(gpu: Gpu) -> int:
-    """The GPU's memory that CuPy's memory pool in this process has cached and no array uses."""
-    import cupy
-
-    with cupy.cuda.Device(gpu.index):
-        return int(cupy.get_default_memory_pool().free_bytes())
 
 
 def enable_peer_access(gpu: int, peer: int) -> None:

@@ -29,11 +29,11 @@ class CudaNccl(CudaIpc, ABC):
         load_nccl()
 
     def unique_id(self) -> Any:
-        with self._device:
+        with self._context:
             return unique_id()
 
     def init_communicator(self, unique_id: Any, rank: int, size: int) -> NcclCommunicator:
-        with self._device:
+        with self._context:
             return NcclCommunicator(unique_id, rank, size)
 
     def allgather_rows(self, communicator: NcclCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.devices.base import Event, KernelCall
+from hybrid.devices.cuda_contexts import GpuContext
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
 from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, prefer_shared_memory
 from hybrid.kernels.catalogue import Launch
@@ -19,12 +21,17 @@ class CudaQueues:
     """The KernelQueues of a CUDA GPU."""
 
     def __init__(
-        self, cupy: Any, device: Any, capability: int, enqueue: Callable[[Sequence[Event], Callable[[Any], None], str], Event]
+        self,
+        cupy: Any,
+        context: GpuContext,
+        gpu: Gpu,
+        enqueue: Callable[[Sequence[Event], Callable[[Any], None], str], Event],
     ) -> None:
         """`enqueue(after, launch, queue)`: has `launch(stream)` enqueue work behind these events, on the queue's stream."""
-        self._cupy, self._device, self._enqueue = cupy, device, enqueue
+        self._cupy, self._context, self._enqueue = cupy, context, enqueue
         self._functions: dict[tuple[str, str], Any] = {}  # by source and expression
-        self.capability, self.multiprocessors = capability, int(device.attributes["MultiProcessorCount"])
+        self.capability = gpu.capability
+        self.multiprocessors = int(cupy.cuda.Device(gpu.index).attributes["MultiProcessorCount"])
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
         of_source: dict[str, list[Launch]] = {}
@@ -37,7 +44,7 @@ class CudaQueues:
     def _compiled(self, launches: Sequence[Launch]) -> dict[tuple[str, str], Any]:
         """The functions of these launches, which are of one source."""
         source, shared = launches[0].source, {launch.expression: launch.shared_bytes for launch in launches}
-        with self._device:
+        with self._context:
             functions = compiled_functions(source, [*shared], launches[0].architecture)
             for expression, function in functions.items():
                 # As the kernels of products want it: a kernel that wants another division of an SM's memory waits until it is
@@ -50,7 +57,7 @@ class CudaQueues:
         self.compile_ahead([launch])
         function = self._functions[launch.source, launch.expression]
         packed = [each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments]
-        with self._device:
+        with self._context:
             prepared = PreparedLaunch(function, launch.grid, launch.block, packed, launch.shared_bytes)
         return lambda stream: prepared(stream.ptr)
 

@@ -40,7 +40,7 @@ class GpuGreeter:
     def __init__(self, gpu: Gpu, blocks: int, threads: int) -> None:
         import cupy
 
-        from hybrid.devices.cuda_gpus import use_context_of
+        from hybrid.devices.cuda_contexts import use_context_of
         from hybrid.devices.cuda_kernels import compile_options
         from hybrid.kernels.sources import KERNELS
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from hybrid.core.caller import warn
 from hybrid.core.text import readable
+from hybrid.devices.cuda_contexts import gpu_context
 from hybrid.errors import one_line
 from hybrid.host.page_memory import LEAST_BYTES, Block
 
@@ -96,6 +97,8 @@ def pinned_memory() -> PinnedMemory:
     """The pinned memory of this process."""
     from cupy.cuda import runtime
 
+    gpu_of: dict[int, int] = {}  # by address, where it was registered
+
     portable = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the current one
 
     def register(address: int, size: int) -> bool:
@@ -108,6 +111,11 @@ def pinned_memory() -> PinnedMemory:
                     "of the link's speed or less; python -m hybrid.doctor tells the limit"
                 )
             return False
+        gpu_of[address] = runtime.getDevice()
         return True
 
-    return PinnedMemory(register, runtime.hostUnregister)
+    def unregister(address: int) -> None:
+        with gpu_context(gpu_of.pop(address)):
+            runtime.hostUnregister(address)
+
+    return PinnedMemory(register, unregister)

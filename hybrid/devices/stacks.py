@@ -7,7 +7,8 @@ import numpy as np
 
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.core.text import readable
-from hybrid.devices.cuda_gpus import Gpu, use_context_of
+from hybrid.devices.cuda_contexts import gpu_context, use_context_of
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DoesNotFit
 from hybrid.host.blas_products import blas_all
 from hybrid.host.thread_map import on_threads
@@ -41,7 +42,7 @@ def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_
     import cupy
 
     use_context_of(gpu)
-    with cupy.cuda.Device(gpu.index):
+    with gpu_context(gpu.index):
         pool = cupy.get_default_memory_pool()
         free = cupy.cuda.runtime.memGetInfo()[0] + pool.free_bytes()
         room = min(most_bytes or free, free - free // 8)

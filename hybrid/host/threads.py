@@ -98,6 +98,8 @@ def announce_threads(count: int) -> None:
         _announced = count
         for variable in _POOL_VARIABLES:
             os.environ[variable] = str(_of_blas(count))
+        # NumPy sets it while it loads OpenBLAS, and deletes it then, which other threads must not see: `wake_driver` says why.
+        os.environ.setdefault("OPENBLAS_MAIN_FREE", "1")
 
 
 def _of_blas(count: int) -> int:

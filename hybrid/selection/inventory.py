@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hybrid.core.settings import Settings
 from hybrid.core.ttl_cache import ttl_cached
 from hybrid.core.wall import wall
-from hybrid.devices.cuda_gpus import Gpu, free_bytes, pooled_bytes, usable_gpus, wake_driver
+from hybrid.devices.cuda_contexts import free_bytes, pooled_bytes, wake_driver
+from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.host.memory import available_host_bytes, free_bytes_in
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, core_quota, usable_cores
@@ -51,7 +52,7 @@ def may_use_gpus(settings: Settings) -> bool:
 
 
 def wake_gpus(settings: Settings) -> None:
-    """Start the driver of the GPUs in the background, if the settings allow GPUs."""
+    """Start the driver of the GPUs in the background, if the settings allow GPUs. Called after `settle_threads`."""
     if may_use_gpus(settings):
         launch = launched()
         wake_driver(launch.local_rank if launch else 0)

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from hybrid.arrays.shared_arrays import SharedArrays
 from hybrid.core.record import record
 from hybrid.core.wall import wall
+from hybrid.devices.cuda_contexts import gpu_context
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
@@ -75,6 +76,7 @@ class Session:
             self.rank_device = prepare_rank_device(self.team, before, plan, gpus, kernel)
         if self.rank_device is not before:
             self.peer_access = PeerAccess(self.rank_device)
+        self._use_gpu()
         return self.rank_device
 
     def why_test_fails(self, test: Test, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel, *, again: bool) -> str:
@@ -84,10 +86,16 @@ class Session:
         """
         if self.rank_device is None or self.rank_device.key != device_key(plan, gpus):
             self.device(plan, gpus, kernel)
+        self._use_gpu()
         assert self.rank_device is not None
         assert self.peer_access is not None
         tested = self.peer_access if test is Test.PEERS else self.rank_device.device_group
         return tested.refusal(self.team, again=again)
+
+    def _use_gpu(self) -> None:
+        """Have this thread's CUDA calls work on the rank's GPU, to the end of the call, or of the command."""
+        if self.rank_device is not None and self.rank_device.gpu is not None:
+            gpu_context(self.rank_device.gpu.index).stay()
 
     def release_device(self) -> None:
         """Give back the device's memory. Every rank calls it."""

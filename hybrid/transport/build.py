@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hybrid.core.spans import Topology
 from hybrid.devices.base import Device, PeerDevice
 from hybrid.devices.buffers import Buffers
-from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
+from hybrid.devices.cuda_contexts import use_context_of
+from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.host.row_view import RowView
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.gather_layout import receivers

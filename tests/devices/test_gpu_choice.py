@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cuda_driver import Driver
 
 from hybrid.devices import cuda_gpus
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
@@ -73,80 +74,13 @@ def test_a_rank_that_sees_one_gpu_gets_it_though_a_rank_before_it_sees_it_too():
     assert letters(choose_gpus([seen(*"ab"), seen("a")])) == "ba"
 
 
-class Driver:
-    """Of a machine with three GPUs, whose CUdevices are 10, 11 and 12."""
-
-    def __init__(self, broken=""):
-        self.broken, self.contexts = broken, []
-
-    def __getattr__(self, function):
-        return lambda *arguments: 100 if function == self.broken else getattr(self, f"_{function}")(*arguments)
-
-    def _cuInit(self, flags):
-        return 0
-
-    def _cuDeviceGetCount(self, count):
-        count._obj.value = 3
-        return 0
-
-    def _cuDeviceGet(self, device, index):
-        device._obj.value = 10 + index
-        return 0
-
-    def _cuDeviceGetUuid_v2(self, uuid, device):
-        uuid[:] = bytes([0, 0xAB, 0, *range(0xB0, 0xBB), device.value, 0])
-        return 0
-
-    def _cuDevicePrimaryCtxRetain(self, context, device):
-        self.contexts.append(device.value)
-        return 0
-
-    def _cuDevicePrimaryCtxRelease_v2(self, device):
-        self.contexts.remove(device.value)
-        return 0
-
-
 @pytest.fixture
 def driver(monkeypatch):
     def use(driver):
         monkeypatch.setattr(cuda_gpus, "load_driver", lambda: driver)
-        monkeypatch.setattr(cuda_gpus, "_awakening", None)
         return driver
 
     return use
-
-
-@pytest.mark.parametrize(("local_rank", "index"), [(0, 0), (2, 2), (4, 1)])
-def test_the_context_of_the_gpu_that_a_rank_will_probably_have_is_made_ahead(driver, local_rank, index):
-    there = driver(Driver())
-    cuda_gpus.wake_driver(local_rank)
-    cuda_gpus.use_context_of(gpu(index))
-    assert there.contexts == [10 + index]
-    cuda_gpus.use_context_of(gpu(0))  # as the root does for other ranks' GPUs
-    assert there.contexts == [10 + index]
-
-
-def test_where_a_rank_has_another_gpu_nothing_of_that_context_stays(driver):
-    there = driver(Driver())
-    cuda_gpus.wake_driver(0)
-    cuda_gpus.use_context_of(gpu(1))
-    assert there.contexts == []
-
-
-@pytest.mark.parametrize("broken", ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain"])
-def test_what_the_driver_refuses_ahead_is_left_to_the_first_use(driver, broken):
-    there = driver(Driver(broken))
-    cuda_gpus.wake_driver(0)
-    cuda_gpus.use_context_of(gpu(1))
-    assert there.contexts == []
-
-
-def test_without_a_local_rank_no_context_is_made_and_without_waking_there_is_none_to_release(driver):
-    there = driver(Driver())
-    cuda_gpus.use_context_of(gpu(0))
-    cuda_gpus.wake_driver(None)
-    cuda_gpus.use_context_of(gpu(0))
-    assert there.contexts == []
 
 
 def test_a_uuid_keeps_its_bytes_of_zero(driver):

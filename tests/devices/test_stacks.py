@@ -35,7 +35,8 @@ def copied(monkeypatch):
     cupy = ModuleType("cupy")
     cupy.asarray, cupy.matmul = asarray, np.matmul
     runtime = SimpleNamespace(memGetInfo=lambda: ((1 << 20) - (1 << 16), 1 << 20))
-    cupy.cuda = SimpleNamespace(Device=lambda index: nullcontext(), runtime=runtime)
+    cupy.cuda = SimpleNamespace(runtime=runtime)
+    monkeypatch.setattr(stacks, "gpu_context", lambda index: nullcontext())
     cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 1 << 16)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     return sizes

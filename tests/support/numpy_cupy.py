@@ -157,6 +157,8 @@ def runtime(gpus: int) -> SimpleNamespace:
         memset=ctypes.memset,
         eventQuery=lambda event: 0,
         eventDestroy=lambda event: None,
+        getDevice=lambda: 0,
+        deviceSynchronize=lambda: None,
         getDeviceCount=lambda: gpus,
         getDeviceProperties=lambda index: dict(zip(("major", "minor", "name"), (*divmod(CAPABILITY, 10), b"NumPy"), strict=True)),
         memGetInfo=lambda: (1 << 30, 1 << 30),
@@ -182,7 +184,7 @@ class Argument:
 
 def install(folder: Path, gpus: int = 1) -> None:
     """To be called before hybrid looks for GPUs. `folder`: for memory."""
-    from hybrid.devices import cuda_check, cuda_device, cuda_gpus, cuda_kernels, cuda_queues
+    from hybrid.devices import cuda_check, cuda_contexts, cuda_device, cuda_gpus, cuda_kernels, cuda_queues
     from hybrid.emulation.kernel import EmulatedKernel
     from hybrid.kernels.sources import KERNELS
 
@@ -200,8 +202,10 @@ def install(folder: Path, gpus: int = 1) -> None:
     cupy.__dict__.update(ascontiguousarray=lambda array, dtype: np.ascontiguousarray(array, dtype).view(ndarray))
     cupy.__dict__.update(empty=lambda shape, dtype: np.empty(shape, dtype).view(ndarray))
     cupy.__dict__.update(get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None))
+    cuda.driver = SimpleNamespace(ctxGetCurrent=lambda: 0, ctxSetCurrent=lambda context: None)  # type: ignore[attr-defined]
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": cuda.runtime})
-    cuda_gpus._driver = lambda: object()
+    cuda_gpus._driver = lambda: SimpleNamespace(cuCtxGetCurrent=lambda context: 0)  # type: ignore[return-value]
+    cuda_contexts._primary_context = lambda index: index + 1
     cuda_device.event_wait = lambda: None
     cuda_gpus._uuid = lambda index: f"GPU-{index}"
 

@@ -218,6 +218,8 @@ def test_a_rank_that_fails_while_c_goes_from_gpu_to_gpu_keeps_nobody_waiting(com
 
 @pytest.mark.mpi
 def test_a_wrong_element_that_arrives_on_the_roots_gpu_is_found(comm, rng, a_node_a_rank, monkeypatch):
+    import cupy
+
     a, b = rng.standard_normal((1900, 500)), rng.standard_normal((500, 1300))
     original, calls = CudaDevice.copy_received, []
 
@@ -226,9 +228,9 @@ def test_a_wrong_element_that_arrives_on_the_roots_gpu_is_found(comm, rng, a_nod
         if source.shape != (64, 1024) and len(calls) % 5 == 4:
             for event in after:
                 device.wait(event)
-            with device._device:
+            with device._context:
                 source[len(source) // 2, -1] += 1e-9
-                device._device.synchronize()
+                cupy.cuda.Device().synchronize()
         return original(device, into, source, after)
 
     with monkeypatch.context() as patch:

@@ -20,7 +20,8 @@ from experiments.common.timing import kernel_of
 from experiments.ladder.loads import Shape, form_of
 from experiments.ladder.results import YARDSTICK, label
 from hybrid.core.problem import copy_width
-from hybrid.devices.cuda_gpus import Gpu, free_bytes
+from hybrid.devices.cuda_contexts import free_bytes
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.devices.prepared_launch import resources
 from hybrid.errors import DoesNotFit

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: MIT
+"""CUDA contexts: those that are made ahead, and the one in which a thread's calls work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from support.cuda_driver import Driver
+
+from hybrid.devices import cuda_contexts, kernel_cache
+from hybrid.devices.cuda_contexts import callers_context, gpu_context
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.ranks.launcher import mpirun
+
+PROGRAM = Path(__file__).parent / "programs" / "contexts_of_ranks.py"
+
+
+def gpu(index):
+    return Gpu(index, f"GPU-{index}", "made up")
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """Has a driver used, by CuPy's bindings of it as well."""
+
+    def use(driver):
+        of_cupy = SimpleNamespace(
+            ctxGetCurrent=lambda: driver.current,
+            ctxSetCurrent=lambda context: setattr(driver, "current", context),
+            CUDADriverError=type("CUDADriverError", (RuntimeError,), {}),
+        )
+        cuda = SimpleNamespace(driver=of_cupy)
+        monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+        monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+        monkeypatch.setattr(cuda_contexts, "load_driver", lambda: driver)
+        monkeypatch.setattr(cuda_contexts, "_awakening", None)
+        monkeypatch.setattr(kernel_cache, "trust_own_cache_only", lambda: None)  # it would make CuPy's folder
+        return driver
+
+    gpu_context.cache_clear()
+    yield use
+    gpu_context.cache_clear()
+
+
+def test_a_thread_that_used_no_gpu_has_no_context_afterwards(driver):
+    there = driver(Driver())
+    with gpu_context(1):
+        assert there.current == 111
+        with gpu_context(2):
+            assert there.current == 112
+            with gpu_context(2):
+                assert there.current == 112
+            assert there.current == 112
+        assert there.current == 111
+    assert there.current == 0
+    assert there.contexts == [11, 12], "each was retained once, and none of GPU 0"
+
+
+def test_the_context_that_a_caller_uses_is_restored_also_after_an_error(driver):
+    there = driver(Driver())
+    there.current = 77
+    with pytest.raises(KeyError), gpu_context(1):
+        raise KeyError
+    assert there.current == 77
+
+
+def test_each_thread_gets_its_own_context_back(driver):
+    there, inside, seen = driver(Driver()), threading.Barrier(2), []
+
+    def work(before):
+        there.current = before
+        with gpu_context(1):
+            inside.wait(10)  # both have entered
+            seen.append(there.current)
+        inside.wait(10)
+        seen.append(there.current)
+
+    threads = [threading.Thread(target=work, args=(before,)) for before in (0, 77)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen[:2] == [111, 111]
+    assert sorted(seen[2:]) == [0, 77]
+
+
+@pytest.mark.parametrize("before", [0, 77])
+def test_a_call_leaves_the_callers_context_as_it_was(driver, before):
+    there = driver(Driver())
+    there.current = before
+
+    def call():
+        with callers_context():
+            gpu_context(1).stay()
+            with gpu_context(2):
+                assert there.current == 112
+            assert there.current == 111
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        call()
+    assert there.current == before
+
+
+def test_without_a_driver_there_is_no_context_to_keep(monkeypatch):
+    monkeypatch.setattr(cuda_contexts, "load_driver", mock.Mock(side_effect=OSError))
+    with callers_context():
+        pass
+
+
+@pytest.mark.parametrize("broken", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"])
+def test_a_gpu_without_a_context_is_refused(driver, broken):
+    driver(Driver(broken))
+    with pytest.raises(RuntimeError, match="100"), gpu_context(1):
+        pytest.fail("entered")
+
+
+@pytest.mark.parametrize(("local_rank", "index"), [(0, 0), (2, 2), (4, 1)])
+def test_the_context_of_the_gpu_that_a_rank_will_probably_have_is_made_ahead(driver, local_rank, index):
+    there = driver(Driver())
+    cuda_contexts.wake_driver(local_rank)
+    cuda_contexts.use_context_of(gpu(index))
+    assert there.contexts == [10 + index]
+    cuda_contexts.use_context_of(gpu(0))  # for a later product
+    assert there.contexts == [10 + index]
+
+
+def test_where_a_rank_has_another_gpu_nothing_of_that_context_stays(driver):
+    there = driver(Driver())
+    cuda_contexts.wake_driver(0)
+    cuda_contexts.use_context_of(gpu(1))
+    assert there.contexts == []
+
+
+def test_where_a_rank_has_no_gpu_no_context_stays(driver):
+    there = driver(Driver())
+    cuda_contexts.wake_driver(0)
+    cuda_contexts.use_context_of(None)
+    assert there.contexts == []
+
+
+@pytest.mark.parametrize("broken", ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain"])
+def test_what_the_driver_refuses_ahead_is_left_to_the_first_use(driver, broken):
+    there = driver(Driver(broken))
+    cuda_contexts.wake_driver(0)
+    cuda_contexts.use_context_of(gpu(1))
+    assert there.contexts == []
+
+
+def test_without_a_local_rank_no_context_is_made_and_without_waking_there_is_none_to_release(driver):
+    there = driver(Driver())
+    cuda_contexts.use_context_of(gpu(0))
+    cuda_contexts.wake_driver(None)
+    cuda_contexts.use_context_of(gpu(0))
+    assert there.contexts == []
+
+
+@pytest.mark.gpu
+def test_ranks_leave_no_context_on_other_ranks_gpus(real_gpus):
+    """Also those whose programs use NumPy alone, for which CuPy would create one on GPU 0."""
+    if len(real_gpus) < 2:
+        pytest.skip("the machine has one GPU")
+    run = subprocess.run([*mpirun(2), sys.executable, str(PROGRAM)], capture_output=True, text=True, check=True, timeout=120)
+    of_rank_1 = [line for line in run.stdout.splitlines() if line.startswith("rank 1: ")]
+    assert of_rank_1 == ["rank 1: contexts of GPUs [1], current 0"]
