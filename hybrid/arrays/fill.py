@@ -20,8 +20,8 @@ FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
 
 _LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
-# Elements that a thread makes without the GIL, for which it waits before. The lecture's matrices of 8000×8000 took 16 threads 0.24 s
-# by blocks of 2^16 (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
+# Elements that a thread makes without the GIL, for which it waits before. The lecture's matrices of 8000×8000 took 16 threads
+# 0.24 s by blocks of 2^16 (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
 _BLOCK = 1 << 19
 _CALL_BLOCKS = 4  # the most that a thread makes between two reports of progress
 _PARTS_PER_THREAD = 4  # the least, where there are so many blocks: threads that are held up take fewer parts
