@@ -184,7 +184,9 @@ def test_a_rank_that_is_asked_to_end_while_mpi_starts_says_so_before_mpi_ends_th
         pass  # before that nobody waits for it in MPI_Init
     time.sleep(0.1)
     job.send(signal.SIGTERM, [processes[1][SUPERVISOR]])
-    code, _, (line,) = ended(job)
+    code, _, lines = ended(job)
+    assert len(lines) == 1, lines
+    line = lines[0]
     assert re.search(r"rank 1 on \S+, \S+: was asked to end", line), line
     assert code == 143 or (of_open_mpi() and code == 14)  # what Open MPI's MPI_Init ends rank 0 with when it has lost rank 1
 
