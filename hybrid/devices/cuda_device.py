@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, cycle
 from typing import Any
+from weakref import proxy
 
 from hybrid.core.problem import is_aligned, padded
 from hybrid.core.text import readable
@@ -44,7 +45,11 @@ _PRIORITIES = {"nccl": -2, "prepare": -2, "copy in": -2, "multiply": -1, "produc
 
 
 class CudaDevice(CudaNccl):
-    """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory."""
+    """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory.
+
+    What it keeps refers to it weakly: so its streams and memory are freed with the last reference to it, in its context, and not
+    whenever the garbage collector finds a cycle, in a thread that may have no context.
+    """
 
     name = "cuda"
     staged = True
@@ -146,9 +151,9 @@ class CudaDevice(CudaNccl):
 
     @cached_property
     def _check_operations(self) -> CudaCheckOperations:
-        capability = self.gpu.capability
+        this, capability = proxy(self), self.gpu.capability
         return CudaCheckOperations(
-            self._cupy, self._context, capability, lambda after, launch: self._enqueue("check", [*after], launch)
+            self._cupy, self._context, capability, lambda after, launch: this._enqueue("check", [*after], launch)
         )
 
     def check_operations(self) -> CudaCheckOperations:
@@ -156,11 +161,13 @@ class CudaDevice(CudaNccl):
 
     @cached_property
     def _transposed(self) -> TransposedCopies:
-        return TransposedCopies(self._cupy, partial(self.reserve, shared=False), self._copy)
+        this = proxy(self)
+        return TransposedCopies(self._cupy, lambda size: this.reserve(size, shared=False), lambda *copied: this._copy(*copied))
 
     @cached_property
     def _kernel_queues(self) -> CudaQueues:
-        return CudaQueues(self._cupy, self._context, self.gpu, partial(self._enqueue, "multiply"))
+        this = proxy(self)
+        return CudaQueues(self._cupy, self._context, self.gpu, lambda *work: this._enqueue("multiply", *work))
 
     def kernel_queues(self) -> CudaQueues:
         return self._kernel_queues

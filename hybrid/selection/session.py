@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from hybrid.arrays.shared_arrays import SharedArrays
 from hybrid.core.record import record
 from hybrid.core.wall import wall
-from hybrid.devices.cuda_contexts import gpu_context
+from hybrid.devices.cuda_contexts import callers_context, gpu_context
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
@@ -101,15 +101,18 @@ class Session:
         """Give back the device's memory. Every rank calls it."""
         if self.rank_device is None:
             return
+        self._use_gpu()
         with self.team.phase("prepare", timed=False):  # nobody frees memory that another rank has still open
             self.rank_device.close()
         with self.team.phase("prepare", timed=False):
             self._close()
 
     def _close(self) -> None:
-        if self.rank_device is not None:
-            self.rank_device.leave()
-        self.rank_device = self.peer_access = self.remembered = None
+        with callers_context():  # the communicator may be freed outside of calls
+            self._use_gpu()
+            if self.rank_device is not None:
+                self.rank_device.leave()
+            self.rank_device = self.peer_access = self.remembered = None
 
 
 _sessions: WeakKeyDictionary[Team, Session] = WeakKeyDictionary()

@@ -2,7 +2,8 @@
 """A `cupy` made of NumPy, whose GPU is the CPU: what `CudaDevice` enqueues is done at once, by kernels of the emulated GPU.
 
 Ranks open each other's memory as files. It is for programs of their own, since it stays installed. It cannot show all that
-NumPy's arrays allow and CuPy's do not, nor a missing event.
+NumPy's arrays allow and CuPy's do not, nor a missing event. It does tell what was called in a thread without a CUDA context,
+for which CUDA would create one on GPU 0.
 """
 
 from __future__ import annotations
@@ -11,16 +12,40 @@ import ctypes
 import mmap
 import os
 import sys
+import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 CAPABILITY = 89  # whose kernels need no thread block clusters
 calls: Counter[str] = Counter()  # of kernels, by expression, and of "copies" and "graphs"; and "elements to the host"
+without_context: Counter[str] = Counter()  # calls, by name, of threads that had no CUDA context
+
+
+class Here(threading.local):
+    """The calling thread's CUDA context; 0: none."""
+
+    context = 0
+
+
+here = Here()
+
+
+def needs_context(what: str) -> None:
+    if not here.context:
+        without_context[what] += 1
+
+
+def in_context(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, noted where it is called without a context."""
+    return lambda *given, **how: (needs_context(name), function(*given, **how))[1]
 
 
 class ndarray(np.ndarray):
@@ -59,12 +84,17 @@ def on_gpu(array: Any) -> ndarray:
     return np.array(array, subok=False).view(ndarray)
 
 
-class Device(nullcontext):
+class Device:
     attributes: ClassVar[dict[str, int]] = {"MultiProcessorCount": 4}
 
     def __init__(self, index):
-        super().__init__()
         self.id = index
+
+    def __enter__(self):
+        self.before, here.context = here.context, self.id + 1
+
+    def __exit__(self, *error):
+        here.context = self.before
 
     def synchronize(self):
         pass
@@ -74,31 +104,45 @@ class Event:
     made = 0
 
     def __init__(self, **how):
+        needs_context("eventCreate")
         Event.made += 1
         self.ptr = Event.made
 
     def record(self, stream=None):
-        pass
+        needs_context("eventRecord")
 
-    synchronize = record
+    def synchronize(self):
+        needs_context("eventSynchronize")
+
+    def __del__(self):
+        needs_context("eventDestroy")
 
 
 class Stream(nullcontext):
-    of_ptr: ClassVar[dict[int, Stream]] = {}
+    made = 0
+    of_ptr: ClassVar[WeakValueDictionary[int, Stream]] = WeakValueDictionary()
 
     def __init__(self, **how):
         super().__init__()
-        self.ptr, self.captured = len(Stream.of_ptr) + 1, None
+        needs_context("streamCreate")
+        Stream.made += 1
+        self.ptr, self.captured = Stream.made, None
         Stream.of_ptr[self.ptr] = self
 
+    def __del__(self):
+        needs_context("streamDestroy")
+
     def record(self):
-        return Event()
+        event = Event()
+        event.record(self)
+        return event
 
     def wait_event(self, event):
+        needs_context("streamWaitEvent")
         assert event.ptr
 
     def synchronize(self):
-        pass
+        needs_context("streamSynchronize")
 
     def begin_capture(self):
         self.captured = []
@@ -116,16 +160,21 @@ def enqueue(stream, work):
 class Memory:
     """As cudaMalloc gives it. `path`: of the file that it is."""
 
-    folder = Path()
-    of_ptr: ClassVar[dict[int, Memory]] = {}
+    folder, made = Path(), 0
+    of_ptr: ClassVar[WeakValueDictionary[int, Memory]] = WeakValueDictionary()
 
     def __init__(self, size, path=None):
-        self.size, self.path = size, path or self.folder / f"{os.getpid()}-{len(self.of_ptr)}"
+        needs_context("malloc")
+        Memory.made += 1
+        self.size, self.path = size, path or self.folder / f"{os.getpid()}-{Memory.made}"
         with open(self.path, "r+b" if path else "w+b") as file:
             os.truncate(file.fileno(), max(size, os.fstat(file.fileno()).st_size))
             self.array = np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
         self.ptr = self.array.ctypes.data
         self.of_ptr[self.ptr] = self
+
+    def __del__(self):
+        needs_context("free")
 
 
 class MemoryPointer:
@@ -147,29 +196,44 @@ def copy_2d(into, into_stride, source, source_stride, width, rows, kind, stream)
 
 def runtime(gpus: int) -> SimpleNamespace:
     """CUDA's runtime, as CuPy has it."""
+    opened: dict[int, Memory] = {}
+
+    def open_memory(path):
+        memory = Memory(os.path.getsize(path), path)
+        opened[memory.ptr] = memory
+        return memory.ptr
+
+    anywhere = {
+        "getDevice": lambda: 0,
+        "getDeviceCount": lambda: gpus,
+        "getDeviceProperties": lambda index: dict(
+            zip(("major", "minor", "name"), (*divmod(CAPABILITY, 10), b"NumPy"), strict=True)
+        ),
+        "deviceCanAccessPeer": lambda gpu, peer: 0,
+    }
+    of_context: dict[str, Callable[..., Any]] = {
+        "memcpy2DAsync": copy_2d,
+        "memcpyAsync": lambda into, source, size, kind, stream: enqueue(stream, lambda: ctypes.memmove(into, source, size)),
+        "memsetAsync": lambda place, byte, size, stream: enqueue(stream, lambda: ctypes.memset(place, byte, size)),
+        "memset": ctypes.memset,
+        "eventQuery": lambda event: 0,
+        "eventDestroy": lambda event: None,
+        "deviceSynchronize": lambda: None,
+        "memGetInfo": lambda: (1 << 30, 1 << 30),
+        "hostRegister": lambda *place: None,
+        "hostUnregister": lambda place: None,
+        "ipcGetMemHandle": lambda place: Memory.of_ptr[place].path,
+        "ipcOpenMemHandle": open_memory,
+        "ipcCloseMemHandle": opened.pop,
+        "ipcGetEventHandle": lambda event: event,
+        "ipcOpenEventHandle": lambda event: event,
+    }
     return SimpleNamespace(
         CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
         memcpyDefault=4,
         memcpyDeviceToHost=2,
-        memcpy2DAsync=copy_2d,
-        memcpyAsync=lambda into, source, size, kind, stream: enqueue(stream, lambda: ctypes.memmove(into, source, size)),
-        memsetAsync=lambda place, byte, size, stream: enqueue(stream, lambda: ctypes.memset(place, byte, size)),
-        memset=ctypes.memset,
-        eventQuery=lambda event: 0,
-        eventDestroy=lambda event: None,
-        getDevice=lambda: 0,
-        deviceSynchronize=lambda: None,
-        getDeviceCount=lambda: gpus,
-        getDeviceProperties=lambda index: dict(zip(("major", "minor", "name"), (*divmod(CAPABILITY, 10), b"NumPy"), strict=True)),
-        memGetInfo=lambda: (1 << 30, 1 << 30),
-        deviceCanAccessPeer=lambda gpu, peer: 0,
-        hostRegister=lambda *place: None,
-        hostUnregister=lambda place: None,
-        ipcGetMemHandle=lambda place: Memory.of_ptr[place].path,
-        ipcOpenMemHandle=lambda path: Memory(os.path.getsize(path), path).ptr,
-        ipcCloseMemHandle=lambda place: None,
-        ipcGetEventHandle=lambda event: event,
-        ipcOpenEventHandle=lambda event: event,
+        **anywhere,
+        **{name: in_context(name, function) for name, function in of_context.items()},
     )
 
 
@@ -188,12 +252,15 @@ def install(folder: Path, gpus: int = 1) -> None:
     from hybrid.emulation.kernel import EmulatedKernel
     from hybrid.kernels.sources import KERNELS
 
+    here.context = 1
     Memory.folder, default_stream = folder, Stream()
+    here.context = 0
     cuda = ModuleType("cupy.cuda")
     cuda.__dict__.update(Device=Device, Event=Event, Stream=Stream, Memory=Memory, MemoryPointer=MemoryPointer)
     cuda.__dict__.update(runtime=runtime(gpus), get_current_stream=lambda: default_stream)
-    cuda.__dict__.update(alloc=lambda size: MemoryPointer(Memory(size), 0), alloc_pinned_memory=bytearray)
-    cuda.__dict__.update(get_elapsed_time=lambda begin, end: 1.0, memory=SimpleNamespace(OutOfMemoryError=MemoryError))
+    cuda.__dict__.update(alloc=lambda size: MemoryPointer(Memory(size), 0), memory=SimpleNamespace(OutOfMemoryError=MemoryError))
+    cuda.__dict__.update(alloc_pinned_memory=in_context("hostAlloc", bytearray))
+    cuda.__dict__.update(get_elapsed_time=in_context("eventElapsedTime", lambda begin, end: 1.0))
     cuda.__dict__.update(UnownedMemory=lambda place, size, owner, gpu: Memory.of_ptr[place])
     cupy = ModuleType("cupy")
     cupy.__dict__.update(cuda=cuda, ndarray=ndarray, dtype=np.dtype, copyto=np.copyto)
@@ -202,9 +269,13 @@ def install(folder: Path, gpus: int = 1) -> None:
     cupy.__dict__.update(ascontiguousarray=lambda array, dtype: np.ascontiguousarray(array, dtype).view(ndarray))
     cupy.__dict__.update(empty=lambda shape, dtype: np.empty(shape, dtype).view(ndarray))
     cupy.__dict__.update(get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None))
-    cuda.driver = SimpleNamespace(ctxGetCurrent=lambda: 0, ctxSetCurrent=lambda context: None)  # type: ignore[attr-defined]
+    set_current = partial(setattr, here, "context")
+    cuda.driver = SimpleNamespace(ctxGetCurrent=lambda: here.context, ctxSetCurrent=set_current)  # type: ignore[attr-defined]
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": cuda.runtime})
-    cuda_gpus._driver = lambda: SimpleNamespace(cuCtxGetCurrent=lambda context: 0)  # type: ignore[return-value]
+    cuda_gpus._driver = lambda: SimpleNamespace(  # type: ignore[return-value]
+        cuCtxGetCurrent=lambda context: setattr(context._obj, "value", here.context),
+        cuCtxSetCurrent=lambda context: set_current(context.value or 0),
+    )
     cuda_contexts._primary_context = lambda index: index + 1
     cuda_device.event_wait = lambda: None
     cuda_gpus._uuid = lambda index: f"GPU-{index}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -75,5 +76,14 @@ for name, settings in WAYS.items():
         comm.rank or check(c, f"{name}, transposed")
     for setting in before:
         del os.environ[setting]
+
+# GPUs are given back: where the next product uses none, and with the communicator.
+c = hybrid.multiply(*at_root(a, b), comm=comm, device="cpu")
+other = comm.Dup()
+hybrid.multiply(*at_root(np.asfortranarray(a), b), comm=other, device="cuda")
+other.Free()
+gc.collect()
+assert numpy_cupy.here.context == 0, "a call leaves a context current"
+assert not numpy_cupy.without_context, f"CUDA would create a context on GPU 0 for {dict(numpy_cupy.without_context)}"
 if comm.rank == 0:
     print(*sorted({each.partition("<")[0] for each in numpy_cupy.calls}), *sorted(mpi_nccl.calls))
