@@ -7,7 +7,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -56,8 +57,11 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
         return
     shared = _Parts(work, parts)
     # This thread takes parts, too: so all are done even if the pool is busy with other work, or this is a thread of the pool.
-    helping = [_pool.submit(shared.take_all) for _ in range(helpers)]
+    helping: list[Future[None]] = []
     try:
+        with suppress(RuntimeError):  # the limit of threads is reached: those that there are take all parts
+            for _ in range(helpers):
+                helping.append(_pool.submit(shared.take_all))
         for index in range(len(parts)):
             yield shared.result(index)
     finally:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.commands import ROOT
 
+from hybrid.host import thread_map
 from hybrid.host.thread_map import on_threads
 
 
@@ -31,6 +33,22 @@ def test_the_threads_are_kept_from_call_to_call():
         met = on_threads(4, lambda part: (meeting.wait(60), threading.current_thread()), range(4))
         used.update(thread for _, thread in met)
     assert 4 <= len(used) <= 17  # this thread and those of the pool
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_where_no_more_threads_can_be_started_those_that_there_are_do_all(monkeypatch, others):
+    pool, start, started = ThreadPoolExecutor(16), threading.Thread.start, []
+
+    def start_few(thread):
+        if len(started) == others:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(thread_map, "_pool", pool)
+    monkeypatch.setattr(threading.Thread, "start", start_few)
+    assert list(on_threads(4, lambda part: part**2, range(100))) == [part**2 for part in range(100)]
+    assert len(started) == others
 
 
 @pytest.mark.parametrize("threads", [1, 3])
