@@ -13,7 +13,7 @@ from hybrid.devices.cuda_gpus import Gpu, load_driver
 
 
 class _Before(threading.local):
-    """The contexts that were current where a thread has entered an `GpuContext`, the innermost last."""
+    """The contexts that were current where a thread has entered a `GpuContext`, the innermost last."""
 
     def __init__(self) -> None:
         self.contexts: list[int] = []
@@ -37,9 +37,9 @@ class GpuContext:
 
     def __enter__(self) -> None:
         before = self._current()
-        self._before.contexts.append(before)
         if before != self._context:
             self._make_current(self._context)
+        self._before.contexts.append(before)  # last: where the lines before fail there is no exit that would take it away
 
     def __exit__(self, *error: object) -> None:
         before = self._before.contexts.pop()

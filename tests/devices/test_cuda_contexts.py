@@ -73,21 +73,44 @@ def test_the_context_that_a_caller_uses_is_restored_also_after_an_error(driver):
 def test_each_thread_gets_its_own_context_back(driver):
     there, inside, seen = driver(Driver()), threading.Barrier(2), []
 
-    def work(before):
+    def work(before, leaves):
         there.current = before
         with gpu_context(1):
             inside.wait(10)  # both have entered
-            seen.append(there.current)
-        inside.wait(10)
-        seen.append(there.current)
+            within = there.current
+            leaves(10)
+        seen.append((before, within, there.current))
+        turn.set()
 
-    threads = [threading.Thread(target=work, args=(before,)) for before in (0, 77)]
+    turn = threading.Event()  # the thread that entered first leaves first, or last
+    threads = [threading.Thread(target=work, args=each) for each in ((0, lambda _: None), (77, turn.wait))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert seen[:2] == [111, 111]
-    assert sorted(seen[2:]) == [0, 77]
+    assert seen == [(0, 111, 0), (77, 111, 77)]
+
+
+def test_a_context_that_could_not_be_entered_leaves_nothing_behind(driver, monkeypatch):
+    there = driver(Driver())
+    there.current = 77
+    with gpu_context(1):
+        with gpu_context(2), monkeypatch.context() as patch:
+            patch.setattr(gpu_context(1), "_make_current", mock.Mock(side_effect=RuntimeError("of an earlier kernel")))
+            with pytest.raises(RuntimeError, match="of an earlier kernel"), gpu_context(1):
+                pytest.fail("entered")
+        assert there.current == 111
+    assert there.current == 77
+
+
+def test_free_memory_is_the_gpus_own_with_what_cupy_keeps(driver):
+    there = driver(Driver())
+    cupy = sys.modules["cupy"]
+    cupy.cuda.runtime = SimpleNamespace(memGetInfo=lambda: (1000 * there.current, 10**6))
+    cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: there.current)
+    assert cuda_contexts.pooled_bytes(gpu(2)) == 112
+    assert cuda_contexts.free_bytes(gpu(1)) == 111_111
+    assert there.current == 0
 
 
 @pytest.mark.parametrize("before", [0, 77])
@@ -142,6 +165,34 @@ def test_where_a_rank_has_no_gpu_no_context_stays(driver):
     there = driver(Driver())
     cuda_contexts.wake_driver(0)
     cuda_contexts.use_context_of(None)
+    assert there.contexts == []
+
+
+def test_a_context_that_is_still_being_made_is_waited_for(driver, monkeypatch):
+    there, released = driver(Driver()), threading.Event()
+    monkeypatch.setattr(there, "_cuInit", lambda flags: 0 * released.wait(10), raising=False)
+    cuda_contexts.wake_driver(0)
+    threading.Timer(0.1, released.set).start()
+    cuda_contexts.use_context_of(gpu(1))
+    cuda_contexts._awakening.join()
+    assert there.contexts == []
+
+
+def test_the_environment_is_as_it_stays_before_the_driver_reads_it(driver, monkeypatch):
+    """CuPy's folder is in it."""
+    there, done = driver(Driver()), []
+    monkeypatch.setattr(kernel_cache, "trust_own_cache_only", lambda: done.append("folder"))
+    monkeypatch.setattr(there, "_cuInit", lambda flags: done.append("cuInit") or 0, raising=False)
+    cuda_contexts.wake_driver(0)
+    cuda_contexts._awakening.join()
+    assert done == ["folder", "cuInit"]
+
+
+def test_where_no_thread_can_be_started_the_driver_starts_at_first_use(driver, monkeypatch):
+    there = driver(Driver())
+    monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+    cuda_contexts.wake_driver(0)
+    cuda_contexts.use_context_of(gpu(1))
     assert there.contexts == []
 
 
