@@ -194,7 +194,8 @@ def give_back() -> list[Thread]:
 
 
 def _free(mapped: mmap.mmap, part: Span) -> None:
-    """Free the memory behind a part of a mapping. Its first page may hold the end of another rank's part as well."""
+    """Free the memory behind a part of a mapping, in whole pages: the last one also where another rank's part begins on it. That
+    rank does without it, since madvise refuses an address within a page."""
     first = -(-part.lo // mmap.PAGESIZE) * mmap.PAGESIZE
     if first < part.hi:
         start = ctypes.addressof(ctypes.c_char.from_buffer(mapped)) + first

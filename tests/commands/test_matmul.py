@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -120,11 +121,29 @@ def test_an_existing_file_is_replaced_whole(tmp_path):
     assert np.load(target).shape == (5, 5)
 
 
-def test_print_is_the_lectures_format():
-    done = good(3, 2, 2, "--fill", "index", "--print", 2)
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=launcher)])
+def test_print_is_the_lectures_format(ranks):
+    done = good(3, 2, 2, "--fill", "index", "--print", 2, ranks=ranks)
     operand = "0.000000 1.000000 \n2.000000 3.000000 \n\n"
     shown = f"A (3×2), its top left 2×2\n{operand}B (2×2)\n{operand}C (3×2), its top left 2×2\n2.000000 3.000000 \n6.000000 11"
     assert shown in done.stdout
+
+
+@launcher
+@pytest.mark.skipif(not hasattr(mmap, "MADV_REMOVE"), reason="only Linux can free the memory of a file that is mapped")
+def test_ranks_give_shared_memory_back_when_all_is_reported(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfrom hybrid.commands import matmul, matmul_report, matmul_run\n"
+        "original, end = matmul_run.give_back, matmul_report.Speaker.end\n"
+        "def told(*given):\n    end(*given)\n    print('reported', flush=True)\n"
+        "matmul_report.Speaker.end = told\n"
+        "matmul_run.give_back = lambda: print(f'{len(original())} given back\\n', end='', flush=True)\n"
+        "sys.exit(matmul.main())\n"
+    )
+    done = successful(start([sys.executable, str(program)], 300, 200, 100, ranks=2))
+    said = [line for line in done.stdout.splitlines() if line == "reported" or line.endswith("given back")]
+    assert said == ["reported", "reported", "3 given back", "3 given back"]
 
 
 def test_print_shows_ten_by_default():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import mmap
 import sys
@@ -190,6 +191,36 @@ class FakeRuntime:
 
     def hostUnregister(self, address):
         raise AssertionError("nothing was locked")
+
+
+def test_memory_is_unlocked_where_it_was_locked(monkeypatch):
+    here, done = [2], []  # the index of the current GPU
+    runtime = types.SimpleNamespace(
+        CUDARuntimeError=RuntimeError,
+        getDevice=lambda: here[-1],
+        hostRegister=lambda address, size, flags: done.append(("locked", address, here[-1])),
+        hostUnregister=lambda address: done.append(("unlocked", address, here[-1])),
+    )
+
+    @contextlib.contextmanager
+    def gpu_context(index):
+        here.append(index)
+        yield
+        here.pop()
+
+    monkeypatch.setattr("hybrid.devices.pinned_memory.gpu_context", gpu_context)
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=runtime)))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", types.SimpleNamespace(runtime=runtime))
+    pinned_memory.cache_clear()
+    try:
+        array = np.ones(ELEMENTS)
+        place = address(array)
+        assert pinned_memory().pin(array)
+        here[:] = [0]
+        del array
+    finally:
+        pinned_memory.cache_clear()
+    assert done == [("locked", place, 2), ("unlocked", place, 2)]
 
 
 @pytest.mark.parametrize(("status", "told"), [(712, 0), (801, 1)], ids=["locked by the caller", "not supported"])

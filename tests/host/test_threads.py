@@ -154,6 +154,20 @@ def test_threads_announced_before_numpy_is_loaded_need_no_limiting():
     assert run.stdout.split() == ["1"]
 
 
+@pytest.mark.parametrize("users", [{}, {"OPENBLAS_MAIN_FREE": "0"}])
+def test_after_the_announcement_numpy_is_loaded_without_a_change_of_the_environment(users):
+    """The GPUs' driver may read it meanwhile."""
+    script = (
+        "import os, sys; from hybrid.host.threads import announce_threads; announce_threads(3)\n"
+        "sys.addaudithook(lambda event, given: event in ('os.putenv', 'os.unsetenv') and print(event, *given))\n"
+        "import numpy; print(os.environ['OPENBLAS_MAIN_FREE'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("OPENBLAS_MAIN_FREE", None)
+    run = subprocess.run([sys.executable, "-c", script], env=environment | users, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [*(users or {"": "1"}).values()]
+
+
 def test_announcing_after_numpy_is_loaded_leaves_the_environment_alone():
     import numpy  # noqa: F401
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
 import stat
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from hybrid.core.spans import Span
-from hybrid.errors import RankFailed
+from hybrid.errors import DoesNotFit, RankFailed
 from hybrid.host.process_space import process_space
 from hybrid.ranks import shared_memory
 from hybrid.ranks.shared_memory import make_shared_matrices
@@ -157,15 +159,74 @@ def _only_with_a_name(make):
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_REMOVE"), reason="only Linux can free the memory of a file that is mapped")
 def test_memory_is_given_back_though_it_is_still_mapped():
-    size = 5 * mmap.PAGESIZE
+    size, before = 5 * mmap.PAGESIZE, len(shared_memory._reserved)
     with open(shared_memory.shared_memory_folder() / f"hybrid-test-{os.getpid()}", "w+b") as file:
         os.unlink(file.name)
         os.truncate(file.fileno(), size)
-        own = Span(mmap.PAGESIZE + 100, 3 * mmap.PAGESIZE)
+        own = Span(mmap.PAGESIZE + 100, 3 * mmap.PAGESIZE - 100)
         mapped = shared_memory._map(file.fileno(), size, own, size)
         array = np.frombuffer(mapped, np.uint8)
         array[:] = 1
-        for thread in shared_memory.give_back():
+        threads = shared_memory.give_back()
+        for thread in threads:
             thread.join(10)
         pages = array.reshape(5, -1).any(axis=1)
     np.testing.assert_array_equal(pages, [True, True, False, True, True], err_msg="of this rank's part, and nothing else")
+    assert all(thread.daemon for thread in threads), "the process does not wait for them at its end"
+    del array, mapped, threads, thread
+    assert len(shared_memory._reserved) == before
+
+
+def test_memory_that_cannot_be_given_back_is_left_to_the_end_of_the_process(monkeypatch):
+    mapped = mmap.mmap(-1, mmap.PAGESIZE)
+    monkeypatch.setitem(shared_memory._reserved, mapped, Span(0, mmap.PAGESIZE))
+    monkeypatch.setattr(shared_memory.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+    shared_memory.give_back()
+    monkeypatch.delattr(mmap, "MADV_REMOVE", raising=False)
+    assert shared_memory.give_back() == []
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="memory cannot be reserved here")
+def test_the_ranks_of_a_node_reserve_all_of_every_matrix(monkeypatch, team):
+    if team.size == 1:
+        pytest.skip("one rank shares nothing")
+    reserved, original = [], os.posix_fallocate
+
+    def reserve(descriptor, start, size):
+        reserved.append((os.fstat(descriptor).st_size, start, start + size))
+        original(descriptor, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    heights = {"A": 4000, "B": 5000, "C": 6000}
+    make_shared_matrices(
+        team, {key: Span(0, rows) for key, rows in heights.items()}, dict.fromkeys(heights, 3), dict.fromkeys(heights, "float64")
+    )
+    with team.phase("scatter") as telling:
+        telling.mine = reserved
+    parts = sorted(part for of_rank in telling.all for part in of_rank)
+    for size in (24 * rows for rows in heights.values()):
+        starts, ends = zip(*((start, end) for of, start, end in parts if of == size), strict=True)
+        assert (starts[0], *ends) == (*starts, size)
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="memory cannot be reserved here")
+def test_too_little_memory_for_one_matrix_tells_what_all_need(monkeypatch, team):
+    if team.size == 1:
+        pytest.skip("one rank shares nothing")
+    original = os.posix_fallocate
+
+    def refuse(descriptor, start, size):
+        if team.rank == team.size - 1 and os.fstat(descriptor).st_size == 2 << 20:
+            raise OSError(errno.ENOSPC, "planted")
+        original(descriptor, start, size)
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", refuse)
+        with pytest.raises(DoesNotFit, match=r"matrices need 3.0 MiB of .*planted"):
+            make_shared_matrices(
+                team, {"A": Span(0, 1), "B": Span(0, 2)}, dict.fromkeys("AB", 1 << 17), dict.fromkeys("AB", "float64")
+            )
+    assert len(os.listdir("/proc/self/fd")) == before
