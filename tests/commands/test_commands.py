@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import subprocess
 import sys
@@ -12,6 +13,10 @@ from support.commands import ROOT, module
 
 import hybrid
 from hybrid.__main__ import COMMANDS
+from hybrid.core.settings import Settings
+from hybrid.host.threads import Threads
+from hybrid.ranks.team import Team
+from hybrid.selection import inventory
 
 
 def said(*words: str) -> str:
@@ -26,6 +31,34 @@ def test_the_package_lists_its_commands():
     for name, summary in COMMANDS.items():
         assert f"hybrid.{name} " in text
         assert summary in text
+
+
+@pytest.mark.parametrize("name", ["matmul", "hello", "accept", "paths"])
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_gpus_driver_is_woken_when_the_threads_are_in_the_environment(monkeypatch, name, device):
+    """It reads the environment, and may die of a change meanwhile."""
+    done = []
+
+    def settle_threads(team, settings):
+        done.append("settled")
+        return [Threads(1, "planted")]
+
+    def wake_driver(local_rank):
+        raise InterruptedError
+
+    monkeypatch.setattr(inventory, "settle_threads", settle_threads)
+    monkeypatch.setattr(inventory, "wake_driver", wake_driver)
+    team, command = Team(), importlib.import_module(f"hybrid.commands.{name}")
+    wake = inventory.wake_gpus
+
+    def wake_and_end(settings):
+        wake(settings)
+        raise TimeoutError
+
+    monkeypatch.setattr(inventory, "wake_gpus", wake_and_end)
+    with pytest.raises(InterruptedError if device == "cuda" else TimeoutError):
+        command.work(team, argparse.Namespace(), Settings(device=device))
+    assert done == ["settled"]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])

@@ -78,7 +78,8 @@ for name, settings in WAYS.items():
         del os.environ[setting]
 
 # GPUs are given back: where the next product uses none, and with the communicator.
-c = hybrid.multiply(*at_root(a, b), comm=comm, device="cpu")
+hybrid.multiply(*at_root(a, b), comm=comm, device="cuda", transport="peers" if comm.size > 1 else None)  # whose links are closed
+hybrid.multiply(*at_root(a, b), comm=comm, device="cpu")
 other = comm.Dup()
 hybrid.multiply(*at_root(np.asfortranarray(a), b), comm=other, device="cuda")
 other.Free()
