@@ -23,6 +23,10 @@ if comm.rank == 0:
     shared[0][:], shared[1][:] = a, b
 hybrid.multiply(shared[0], shared[1], out=shared[2], comm=comm, device="cuda")
 del c, shared  # page-locked memory is released
+hybrid.multiply(a, b, comm=comm, device="cpu")  # the GPU is given back
+other = comm.Dup()
+hybrid.multiply(a, b, comm=other, device="cuda")
+other.Free()  # and here once more
 
 driver, active, current = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
 driver.cuCtxGetCurrent(ctypes.byref(current))
