@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -14,7 +14,7 @@ from hybrid.devices import stacks
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DoesNotFit
 
-GPU = Gpu(0, "uuid", "a GPU")
+GPU = Gpu(3, "uuid", "a GPU")
 
 
 class OnGpu(np.ndarray):
@@ -26,9 +26,16 @@ class OnGpu(np.ndarray):
 @pytest.fixture
 def copied(monkeypatch):
     """Sizes of all copies to the GPU, which has 1 MiB, 64 KiB of it in CuPy's pool."""
-    sizes = []
+    sizes, inside = [], []
+
+    @contextmanager
+    def gpu_context(index):
+        inside.append(index)
+        yield
+        inside.pop()
 
     def asarray(array):
+        assert inside == [GPU.index]
         sizes.append(array.nbytes)
         return np.array(array).view(OnGpu)
 
@@ -36,7 +43,7 @@ def copied(monkeypatch):
     cupy.asarray, cupy.matmul = asarray, np.matmul
     runtime = SimpleNamespace(memGetInfo=lambda: ((1 << 20) - (1 << 16), 1 << 20))
     cupy.cuda = SimpleNamespace(runtime=runtime)
-    monkeypatch.setattr(stacks, "gpu_context", lambda index: nullcontext())
+    monkeypatch.setattr(stacks, "gpu_context", gpu_context)
     cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 1 << 16)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     return sizes
