@@ -27,6 +27,7 @@ import numpy as np
 CAPABILITY = 89  # whose kernels need no thread block clusters
 calls: Counter[str] = Counter()  # of kernels, by expression, and of "copies" and "graphs"; and "elements to the host"
 without_context: Counter[str] = Counter()  # calls, by name, of threads that had no CUDA context
+contexts: set[int] = set()  # in which there were calls: 1 is that of GPU 0
 
 
 class Here(threading.local):
@@ -39,6 +40,7 @@ here = Here()
 
 
 def needs_context(what: str) -> None:
+    contexts.add(here.context)
     if not here.context:
         without_context[what] += 1
 

@@ -78,12 +78,16 @@ for name, settings in WAYS.items():
         del os.environ[setting]
 
 # GPUs are given back: where the next product uses none, and with the communicator.
-hybrid.multiply(*at_root(a, b), comm=comm, device="cuda", transport="peers" if comm.size > 1 else None)  # whose links are closed
+links = {"comm": comm, "device": "cuda", "transport": "peers" if comm.size > 1 else None}
+hybrid.multiply(*at_root(a, b), **links)
+numpy_cupy.contexts.clear()
+hybrid.multiply(*at_root(b.T, a.T), **links)
 hybrid.multiply(*at_root(a, b), comm=comm, device="cpu")
 other = comm.Dup()
 hybrid.multiply(*at_root(np.asfortranarray(a), b), comm=other, device="cuda")
 other.Free()
 gc.collect()
+assert comm.rank == 0 or numpy_cupy.contexts == {comm.rank + 1}, "of another rank's GPU, which is the root's part alone"
 assert numpy_cupy.here.context == 0, "a call leaves a context current"
 assert not numpy_cupy.without_context, f"CUDA would create a context on GPU 0 for {dict(numpy_cupy.without_context)}"
 if comm.rank == 0:
