@@ -116,6 +116,8 @@ struct Fiber : Thread {
 
 struct Warp {
     unsigned running, waiting;  // masks of lanes: that have not left; that wait in a warp operation
+    unsigned mask;              // of the operation in which the first of those waits
+    bool is_mixed;              // whether another of them waits in one with another mask
     char ordered[2];            // TSan's synchronization objects of its __syncwarps, used alternately
 };
 
@@ -379,6 +381,16 @@ private:
     }
 };
 
+void begin_waiting(Warp& warp, const Fiber& lane, unsigned number)
+{
+    if (!warp.waiting) warp.mask = lane.mask, warp.is_mixed = false;
+    warp.is_mixed |= lane.mask != warp.mask;
+    warp.waiting |= 1u << number;
+}
+
+// Whether the lanes of some operation may all be there, told without a look at each lane that waits.
+bool may_complete(const Warp& warp) { return warp.waiting && (warp.is_mixed || !(warp.mask & warp.running & ~warp.waiting)); }
+
 // Completes each warp operation that all lanes of its mask have reached, and lets them continue.
 void complete_collectives(Warp& warp, Fiber* lanes)
 {
@@ -446,8 +458,8 @@ void run_warp(unsigned number, unsigned threads)
             switch_to(lanes[lane]);
             if (!failure.empty()) return;
             if (lanes[lane].state == State::LEFT) warp.running &= ~(1u << lane);
-            if (lanes[lane].state == State::AT_WARP) warp.waiting |= 1u << lane;
-            if (warp.waiting) complete_collectives(warp, lanes);
+            if (lanes[lane].state == State::AT_WARP) begin_waiting(warp, lanes[lane], lane);
+            if (may_complete(warp)) complete_collectives(warp, lanes);
         }
         if (!moved) moved = tell_active(lanes, std::min(32u, threads - 32 * number));
     }

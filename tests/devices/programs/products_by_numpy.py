@@ -30,6 +30,10 @@ gather_layout.PIECE_BYTES = 4000  # so that C of other nodes comes in more piece
 PIECES = {"PANEL_ROWS": "33", "PANEL_COLUMNS": "40"}
 PEERS = {"TRANSPORT": "peers"} if comm.size > 1 else {}
 NODES = {"RANKS_PER_NODE": "1"}
+OF_SEVERAL = {
+    "nccl": {**NODES, "TRANSPORT": "nccl", **PIECES},
+    "grid": {**NODES, "GRID": f"1x{comm.size}", **PIECES},
+}
 WAYS = {
     "peers": PEERS,
     "pieces": {**PEERS, **PIECES},
@@ -37,8 +41,7 @@ WAYS = {
     "host": {"TRANSPORT": "host", **PIECES},
     "out of core": {"TRANSPORT": "host", "GPU_MEMORY": "200k"},
     "nodes": NODES,
-    **({"nccl": {**NODES, "TRANSPORT": "nccl", **PIECES}} if comm.size > 1 else {}),
-    "grid": {**NODES, "GRID": f"1x{comm.size}", **PIECES} if comm.size > 1 else NODES,
+    **(OF_SEVERAL if comm.size > 1 else {}),
 }
 REPEATS = {"native": 3, "fast": 2}  # by precision
 as_usual = decision.choose_precision
