@@ -98,8 +98,9 @@ def announce_threads(count: int) -> None:
         _announced = count
         for variable in _POOL_VARIABLES:
             os.environ[variable] = str(_of_blas(count))
-        # NumPy sets it while it loads OpenBLAS, and deletes it then, which other threads must not see: `wake_driver` says why.
-        os.environ.setdefault("OPENBLAS_MAIN_FREE", "1")
+        # NumPy sets these while it loads OpenBLAS, then deletes them, which other threads must not see: `wake_driver` says why.
+        for variable in ("OPENBLAS_MAIN_FREE", "GOTOBLAS_MAIN_FREE"):  # the second up to NumPy 2.2
+            os.environ.setdefault(variable, "1")
 
 
 def _of_blas(count: int) -> int:
