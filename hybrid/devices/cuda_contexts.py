@@ -24,8 +24,8 @@ class GpuContext:
     thread may enter it, any number of times.
 
     CuPy's `with Device(1)` ends with cudaSetDevice(0) where the program has used no GPU before, and since CUDA 12 that creates a
-    context on GPU 0: on a node with eight ranks seven of them would take half a gigabyte of it, and a tenth of a second. Here the
-    thread's CUDA context is restored, which may be none.
+    context on GPU 0: on a node with eight ranks seven of them would take memory of that GPU, and a tenth of a second each. Here
+    the thread's CUDA context is restored, which may be none.
     """
 
     def __init__(self, index: int) -> None:
