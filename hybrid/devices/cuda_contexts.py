@@ -20,8 +20,8 @@ class _Before(threading.local):
 
 
 class GpuContext:
-    """A context of Python's in which this thread's CUDA calls work on one GPU; afterwards they work where they did before. Any
-    thread may enter it, any number of times.
+    """A context manager: within it this thread's CUDA calls work on one GPU, and afterwards where they did before. Any thread may
+    enter it, any number of times.
 
     CuPy's `with Device(1)` ends with cudaSetDevice(0) where the program has used no GPU before, and since CUDA 12 that creates a
     context on GPU 0: on a node with eight ranks seven of them would take memory of that GPU, and a tenth of a second each. Here
@@ -69,7 +69,7 @@ def _primary_context(index: int) -> int:
 
 @contextmanager
 def callers_context() -> Iterator[None]:
-    """A context at whose end this thread's CUDA calls work where they did at its beginning, whatever `stay` was called within."""
+    """A context manager: after it this thread's CUDA calls work where they did before, whatever `stay` was called within it."""
     before = _current_context()
     try:
         yield

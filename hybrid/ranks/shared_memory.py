@@ -194,8 +194,8 @@ def give_back() -> list[Thread]:
 
 
 def _free(mapped: mmap.mmap, part: Span) -> None:
-    """Free the memory behind a part of a mapping, in whole pages: the last one also where another rank's part begins on it. That
-    rank does without it, since madvise refuses an address within a page."""
+    """Free the memory behind a part of a mapping, in whole pages, as madvise wants them: a page that two parts share is freed
+    with the one that ends on it."""
     first = -(-part.lo // mmap.PAGESIZE) * mmap.PAGESIZE
     if first < part.hi:
         start = ctypes.addressof(ctypes.c_char.from_buffer(mapped)) + first
