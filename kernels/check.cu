@@ -39,6 +39,9 @@ constexpr int WEIGHTED_ROWS = 32;
 // sum of all elements' bits, modulo 2⁶⁴, where a float in an odd column is shifted by 32 bits, and elements of 16 bits by 0, 16,
 // 32 and 48: so words of 64 bits are added, whatever they hold. In one row of 32 each element is multiplied by a weight, so that
 // exchanged columns are found, too; a weight is odd, but shifted likewise.
+//
+// A GPU reads floats faster than it can do a dozen operations with each. So bits are shifted when a lane's are added up, and
+// magnitudes are compared until one is no integer.
 template <typename T, int GROUP>
 __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const Word> weights, Matrix<double> sums,
                          Matrix<double> squares, Matrix<Word> largest, Matrix<Word> checksums)
@@ -51,7 +54,6 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
     const T* line = &m(row, 0);
     const double* factors = x.data;
     const Word* weights_of_columns = weights.data;
-    bool weighted = row % WEIGHTED_ROWS == 0;
     // Of a weight's lowest bit that is set; the same in all columns of this lane.
     int shift = (__ffsll(weights_of_columns[0]) - 1 + 8 * int(sizeof(T)) * lane) % 64;
     double peak = 0, sum = 0, square = 0;
@@ -59,7 +61,6 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
     for (Size from = begin; from < min(begin + SPAN, m.columns); from += COLUMNS) {
         T elements[AT_ONCE];
         double factor[AT_ONCE];
-        Word weight[AT_ONCE];
         int left = int(min(m.columns - from, Size(COLUMNS)));
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {  // all loads before any sum
@@ -67,15 +68,30 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
             bool inside = column < left;
             elements[i] = inside ? line[from + column] : T{};
             factor[i] = GROUP && inside ? factors[from + column] : 1.0;
-            weight[i] = weighted && inside ? weights_of_columns[from + column] : 0;
+        }
+        Word bits = 0;
+        if (row % WEIGHTED_ROWS == 0) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                int column = offset + LANES * i;
+                bits += column < left ? weights_of_columns[from + column] * word_of(elements[i]) : 0;
+            }
+            checksum += bits;
+        } else {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) bits += word_of(elements[i]);
+            checksum += bits << shift;
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            checksum += weighted ? weight[i] * word_of(elements[i]) : word_of(elements[i]) << shift;
             double value = widened(elements[i]), term = GROUP ? value * factor[i] : value;
-            take_magnitude(peak, value);
             sum += term;
             square = fma(term, term, square);
+        }
+        take_magnitude(peak, widened(elements[0]));
+        if (peak < NOT_INTEGRAL) {
+#pragma unroll
+            for (int i = 1; i < AT_ONCE; ++i) take_magnitude(peak, widened(elements[i]));
         }
         if constexpr (GROUP > 0) {
             Size group = (from + offset) / GROUP, end = (group + 1) * GROUP;
@@ -133,6 +149,7 @@ __global__ void compare_sums(Matrix<double> differences, Matrix<const double> su
     int lane = threadIdx.x;
     if (row >= differences.rows) return;  // the whole warp
     double sum = 0, count = 0, worst = 0, where = 0, open = 0, flushed = numbers(0, FLUSHED);
+#pragma unroll 4  // so that memory is waited for once
     for (Size group = lane; group < differences.columns; group += 32) {
         double norms = row_squares(row, 0) * column_squares(0, group),
                size = fabs(differences(row, group) + subtracted(row, group));
@@ -180,16 +197,16 @@ __device__ inline Word mixed(Word bits)
     return bits ^ (bits >> 31);
 }
 
-// A thread block for each piece. pieces[i]: the first of its rows among all checksums, how many rows it has, and the first one's
-// number in the whole matrix. totals[i], 0 before: the sum of the rows' checksums, each mixed with the row's number; and the
-// largest magnitude.
+// Along the grid's x a thread block for each piece, along y several that divide its rows. pieces[i]: the first of its rows among
+// all checksums, how many rows it has, and the first one's number in the whole matrix. totals[i], 0 before: the sum of the rows'
+// checksums, each mixed with the row's number; and the largest magnitude.
 __global__ void total_pieces(Matrix<const Word> checksums, Matrix<const Word> largest, Matrix<const Word> pieces,
                              Matrix<Word> totals)
 {
     constexpr Word STEP = 0x9E3779B97F4A7C15;  // of SplitMix64
     const Word* piece = &pieces(blockIdx.x, 0);
     Word sum = 0, peak = 0;
-    for (Word i = threadIdx.x; i < piece[1]; i += blockDim.x) {
+    for (Word i = blockIdx.y * blockDim.x + threadIdx.x; i < piece[1]; i += gridDim.y * blockDim.x) {
         Size row = piece[0] + i;
         sum += mixed(checksums(row, 0) + (piece[2] + i) * STEP);
         peak = max(peak, largest(row, 0));

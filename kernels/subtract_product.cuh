@@ -22,14 +22,24 @@ constexpr int DEEP = 32;  // k at a time
 #else
 constexpr int DEEP = 16;  // a block has 48 KB of shared memory
 #endif
-constexpr int ROUND = 64 / DEEP;  // tiles along k that are added up before they join the total: far less is rounded
 
-// A tile in shared memory, row-major. Rows are padded, so that there are no bank conflicts when lanes load the fragments of an mma.
+// Of float64, tiles along k are added up before they join the total, so that far less is rounded: the check has to err less than
+// the product. Products of shorter types err so much more that their check does without; then a thread has half as many sums in
+// registers, and an SM as many thread blocks as need not spill any.
+constexpr int ROUND = 64 / DEEP;
+template <typename T>
+constexpr bool IN_ROUNDS = sizeof(T) == sizeof(double);
+template <typename T>
+constexpr int BLOCKS_OF_AN_SM = IN_ROUNDS<T> ? 2 : sizeof(T) == sizeof(float) ? 4 : 3;
+
+// A tile in shared memory, row-major. Rows are padded, so that there are no bank conflicts when lanes load the fragments of an mma,
+// and begin at a multiple of 16 bytes.
 template <typename T, int ROWS_, int COLUMNS_>
 struct PaddedTile {
     using Element = T;
     using Swizzle = NoSwizzle;
-    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, ROW_STRIDE = COLUMNS + 4, SIZE = ROWS * ROW_STRIDE;
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, PADDING = sizeof(T) == 2 ? 8 : 4;
+    static constexpr int ROW_STRIDE = COLUMNS + PADDING, SIZE = ROWS * ROW_STRIDE;
 
     __device__ static int offset(int row, int column) { return row * ROW_STRIDE + column; }
 };
@@ -96,27 +106,31 @@ struct Sums {
 struct HalfRow {
     double squares = 0, largest = 0;
 
-    // Each row begins at another column, so that no two lanes read the same bank.
     template <typename T>
     __device__ __forceinline__ void take(const T* a)
     {
-        int row = threadIdx.x % TILE, half = threadIdx.x / TILE * (DEEP / 2);
+        // Each row begins at another column, so that no two lanes read the same bank.
+        auto element = [&](int i) {
+            int row = threadIdx.x % TILE, half = threadIdx.x / TILE * (DEEP / 2);
+            return widened(a[TileOfA<T>::offset(row, half + (i + row / 4) % (DEEP / 2))]);
+        };
 #pragma unroll
         for (int i = 0; i < DEEP / 2; ++i) {
-            double x = widened(a[TileOfA<T>::offset(row, half + (i + row / 4) % (DEEP / 2))]);
+            double x = element(i);
             squares = fma(x, x, squares);
-            take_magnitude(largest, x);
         }
+        for (int i = 0; i < DEEP / 2 && largest < NOT_INTEGRAL; ++i) take_magnitude(largest, element(i));
     }
 };
 
 // `difference`, 0 before, gets -a · y; each layer of the grid adds up a part of k. Where there are `row_squares`, each row's sum of
 // squares is added to them, and `largest`, 0 before, gets its largest magnitude. Blocks that read the same rows of A are
 // neighbours, so that one of them finds these in the L2 cache; all lie along the grid's x, since there may be more rows than blocks
-// in y.
-template <typename T>
-__global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference,
-                                                            Matrix<double> row_squares, Matrix<Word> largest)
+// in y. Operands are copied to shared memory in vectors of 16 bytes if they are ALIGNED to these, else element by element.
+template <typename T, bool ALIGNED>
+__global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T>)
+    subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference, Matrix<double> row_squares,
+                     Matrix<Word> largest)
 {
     unsigned across = unsigned(ceil_div(difference.columns, Size(TILE)));
     Size left = blockIdx.x % across * Size(TILE), top = blockIdx.x / across * Size(TILE);
@@ -127,9 +141,8 @@ __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, M
     int measured = row_squares.rows ? int(blockIdx.x % across) : -1;
     double* of_y = dynamic_shared_memory<double>();
     T* of_a = reinterpret_cast<T*>(of_y + STAGES * TileOfY::SIZE);
-    TileCopy<TileOfA<T>, THREADS, 1, Along::COLUMNS> copy_a(of_a, a, top, begin);
-    TileCopy<TileOfY, THREADS, 1, Along::ROWS> copy_y(of_y, y, begin, left);
-    static_assert(copy_a.PASSES == copy_y.PASSES, "both tiles have as many elements");
+    TileCopy<TileOfA<T>, THREADS, ALIGNED ? 16 / sizeof(T) : 1, Along::COLUMNS> copy_a(of_a, a, top, begin);
+    TileCopy<TileOfY, THREADS, ALIGNED ? 16 / sizeof(double) : 1, Along::ROWS> copy_y(of_y, y, begin, left);
     Ring<STAGES, 1> written;
     HalfRow half_row;
     Sums sums, totals;
@@ -137,10 +150,9 @@ __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, M
     auto copy = [&](int part) {
         if (part < full_parts) {
 #pragma unroll
-            for (int i = 0; i < copy_a.PASSES; ++i) {
-                copy_a.pass(i, true);
-                copy_y.pass(i, true);
-            }
+            for (int i = 0; i < copy_a.PASSES; ++i) copy_a.pass(i, true);
+#pragma unroll
+            for (int i = 0; i < copy_y.PASSES; ++i) copy_y.pass(i, true);
         } else if (part < parts) {
             copy_a.copy_checked(int(beyond - part * Size(DEEP)));
             copy_y.copy_checked(int(beyond - part * Size(DEEP)));
@@ -169,7 +181,7 @@ __global__ void __launch_bounds__(THREADS) subtract_product(Matrix<const T> a, M
             half_row.take(now);
             measured += across;
         }
-        if (part % ROUND == ROUND - 1) close_round();
+        if (IN_ROUNDS<T> && part % ROUND == ROUND - 1) close_round();
     }
     close_round();
     for (int i = 0; i < 2; ++i)

@@ -130,8 +130,8 @@ Operation = Callable[[Sequence[Event]], Event]
 class CheckOperations(Protocol):
     """What the check of a product computes on the device (kernels/check.cu).
 
-    The operations run in the order in which they are enqueued. Their matrices are the device's own, made by `make`, but for the
-    parts of A, B and C that they read.
+    The operations run in the order in which they are enqueued, except those `beside` others. Their matrices are the device's
+    own, made by `make`, but for the parts of A, B and C that they read.
     """
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
@@ -186,8 +186,9 @@ class CheckOperations(Protocol):
     def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
         """An array in host memory, and an operation that copies a contiguous matrix to it."""
 
-    def together(self, operations: Sequence[Operation]) -> Operation:
-        """One operation that does what these do, one after the other."""
+    def together(self, operations: Sequence[Operation], *, beside: bool) -> Operation:
+        """One operation that does what these do, one after the other. `beside`: it runs beside those that are enqueued before and
+        after it; only events order them."""
 
 
 class PeerDevice(Device, Protocol):

@@ -105,7 +105,7 @@ class CpuCheckOperations:
         there = np.empty_like(matrix)
         return there, self._operation(lambda: np.copyto(there, matrix))
 
-    def together(self, operations: Sequence[Operation]) -> Operation:
+    def together(self, operations: Sequence[Operation], *, beside: bool) -> Operation:
         return lambda after: [operation(after) for operation in operations][-1]
 
     def _operation(self, work: Callable[[], None]) -> Operation:

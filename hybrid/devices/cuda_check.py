@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.core.problem import is_aligned
 from hybrid.devices.base import Event, KernelCall, Operation
+from hybrid.devices.buffers import place_of
 from hybrid.devices.cpu_check import word_type
 from hybrid.devices.cuda_contexts import GpuContext
 from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
@@ -18,14 +20,14 @@ from hybrid.kernels.catalogue import ELEMENTS, MOST_BLOCKS_Y
 from hybrid.kernels.elements import c_type
 
 SOURCE = "check.cu"
-_WARPS = 8  # of a block whose warps take one row each
+_WARPS = 4  # of a block whose warps take one row each
 _SPAN, _ROWS_ADDED, _TILE, _THREADS = 1024, 32, 64, 128  # as in check.cu
-_OF_PIECES = 512  # threads that add up what was found of a piece's rows
+_OF_PIECES = 512, 8  # threads of a block, and blocks, that add up what was found of a piece's rows
 # subtract_product divides each sum among several blocks, of at least _LEAST_DEPTH terms, where it takes fewer blocks than fill a
 # large GPU. It also does where sums have more than _MOST_DEPTH terms: rounding errors grow with all that has been added before,
 # in some sums much more than in most, and products from remainders err so little that these would look like faults.
 _ENOUGH_BLOCKS = 512
-_LEAST_DEPTH, _MOST_DEPTH = 512, 2048
+_LEAST_DEPTH, _MOST_DEPTH = 512, 1024
 
 
 def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:
@@ -37,16 +39,23 @@ def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int
         f"row_sums<{element}, 0>": (32, _WARPS),
         f"row_sums<{of_c}, 0>": (32, _WARPS),  # of a C in device memory to which it is copied
         "column_totals": (32, 1),
-        f"subtract_product<{element}>": (_THREADS, 1),
+        f"subtract_product<{element}, true>": (_THREADS, 1),
+        f"subtract_product<{element}, false>": (_THREADS, 1),
         "compare_sums": (32, _WARPS),
-        "total_pieces": (_OF_PIECES, 1),
+        "total_pieces": (_OF_PIECES[0], 1),
     }
 
 
 def shared_bytes(capability: int, item_size: int) -> int:
     """Of a block of subtract_product, for operands whose elements have so many bytes."""
-    deep = 32 if capability >= 80 else 16
-    return 2 * (8 * deep * (_TILE + 4) + item_size * _TILE * (deep + 4))
+    deep, padding = 32 if capability >= 80 else 16, 8 if item_size == 2 else 4
+    return 2 * (8 * deep * (_TILE + 4) + item_size * _TILE * (deep + padding))
+
+
+def subtraction(a: Any, y: Any) -> str:
+    """The instance of subtract_product for these operands, by where they lie."""
+    aligned = is_aligned(*place_of(a), *place_of(y))
+    return f"subtract_product<{c_type(a)}, {str(aligned).lower()}>"
 
 
 def grid_of_row_sums(rows: int, columns: int) -> tuple[int, int, int]:
@@ -67,26 +76,26 @@ def grid_of_subtraction(rows: int, columns: int, depth: int) -> tuple[int, int]:
     return tiles, min(MOST_BLOCKS_Y, max(1, -(-depth // _MOST_DEPTH), to_fill))
 
 
-Enqueue = Callable[[Sequence[Event], KernelCall], Event]
+Enqueue = Callable[[Sequence[Event], KernelCall, str], Event]  # behind these events, on the streams of this name
 
 
 class _CudaOperation:
     """An Operation: enqueues, behind some events, what `launch(stream)` launches."""
 
-    __slots__ = ("_enqueue", "launch")
+    __slots__ = ("_enqueue", "_streams", "launch")
 
-    def __init__(self, enqueue: Enqueue, launch: KernelCall) -> None:
-        self._enqueue, self.launch = enqueue, launch
+    def __init__(self, enqueue: Enqueue, launch: KernelCall, streams: str = "check") -> None:
+        self._enqueue, self.launch, self._streams = enqueue, launch, streams
 
     def __call__(self, after: Sequence[Event]) -> Event:
-        return self._enqueue(after, self.launch)
+        return self._enqueue(after, self.launch, self._streams)
 
 
 class CudaCheckOperations:
     """The check's operations. The arguments of each launch are prepared once, since a product is checked by dozens of them."""
 
     def __init__(self, cupy: Any, context: GpuContext, capability: int, enqueue: Enqueue) -> None:
-        """`enqueue(after, launch)`: has `launch(stream)` enqueue work behind these events."""
+        """`enqueue(after, launch, streams)`: has `launch(stream)` enqueue work behind these events, on a stream of this name."""
         self._cupy, self._context, self._capability, self._enqueue = cupy, context, capability, enqueue
         self._functions: dict[str, tuple[Any, tuple[int, int]]] = {}  # by expression, with their thread blocks
 
@@ -130,9 +139,8 @@ class CudaCheckOperations:
     def subtract_product(self, a: Any, y: Any, difference: Any, row_squares: Any, largest: Any) -> Operation:
         (rows, columns), depth = difference.shape, a.shape[1]
         grid = grid_of_subtraction(rows, columns, depth)
-        expression = f"subtract_product<{c_type(a)}>"
         matrices, shared = (a, y, difference, row_squares, largest), shared_bytes(self._capability, a.itemsize)
-        return self._operation(expression, grid, matrices, difference.size and depth, shared)
+        return self._operation(subtraction(a, y), grid, matrices, difference.size and depth, shared)
 
     def compare(
         self,
@@ -150,7 +158,7 @@ class CudaCheckOperations:
         return self._operation("compare_sums", (-(-rows // _WARPS), 1), arguments, rows)
 
     def total_pieces(self, checksums: Any, largest: Any, pieces: Any, totals: Any) -> Operation:
-        return self._operation("total_pieces", (len(pieces), 1), (checksums, largest, pieces, totals), len(pieces))
+        return self._operation("total_pieces", (len(pieces), _OF_PIECES[1]), (checksums, largest, pieces, totals), len(pieces))
 
     def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
         # Pinned, so that the copy is one of the stream's operations and nobody waits for it in particular.
@@ -164,10 +172,10 @@ class CudaCheckOperations:
 
         return there, _CudaOperation(self._enqueue, launch)
 
-    def together(self, operations: Sequence[Operation]) -> Operation:
+    def together(self, operations: Sequence[Operation], *, beside: bool) -> Operation:
         launches = [operation.launch for operation in operations if isinstance(operation, _CudaOperation)]
         assert len(launches) == len(operations), "these operations are another device's"
-        return _CudaOperation(self._enqueue, Together(launches))
+        return _CudaOperation(self._enqueue, Together(launches), "check beside" if beside else "check")
 
     def _operation(
         self, expression: str, grid: tuple[int, ...], matrices: Sequence[Any], work: int, shared: int = 0

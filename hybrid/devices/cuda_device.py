@@ -35,13 +35,15 @@ _STREAMS = {
     "copy out": 1,
     "copy received": 1,
     "check": 1,
+    "check beside": 1,
     "nccl": 1,
     "prepare": 1,
 }
 # Thread blocks of a stream with a lower number are started first. NCCL's kernels come before multiplications, because the other
 # ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of the next tile the host waits, and those
-# that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave.
-_PRIORITIES = {"nccl": -2, "prepare": -2, "copy in": -2, "multiply": -1, "products": -1}
+# that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave, and
+# A·(B·x), which the matrix units limit, those that sums leave, which memory limits.
+_PRIORITIES = {"nccl": -3, "prepare": -3, "copy in": -3, "multiply": -2, "products": -2, "check": -1}
 
 
 class CudaDevice(CudaNccl):
@@ -153,7 +155,10 @@ class CudaDevice(CudaNccl):
     def _check_operations(self) -> CudaCheckOperations:
         this, capability = proxy(self), self.gpu.capability
         return CudaCheckOperations(
-            self._cupy, self._context, capability, lambda after, launch: this._enqueue("check", [*after], launch)
+            self._cupy,
+            self._context,
+            capability,
+            lambda after, launch, streams: this._enqueue("check", [*after], launch, streams),
         )
 
     def check_operations(self) -> CudaCheckOperations:

@@ -35,12 +35,15 @@ class _Panel:
     matrix: Any
     summary_there: Event
     held: Arithmetic | None = None  # the one whose remainders are there
+    before: _Panel | None = None  # the panel that was here in the product before, if what was made of it is kept
     has_magnitudes: bool = False
+    assumed: bool = False  # the guard was asked about the magnitudes of `before`
     summary: Summary | None = None
     fingerprint: int | None = None  # of its elements
 
-    def take_over(self, before: _Panel | None) -> None:
-        """Keep the remainders of the panel that was here in the product before, if it had the same elements."""
+    def take_over(self) -> None:
+        """Keep what was made of the panel that was here in the product before, if it had the same elements."""
+        before, self.before = self.before, None
         if before is not None and (before.lines, before.fingerprint) == (self.lines, self.fingerprint):
             self.held, self.has_magnitudes = before.held, before.has_magnitudes or self.has_magnitudes
 
@@ -98,7 +101,8 @@ class ModularProduct:
         lines = self._launches.operands[arrival.operand].lines_of(arrival.slot, arrival.buffer_span)
         measure = self._launches.measure(arrival.operand, lines, matrix)
         event = self._queues.enqueue([measure], after, _PREPARE)
-        self._panels[arrival.operand, lines.lo] = _Panel(arrival.operand, lines, matrix, event)
+        place = arrival.operand, lines.lo
+        self._panels[place] = _Panel(arrival.operand, lines, matrix, event, before=self._before.get(place))
         return event
 
     def ask_ahead(self, tile: Tile) -> None:
@@ -142,14 +146,20 @@ class ModularProduct:
             if panel.summary is None:
                 self._device.wait(panel.summary_there)
                 panel.summary, panel.fingerprint = self._launches.summary_of(panel.operand, panel.lines)
-                panel.take_over(self._before.get((panel.operand, panel.lines.lo)))
+                panel.take_over()
+                if panel.assumed and not panel.has_magnitudes:
+                    self._guarded.clear()  # it looked at other elements
             whole = whole.joined(panel.summary)
         return whole
 
     def _ask_guard(self, rows: Span, columns: Span) -> None:
+        """Have the guard look at a tile. Where nothing is known yet of a panel's elements, they most likely are what they were in
+        the product before: then its magnitudes are there."""
         work: list[KernelCall] = []
         for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
-            if not panel.has_magnitudes:
+            if panel.before is not None and panel.before.has_magnitudes:
+                panel.assumed = True
+            elif not panel.has_magnitudes:
                 panel.has_magnitudes = True
                 work.append(self._launches.pack_magnitudes(panel.operand, panel.lines, panel.matrix))
         number = self._asked % GUARDS

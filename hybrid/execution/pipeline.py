@@ -143,9 +143,13 @@ class _Run:
     def _measure_ahead(self, modular: ModularProduct, index: int) -> None:
         """Measure this arrival, and those of the next ones that are there already.
 
-        That is done before the tiles of this one are submitted, behind which it would have to wait.
+        That is done before the tiles of this one are submitted, behind which it would have to wait. Where nothing is copied, the
+        guard is asked at once as well: so the host waits once, after it has submitted some of the check, and not twice.
         """
         self._measure(modular, index)
+        if not self._copies:
+            for tile in self._arrivals[index].releases:
+                modular.ask_ahead(tile)
         for following in range(index + 1, min(self._loaded, index + 1 + MEASURED_AHEAD)):
             if self._arrivals[following].operand != "A" or not self._is_there(following):
                 return

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class RankCheck:
         self._where = placements[team.rank].name
         self.device: DeviceCheck | None = None
         self.copies: CopyChecksums | None = None
-        if matrices is not None and not all(operand in in_place for operand in "ABC"):
+        self._all_in_place = all(operand in in_place for operand in "ABC")
+        if matrices is not None and not self._all_in_place:
             device, problem = rank_device.device, plan.problem
             origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
             operands = matrices.a, matrices.b, matrices.c
@@ -56,14 +58,14 @@ class RankCheck:
             pieces = self._pieces()
             # The root's arrays and shared matrices have the same panels, but not the same ranks copy them.
             copied_for = f"own pieces of ranks {[*pieces]}"
-            own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces(), rank) for rank in pieces})
+            own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces, rank) for rank in pieces})
             self.copies = CopyChecksums(problem, pieces, device, own, operands, origin, threads)
 
     def check_in(self, buffers: Buffers) -> None:
         """Have sums computed of what is in this rank's buffers."""
         if self._plan.shares[self._team.rank].order:
             operations, problem = self._rank_device.device.check_operations(), self._plan.problem
-            layout = self._all_pieces()[self._team.rank].layout
+            layout = self._all_pieces[self._team.rank].layout
             size = self._plan.bytes_of_device_check(self._team.rank)
             self.device = self._once("sums", lambda: DeviceCheck(operations, layout, problem), size)
             self.device.use(buffers)
@@ -89,19 +91,20 @@ class RankCheck:
             self.copies.complete()
         if self.device is not None:
             sums, suspects, wrong = self.device.sums.compared(THRESHOLD)
-            on_device = self.device.sums.checksums_of_pieces()
+            if not self._all_in_place:  # else nothing was copied
+                on_device = self.device.sums.checksums_of_pieces()
         in_memory: dict[int, tuple[list[int], np.ndarray]] = self.copies.results() if self.copies is not None else {}
         if len(on_device):
             self._add_in_place(in_memory, on_device)
         if elsewhere is not None:
-            in_memory |= elsewhere(self._all_pieces())
+            in_memory |= elsewhere(self._all_pieces)
         all_told = len({suspect.row for suspect in suspects}) < MOST_SUSPECTS
         return Findings(self._where, sums, on_device, in_memory, suspects, wrong, all_told)
 
     def _add_in_place(self, in_memory: dict[int, tuple[list[int], np.ndarray]], on_device: np.ndarray) -> None:
         """Take the checksums of what was not copied from the device, for those in memory: it is the same memory."""
         own = self._team.rank
-        numbers = [piece.number for piece in self._all_pieces()[own].layout.pieces if piece.operand in self._in_place]
+        numbers = [piece.number for piece in self._all_pieces[own].layout.pieces if piece.operand in self._in_place]
         if numbers:
             summed, checksums = in_memory.get(own, ([], np.zeros(len(on_device), np.uint64)))
             checksums[numbers] = on_device[numbers]
@@ -110,7 +113,7 @@ class RankCheck:
     def judge(self, findings: Sequence[Findings]) -> Check:
         """The check, from all ranks' findings."""
         plan = self._plan
-        return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces(), plan.root)
+        return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces, plan.root)
 
     def wrong_copies(self, findings: Sequence[Findings]) -> list[tuple[WrongCopy, np.ndarray]]:
         """The pieces that were copied wrong, by all ranks' findings, each with those of its rows that are wrong. Every rank
@@ -118,7 +121,7 @@ class RankCheck:
 
         Where an operand was written since it was summed, nobody's device is told to be wrong.
         """
-        pieces = self._all_pieces()
+        pieces = self._all_pieces
         copies = wrong_copies(findings, pieces, self._plan.root)
         with self._team.phase("repair") as telling:
             telling.mine = [self._checksums_of(copy) for copy in copies]
@@ -149,12 +152,13 @@ class RankCheck:
         if copy.rank is None or copy.number is None:
             return None, None, False
         if copy.rank == self._team.rank and self.device is not None:
-            piece = self._all_pieces()[copy.rank].layout.pieces[copy.number]
+            piece = self._all_pieces[copy.rank].layout.pieces[copy.number]
             on_device = self.device.sums.checksums()[piece.offset : piece.offset + len(piece.rows)]
         if self.copies is None:
             return on_device, None, False
         return on_device, self.copies.rows_of(copy.place), copy.place[0] != "C" and self.copies.was_written(copy.place)
 
+    @cached_property
     def _all_pieces(self) -> PiecesOfRanks:
         """The pieces that the ranks copy, for each rank."""
         plan = self._plan
@@ -165,7 +169,7 @@ class RankCheck:
     def _pieces(self) -> dict[int, CopiedPieces]:
         """The pieces of the ranks whose copies this rank sums: its own, or at a root that copies its own arrays those of all
         ranks."""
-        plan, own, pieces = self._plan, self._team.rank, self._all_pieces()
+        plan, own, pieces = self._plan, self._team.rank, self._all_pieces
         return dict(enumerate(pieces)) if plan.at_root and own == plan.root else {own: pieces[own]}
 
     def _once(self, what: str, make: Callable[[], Any], device_bytes: int = 0) -> Any:

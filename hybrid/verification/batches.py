@@ -23,6 +23,10 @@ class Batches:
 
     def begin(self) -> None:
         """A product begins."""
+        self._last: list[Event] = []  # the event of the last batch that is not beside others
+        self._next()
+
+    def _next(self) -> None:
         self._waiting: list[Operation] = []
         self._after: list[Event] = []
         self._bytes = 0
@@ -37,10 +41,21 @@ class Batches:
 
     def flush(self) -> None:
         """Enqueue what was added."""
+        if self._waiting:
+            self._last = [self._batch(beside=False)(self._after)]
+            self._next()
+
+    def flush_beside(self) -> list[Event]:
+        """Enqueue what was added, behind all before, beside what follows. Returns the event that marks its end."""
         if not self._waiting:
-            return
+            return []
+        event = self._batch(beside=True)([*self._last, *self._after])
+        self._next()
+        return [event]
+
+    def _batch(self, *, beside: bool) -> Operation:
+        """What was added, as one operation."""
         key = tuple(map(id, self._waiting))
         if key not in self._made:
-            self._made[key] = self._waiting, self._together(self._waiting)
-        self._made[key][1](self._after)
-        self.begin()
+            self._made[key] = self._waiting, self._together(self._waiting, beside=beside)
+        return self._made[key][1]

@@ -77,6 +77,7 @@ class DeviceCheck:
         order = layout.share.order
         self._last, self._all_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
         self._arrived_of_a: list[Arrival] = []  # for whose rows A·(B·x) has not been subtracted
+        self._beside: list[Event] = []  # of subtractions that run beside the other operations
         self._subtracted: list[tuple[Span, Event]] = []  # rows of the buffer of A, in order, and until when they are read
 
     def use(self, buffers: Buffers) -> None:
@@ -98,9 +99,14 @@ class DeviceCheck:
 
     def _by_arrival(self, buffers: Buffers, late: Piece | None) -> list[tuple[list[_OnPiece], list[list[_OnPiece]]]]:
         """The operations of `_OfBuffers.by_arrival`."""
+
+        def size(piece: Piece) -> int:
+            """What is there already waits for A·(B·x), which follows at once."""
+            return 0 if piece.operand in buffers.in_place else self._bytes_of(piece)
+
         return [
             (
-                [(self._of_operand(buffers, arrival, piece), self._bytes_of(piece)) for piece in own if piece is not late],
+                [(self._of_operand(buffers, arrival, piece), size(piece)) for piece in own if piece is not late],
                 [
                     [(self._of_c(buffers, tile, piece), self._bytes_of(piece)) for piece in of_tile]
                     for tile, of_tile in zip(arrival.releases, tiles, strict=True)
@@ -114,6 +120,7 @@ class DeviceCheck:
         self._pending.clear()
         self._subtracted.clear()
         self._arrived_of_a.clear()
+        self._beside.clear()
         self._now.batches.begin()
         self._enqueue(self._clear)
 
@@ -147,8 +154,9 @@ class DeviceCheck:
         ):
             for each in self._arrived_of_a:
                 self._pending[each.span] = _Pending(each.buffer_span, [Span(0, self.layout.groups)])
+            self._now.batches.flush()
             self._subtract(list(self._pending))
-            self._now.batches.flush()  # it takes longer than the others
+            self._beside += self._now.batches.flush_beside()  # it takes longer than the others
             self._arrived_of_a.clear()
 
     def computed(self, number: int, index: int, tile: Tile, after: Sequence[Event]) -> list[Event]:
@@ -169,8 +177,10 @@ class DeviceCheck:
         self._subtract(list(self._pending))
         if not self.layout.share.holds_all:
             self._enqueue(self._total)
-        for operation in (self._compare, self._total_pieces, self.sums.tell):
-            self._enqueue(operation)
+        self._now.batches.flush()
+        self._enqueue(self._compare, after=self._beside)
+        self._enqueue(self._total_pieces)
+        self._enqueue(self.sums.tell)
         self._now.batches.flush()
 
     def _enqueue(self, operation: Operation, size: int = 0, after: Sequence[Event] = ()) -> list[Event]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.core.problem import Problem
+from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span
 from hybrid.devices.base import CheckOperations
 from hybrid.devices.cpu_check import summary_of
@@ -29,8 +29,7 @@ class DeviceSums:
 
     def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
         self._operations, self._layout, self._problem = operations, layout, problem
-        of_operand = {operand: [piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"}
-        self._numbers = {operand: np.array(numbers, np.intp) for operand, numbers in of_operand.items()}
+        self._of_operands = [[piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"]
         rows, groups, checksums, table = len(layout.share.rows), layout.groups, layout.checksums, piece_table(layout)
         summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
         ends = np.cumsum([rows, groups, checksums, checksums, rows * groups, summary, totals]).tolist()
@@ -40,7 +39,7 @@ class DeviceSums:
                 "weights of A": (1, problem.l),
                 "weights of B": (1, problem.m),
                 "weights of C": (1, problem.m),
-                "B·x": (problem.l, groups),
+                "B·x": (problem.l, padded(groups, 8)),  # rows of whole vectors, in which it is copied to shared memory
                 "squares of B": (problem.l, groups),
                 "differences": (rows, groups),
                 "squares of C": (rows, groups),
@@ -51,6 +50,7 @@ class DeviceSums:
                 "to clear": (1, ends[-1]),
             }
         )
+        m["B·x"] = m["B·x"][:, :groups]
         widths = [len(panel) for panel in layout.share.column_panels]
         self._x = random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)
         operations.write(m["x"], self._x[None, :])
@@ -134,8 +134,8 @@ class DeviceSums:
     @property
     def _largest_elements(self) -> tuple[float, ...]:
         """The largest magnitudes of A, B and C on this device."""
-        largest = self._totals_told[:, 1].view(np.float64)
-        return tuple(float(largest[numbers].max(initial=0.0)) for numbers in self._numbers.values())
+        largest = self._totals_told[:, 1].view(np.float64).tolist()
+        return tuple(max([largest[number] for number in numbers], default=0.0) for numbers in self._of_operands)
 
     @property
     def _totals_told(self) -> np.ndarray:

@@ -94,8 +94,8 @@ class Sums:
     @classmethod
     def of(cls, summary: np.ndarray, rows: int, groups: int, largest_a: float, largest_b: float) -> Sums:
         """From the summary that `compare_sums` makes of so many rows and groups."""
-        open_, count = int(summary[:, 3].sum()), int(summary[:, 1].sum())
-        error = float((summary[:, 2] / _spreads(summary, rows)).max(initial=0.0))
+        count, open_ = map(int, summary[:, 1::2].sum(axis=0))
+        error = float((summary[:, 2] / _spreads(summary, rows, count)).max(initial=0.0))
         return cls(error, count, open_, rows * groups - open_, largest_a, largest_b)
 
 
@@ -107,11 +107,12 @@ def rows_together(per_row: float) -> int:
 
 def spread_of(totals: np.ndarray | float, counts: np.ndarray | float) -> np.ndarray:
     """The standard deviations of sizes of right products, from their totals and counts: at most 1, which is what is expected."""
-    return np.clip(totals / np.maximum(counts, 1) / _MEAN_OF_NORMAL, _LEAST_SPREAD, 1.0)
+    return np.minimum(np.maximum(totals / np.maximum(counts, 1) / _MEAN_OF_NORMAL, _LEAST_SPREAD), 1.0)
 
 
-def _spreads(summary: np.ndarray, rows: int) -> np.ndarray:
-    """For each ROWS_TOGETHER of these rows the standard deviation that the differences of a right product have there.
+def _spreads(summary: np.ndarray, rows: int, count: float) -> np.ndarray:
+    """For each ROWS_TOGETHER of these rows, with so many sizes in all, the standard deviation that the differences of a right
+    product have there.
 
     As many rows are taken together as have enough differences. Not all: a product may be more accurate in some rows than in
     others, where its sums are divided into parts.
@@ -119,18 +120,19 @@ def _spreads(summary: np.ndarray, rows: int) -> np.ndarray:
     if not len(summary):
         return np.ones(0)
     totals, counts = summary[:, 0], summary[:, 1]
-    together = rows_together(counts.sum() / rows) // ROWS_TOGETHER
+    together = rows_together(count / rows) // ROWS_TOGETHER
     if together > 1:
         starts = np.arange(0, len(summary), together)
         totals, counts = np.add.reduceat(totals, starts), np.add.reduceat(counts, starts)
     spreads = np.where(counts >= _ENOUGH, spread_of(totals, counts), 1.0)  # the last rows may be few
-    return np.repeat(spreads, together)[: len(summary)]
+    return np.repeat(spreads, together)[: len(summary)] if together > 1 else spreads
 
 
 def errors_of_rows(found: np.ndarray) -> np.ndarray:
     """The largest difference of each row, in standard deviations of those of neighbouring rows. `found`: what `compare_sums` of
     kernels/check.cu says of each row."""
-    spreads = _spreads(summary_of(found), len(found))
+    summary = summary_of(found)
+    spreads = _spreads(summary, len(found), summary[:, 1].sum())
     return found[:, 2] / np.repeat(spreads, ROWS_TOGETHER)[: len(found)]
 
 

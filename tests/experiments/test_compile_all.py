@@ -150,13 +150,15 @@ def test_the_greeting_is_judged_as_its_program_launches_it():
 
 def test_the_check_is_compiled_for_all_types_and_all_groups_of_columns():
     checks = compile_all.others("sm_90", ["check"])
-    templates = [f"row_sums<{{}}, {group}>" for group in (64, 512, 0)] + ["subtract_product<{}>"]
+    templates = [f"row_sums<{{}}, {group}>" for group in (64, 512, 0)] + [
+        f"subtract_product<{{}}, {aligned}>" for aligned in ("true", "false")
+    ]
     wanted = {each.format(element): dtype for each in templates for dtype, element in ELEMENTS.items()}
     wanted |= {"column_totals": "", "compare_sums": "", "total_pieces": ""}
     assert {one.launch.expression: one.dtype for one in checks} == wanted
     assert len(checks) == len(wanted)
     assert all(one.launched and one.launch.source == "check.cu" for one in checks)
-    assert {one.threads for one in checks if one.launch.expression.startswith("row_sums")} == {256}
+    assert {one.threads for one in checks if one.launch.expression.startswith("row_sums")} == {128}
 
 
 @pytest.mark.parametrize("target", ["sm_70", "sm_75", "sm_80", "sm_90", "sm_90a", "sm_120"])

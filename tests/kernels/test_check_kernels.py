@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hybrid.core.problem import padded
 from hybrid.devices.cpu_check import CpuCheckOperations
-from hybrid.devices.cuda_check import grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes
+from hybrid.devices.cuda_check import grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes, subtraction
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.kernels.catalogue import ELEMENTS
@@ -19,7 +20,8 @@ OF_NUMBERS = ["column_totals", "compare_sums", "total_pieces"]
 
 
 def of_type(element):
-    return [*(f"row_sums<{element}, {group}>" for group in (GROUP, 512, 0)), f"subtract_product<{element}>"]
+    subtractions = (f"subtract_product<{element}, {aligned}>" for aligned in ("true", "false"))
+    return [*(f"row_sums<{element}, {group}>" for group in (GROUP, 512, 0)), *subtractions]
 
 
 @pytest.fixture(scope="module", params=[70, 80])
@@ -38,13 +40,17 @@ def operations():
     return CpuCheckOperations(at_once)
 
 
-def rows_of(random, rows, columns, dtype):
-    """As they lie in a buffer: every row with something behind it."""
+def rows_of(random, rows, columns, dtype, *, aligned=False):
+    """As they lie in a buffer. `aligned`: rows begin at multiples of 16 bytes; else the first does not."""
     numbers = random.standard_normal((rows, columns))
     numbers[::3] = np.rint(numbers[::3] * 100)
-    wide = np.zeros((rows, columns + 3), storage(dtype))
-    wide[:, :columns] = stored(numbers, dtype)
-    return wide[:, :columns]
+    item = storage(dtype).itemsize
+    width = padded(columns, item) + (not aligned)
+    memory = np.zeros(rows * width + 16, storage(dtype))
+    first = -memory.ctypes.data % 16 // item + (not aligned)
+    placed = memory[first : first + rows * width].reshape(rows, width)[:, :columns]
+    placed[...] = stored(numbers, dtype)
+    return placed
 
 
 @pytest.mark.needs("compiler")
@@ -84,18 +90,19 @@ def test_column_totals_add(kernels, rng, rows, columns):
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (65, 16, 65), (70, 300, 7), (5, 300, 130), (5, 0, 3)])
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("measures", [True, False])
-def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, measures):
-    a, y, before = (
-        rows_of(rng, rows, inner, dtype),
-        rng.standard_normal((inner, columns)),
-        rng.standard_normal((rows, columns)),
-    )
+@pytest.mark.parametrize("aligned", [True, False])
+def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, measures, aligned):
+    a = rows_of(rng, rows, inner, dtype, aligned=aligned)
+    y = rows_of(rng, inner, columns, "float64", aligned=aligned)
+    before = rng.standard_normal((rows, columns))
     count = rows if measures else 0
     wanted = before.copy(), np.ones((count, 1)), np.zeros((count, 1))
     beyond = [np.ones((count + 1, 1)), np.zeros((count + 1, 1))]  # with a row that A does not have
     got = before.copy(), *(each[:count] for each in beyond)
     grid, shared = (grid_of_subtraction(rows, columns, inner)[0], layers), shared_bytes(kernels["capability"], a.itemsize)
-    kernels[f"subtract_product<{ELEMENTS[dtype]}>"](grid, (128, 1), shared, (a, y, got[0], got[1], got[2].view(np.uint64)))
+    expression = subtraction(a, y)
+    assert inner == 0 or expression == f"subtract_product<{ELEMENTS[dtype]}, {str(aligned).lower()}>"
+    kernels[expression](grid, (128, 1), shared, (a, y, got[0], got[1], got[2].view(np.uint64)))
     operations().subtract_product(a, y, *wanted)([])
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
@@ -162,7 +169,7 @@ def test_total_pieces(kernels, rng):
     largest = rng.uniform(0, 100, (429, 1))
     largest[400] = NOT_INTEGRAL
     got, wanted = np.zeros((4, 2), np.uint64), np.zeros((4, 2), np.uint64)
-    kernels["total_pieces"]((4, 1), (128, 1), 0, (checksums, largest.view(np.uint64), pieces, got))
+    kernels["total_pieces"]((4, 2), (64, 1), 0, (checksums, largest.view(np.uint64), pieces, got))
     operations().total_pieces(checksums, largest, pieces, wanted)([])
     np.testing.assert_array_equal(got, wanted)
     assert got[2, 1:].view(float) == NOT_INTEGRAL

@@ -21,10 +21,15 @@ def done():
 
 @pytest.fixture
 def batches_for(done):
-    def together(operations):
+    def together(operations, *, beside):
         names = [operation.args[0] for operation in operations]
         done.append(f"made {len(names)}")
-        return lambda after: done.append((names, list(after)))
+
+        def enqueue(after):
+            done.append((names, list(after)))
+            return f"end of {names}" + (" beside" if beside else "")
+
+        return enqueue
 
     return lambda size: Batches(SimpleNamespace(together=together), size)
 
@@ -70,6 +75,21 @@ def test_the_batches_of_one_product_serve_the_next(done, batches_for):
         batches.add(third)
         batches.flush()
     assert [each for each in done if isinstance(each, str)] == ["made 2", "made 1"]
+
+
+def test_what_follows_a_batch_beside_the_others_does_not_wait_for_it_but_it_waits_for_all_before(done, batches_for):
+    batches, (first, second, third) = batches_for(0), operations(3)
+    for _ in range(2):
+        batches.begin()
+        assert batches.flush_beside() == []
+        batches.add(first, ["event"])
+        batches.flush()
+        batches.add(second, ["another"])
+        assert batches.flush_beside() == ["end of [1] beside"]
+        batches.add(third)
+        batches.flush()
+    enqueued = [each for each in done if not isinstance(each, str)]
+    assert enqueued == [([0], ["event"]), ([1], ["end of [0]", "another"]), ([2], [])] * 2
 
 
 def test_what_a_product_that_failed_has_left_is_forgotten(done, batches_for):
