@@ -29,8 +29,8 @@ constexpr int DEEP = 16;  // a block has 48 KB of shared memory
 constexpr int ROUND = 64 / DEEP;
 template <typename T>
 constexpr bool IN_ROUNDS = sizeof(T) == sizeof(double);
-template <typename T>
-constexpr int BLOCKS_OF_AN_SM = IN_ROUNDS<T> ? 2 : sizeof(T) == sizeof(float) ? 4 : 3;
+template <typename T, bool ALIGNED>
+constexpr int BLOCKS_OF_AN_SM = ALIGNED && !IN_ROUNDS<T> ? 3 : 2;
 
 // A tile in shared memory, row-major. Rows are padded, so that there are no bank conflicts when lanes load the fragments of an mma,
 // and begin at a multiple of 16 bytes.
@@ -128,7 +128,7 @@ struct HalfRow {
 // neighbours, so that one of them finds these in the L2 cache; all lie along the grid's x, since there may be more rows than blocks
 // in y. Operands are copied to shared memory in vectors of 16 bytes if they are ALIGNED to these, else element by element.
 template <typename T, bool ALIGNED>
-__global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T>)
+__global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T, ALIGNED>)
     subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference, Matrix<double> row_squares,
                      Matrix<Word> largest)
 {
@@ -137,6 +137,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T>)
     Size in_layer = ceil_div(ceil_div(a.columns, Size(DEEP)), gridDim.y), begin = blockIdx.y * in_layer * DEEP;
     Size beyond = max(a.columns - begin, Size(0));  // columns of A from this layer's first on
     int parts = int(min(in_layer, ceil_div(beyond, Size(DEEP)))), full_parts = int(min(in_layer, beyond / DEEP));
+    int rest = int(beyond % DEEP);  // columns of the last part, if that is not full
     // The next part that this block measures, as its neighbours do others.
     int measured = row_squares.rows ? int(blockIdx.x % across) : -1;
     double* of_y = dynamic_shared_memory<double>();
@@ -154,8 +155,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T>)
 #pragma unroll
             for (int i = 0; i < copy_y.PASSES; ++i) copy_y.pass(i, true);
         } else if (part < parts) {
-            copy_a.copy_checked(int(beyond - part * Size(DEEP)));
-            copy_y.copy_checked(int(beyond - part * Size(DEEP)));
+            copy_a.copy_checked(rest);
+            copy_y.copy_checked(rest);
         }
         copies_commit();
         int forward = written.advance();

@@ -24,9 +24,10 @@ _WARPS = 4  # of a block whose warps take one row each
 _SPAN, _ROWS_ADDED, _TILE, _THREADS = 1024, 32, 64, 128  # as in check.cu
 _OF_PIECES = 512, 8  # threads of a block, and blocks, that add up what was found of a piece's rows
 # subtract_product divides each sum among several blocks, of at least _LEAST_DEPTH terms, where it takes fewer blocks than fill a
-# large GPU. It also does where sums have more than _MOST_DEPTH terms: rounding errors grow with all that has been added before,
-# in some sums much more than in most, and products from remainders err so little that these would look like faults.
-_ENOUGH_BLOCKS = 512
+# large GPU, whose SMs have room for three, or two of float64. It also does where sums have more than _MOST_DEPTH terms: rounding
+# errors grow with all that has been added before, in some sums much more than in most, and products from remainders err so little
+# that these would look like faults. And other kernels wait less for blocks that end sooner.
+_MULTIPROCESSORS = 132
 _LEAST_DEPTH, _MOST_DEPTH = 512, 1024
 
 
@@ -69,10 +70,11 @@ def grid_of_totals(rows: int, columns: int) -> tuple[int, int]:
     return -(-rows // _ROWS_ADDED), -(-columns // 32)
 
 
-def grid_of_subtraction(rows: int, columns: int, depth: int) -> tuple[int, int]:
-    """Of subtract_product: along x its tiles, row by row; along y the blocks that divide each sum of `depth` terms."""
-    tiles = -(-rows // _TILE) * -(-columns // _TILE)
-    to_fill = min(depth // _LEAST_DEPTH, _ENOUGH_BLOCKS // max(1, tiles))
+def grid_of_subtraction(rows: int, columns: int, depth: int, item_size: int) -> tuple[int, int]:
+    """Of subtract_product, for operands whose elements have so many bytes: along x its tiles, row by row; along y the blocks that
+    divide each sum of `depth` terms."""
+    tiles, enough = -(-rows // _TILE) * -(-columns // _TILE), _MULTIPROCESSORS * (2 if item_size == 8 else 3)
+    to_fill = min(depth // _LEAST_DEPTH, enough // max(1, tiles))
     return tiles, min(MOST_BLOCKS_Y, max(1, -(-depth // _MOST_DEPTH), to_fill))
 
 
@@ -138,7 +140,7 @@ class CudaCheckOperations:
 
     def subtract_product(self, a: Any, y: Any, difference: Any, row_squares: Any, largest: Any) -> Operation:
         (rows, columns), depth = difference.shape, a.shape[1]
-        grid = grid_of_subtraction(rows, columns, depth)
+        grid = grid_of_subtraction(rows, columns, depth, a.itemsize)
         matrices, shared = (a, y, difference, row_squares, largest), shared_bytes(self._capability, a.itemsize)
         return self._operation(subtraction(a, y), grid, matrices, difference.size and depth, shared)
 

@@ -99,10 +99,10 @@ def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, mea
     wanted = before.copy(), np.ones((count, 1)), np.zeros((count, 1))
     beyond = [np.ones((count + 1, 1)), np.zeros((count + 1, 1))]  # with a row that A does not have
     got = before.copy(), *(each[:count] for each in beyond)
-    grid, shared = (grid_of_subtraction(rows, columns, inner)[0], layers), shared_bytes(kernels["capability"], a.itemsize)
+    (tiles, _), shared = grid_of_subtraction(rows, columns, inner, a.itemsize), shared_bytes(kernels["capability"], a.itemsize)
     expression = subtraction(a, y)
     assert inner == 0 or expression == f"subtract_product<{ELEMENTS[dtype]}, {str(aligned).lower()}>"
-    kernels[expression](grid, (128, 1), shared, (a, y, got[0], got[1], got[2].view(np.uint64)))
+    kernels[expression]((tiles, layers), (128, 1), shared, (a, y, got[0], got[1], got[2].view(np.uint64)))
     operations().subtract_product(a, y, *wanted)([])
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
@@ -113,7 +113,7 @@ def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, mea
 @pytest.mark.parametrize("length", [1 << 22, 1 << 25, 1 << 28])
 def test_rows_and_columns_may_be_longer_than_a_grid_has_blocks_in_y(length):
     of_row = grid_of_row_sums(1, length)
-    grids = of_row, grid_of_totals(length, 64), grid_of_subtraction(length, 64, 1), grid_of_subtraction(1, 64, length)
+    grids = of_row, grid_of_totals(length, 64), grid_of_subtraction(length, 64, 1, 8), grid_of_subtraction(1, 64, length, 4)
     assert all(max(down) <= 65535 for _, *down in grids)
     assert of_row[1] * of_row[2] * 1024 >= length
     assert min(grids[1][0], grids[2][0]) * 64 >= length
