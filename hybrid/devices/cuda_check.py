@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,11 @@ _WARPS = 4  # of a block whose warps take one row each
 _SPAN, _ROWS_ADDED, _TILE, _THREADS = 1024, 32, 64, 128  # as in check.cu
 _OF_PIECES = 512, 8  # threads of a block, and blocks, that add up what was found of a piece's rows
 # subtract_product divides each sum among several blocks, of at least _LEAST_DEPTH terms, where it takes fewer blocks than fill a
-# large GPU, whose SMs have room for three, or two of float64. It also does where sums have more than _MOST_DEPTH terms: rounding
-# errors grow with all that has been added before, in some sums much more than in most, and products from remainders err so little
-# that these would look like faults. And other kernels wait less for blocks that end sooner.
-_MULTIPROCESSORS = 132
-_LEAST_DEPTH, _MOST_DEPTH = 512, 1024
+# large GPU, whose SMs have room for three, or two of float64. It also does to round less, since products from remainders err so
+# little that its own errors would look like faults: a block adds up the sums of _ROUND terms each, and then to what others have
+# found. It adds least to large sums where it has about as many of these as there are blocks. And other kernels need not wait long
+# for blocks of few terms.
+_MULTIPROCESSORS, _LEAST_DEPTH, _ROUND = 132, 256, 64
 
 
 def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:
@@ -74,8 +75,8 @@ def grid_of_subtraction(rows: int, columns: int, depth: int, item_size: int) -> 
     """Of subtract_product, for operands whose elements have so many bytes: along x its tiles, row by row; along y the blocks that
     divide each sum of `depth` terms."""
     tiles, enough = -(-rows // _TILE) * -(-columns // _TILE), _MULTIPROCESSORS * (2 if item_size == 8 else 3)
-    to_fill = min(depth // _LEAST_DEPTH, enough // max(1, tiles))
-    return tiles, min(MOST_BLOCKS_Y, max(1, -(-depth // _MOST_DEPTH), to_fill))
+    to_fill, to_round_less = enough // max(1, tiles), 1 + isqrt(depth // (2 * _ROUND))
+    return tiles, max(1, min(MOST_BLOCKS_Y, depth // _LEAST_DEPTH, max(to_fill, to_round_less)))
 
 
 Enqueue = Callable[[Sequence[Event], KernelCall, str], Event]  # behind these events, on the streams of this name
