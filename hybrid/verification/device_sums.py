@@ -65,7 +65,9 @@ class DeviceSums:
         self.largest, self.of_rows = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
         self.subtracted = parts[4].reshape(rows, groups)  # -A·(B·x)
         self.summary, self.totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
-        self._told, self.tell = operations.told(m["to clear"][:, ends[4] :])
+        told, self.tell = operations.told(m["to clear"][:, ends[4] :])
+        self._summary_told, totals_told = told[0, : self.summary.size].reshape(-1, NUMBERS_TOGETHER), told[0, self.summary.size :]
+        self._checksums_told, self._largest_told = totals_told[::2].view(np.uint64), totals_told[1::2]  # of pieces
 
     def checksums(self) -> np.ndarray:
         """The checksums of all rows of all pieces, in the layout's order."""
@@ -73,7 +75,7 @@ class DeviceSums:
 
     def checksums_of_pieces(self) -> np.ndarray:
         """One checksum for each piece, as `CopiedPieces.of_pieces` makes it."""
-        return np.array(self._totals_told[:, 0])
+        return np.array(self._checksums_told)
 
     def compared(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], tuple[np.ndarray, ...] | None]:
         """What the comparison of C·x with A·(B·x) found.
@@ -86,8 +88,7 @@ class DeviceSums:
         exact = is_exact(self._problem, self._layout.group, largest_a, largest_b)
         limit, has_fractions = 0.0 if exact else allowed, exact and largest_c >= NOT_INTEGRAL
         rows, groups = len(self._layout.share.rows), self._layout.groups
-        summary = self._told[0, : self.summary.size].reshape(-1, NUMBERS_TOGETHER)
-        sums = Sums.of(summary, rows, groups, largest_a, largest_b)
+        sums = Sums.of(self._summary_told, rows, groups, largest_a, largest_b)
         if sums.error <= limit and not has_fractions:
             return sums, (), None
         from hybrid.verification.wrong_parts import WrongParts  # right products do without
@@ -132,12 +133,7 @@ class DeviceSums:
         return np.array([*starts, self._problem.m])
 
     @property
-    def _largest_elements(self) -> tuple[float, ...]:
+    def _largest_elements(self) -> list[float]:
         """The largest magnitudes of A, B and C on this device."""
-        largest = self._totals_told[:, 1].view(np.float64).tolist()
-        return tuple(max([largest[number] for number in numbers], default=0.0) for numbers in self._of_operands)
-
-    @property
-    def _totals_told(self) -> np.ndarray:
-        """For each piece its checksum and its largest magnitude, the bits of a float64."""
-        return self._told[0, self.summary.size :].reshape(-1, 2).view(np.uint64)
+        largest = self._largest_told.tolist()
+        return [max([largest[number] for number in numbers], default=0.0) for numbers in self._of_operands]

@@ -94,9 +94,10 @@ class Sums:
     @classmethod
     def of(cls, summary: np.ndarray, rows: int, groups: int, largest_a: float, largest_b: float) -> Sums:
         """From the summary that `compare_sums` makes of so many rows and groups."""
-        count, open_ = map(int, summary[:, 1::2].sum(axis=0))
-        error = float((summary[:, 2] / _spreads(summary, rows, count)).max(initial=0.0))
-        return cls(error, count, open_, rows * groups - open_, largest_a, largest_b)
+        # Without NumPy's methods, which are slower: every product waits for this, and the device for the next one.
+        count, open_ = np.add.reduce(summary[:, 1::2]).tolist()
+        error = float(np.maximum.reduce(summary[:, 2] / _spreads(summary, rows, count), initial=0.0))
+        return cls(error, int(count), int(open_), rows * groups - int(open_), largest_a, largest_b)
 
 
 def rows_together(per_row: float) -> int:
@@ -107,7 +108,7 @@ def rows_together(per_row: float) -> int:
 
 def spread_of(totals: np.ndarray | float, counts: np.ndarray | float) -> np.ndarray:
     """The standard deviations of sizes of right products, from their totals and counts: at most 1, which is what is expected."""
-    return np.minimum(np.maximum(totals / np.maximum(counts, 1) / _MEAN_OF_NORMAL, _LEAST_SPREAD), 1.0)
+    return np.minimum(np.maximum(totals / np.maximum(counts, 1.0) / _MEAN_OF_NORMAL, _LEAST_SPREAD), 1.0)
 
 
 def _spreads(summary: np.ndarray, rows: int, count: float) -> np.ndarray:
@@ -124,7 +125,8 @@ def _spreads(summary: np.ndarray, rows: int, count: float) -> np.ndarray:
     if together > 1:
         starts = np.arange(0, len(summary), together)
         totals, counts = np.add.reduceat(totals, starts), np.add.reduceat(counts, starts)
-    spreads = np.where(counts >= _ENOUGH, spread_of(totals, counts), 1.0)  # the last rows may be few
+    spreads = spread_of(totals, counts)
+    spreads[counts < _ENOUGH] = 1.0  # the last rows may be few
     return np.repeat(spreads, together)[: len(summary)] if together > 1 else spreads
 
 
