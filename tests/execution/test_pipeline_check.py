@@ -152,6 +152,18 @@ def test_a_check_that_waits_for_nothing_would_be_found(tiling):
     assert any(not check.ok for check, _ in found)
 
 
+@pytest.mark.parametrize(("kind", "of"), [("check", "check beside"), ("check beside", "check")])
+def test_the_check_and_what_runs_beside_it_wait_for_each_other(monkeypatch, kind, of):
+    monkeypatch.setattr(device_check, "_ROWS_AT_ONCE", 8)  # so that several batches run beside the others
+
+    def result(seed):
+        return checked_product(24, 10, 24, ForgetfulDevice(seed, kind, of), products=1, **RESIDENT)[0]
+
+    found = [result(seed) for seed in range(20)]
+    assert all(right for _, right in found)
+    assert any(not check.ok for check, _ in found)
+
+
 # "copy in" overwrites panels of A and B, "multiply" tiles of C: before the check has read them, if nothing keeps it from that.
 # In other plans than SLABS the panels of a new tile, which are copied in first, have waited for the check of the old one.
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from hybrid.core.problem import padded
 from hybrid.devices.cpu_check import CpuCheckOperations
-from hybrid.devices.cuda_check import grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes, subtraction
+from hybrid.devices.cuda_check import blocks_of, grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes, subtraction
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.kernels.catalogue import ELEMENTS
@@ -66,7 +66,8 @@ def test_row_sums(kernels, rng, dtype, group, rows, columns, first):
         [np.zeros((rows, groups)) for _ in range(2)] + [np.zeros((rows, 1)), np.zeros((rows, 1), np.uint64)] for _ in range(2)
     )
     grid = grid_of_row_sums(rows, columns)
-    kernels[f"row_sums<{ELEMENTS[dtype]}, {group}>"](grid, (32, 8), 0, (matrix, x, weights, *got))
+    expression = f"row_sums<{ELEMENTS[dtype]}, {group}>"
+    kernels[expression](grid, blocks_of(dtype, dtype, group)[expression], 0, (matrix, x, weights, *got))
     operations().row_sums(matrix, x, weights, group, *wanted)([])
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-12, atol=1e-10)
     np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
@@ -74,6 +75,31 @@ def test_row_sums(kernels, rng, dtype, group, rows, columns, first):
     np.testing.assert_array_equal(got[3], wanted[3])
     assert (got[2][::3] < NOT_INTEGRAL).all()
     assert dtype != "float64" or (got[2][1::3] == NOT_INTEGRAL).all()
+
+
+# Magnitudes are compared only until one is no integer, so it matters where in its row an element lies.
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("dtype", list(ELEMENTS))
+@pytest.mark.parametrize(("element", "wanted"), [(-99, 99), (0.5, NOT_INTEGRAL), (np.nan, NOT_INTEGRAL), (-np.inf, np.inf)])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_one_unusual_element_is_found_wherever_it_is(kernels, rng, dtype, element, wanted, aligned):
+    rows = columns = 300
+    numbers = rng.integers(-9, 10, (rows, columns)).astype(float)
+    np.fill_diagonal(numbers, element)
+    matrix = rows_of(rng, rows, columns, dtype, aligned=aligned)
+    matrix[...] = stored(numbers, dtype)
+    x, weights, y = np.ones((1, columns)), checksum_weights(columns, matrix.itemsize)[None, :], np.ones((columns, 2))
+    expression = f"row_sums<{ELEMENTS[dtype]}, {GROUP}>"
+    grid, block = grid_of_row_sums(rows, columns), blocks_of(dtype, dtype, GROUP)[expression]
+    sums, squares, largest = np.zeros((rows, 5)), np.zeros((rows, 5)), np.zeros((rows, 1))
+    checksums = np.zeros((rows, 1), np.uint64)
+    kernels[expression](grid, block, 0, (matrix, x, weights, sums, squares, largest, checksums))
+    np.testing.assert_array_equal(largest, wanted)
+    difference, of_rows, largest = np.zeros((rows, 2)), np.zeros((rows, 1)), np.zeros((rows, 1))
+    (tiles, _), item_size = grid_of_subtraction(rows, 2, columns, matrix.itemsize), matrix.itemsize
+    results, shared = (difference, of_rows, largest.view(np.uint64)), shared_bytes(kernels["capability"], item_size)
+    kernels[subtraction(matrix, y)]((tiles, 2), (128, 1), shared, (matrix, y, *results))
+    np.testing.assert_array_equal(largest, wanted)
 
 
 @pytest.mark.needs("compiler")

@@ -14,7 +14,7 @@ import numpy as np
 from hybrid.devices.cpu import add_by_blas, blas
 from hybrid.devices.cpu_check import CpuCheckOperations
 
-KINDS = ("copy in", "multiply", "copy out", "check")
+KINDS = ("copy in", "multiply", "copy out", "check", "check beside")
 
 
 @dataclass(eq=False)
@@ -28,7 +28,8 @@ class Work:
 class ShuffledDevice:
     """Works only at finish, in an order drawn from all that the Device protocol allows.
 
-    Copies in run in their order, and so do copies out and the check's operations; everything else is held back by events alone.
+    Copies in run in their order, and so do copies out, the check's operations, and those beside these; everything else is held
+    back by events alone.
     """
 
     name = "cpu"
@@ -58,6 +59,7 @@ class ShuffledDevice:
         return _ShuffledCheck(self)
 
     def later(self, kind, after, run):
+        assert not any(event.done for event in after), "an event of the product before"
         work = Work(kind, run, list(after))
         self._waiting[kind].append(work)
         return work
@@ -98,7 +100,11 @@ class _ShuffledCheck(CpuCheckOperations):
             with np.errstate(all="ignore"):
                 work()
 
-        return lambda after: self._device.later("check", after, quietly)
+        return lambda after, kind="check": self._device.later(kind, after, quietly)
+
+    def together(self, operations, *, beside):
+        kind = "check beside" if beside else "check"
+        return lambda after: [operation(after, kind) for operation in operations][-1]
 
 
 class ForgetfulDevice(ShuffledDevice):
