@@ -7,13 +7,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.modular import product
+from support.modular import computed, product
 from support.selection import exhaustive
 
+from experiments.accuracy.products import Products
+from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.devices.emulated import EmulatedQueues
+from hybrid.devices.emulated import EmulatedDevice, EmulatedQueues
 from hybrid.execution import modular_product
+from hybrid.kernels.catalogue import named
 from hybrid.plan.arithmetic import BYTES, NATIVE, Arithmetic
 
 pytestmark = pytest.mark.needs("compiler")
@@ -45,6 +48,19 @@ def test_every_panel_gets_its_own_arithmetic(monkeypatch, rng, capability, memor
     assert sum(done.values()) == len(kinds) * one
     exact, sizes = a.astype(np.longdouble) @ b.astype(np.longdouble), np.abs(a) @ np.abs(b)
     assert (np.abs(c - exact) / sizes).max() < 8 * 2.0**-53
+
+
+def test_a_guard_that_looked_at_what_b_was_before_is_asked_again_for_every_tile(rng):
+    a, unlike = panels(rng, "MMM")
+    b, kernel = rng.standard_normal(unlike.shape), named("tiled")
+    problem = Problem(*a.shape, COLUMNS, a.dtype.name)
+    keeping = Products(EmulatedDevice(kernel, problem.dtype), kernel, problem, fast=False, keeps_b=True, panel_rows=ROWS)
+    for taken, each in ((Arithmetic(15), b), (Arithmetic(15), b), (NATIVE, unlike), (Arithmetic(15), b), (NATIVE, unlike)):
+        c, done = keeping(a, each)
+        wanted, of_others = computed(a, each, panel_rows=ROWS)
+        assert list(done) == [taken]
+        assert done == of_others
+        np.testing.assert_array_equal(c, wanted)
 
 
 def test_the_engine_does_not_show_in_the_bits(monkeypatch, rng):

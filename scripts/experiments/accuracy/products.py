@@ -26,8 +26,8 @@ from hybrid.transport.host import HostTransport
 
 class Products:
     """Of one shape and type. `kernel`: of native tiles. `fast`: from remainders where the guard allows it, as --precision fast or
-    as auto; None: all tiles are native. `ranks`: as if they took turns on the device. `by_integers`: as of a ModularProduct.
-    `tiling`: fields of a PlanRequest."""
+    as auto; None: all tiles are native. `ranks`: as if they took turns on the device. `by_integers`, `keeps_b`: as of a
+    ModularProduct. `tiling`: fields of a PlanRequest."""
 
     def __init__(
         self,
@@ -38,8 +38,10 @@ class Products:
         fast: bool | None,
         ranks: int = 1,
         by_integers: bool = False,
+        keeps_b: bool = False,
         **tiling: Any,
     ) -> None:
+        how = {"by_integers": by_integers, "keeps_b": keeps_b}
         topology, moduli = Topology.of_equal_nodes(ranks, ranks), 0 if fast is None else most_moduli(problem.dtype)
         plan = make_plan(PlanRequest(problem, topology, device=device.name, moduli=moduli, **tiling))
         assert plan.moduli == moduli, "such panels leave no room for remainders"
@@ -50,7 +52,7 @@ class Products:
             device.poison(memory)
             modular = None
             if fast is not None:
-                modular = ModularProduct(device, memory, share, problem, fast=fast, by_integers=by_integers)
+                modular = ModularProduct(device, memory, share, problem, fast=fast, **how)
             self._shares.append((share, Buffers(device, memory, share, problem), modular))
 
     def __call__(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, Computed]:
