@@ -137,6 +137,17 @@ def test_subtract_product(kernels, rng, dtype, rows, inner, columns, layers, mea
     assert [each[count, 0] for each in beyond] == [1, 0]
 
 
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("aligned", [True, False])
+def test_small_terms_of_float64_are_added_up_before_they_join_a_large_sum(kernels, rng, aligned):
+    """One by one they would be lost beside it."""
+    a, y = rows_of(rng, 1, 640, "float64", aligned=aligned), rows_of(rng, 640, 1, "float64", aligned=aligned)
+    a[...], y[...], y[0] = 1, 2.0**-54, 1
+    results = np.zeros((1, 1)), np.zeros((0, 1)), np.zeros((0, 1), np.uint64)
+    kernels[subtraction(a, y)]((1, 1), (128, 1), shared_bytes(kernels["capability"], 8), (a, y, *results))
+    assert 1 + 576 * 2.0**-54 <= -results[0][0, 0] <= 1 + 640 * 2.0**-54
+
+
 @pytest.mark.parametrize("length", [1 << 22, 1 << 25, 1 << 28])
 def test_rows_and_columns_may_be_longer_than_a_grid_has_blocks_in_y(length):
     of_row = grid_of_row_sums(1, length)

@@ -100,6 +100,15 @@ def test_what_is_not_finite_in_c_alone_is_a_fault(rng, bad):
     assert sums.not_judged == 0
 
 
+@pytest.mark.parametrize("rows", [1, 128, 300])
+def test_few_differences_do_not_tell_how_accurate_a_product_is(rows):
+    summary = np.zeros((-(-rows // 128), 4))
+    summary[:] = 2.0, 20, 3.0, 0  # small, but for the largest of each 128 rows
+    assert Sums.of(summary, rows, 64, 0.0, 0.0).error == 3
+    summary[:, :2] *= 1000
+    assert Sums.of(summary, rows, 64, 0.0, 0.0).error == pytest.approx(3 / (0.1 / 0.7979))
+
+
 def test_nothing_is_within_the_threshold():
     assert Sums.of(summary_of(np.zeros((0, 5))), 0, 0, 0.0, 0.0).error == 0
 

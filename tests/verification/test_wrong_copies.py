@@ -75,6 +75,16 @@ def test_both_looks_find_the_same(ranks, transport, on_device, rank, number, for
     assert wrong_copies(found, pieces, 0) == thoroughly(found, pieces)
 
 
+def test_what_differs_in_memory_is_found_even_if_no_device_has_it():
+    found, pieces = findings_of(plan_of(2, "host"))
+    summed, checksums = found[0].in_memory[0]
+    found = [Findings(each.where, None, np.empty(0, np.uint64), {0: (summed, checksums.copy())}) for each in found]
+    assert all_were_copied_right(found, pieces)
+    found[1].in_memory[0][1][summed[0]] += np.uint64(1)
+    assert not all_were_copied_right(found, pieces)
+    assert wrong_copies(found, pieces, 0)
+
+
 def test_where_several_ranks_sum_the_same_place_they_must_agree():
     found, pieces = findings_of(plan_of(2, "host"))
     summed, checksums = found[0].in_memory[0]
