@@ -41,11 +41,13 @@ class _Panel:
     summary: Summary | None = None
     fingerprint: int | None = None  # of its elements
 
-    def take_over(self) -> None:
-        """Keep what was made of the panel that was here in the product before, if it had the same elements."""
-        before, self.before = self.before, None
-        if before is not None and (before.lines, before.fingerprint) == (self.lines, self.fingerprint):
-            self.held, self.has_magnitudes = before.held, before.has_magnitudes or self.has_magnitudes
+    def take_over(self, before: _Panel) -> bool:
+        """Keep what was made of the panel that was here in the product before, if it had the same elements. Returns whether it
+        had."""
+        if (before.lines, before.fingerprint) != (self.lines, self.fingerprint):
+            return False
+        self.held, self.has_magnitudes = before.held, before.has_magnitudes or self.has_magnitudes
+        return True
 
 
 class ModularProduct:
@@ -76,6 +78,7 @@ class ModularProduct:
         self._before: dict[tuple[str, int], _Panel] = {}  # B's panels of the product before, if they are to be kept
         self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: the guard's number, and its event
         self._asked, self._asks_ahead = 0, False
+        self._b_stays = True  # as far as is known, from product to product
 
     def forget(self) -> None:
         """Keep nothing: something else was, or may have been, written to the memory."""
@@ -146,18 +149,20 @@ class ModularProduct:
             if panel.summary is None:
                 self._device.wait(panel.summary_there)
                 panel.summary, panel.fingerprint = self._launches.summary_of(panel.operand, panel.lines)
-                panel.take_over()
+                if panel.before is not None:
+                    self._b_stays = panel.take_over(panel.before)
+                    panel.before = None
                 if panel.assumed and not panel.has_magnitudes:
                     self._guarded.clear()  # it looked at other elements
             whole = whole.joined(panel.summary)
         return whole
 
     def _ask_guard(self, rows: Span, columns: Span) -> None:
-        """Have the guard look at a tile. Where nothing is known yet of a panel's elements, they most likely are what they were in
-        the product before: then its magnitudes are there."""
+        """Have the guard look at a tile. Where nothing is known yet of B's elements, they most likely are what they were in the
+        product before, if they were in that, too: then their magnitudes are there."""
         work: list[KernelCall] = []
         for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
-            if panel.before is not None and panel.before.has_magnitudes:
+            if self._b_stays and panel.before is not None and panel.before.has_magnitudes:
                 panel.assumed = True
             elif not panel.has_magnitudes:
                 panel.has_magnitudes = True
