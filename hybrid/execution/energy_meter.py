@@ -92,7 +92,10 @@ class _Counters(Thread):
             self._of_host()
 
     def close(self) -> None:
+        """Read nothing any more. The thread has ended when this returns, as it has to before MPI ends; unless NVML holds it."""
         self._closed.set()
+        if self._opened.is_set() and self.is_alive():
+            self.join(_PATIENCE)
 
     def joules(self) -> dict[str, float]:
         """The joules of each kind that can be read."""
