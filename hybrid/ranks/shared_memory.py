@@ -184,8 +184,9 @@ def give_back() -> int:
     """Give back what this rank has reserved, by a thread for each matrix: else the last rank that ends would do all of it, a
     tenth of a second for each GB. No rank may use shared matrices any more. Returns how many there were.
 
-    It is done before MPI ends. Open MPI has changed the C library's munmap and madvise, so that it hears of memory that it knows;
-    and while it ends, what they call is not there any more. Also the end of a thread is such a call.
+    It is done before MPI ends. Where threads did it meanwhile, ranks were killed by SIGSEGV, in a thread that unmapped memory or
+    ended. Open MPI changes the C library's munmap and madvise, so that it hears of memory that it knows; and when it ends, what
+    these call may be there no more. Also a thread that ends gives memory back.
     """
     parts = list(_reserved.items()) if hasattr(mmap, "MADV_REMOVE") else []  # Linux has it
     return len(list(on_threads(len(parts), lambda part: _free(*part), parts)))
