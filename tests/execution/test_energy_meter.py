@@ -52,6 +52,7 @@ def test_what_gpus_processors_and_memory_take_meanwhile(counters, gpus):
         gpus["GPU-1"] += 250_000
     add(counters[0], 90_000_000)
     energy = meter.total(5)
+    assert not meter._counters.is_alive(), "no thread may end while MPI does"
     assert energy.joules == {GPU: 250.0, CPU: 30.0, MEMORY: 4.0}
     assert (energy.why_not, energy.products) == ({}, 5)
 
