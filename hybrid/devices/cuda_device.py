@@ -15,7 +15,7 @@ from hybrid.core.text import readable
 from hybrid.devices.base import Event, Timings
 from hybrid.devices.buffers import place_of, row_stride
 from hybrid.devices.cuda_check import CudaCheckOperations
-from hybrid.devices.cuda_events import OperationEnd, event_wait
+from hybrid.devices.cuda_events import RecordedEvent, event_wait
 from hybrid.devices.cuda_gpus import Gpu, enable_peer_access
 from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
 from hybrid.devices.cuda_nccl import CudaNccl
@@ -70,10 +70,10 @@ class CudaDevice(CudaNccl):
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._multiplications: dict[tuple[str, str], Any] = {}  # by kernel and type
         self._multiply: Any = None
-        self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event, end event
+        self._timed: list[tuple[str, RecordedEvent, RecordedEvent]] = []  # phase, begin event, end event
         # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
         self._awaited: dict[int, set[Event]] = {}
-        self._time_origin: Any = None  # an event, recorded when perf_counter was
+        self._time_origin: RecordedEvent | None = None  # recorded when perf_counter was
         self._host_time_origin = 0.0
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
@@ -207,18 +207,21 @@ class CudaDevice(CudaNccl):
             if self._time_origin is None:
                 # Not synchronized, which takes longer than a small copy: the GPU is idle and records it within microseconds,
                 # and only the timeline of phases depends on it.
-                self._time_origin = stream.record()
+                self._time_origin = self._recorded(stream)
                 self._host_time_origin = time.perf_counter()
             awaited = self._awaited.setdefault(stream.ptr, set())
             for event in after:
                 if event not in awaited:
                     stream.wait_event(event)
             awaited.update(after)
-            begin = stream.record()
+            begin = self._recorded(stream)
             enqueue(stream)
-            end = stream.record()
+            end = self._recorded(stream)
         self._timed.append((phase, begin, end))
-        return OperationEnd(end, stream)
+        return end
+
+    def _recorded(self, stream: Any) -> RecordedEvent:
+        return RecordedEvent(self._context, stream.record(), stream)
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
         assert into.dtype == source.dtype, "copies do not convert"

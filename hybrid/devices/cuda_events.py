@@ -7,34 +7,44 @@ import ctypes
 from typing import Any
 
 from hybrid.devices.base import EventWait
+from hybrid.devices.cuda_contexts import GpuContext
 from hybrid.devices.cuda_gpus import load_driver
 
 
-class OperationEnd:
-    """The end of an enqueued operation, to be given to Stream.wait_event."""
+class RecordedEvent:
+    """An event that was recorded in a stream: before an operation, or after it, to be given to Stream.wait_event.
 
-    __slots__ = ("_end", "ptr", "stream")
+    Any thread may drop the last reference to it, also one without a CUDA context: the event is destroyed in its GPU's. In a
+    thread without one, cudaEventDestroy creates a context on GPU 0, as most of CUDA's runtime does. That takes a quarter of a
+    second and memory of a GPU that other ranks use; and where a process ended meanwhile, it was killed by SIGSEGV.
+    """
 
-    def __init__(self, end: Any, stream: Any) -> None:
-        self._end = end  # CuPy destroys the event with its last reference
-        self.ptr = end.ptr
-        self.stream = stream
+    __slots__ = ("_context", "_event", "ptr", "stream")
+
+    def __init__(self, context: GpuContext, event: Any, stream: Any) -> None:
+        self._context, self._event, self.stream = context, event, stream
+        self.ptr = event.ptr
+
+    def __del__(self) -> None:
+        with self._context:
+            del self._event, self.stream  # CuPy destroys each of them with the last reference to it
 
     def synchronize(self) -> None:
-        self._end.synchronize()
+        self._event.synchronize()
 
 
 class OpenedEvent:
-    """Another process's interprocess event, to be given to Stream.wait_event."""
+    """Another process's interprocess event, to be given to Stream.wait_event. It is destroyed as a RecordedEvent is."""
 
-    def __init__(self, runtime: Any, handle: Any) -> None:
-        self._runtime = runtime
+    def __init__(self, context: GpuContext, runtime: Any, handle: Any) -> None:
+        self._context, self._runtime = context, runtime
         self.ptr = 0
         self.ptr = runtime.ipcOpenEventHandle(handle)
 
     def __del__(self) -> None:
         if self.ptr:
-            self._runtime.eventDestroy(self.ptr)
+            with self._context:
+                self._runtime.eventDestroy(self.ptr)
 
 
 def event_wait() -> EventWait | None:

@@ -49,4 +49,4 @@ class CudaIpc:
 
     def open_ipc_events(self, handle: Any) -> list[Event]:
         with self._context:
-            return [OpenedEvent(self._runtime, event_handle) for event_handle in handle]
+            return [OpenedEvent(self._context, self._runtime, event_handle) for event_handle in handle]

@@ -87,10 +87,9 @@ class _WhenCopied:
         assert self._sums is not None, "a product has begun"
         try:
             while (entry := self._awaited.get()) is not None:
-                rows, event = entry
                 if not self._abandoned:
-                    self._device.wait(event)
-                    self._sums.sum(rows)
+                    self._device.wait(entry[1])
+                    self._sums.sum(entry[0])
         except BaseException as error:  # raised by `wait`
             self.failure = error
         finally:

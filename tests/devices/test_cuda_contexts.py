@@ -213,10 +213,12 @@ def test_without_a_local_rank_no_context_is_made_and_without_waking_there_is_non
 
 
 @pytest.mark.gpu
-def test_ranks_leave_no_context_on_other_ranks_gpus(real_gpus):
+@pytest.mark.parametrize("checksums", ["C", "NumPy"])
+def test_ranks_leave_no_context_on_other_ranks_gpus(real_gpus, checksums):
     """Also those whose programs use NumPy alone, for which CuPy would create one on GPU 0."""
     if len(real_gpus) < 2:
         pytest.skip("the machine has one GPU")
-    run = subprocess.run([*mpirun(2), sys.executable, str(PROGRAM)], capture_output=True, text=True, check=True, timeout=120)
+    command = [*mpirun(2), sys.executable, str(PROGRAM), checksums]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     of_rank_1 = [line for line in run.stdout.splitlines() if line.startswith("rank 1: ")]
     assert of_rank_1 == ["rank 1: contexts of GPUs [1], current 0"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -379,3 +380,23 @@ def test_without_a_thread_that_waits_for_events_the_product_fails_and_does_not_h
         giving_up.join(10)
         assert not giving_up.is_alive()
     np.testing.assert_array_equal(told(sums, share)[1], right)
+
+
+def test_no_event_is_referred_to_when_all_rows_have_been_handed_on(device):
+    """Else the thread would destroy it later, perhaps while the process ends."""
+    copied, event, referred_to = ways._WhenCopied(device), threading.Event(), []
+    event.set()
+    last = weakref.ref(event)
+
+    class Ended(threading.Event):
+        def set(self):
+            referred_to.append(last() is not None)
+            super().set()
+
+    copied._ended = Ended()
+    copied._ended.set()
+    copied.begin(SimpleNamespace(sum=lambda rows: None))
+    copied.put(None, event)
+    del event
+    copied.end()
+    assert referred_to == [True, False]

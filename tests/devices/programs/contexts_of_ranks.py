@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""Each rank multiplies NumPy arrays in several ways, and tells of which GPUs it has a context then, and which is current."""
+"""Each rank multiplies NumPy arrays in several ways, and tells of which GPUs it has a context then, and which is current.
+
+contexts_of_ranks.py C, or contexts_of_ranks.py NumPy: what makes the checksums of copies.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 
 import numpy as np
 from mpi4py import MPI
 
 import hybrid
+from hybrid.verification import row_summing
 
+if sys.argv[1] == "NumPy":
+    row_summing.load = lambda: None
 comm = MPI.COMM_WORLD
 a, b = (np.random.default_rng(each).random((800, 800)) for each in (1, 2)) if comm.rank == 0 else (None, None)
 for flags in ({}, {"check": "host"}, {"check": False}, {"transport": "nccl"}, {"precision": "fast"}, {"gpu_memory": "24M"}):
