@@ -92,7 +92,8 @@ class _Counters(Thread):
             self._of_host()
 
     def close(self) -> None:
-        """Read nothing any more. The thread has ended when this returns, as it has to before MPI ends; unless NVML holds it."""
+        """Read nothing any more. The thread has ended when this returns, unless NVML holds it: it calls nothing while the process
+        ends."""
         self._closed.set()
         if self._opened.is_set() and self.is_alive():
             self.join(_PATIENCE)

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -180,16 +181,16 @@ def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
 _reserved: WeakKeyDictionary[mmap.mmap, Span] = WeakKeyDictionary()  # the part of each mapping that this rank has reserved
 
 
-def give_back() -> int:
-    """Give back what this rank has reserved, by a thread for each matrix: else the last rank that ends would do all of it, a
-    tenth of a second for each GB. No rank may use shared matrices any more. Returns how many there were.
-
-    It is done before MPI ends. Where threads did it meanwhile, ranks were killed by SIGSEGV, in a thread that unmapped memory or
-    ended. Open MPI changes the C library's munmap and madvise, so that it hears of memory that it knows; and when it ends, what
-    these call may be there no more. Also a thread that ends gives memory back.
-    """
+def give_back() -> list[Thread]:
+    """Have threads give back what this rank has reserved, all at once, while the process ends otherwise: else the last rank that
+    ends would do all of it alone, a tenth of a second for each GB. No rank may use shared matrices any more. Returns the
+    threads."""
     parts = list(_reserved.items()) if hasattr(mmap, "MADV_REMOVE") else []  # Linux has it
-    return len(list(on_threads(len(parts), lambda part: _free(*part), parts)))
+    threads = [Thread(target=_free, args=each, daemon=True) for each in parts]
+    with suppress(RuntimeError):  # the limit of threads is reached: then the end of the process does it
+        for thread in threads:
+            thread.start()
+    return threads
 
 
 def _free(mapped: mmap.mmap, part: Span) -> None:
