@@ -46,6 +46,10 @@ class GpuContext:
         if before != self._context:
             self._make_current(before)
 
+    def is_current(self) -> bool:
+        """Whether this thread's CUDA calls work on the GPU now."""
+        return bool(self._current() == self._context)
+
     def stay(self) -> None:
         """Have this thread's CUDA calls work on the GPU from now on."""
         self._make_current(self._context)

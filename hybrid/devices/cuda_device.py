@@ -70,10 +70,10 @@ class CudaDevice(CudaNccl):
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._multiplications: dict[tuple[str, str], Any] = {}  # by kernel and type
         self._multiply: Any = None
-        self._timed: list[tuple[str, RecordedEvent, RecordedEvent]] = []  # phase, begin event, end event
+        self._timed: list[tuple[str, Any, RecordedEvent]] = []  # phase, begin event, end event
         # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
         self._awaited: dict[int, set[Event]] = {}
-        self._time_origin: RecordedEvent | None = None  # recorded when perf_counter was
+        self._time_origin: Any = None  # an event, recorded when perf_counter was
         self._host_time_origin = 0.0
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
@@ -207,21 +207,18 @@ class CudaDevice(CudaNccl):
             if self._time_origin is None:
                 # Not synchronized, which takes longer than a small copy: the GPU is idle and records it within microseconds,
                 # and only the timeline of phases depends on it.
-                self._time_origin = self._recorded(stream)
+                self._time_origin = stream.record()
                 self._host_time_origin = time.perf_counter()
             awaited = self._awaited.setdefault(stream.ptr, set())
             for event in after:
                 if event not in awaited:
                     stream.wait_event(event)
             awaited.update(after)
-            begin = self._recorded(stream)
+            begin = stream.record()
             enqueue(stream)
-            end = self._recorded(stream)
+            end = RecordedEvent(self._context, stream.record(), stream)
         self._timed.append((phase, begin, end))
         return end
-
-    def _recorded(self, stream: Any) -> RecordedEvent:
-        return RecordedEvent(self._context, stream.record(), stream)
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
         assert into.dtype == source.dtype, "copies do not convert"

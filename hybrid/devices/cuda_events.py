@@ -12,7 +12,7 @@ from hybrid.devices.cuda_gpus import load_driver
 
 
 class RecordedEvent:
-    """An event that was recorded in a stream: before an operation, or after it, to be given to Stream.wait_event.
+    """The event that was recorded in a stream after an operation, to be given to Stream.wait_event.
 
     Any thread may drop the last reference to it, also one without a CUDA context: the event is destroyed in its GPU's. In a
     thread without one, cudaEventDestroy creates a context on GPU 0, as most of CUDA's runtime does. That takes a quarter of a
@@ -26,6 +26,8 @@ class RecordedEvent:
         self.ptr = event.ptr
 
     def __del__(self) -> None:
+        if self._context.is_current():
+            return  # without the context manager, which would take longer than all the rest
         with self._context:
             del self._event, self.stream  # CuPy destroys each of them with the last reference to it
 

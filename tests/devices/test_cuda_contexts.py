@@ -52,8 +52,10 @@ def test_a_thread_that_used_no_gpu_has_no_context_afterwards(driver):
     there = driver(Driver())
     with gpu_context(1):
         assert there.current == 111
+        assert gpu_context(1).is_current()
         with gpu_context(2):
             assert there.current == 112
+            assert not gpu_context(1).is_current()
             with gpu_context(2):
                 assert there.current == 112
             assert there.current == 112

@@ -23,6 +23,9 @@ class Context:
     def __exit__(self, *error):
         self.entered = False
 
+    def is_current(self):
+        return self.entered
+
 
 class Handle:
     """What CuPy destroys with the last reference to it: an event, or a stream."""
@@ -47,6 +50,19 @@ def test_a_recorded_event_and_its_stream_are_destroyed_in_the_context():
     events = [RecordedEvent(context, Handle(context, destroyed), Handle(context, destroyed))]
     assert events[0].ptr == 7
     in_a_thread(events.clear)
+    assert destroyed == [True, True]
+
+
+def test_where_the_context_is_current_it_is_not_entered_again():
+    class Current(Context):
+        entered = True
+
+        def __enter__(self):
+            destroyed.append("entered")
+
+    context, destroyed = Current(), []
+    event = RecordedEvent(context, Handle(context, destroyed), Handle(context, destroyed))
+    del event
     assert destroyed == [True, True]
 
 
