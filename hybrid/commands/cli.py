@@ -75,7 +75,8 @@ def run(
     if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
         return command.run_as_rank()
     may_start_fail = unstarted is not None and usage is None and launched() is not None
-    # Only the worker returns from this call. After a failure, `leave` ends it without waiting for threads that still compute.
+    # Only the worker returns from this call. After success `leave` ends it; after a failure Python's own end does, which waits for
+    # threads that still compute.
     code = supervisor.supervised(command.run_as_rank, settings.stall, command.after_failed_start if may_start_fail else None)
     return code or leave()
 
@@ -123,7 +124,8 @@ class _Command:
             else:
                 heartbeat.mpi_started()
                 self._start_together(team)
-                code = self.work(team, self.options, self.settings)
+                with team.together():
+                    code = self.work(team, self.options, self.settings)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
             show_traceback()

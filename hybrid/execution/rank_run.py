@@ -98,9 +98,9 @@ class RankRun:
                 in_place,
                 self._device_gather,
             )
-            self._modular = modular_product(self._rank_device, decision, plan, self._share, settings)
-            if self._check is not None:
-                with team.phase("prepare", timed=False):
+            with team.phase("prepare", timed=False), busy():
+                self._modular = modular_product(self._rank_device, decision, plan, self._share, settings)
+                if self._check is not None:
                     self._check.check_in(self._buffers)
             team.timeline.add("prepare", began, time.perf_counter())
         self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()

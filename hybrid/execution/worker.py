@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from hybrid.host.threads import limited_threads, threads_allowed
+
 _PAUSE = 1e-3  # seconds, at most, between two looks of the thread that moves data while another one multiplies
 
 
@@ -28,7 +30,7 @@ class Worker:
         if self._thread is None:
             work()
         else:
-            self._asked.append(self._thread.submit(work))
+            self._asked.append(self._thread.submit(_by_threads, threads_allowed(), work))
 
     def computes(self) -> bool:
         """Whether the other thread still has something to do."""
@@ -40,3 +42,9 @@ class Worker:
             while not wait([each], _PAUSE).done:
                 meanwhile()
             each.result()
+
+
+def _by_threads(count: int, work: Callable[[], None]) -> None:
+    """Do the work with as many threads as the caller of `do` may use: how many is told to each thread by itself."""
+    with limited_threads(count):
+        work()

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from hybrid.arrays.shared_arrays import SharedArrays
 from hybrid.core.record import record
@@ -45,7 +44,7 @@ class Session:
         self.shared_arrays = SharedArrays()
         self.remembered: Remembered | None = None
         self._times_wrong: Counter[int] = Counter()  # by rank, in how many products its device was wrong, which were repaired
-        team.when_freed(self._close)
+        team.when_freed(self._end)
 
     @property
     def remembered_serial(self) -> int:
@@ -115,11 +114,18 @@ class Session:
             self.rank_device = self.peer_access = self.remembered = None
 
 
-_sessions: WeakKeyDictionary[Team, Session] = WeakKeyDictionary()
+    def _end(self) -> None:
+        """The communicator has been freed, and nobody can name this rank's copies of shared arrays any more."""
+        self._close()
+        self.shared_arrays = SharedArrays()
+        _sessions.pop(self.team, None)
+
+
+_sessions: dict[Team, Session] = {}
 
 
 def session_of(team: Team) -> Session:
-    """The team's session, made at the first call."""
+    """The team's session, made at the first call and kept until its communicator is freed."""
     if team not in _sessions:
         _sessions[team] = Session(team)
     return _sessions[team]
