@@ -15,6 +15,7 @@ from hybrid.commands.streams import name_foreign_variables, say_warnings_in_a_li
 from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.core.wall import wall
+from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import HybridError, StartError, UsageError, one_line
 from hybrid.host.streams import open_streams
 from hybrid.ranks import heartbeat, supervisor
@@ -23,6 +24,7 @@ from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 from hybrid.ranks.world import leave, start_world
 
+_COMPILING_TIME = 10.0  # seconds that a command waits in the end for what it compiles once on a machine, a second as a rule
 REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
 
 
@@ -75,8 +77,8 @@ def run(
     if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
         return command.run_as_rank()
     may_start_fail = unstarted is not None and usage is None and launched() is not None
-    # Only the worker returns from this call. After success `leave` ends it; after a failure Python's own end does, which waits for
-    # threads that still compute.
+    # Only the worker returns from this call. After success `leave` ends it; after a failure Python's own end does, which waits
+    # for threads that still compute.
     code = supervisor.supervised(command.run_as_rank, settings.stall, command.after_failed_start if may_start_fail else None)
     return code or leave()
 
@@ -126,6 +128,7 @@ class _Command:
                 self._start_together(team)
                 with team.together():
                     code = self.work(team, self.options, self.settings)
+                wait_until_loaded(_COMPILING_TIME)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
             show_traceback()

@@ -17,8 +17,8 @@ from hybrid.plan.rank_share import RankShare
 from hybrid.plan.schedule import Arrival, Tile
 
 _MOST_CACHED_TILES = 10_000
-# For which prepared operations are kept, where matrices are used where they lie: the results of a loop of products alternate
-# between two.
+# Prepared operations are kept for so many places of a matrix that is used where it lies: in a loop of products the results
+# alternate between two.
 MOST_PLACES = 4
 
 Place = tuple[int, int]  # address and row stride in bytes: all that kernels know of a matrix beside its sizes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The check's operations on a CUDA GPU: kernels/check.cu, on a stream of their own."""
+"""The check's operations on a CUDA GPU: kernels/check.cu, on two streams of their own."""
 
 from __future__ import annotations
 

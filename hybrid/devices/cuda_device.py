@@ -41,16 +41,16 @@ _STREAMS = {
 }
 # Thread blocks of a stream with a lower number are started first. NCCL's kernels come before multiplications, because the other
 # ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of the next tile the host waits, and those
-# that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave, and
-# A·(B·x), which the matrix units limit, those that sums leave, which memory limits.
+# that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave.
+# A·(B·x) is limited by the matrix units, so it runs beside the sums, which are limited by memory.
 _PRIORITIES = {"nccl": -3, "prepare": -3, "copy in": -3, "multiply": -2, "products": -2, "check": -1}
 
 
 class CudaDevice(CudaNccl):
     """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory.
 
-    What it keeps refers to it weakly: so its streams and memory are freed with the last reference to it, in its context, and not
-    whenever the garbage collector finds a cycle, in a thread that may have no context.
+    What it keeps refers to it weakly: so its streams and memory are freed with the last reference to it, in its context, also by
+    a thread that has none, and not whenever the garbage collector finds a cycle.
     """
 
     name = "cuda"
@@ -75,6 +75,12 @@ class CudaDevice(CudaNccl):
         self._awaited: dict[int, set[Event]] = {}
         self._time_origin: Any = None  # an event, recorded when perf_counter was
         self._host_time_origin = 0.0
+
+    def __del__(self) -> None:
+        context = self.__dict__.get("_context")
+        if context is not None:  # else nothing has been made
+            with context:
+                self.__dict__.clear()
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         key = (kernel.name, dtype)

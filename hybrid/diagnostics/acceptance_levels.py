@@ -101,7 +101,7 @@ def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, secon
     """
     item, ranks = ITEM_SIZES[dtype], topology.size
     elements = []
-    hosts = [free[node[0]].host for node in topology.nodes]  # the same several times only where nodes are pretended
+    hosts = [free[node[0]].host for node in topology.nodes]  # a host occurs several times only where nodes are pretended
     for node, host in zip(topology.nodes, hosts, strict=True):
         room = min(free[rank].host_bytes for rank in node)
         if len(node) > 1:

@@ -7,6 +7,7 @@ Without NVML, which is optional (extra `watch`), it says why nothing is watched.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -73,14 +74,16 @@ class GpuWatch:
         except nvml.NVMLError as error:
             self._why_not = f"NVML does not tell about {self._uuid} ({one_line(error)})"
             return
-        self._thread.start()
+        with suppress(RuntimeError):  # the limit of threads is reached: two samples are taken, at the start and at the end
+            self._thread.start()
 
     def stop(self) -> Watched | Unknown:
         """What was seen; Unknown where nothing could be."""
         if self._why_not:
             return Unknown(self._why_not)
         self._done.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         if not self._trouble:
             self._take_sample()
         seen = {name: [value for each in self._samples if (value := each[name]) is not None] for name in self._samples[0]}

@@ -7,11 +7,14 @@ import errno
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +22,8 @@ from hybrid.core import private_folder
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
 
+_BUILDING = ".building-"  # how the names of folders begin in which something is compiled
+_ABANDONED = 3600.0  # seconds after which nobody compiles in such a folder any more
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk, a full quota
 _lock = threading.Lock()
 _being_made: dict[Path, Future[Path]] = {}
@@ -62,7 +67,8 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
     if others is not None:
         return others.result()
     try:
-        with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as folder:
+        _remove_abandoned(path.parent)
+        with tempfile.TemporaryDirectory(prefix=_BUILDING, dir=path.parent) as folder:
             file = compile_in(Path(folder), path.with_suffix(".log"))
             if not file.exists():
                 raise DeviceUnavailable(
@@ -78,6 +84,14 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
         with _lock:
             del _being_made[path]
     return path
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """Remove what processes left that ended while they compiled."""
+    for folder in cache.glob(f"{_BUILDING}*"):
+        with suppress(OSError):  # another process removes it as well
+            if time.time() - folder.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(folder)
 
 
 def cache_folder() -> Path:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -17,9 +18,22 @@ class LoadedSoon:
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.loaded: Any = None
+        thread = threading.Thread(target=self._load, args=(load,), name="hybrid-compile", daemon=True)
         with suppress(RuntimeError):  # the limit of threads is reached: all works without this one
-            threading.Thread(target=self._load, args=(load,), name="hybrid-compile", daemon=True).start()
+            thread.start()
+            _threads.append(thread)
 
     def _load(self, load: Callable[[], Any]) -> None:
         with suppress(HybridError, OSError):  # without a compiler NumPy does the same, slower
             self.loaded = load()
+
+
+_threads: list[threading.Thread] = []
+
+
+def wait_until_loaded(patience: float) -> None:
+    """Wait until all that this process loads is loaded, so many seconds at most: a process that ended before would leave a
+    compiler alone, whose library nobody put into the cache."""
+    until = time.monotonic() + patience
+    while _threads:
+        _threads.pop().join(max(0.0, until - time.monotonic()))

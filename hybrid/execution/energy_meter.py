@@ -132,10 +132,11 @@ class _Counters(Thread):
             return {}
 
     def _of_host(self) -> dict[str, float]:
-        if self._rapl is None:
+        rapl = self._rapl  # which the other thread may lose meanwhile
+        if rapl is None:
             return {}
         try:
-            return self._rapl.joules()
+            return rapl.joules()
         except OSError as error:
             self._lose_host(error)
             return {}

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 Call = Callable[[], object]
-Outcomes = SimpleQueue[BaseException | None]  # an entry for each call that has ended
 
 _MOST_THREADS = 12  # more take longer: they want the GIL between their calls, as does the thread that submits copies and kernels
 
@@ -21,13 +20,20 @@ class _Threads:
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Call, Calls]] = SimpleQueue()
-        self._count = 0
+        self._count, self._starting = 0, threading.Lock()
 
     def have(self, count: int) -> None:
-        """Have at least so many threads, up to the most there are."""
-        while self._count < min(count, _MOST_THREADS):
-            self._count += 1
-            threading.Thread(target=self._work, name=f"hybrid-call-{self._count}", daemon=True).start()
+        """Have at least so many threads, up to the most there are, or fewer where no more can be started. RuntimeError where
+        there would be none."""
+        with self._starting:
+            while self._count < min(count, _MOST_THREADS):
+                try:
+                    threading.Thread(target=self._work, name=f"hybrid-call-{self._count + 1}", daemon=True).start()
+                except RuntimeError:  # the limit of threads is reached
+                    if not self._count:
+                        raise
+                    return
+                self._count += 1
 
     def call_soon(self, call: Call, group: Calls) -> None:
         self._calls.put((call, group))
@@ -41,10 +47,9 @@ class _Threads:
                     call()
             except BaseException as error:  # raised by `wait`
                 outcome = error
-            outcomes = group.outcomes
-            del call, group  # the matrices they refer to may be freed as soon as the outcome is known
-            outcomes.put(outcome)
-            del outcome, outcomes
+            del call  # the matrices it refers to may be freed as soon as the outcome is known
+            group.note(outcome)
+            del group, outcome
 
 
 def _new_threads() -> None:
@@ -63,15 +68,22 @@ class Calls:
 
     def __init__(self, threads: int) -> None:
         self._threads, self._begun, self.abandoned = _threads, 0, False
-        self._counting = threading.Lock()
-        self.outcomes: Outcomes = SimpleQueue()
+        self._outcomes: list[BaseException | None] = []  # one for each call that has ended
+        self._changing = threading.Condition()
         self._threads.have(max(1, threads))
 
     def soon(self, call: Call) -> None:
         """Have the call made as soon as a thread is free."""
-        with self._counting:
+        with self._changing:
             self._begun += 1
         self._threads.call_soon(call, self)
+
+    def note(self, outcome: BaseException | None) -> None:
+        """A call has ended, and raised this, or nothing."""
+        with self._changing:
+            self._outcomes.append(outcome)
+            if len(self._outcomes) == self._begun:
+                self._changing.notify_all()
 
     def wait(self) -> None:
         """Wait until all calls have ended. Raises what the first one that failed has raised."""
@@ -84,7 +96,8 @@ class Calls:
         self._ended()
 
     def _ended(self) -> list[BaseException | None]:
-        """What each call raised, or None, when all have ended."""
-        with self._counting:
-            begun, self._begun = self._begun, 0
-        return [self.outcomes.get() for _ in range(begun)]
+        """What each call raised, or None, when all have ended. If it is interrupted, it can be called again."""
+        with self._changing:
+            self._changing.wait_for(lambda: len(self._outcomes) == self._begun)
+            outcomes, self._outcomes, self._begun = self._outcomes, [], 0
+        return outcomes

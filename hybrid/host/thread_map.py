@@ -69,6 +69,7 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
         for helper in helping:
             if not helper.cancel():
                 helper.result()
+        shared.errors.clear()  # whose tracebacks refer to this list: it would keep all arrays of a failed call
 
 
 class _Parts(Generic[Part, Result]):
@@ -78,7 +79,7 @@ class _Parts(Generic[Part, Result]):
         self._work = work
         self.todo = deque(enumerate(parts))
         self._results: dict[int, Result] = {}
-        self._errors: list[BaseException] = []
+        self.errors: list[BaseException] = []
         self._done: SimpleQueue[int] = SimpleQueue()  # the parts' numbers, each after its result or error
 
     def take_all(self) -> None:
@@ -89,8 +90,8 @@ class _Parts(Generic[Part, Result]):
     def result(self, index: int) -> Result:
         """The result of part `index`, once. Until it is there, this thread does other parts, and waits when none is left."""
         while index not in self._results:
-            if self._errors:
-                raise self._errors[0]
+            if self.errors:
+                raise self.errors[0]
             if self._done.empty():
                 self._take()
             self._done.get()
@@ -106,7 +107,7 @@ class _Parts(Generic[Part, Result]):
         try:
             self._results[index] = self._work(part)
         except BaseException as error:  # raised by `result`
-            self._errors.append(error)
+            self.errors.append(error)
             self.todo.clear()
         finally:
             _here.in_part = False

@@ -119,7 +119,7 @@ CATALOGUE = (
 )  # fmt: skip
 
 # Auto chooses the first of these that can run.
-AUTO = ("blas", "matvec_warp", "tensor", "tensor_half", "warp_tiled", "register_tiled", "tiled")
+AUTO = ("blas", "matvec_warp", "tensor", "tensor_half", "warp_tiled", "register_tiled")
 
 
 @dataclass(frozen=True)

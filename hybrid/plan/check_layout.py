@@ -26,7 +26,7 @@ NUMBERS_A_ROW = 5  # that the kernel `compare_sums` (kernels/check.cu) finds for
 ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4
 NUMBERS_A_PIECE = 5  # the kernel `total_pieces` reads three of each piece and writes two
 _LINKS = 64  # the most that bring parts of B
-_MATRICES, _ALLOCATION = 14, 512  # matrices that the check allocates; the bytes of each are a multiple of the second
+_MATRICES, _ALLOCATION = 13, 512  # matrices that the check allocates; the bytes of each are a multiple of the second
 _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
 
 

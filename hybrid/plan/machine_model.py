@@ -2,8 +2,9 @@
 """The numbers that the plan assumes of a machine, in one frozen record that all ranks share.
 
 The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s in and 55.0 GB/s out, docs/measured/doctor-h200.jsonl).
-On another machine `python -m hybrid.doctor --json FILE` measures the first five and asks NVML for the power limit, and
-HYBRID_MACHINE=FILE uses what it wrote. Only the speed of a product depends on these numbers; it is right whatever they are.
+On another machine `python -m hybrid.doctor --json FILE` measures the links, the kernels, the memory and the network, and asks
+NVML for the power limit; HYBRID_MACHINE=FILE uses what it wrote. Only the speed of a product depends on these numbers; it is
+right whatever they are.
 """
 
 from __future__ import annotations

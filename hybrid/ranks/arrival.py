@@ -39,7 +39,7 @@ class Limits:
     @classmethod
     def of(cls, asked: Any = None, environment: Mapping[str, str] = os.environ, default: float = 60.0) -> Limits:
         """The limits by the call's `stall`, else by HYBRID_STALL: the missing are named after so many seconds, and the call
-        fails after twice as many.
+        fails after as many more, but one at least.
 
         Where neither is given, a call never fails, since ranks of a user's program may come as late as they like.
         """
@@ -124,7 +124,7 @@ class Arrivals(_Wait):
         from mpi4py import MPI
 
         for other in self._others if not self._told else ():
-            self._control.Isend([self._serial.to_bytes(8, "little"), MPI.BYTE], other, _HERE).Free()
+            _abandoned.append(self._control.Isend([self._serial.to_bytes(8, "little"), MPI.BYTE], other, _HERE))
         self._told = True
 
 
@@ -149,13 +149,17 @@ def await_all(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
 def _complete(requests: list[MPI.Request], wait: _Wait, rank: int, *, named: bool) -> None:
     """Wait for the requests. RankMissing when that takes too long. `named`: request number r is complete when rank r has
     called."""
+    try:
+        _poll(requests, wait, rank, named=named)
+    except BaseException:  # also an interrupt
+        _abandoned.extend(requests)
+        raise
+
+
+def _poll(requests: list[MPI.Request], wait: _Wait, rank: int, *, named: bool) -> None:
     pending = set(range(len(requests)))
     while pending := {number for number in pending if not requests[number].Test()}:
         if wait.is_long:
             here = set(range(len(requests))) - pending if named else {0}
-            try:
-                wait.complain(pending if named else None, here | {rank} if named else here)
-            except RankMissing:
-                _abandoned.extend(requests)
-                raise
+            wait.complain(pending if named else None, here | {rank} if named else here)
         time.sleep(_PAUSE if wait.seconds > _PAUSE else 0)

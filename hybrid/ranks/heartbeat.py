@@ -103,7 +103,8 @@ def busy(progress: Callable[[], object] = lambda: None) -> Iterator[None]:
             before = now
 
     sender = threading.Thread(target=send_heartbeats, daemon=True)
-    sender.start()
+    with suppress(RuntimeError):  # the limit of threads is reached: most calls end before a heartbeat is missed
+        sender.start()
     try:
         yield
     finally:

@@ -136,9 +136,9 @@ class Messages:
         arrivals = Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
         try:
             self._poll(request, deadline=deadline, look=partial(self._refuse_given_up, arrivals))
-        except (RankMissing, KeyboardInterrupt) as error:
+        except (RankMissing, KeyboardInterrupt, TimeoutError) as error:
             self._left += [request, slot, slots]
-            if isinstance(error, KeyboardInterrupt):
+            if not isinstance(error, RankMissing):
                 raise
             self._give_up(str(error))
         begins = range(0, len(slots), _SLOT)
@@ -151,7 +151,7 @@ class Messages:
             request = self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte])
             try:
                 self._poll(request, deadline=deadline, look=self._refuse_given_up)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, TimeoutError):
                 self._left += [request, packed, received]
                 raise
             parts = [received[lo:hi] for lo, hi in pairwise(starts)]

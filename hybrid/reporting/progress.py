@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -52,8 +53,10 @@ class Progress:
         self._ticking: threading.Thread | None = None
 
     def __enter__(self) -> Progress:
-        self._ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
-        self._ticking.start()
+        ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
+        with suppress(RuntimeError):  # the limit of threads is reached: progress is shown where the product tells of it
+            ticking.start()
+            self._ticking = ticking
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:

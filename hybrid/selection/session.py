@@ -113,7 +113,6 @@ class Session:
                 self.rank_device.leave()
             self.rank_device = self.peer_access = self.remembered = None
 
-
     def _end(self) -> None:
         """The communicator has been freed, and nobody can name this rank's copies of shared arrays any more."""
         self._close()

@@ -78,6 +78,15 @@ class _WhenCopied:
         self._awaited.put(None)
         self._ended.wait()
 
+    def raise_failure(self) -> None:
+        """Raise what the thread has raised, once."""
+        failure, self.failure = self.failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # its traceback refers to this frame: together they would keep the matrices
+
     def abandon(self) -> None:
         """Hand on no more rows, and wait until the thread has ended."""
         self._abandoned = True
@@ -90,7 +99,7 @@ class _WhenCopied:
                 if not self._abandoned:
                     self._device.wait(entry[1])
                     self._sums.sum(entry[0])
-        except BaseException as error:  # raised by `wait`
+        except BaseException as error:  # `raise_failure` raises it
             self.failure = error
         finally:
             self._ended.set()
@@ -150,8 +159,7 @@ class ByThreads:
 
     def wait(self) -> Checksums:
         for each in (self._copied_in, self._copied_out):
-            if each.failure is not None:
-                raise each.failure
+            each.raise_failure()
         if self._sums is not None:
             self._sums.wait()
             self._sums.abandon()

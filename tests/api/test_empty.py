@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hybrid.arrays.product_type import numpy_type
 from hybrid.core.problem import DTYPES
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.ranks.shared_memory import shared_memory_folder
+from hybrid.selection import session
 
 pytestmark = pytest.mark.mpi
 
@@ -299,3 +301,15 @@ def test_shared_memory_that_is_full_is_refused_before_anything_is_made(comm, mon
         return
     with pytest.raises(DoesNotFit, match=r"does not fit the shared memory of .+; enlarge /dev/shm"):
         hybrid.empty((600, 600), comm=comm)
+
+
+def test_a_freed_communicators_arrays_are_given_back_on_all_ranks(comm):
+    """Other ranks than the root refer to them until they learn that they are gone; of this one they learn nothing any more."""
+    before, other = len(session._sessions), comm.Dup()
+    array = hybrid.empty((30, 20), comm=other)
+    there = weakref.ref(array)
+    del array
+    assert (there() is None) == (comm.rank == 0)
+    other.Free()
+    assert there() is None
+    assert len(session._sessions) == before

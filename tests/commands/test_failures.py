@@ -218,3 +218,22 @@ def test_a_job_that_was_put_to_sleep_goes_on():
     out, said = job.communicate(timeout=60)
     assert job.returncode == 0, said
     assert "check ok" in out
+
+
+def test_an_error_of_one_rank_between_two_phases_is_told_by_its_own_name(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfrom hybrid.commands import matmul\nfrom hybrid.errors import DeviceUnavailable\n"
+        "from hybrid.execution import product\n"
+        "original = product.rows_from_root\n"
+        "def fail(team, *given):\n"
+        "    if team.rank == 1:\n        raise DeviceUnavailable('planted')\n"
+        "    return original(team, *given)\n"
+        "product.rows_from_root = fail\n"
+        "sys.exit(matmul.main())\n"
+    )
+    done = run(2, [str(program), "30", "20", "10"])
+    assert done.returncode != 0
+    assert re.fullmatch(
+        rf"hybrid.matmul: rank 1 on {re.escape(socket.gethostname())}, \w+: planted", "\n".join(own_lines(done.stderr))
+    )

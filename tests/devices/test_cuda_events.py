@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from hybrid.devices.cuda_contexts import _current_context, gpu_context
+from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_events import OpenedEvent, RecordedEvent
 
 
@@ -82,6 +83,20 @@ def test_an_event_that_could_not_be_opened_is_not_destroyed():
 
     with pytest.raises(RuntimeError, match="another host"):
         OpenedEvent(Context(), SimpleNamespace(ipcOpenEventHandle=refuse, eventDestroy=pytest.fail), 6)
+
+
+def test_what_a_device_keeps_is_freed_in_its_context_by_any_thread():
+    context, destroyed = Context(), []
+    device = object.__new__(CudaDevice)
+    device._context, device._all_streams = context, [Handle(context, destroyed)]
+    devices = [device]
+    del device
+    in_a_thread(devices.clear)
+    assert destroyed == [True]
+
+
+def test_a_device_that_could_not_be_made_frees_nothing():
+    object.__new__(CudaDevice)
 
 
 @pytest.mark.gpu

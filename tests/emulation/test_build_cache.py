@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 
@@ -195,3 +196,18 @@ def test_without_room_for_a_precompiled_header_kernels_compile(monkeypatch, tmp_
 
     monkeypatch.setattr(building, "cached", without_room)
     assert building.build(a_kernel(tmp_path), []).is_file()
+
+
+def test_folders_of_processes_that_ended_while_they_compiled_are_removed(folder):
+    old, recent = (folder / f".building-{name}" for name in ("old", "recent"))
+    for each in (old, recent):
+        each.mkdir()
+        (each / "library.so").touch()
+    os.utime(old, (0, time.time() - 2 * cache._ABANDONED))
+
+    def make(inside, log):
+        (inside / "answer").write_text("42")
+        return inside / "answer"
+
+    cached("answer.txt", make)
+    assert sorted(each.name for each in folder.iterdir()) == [".building-recent", "answer.txt"]

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hybrid.emulation.loaded_soon import LoadedSoon
+from hybrid.emulation.loaded_soon import LoadedSoon, wait_until_loaded
 from hybrid.errors import DeviceUnavailable
 
 
@@ -39,3 +39,15 @@ def test_where_no_thread_can_be_started_there_is_none(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     assert LoadedSoon(lambda: "library").loaded is None
+
+
+def test_it_can_be_waited_for_but_no_longer_than_so_many_seconds():
+    may_end = threading.Event()
+    soon = LoadedSoon(lambda: (may_end.wait(10), "library")[1])
+    wait_until_loaded(0.05)
+    assert soon.loaded is None
+    other = LoadedSoon(lambda: (may_end.wait(10), "other")[1])
+    threading.Timer(0.05, may_end.set).start()
+    wait_until_loaded(10)
+    assert other.loaded == "other"
+    ended()

@@ -8,10 +8,12 @@ import os
 import threading
 import weakref
 from contextlib import suppress
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from hybrid.host import call_queue
 from hybrid.host.call_queue import Calls
 
 
@@ -112,3 +114,39 @@ def test_a_child_process_has_threads_of_its_own():
         calls.wait()
         os._exit(0 if made == [1] else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_thread_that_could_not_be_started_is_not_counted(monkeypatch):
+    monkeypatch.setattr(call_queue, "_threads", call_queue._Threads())
+    made, started, start = [], [], threading.Thread.start
+
+    def at_most_one(thread):
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="can't start"):
+            Calls(4)
+        patch.setattr(threading.Thread, "start", at_most_one)
+        calls = Calls(4)  # of which one thread makes all
+    calls.soon(lambda: made.append(1))
+    waiting = threading.Thread(target=calls.wait, daemon=True)
+    waiting.start()
+    waiting.join(10)
+    assert made == [1]
+    assert not waiting.is_alive()
+
+
+def test_calls_that_an_interrupted_wait_leaves_are_waited_for_when_they_are_abandoned(monkeypatch):
+    calls, may_end, made = Calls(1), threading.Event(), []
+    calls.soon(lambda: (may_end.wait(10), made.append(1)))
+    with monkeypatch.context() as patch:
+        patch.setattr(calls._changing, "wait", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            calls.wait()
+    threading.Timer(0.1, may_end.set).start()
+    calls.abandon()
+    assert made == [1]

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from support.commands import ROOT
 
@@ -117,3 +120,16 @@ print("right")
 def test_a_forked_child_has_threads_of_its_own_and_both_processes_end():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+def test_what_a_failed_call_used_is_freed_without_the_garbage_collector():
+    array = np.zeros(3)
+    there = weakref.ref(array)
+
+    def fail(part, array=array):
+        raise ValueError("planted")
+
+    with contextlib.suppress(ValueError):
+        list(on_threads(2, fail, [1, 2]))
+    del array, fail
+    assert there() is None

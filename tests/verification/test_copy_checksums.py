@@ -7,6 +7,7 @@ import ctypes
 import threading
 import time
 import weakref
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -400,3 +401,20 @@ def test_no_event_is_referred_to_when_all_rows_have_been_handed_on(device):
     del event
     copied.end()
     assert referred_to == [True, False]
+
+
+def test_what_a_failed_wait_used_is_freed_without_the_garbage_collector(device):
+    copied, matrix, event = ways._WhenCopied(device), np.zeros(3), threading.Event()
+    there = weakref.ref(matrix)
+    event.set()
+    device.failure = DeviceUnavailable("planted")
+    copied.begin(SimpleNamespace(sum=lambda rows: None))
+    copied.put(matrix, event)
+    copied.end()
+    with suppress(DeviceUnavailable):
+        copied.raise_failure()
+        pytest.fail("not raised")
+    device.failure = None
+    del matrix
+    assert there() is None
+    copied.raise_failure()  # no more
