@@ -116,7 +116,7 @@ def multiply(
     transport
         How operands reach GPUs: "auto", "host", "peers" or "nccl".
     host_memory, gpu_memory
-        Bytes that may be used of each node's memory, and of each GPU's: a number, or a text such as "4G".
+        Bytes that may be used of each node's memory, and of each GPU's: a whole number, or a text such as "4G".
     stall
         Seconds after which a warning names the ranks that have not called; after as many more, but one at least, the call fails:
         `RankMissing`. 0: neither. With neither this nor HYBRID_STALL the warning comes after 60 s, and the call waits on.

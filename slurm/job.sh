@@ -26,8 +26,9 @@ source_site() {
 
 # The environment that was active at the submission, else the one that scripts/run.sh made, else the python of a module.
 find_python() {
-    local environment
-    for environment in "${VIRTUAL_ENV-}" "$ROOT/.venv" "$ROOT/.venv-openmpi" "$ROOT/.venv-system" "${CONDA_PREFIX-}"; do
+    local environment conda=${CONDA_PREFIX-}
+    if [[ ${CONDA_DEFAULT_ENV-base} == base ]]; then conda=''; fi # it is active in every shell of many users
+    for environment in "${VIRTUAL_ENV-}" "$conda" "$ROOT/.venv" "$ROOT/.venv-openmpi" "$ROOT/.venv-system" "${CONDA_PREFIX-}"; do
         if [[ -n $environment && -x $environment/bin/python ]]; then
             export PATH=$environment/bin:$PATH
             break

@@ -160,8 +160,8 @@ class Distributed(ABC):
         """NotImplemented, or for an array a NoArray that says why it cannot be combined with this."""
         if hasattr(other, "__array__"):
             raise NoArray(
-                f"a {_kind(self)} and a {_kind(other)} do not go together, since other ranks have the rest of the {_kind(self)}: "
-                f"make this rank's elements of the other a {_kind(self)}, or take .array"
+                f"a {_kind(self)} and an array do not go together, since other ranks have the rest of the {_kind(self)}: "
+                f"make this rank's elements of the other a {_MADE_AS.get(_kind(self), _kind(self))}, or take .array"
             )
         return NotImplemented
 
@@ -193,6 +193,9 @@ class Distributed(ABC):
 
 def _kind(part: Any) -> str:
     return type(part).__name__
+
+
+_MADE_AS = {"TransposedRowBlock": "RowBlock, and take its .T"}  # of what is no public class
 
 
 def common_communicator(inputs: Sequence[Any]) -> Any:

@@ -24,7 +24,7 @@ def as_matrix(value: Any, name: str) -> np.ndarray:
 def as_array(value: Any, name: str) -> np.ndarray:
     """`value` as a NumPy array of any number of dimensions."""
     if value is None:
-        raise UsageError(f"{name} is None at the root: pass the matrix there")
+        raise UsageError(f"{name} is None at the root: pass the matrix there, or comm= where another rank has it")
     if on_gpu(value):
         value = as_gpu_array(value, name).get()
     elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):

@@ -13,7 +13,6 @@ from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.report import heading, verdict
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.problem import Problem
-from hybrid.errors import UsageError
 from hybrid.reporting import lab_pictures
 from hybrid.reporting.lab_page import CaseView, LabPage, Note, page
 from hybrid.reporting.lab_pictures import Roofline
@@ -53,18 +52,17 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
     )
 
 
-def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> None:
-    """Draw the map of the first C that is wrong or, where none is, the roofline of this GPU. UsageError where there is
-    neither."""
+def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> bool:
+    """Draw the map of the first C that is wrong or, where none is, the roofline of this GPU. False where there is neither."""
     names, dtype = examination.meaning.names(examination.kernel), examination.meaning.dtype
     for view in (_view(case, names, dtype) for case in examination.cases):
         if view.elements:
             lab_pictures.write_map(path, view.heading.partition(", ")[0], view.elements, view.scale)
-            return
+            return True
     drawn = _roofline(gpu, examination.cases[0]) if gpu is not None else None
-    if drawn is None:
-        raise UsageError("--picture draws where C is wrong, or with --gpu NAME the roofline: there is nothing to draw")
-    lab_pictures.write_roofline(path, f"{examination.kernel.name} on {drawn.gpu}, {dtype}", drawn)
+    if drawn is not None:
+        lab_pictures.write_roofline(path, f"{examination.kernel.name} on {drawn.gpu}, {dtype}", drawn)
+    return drawn is not None
 
 
 def _view(case: Case, names: tuple[str, str, str], dtype: str) -> CaseView:

@@ -95,7 +95,8 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
     elements = {_element(file, each) for each in matrices}
     if len(elements) > 1 or not elements <= ELEMENTS.keys():
         raise UsageError(
-            f"{kernel}: the elements are {', '.join(sorted(elements))}; float and double matrices are multiplied here"
+            f"{file.path.name}, line {kernel.line}: {kernel}: the elements are {', '.join(sorted(elements))}; float and double "
+            "matrices are multiplied here"
         )
     numbers = [each for each in kernel.parameters if each.is_number]
     of_numbers = _sizes([each.name for each in numbers], let)

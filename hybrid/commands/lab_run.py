@@ -123,7 +123,8 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     if options.picture:
         from hybrid.classroom.lab_page import write_picture
 
-        write_picture(options.picture, examination, gpu)
+        if not write_picture(options.picture, examination, gpu):
+            print(f"{options.picture} is not written: no C is wrong, and the roofline is drawn with --gpu NAME", file=stream)
     if options.html:
         _write_page(options, trials, examination, gpu, lambda file: trials_of(file, options))
     if options.json:

@@ -130,6 +130,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     assumed_options = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
     if not options.explain and any(getattr(options, name[2:].replace("-", "_")) for name in assumed_options):
         raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")
+    written = [f"--{name}" for name in ("out", "json", "trace") if getattr(options, name)]
+    if options.explain and written:
+        raise UsageError(f"--explain runs nothing, so there is nothing for {', '.join(written)}: leave one of them out")
     if options.nodes and options.ranks and options.nodes > options.ranks:
         raise UsageError(f"{options.ranks} ranks are too few for {options.nodes} nodes: one each, at least")
     if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:

@@ -196,6 +196,8 @@ def _parse(variable: str, text: str, setting: Field[Any]) -> Any:
         return _truth(variable, text)
     try:
         value = parse_bytes(text) if setting.name.endswith(_IN_BYTES) else kind(text)
+    except UsageError as no_bytes:
+        raise UsageError(f"{variable}={no_bytes}") from None
     except ValueError:
         raise UsageError(f"{variable}={text!r} is not a number") from None
     try:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -23,8 +25,7 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     team, shared = session.team, session.shared_arrays
     with team.phase("agree", timed=False) as looking:
         settings = Settings.gather({"stall": stall})
-        if not (isinstance(shape, tuple) and len(shape) == 2 and all(type(n) is int and 0 <= n <= LARGEST_SIZE for n in shape)):
-            raise UsageError(f"shape {shape!r} is not that of a matrix")
+        shape = _of_matrix(shape)
         refuse_no_rank(team, root)
         element = numpy_type(type_name(np.float64 if dtype is None else dtype))  # None means float64, as for NumPy
         asked = asked_for(settings, kind="an empty matrix", shape=shape, dtype=element.name, root=root)
@@ -41,3 +42,14 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     if team.size == 1:
         return empty_matrix(rows, columns, element)
     return shared.make(team, (rows, columns), element, root)
+
+
+def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """The shape, as NumPy takes it. UsageError for any other but that of a matrix."""
+    try:
+        rows, columns = (index(each) for each in shape if not isinstance(each, bool))
+    except (TypeError, ValueError):
+        raise UsageError(f"shape {shape!r} is not that of a matrix: two whole numbers are") from None
+    if not (0 <= rows <= LARGEST_SIZE and 0 <= columns <= LARGEST_SIZE):
+        raise UsageError(f"shape {shape!r} is not that of a matrix: its sizes are 0 to {LARGEST_SIZE}")
+    return rows, columns

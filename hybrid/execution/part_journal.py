@@ -10,7 +10,7 @@ from typing import Any
 from hybrid.core.record import record
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
-from hybrid.execution.part_request import Facts, differences
+from hybrid.execution.part_request import ROWS_OF_A_PART, Facts, differences
 from hybrid.host.journal import Line
 from hybrid.host.partial_matrix import Frame
 
@@ -45,6 +45,10 @@ class State:
         if self.frame is None:
             return
         other = list(differences(self.asked, asked))
+        if len(other) == 1 and asked.get(ROWS_OF_A_PART) != self.asked.get(ROWS_OF_A_PART):
+            raise UsageError(
+                f"{files} were begun with parts of {self.rows} rows: leave out --resume-rows, or give --resume-rows {self.rows}"
+            )
         if other:
             raise UsageError(f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume")
         for part in self.written:

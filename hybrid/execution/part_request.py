@@ -21,6 +21,7 @@ _ROWS_OF_A_RANK = 64  # the fewest in a part: with fewer, too little is computed
 _NAMES_SHOWN = 4  # the most different processors or GPUs that are named
 
 Facts = Mapping[str, str]
+ROWS_OF_A_PART = "rows of a part"  # one of the facts that are asked for
 
 
 def sample_of(problem: Problem, ranks: int) -> Problem:

@@ -18,7 +18,7 @@ from hybrid.core.spans import Span
 from hybrid.core.wall import wall
 from hybrid.errors import DoesNotFit, HybridError
 from hybrid.execution.outcome import Outcome, RunOptions
-from hybrid.execution.part_request import Facts, arithmetic, parts_of, problem_of, rows_of_a_part, sample_of
+from hybrid.execution.part_request import ROWS_OF_A_PART, Facts, arithmetic, parts_of, problem_of, rows_of_a_part, sample_of
 from hybrid.execution.parts_on_disk import PartsOnDisk
 from hybrid.execution.product import run_product
 from hybrid.execution.progress import Progress
@@ -71,7 +71,7 @@ class ProductInParts:
         with self._team.phase("agree", timed=False) as asking:
             asking.mine = self._request.asked(), processor()
         asked, processors = asking.all[0][0], [name for _, name in asking.all]
-        self._asked = {**asked, "rows of a part": str(self.rows)}
+        self._asked = {**asked, ROWS_OF_A_PART: str(self.rows)}
         self._arithmetic = arithmetic(self._decision_of_largest, self._request.version, processors)
         self._disk.refuse_other(self._asked, self._arithmetic)
         wall.enter("resume")

@@ -25,6 +25,7 @@ _HERE = 32002  # tag on the control communicator: "I wait in this phase, too"
 _ANSWERED = 0.5  # seconds within which the others that wait have said so
 _MOST_NAMED = 64  # ranks of a communicator whose first call names the missing: each sends a byte to each for that
 _PAUSE = 1e-3  # seconds between two looks at the first call
+_GIVEN_UP = 30.0  # seconds after which ranks that have called, but do not go on, must have given up waiting before
 
 _abandoned: list[MPI.Request] = []  # nobody waits for these any more; kept here, they keep the buffers that they may still use
 
@@ -83,7 +84,7 @@ class _Wait:
         else:
             who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, sorted(missing)))}"
             text = f"{who} did not call {within} of others, as every rank of the communicator must"
-        if not self._warned and self._rank == min(here):
+        if not self._warned and not failed and self._rank == min(here):
             warn(f"{text}: still waiting")
         self._warned = True
         if failed:
@@ -142,7 +143,8 @@ def await_all(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
         calls = [comm.Ibarrier()]
     _complete(calls, wait, rank, named=named)
     duplicate, request = comm.Idup()  # polled, too: others may have given up before the last one came
-    _complete([request], wait, rank, named=False)
+    limits = Limits(min(limits.warn, _GIVEN_UP), min(limits.fail, _GIVEN_UP))
+    _complete([request], _Wait(rank, limits), rank, named=False)
     return duplicate
 
 
@@ -160,6 +162,6 @@ def _poll(requests: list[MPI.Request], wait: _Wait, rank: int, *, named: bool) -
     pending = set(range(len(requests)))
     while pending := {number for number in pending if not requests[number].Test()}:
         if wait.is_long:
-            here = set(range(len(requests))) - pending if named else {0}
+            here = set(range(len(requests))) - pending if named else {rank}
             wait.complain(pending if named else None, here | {rank} if named else here)
         time.sleep(_PAUSE if wait.seconds > _PAUSE else 0)

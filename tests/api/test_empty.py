@@ -274,6 +274,7 @@ def test_odd_wishes_are_refused_on_all_ranks(comm):
     whole = hybrid.empty((np.int64(3), np.uint8(2)), comm=comm, root=np.int32(0))
     assert whole is not None
     assert whole.shape == (3, 2)
+    assert hybrid.empty([3, 2], comm=comm).shape == (3, 2)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -172,8 +172,11 @@ def test_a_picture_is_the_map_of_what_is_wrong_or_the_roofline(tmp_path, capsys)
     assert "prefers-color-scheme: dark" in drawn
     assert lab.work(lab.parse([*run, "--sizes", "16", "16", "16", "--gpu", "P100"])) == 0
     assert "MatrixMulKernel on P100, float32</text>" in (tmp_path / "it.svg").read_text(encoding="utf-8")
-    with pytest.raises(UsageError, match="there is nothing to draw"):
-        lab.work(lab.parse([*run, "--sizes", "16", "16", "16"]))
+    (tmp_path / "it.svg").unlink()
+    capsys.readouterr()
+    assert lab.work(lab.parse([*run, "--sizes", "16", "16", "16"])) == 0
+    assert "it.svg is not written: no C is wrong, and the roofline is drawn with --gpu NAME\n" in capsys.readouterr().out
+    assert not (tmp_path / "it.svg").exists()
     with pytest.raises(UsageError, match=r"the name must end in \.svg"):
         lab.work(lab.parse(["run", str(TILED), "--picture", str(tmp_path / "it.png")]))
 

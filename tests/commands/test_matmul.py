@@ -287,6 +287,7 @@ WRONG = [
     (["8", "8", "8", "--threads", "-1"], "-1 is too small: at least 0"),
     (["8", "8", "8", "--ranks", "4"], "only with --explain"),
     (["8", "8", "8", "--nodes", "4"], "only with --explain"),
+    (["8", "8", "8", "--explain", "--json", "-", "--out", "c.npy"], "there is nothing for --out, --json"),
     (["8", "8", "8", "--explain", "--network", "fast"], "'fast' is no rate (such as 25GB/s or 100Gbit/s)"),
     (["8", "8", "8", "--explain", "--ranks", "9", "--nodes", "2", "--gpus-per-node", "4"], "too few for 9 ranks"),
     (["8", "8", "8", "--grid", "2y2"], "grid must be auto, rows, RxC or RxCxL"),

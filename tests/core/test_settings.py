@@ -121,6 +121,7 @@ def test_a_text_of_numpy_is_a_name(name, given):
         ({"HYBRID_STAGED": "maybe"}, "HYBRID_STAGED='maybe' is neither 1 nor 0"),
         ({"HYBRID_CHECK": "maybe"}, "unknown check 'maybe': one of on, host, off"),
         ({"HYBRID_THREADS": "two"}, "HYBRID_THREADS='two' is not a number"),
+        ({"HYBRID_GPU_MEMORY": "3X"}, r"^HYBRID_GPU_MEMORY='3X' is not a number of bytes \(such as 65536, 64k or 141G\)$"),
         ({"HYBRID_STALL": "long"}, "HYBRID_STALL='long' is not a number"),
         ({"HYBRID_STALL": "-1"}, "HYBRID_STALL='-1': stall must not be negative, not -1"),
         ({"HYBRID_STALL": "nan"}, "HYBRID_STALL='nan': stall must be finite, not nan; 0 means never"),

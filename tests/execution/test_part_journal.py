@@ -10,6 +10,7 @@ import pytest
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 from hybrid.execution.part_journal import State, arithmetic_line, first_line, part_line, state_of
+from hybrid.execution.part_request import ROWS_OF_A_PART
 from hybrid.host.partial_matrix import Frame
 
 ASKED = {"sizes": "9×8×7", "A": "normal of seed 0"}
@@ -61,6 +62,17 @@ def test_another_product_is_refused_by_what_differs():
         "C.npy.part are of another product (A normal of seed 0 there, normal of seed 1 here; B not known there, index here): "
         "remove them, or leave out --resume"
     )
+
+
+def test_only_other_parts_are_no_other_product():
+    state = state_of([first_line({**ASKED, ROWS_OF_A_PART: "3"}, 3, FRAME)], "C.npy.journal")
+    with pytest.raises(UsageError) as refused:
+        state.refuse_other({**ASKED, ROWS_OF_A_PART: "5"}, ONE, "C.npy.part and C.npy.journal")
+    assert str(refused.value) == (
+        "C.npy.part and C.npy.journal were begun with parts of 3 rows: leave out --resume-rows, or give --resume-rows 3"
+    )
+    with pytest.raises(UsageError, match="are of another product"):
+        state.refuse_other({**ASKED, ROWS_OF_A_PART: "5", "B": "index"}, ONE, "files")
 
 
 def test_rows_of_another_arithmetic_are_refused_unless_they_are_exact():

@@ -14,6 +14,7 @@ from support.selection import exhaustive
 
 import hybrid
 from hybrid.errors import RankMissing, UsageError
+from hybrid.ranks import arrival
 from hybrid.ranks.arrival import Limits
 
 STALL = 0.4
@@ -129,6 +130,18 @@ def test_a_rank_that_is_late_is_named_and_waited_for_where_no_limit_is_set(comm,
     assert [str(one.message) for one in seen if "did not call" not in str(one.message)] == []
     assert len(seen) == (comm.rank == 0)
     product(own)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_comes_too_late_without_a_limit_of_its_own_does_not_wait_for_ever(comm, own, monkeypatch):
+    late = comm.rank == comm.size - 1
+    monkeypatch.setattr(arrival, "_GIVEN_UP", STALL)
+    if late:
+        time.sleep(Limits.of(STALL).fail + 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RankMissing, match="another can"):
+            product(own, **({} if late else {"stall": STALL}))
 
 
 @pytest.mark.mpi(min_size=3)

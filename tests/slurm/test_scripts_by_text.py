@@ -44,6 +44,47 @@ def test_beowulfs_loops_say_how_much_longer_the_whole_size_takes(tmp_path, size,
     assert f"at {small} instead of {size}: times {factor} is the time to compare" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("given", "launched"),
+    [
+        ([], "7 7 7"),
+        (["--dtype", "float32"], "7 7 7 --dtype float32"),
+        (["5", "6", "7", "--seed", "3"], "5 6 7 --seed 3"),
+        (["--a", "a.npy", "--b", "b.npy"], "--a a.npy --b b.npy"),
+        (["--b=b.npy", "--a=a.npy"], "--b=b.npy --a=a.npy"),
+    ],
+)
+def test_one_product_is_of_the_usual_size_unless_sizes_or_files_are_given(tmp_path, given, launched):
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "job.sh").write_text('SIZE=7; launch() { printf "%s\\n" "${*:6}"; }\n')
+    environment = {"PATH": "/usr/bin:/bin", "HYBRID_ROOT": str(tmp_path), "SLURM_JOB_ID": "1"}
+    command = ["bash", SLURM / "matmul.sbatch", *given]
+    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout == f"{launched}\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "chosen"),
+    [
+        ({}, "own"),
+        ({"VIRTUAL_ENV": "venv", "CONDA_PREFIX": "conda", "CONDA_DEFAULT_ENV": "mine"}, "venv"),
+        ({"CONDA_PREFIX": "conda", "CONDA_DEFAULT_ENV": "mine"}, "conda"),
+        ({"CONDA_PREFIX": "conda", "CONDA_DEFAULT_ENV": "base"}, "own"),
+    ],
+)
+def test_the_environment_active_at_submission_comes_before_the_checkouts(tmp_path, environment, chosen):
+    for folder in ("venv", "conda", ".venv"):
+        (tmp_path / folder / "bin").mkdir(parents=True)
+        (tmp_path / folder / "bin" / "python").write_text(f"#!/bin/sh\necho {folder.replace('.venv', 'own')}\n")
+        (tmp_path / folder / "bin" / "python").chmod(0o755)
+    text = (SLURM / "job.sh").read_text()
+    function = text[text.index("find_python() {") : text.index("\n}\n", text.index("find_python() {")) + 3]
+    paths = {name: str(tmp_path / value) if name != "CONDA_DEFAULT_ENV" else value for name, value in environment.items()}
+    program = f"fail() {{ exit 1; }}\n{function}ROOT=$1\nfind_python"
+    command = ["bash", "-euc", program, "bash", str(tmp_path)]
+    done = subprocess.run(command, env={"PATH": "/usr/bin:/bin", **paths}, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{chosen}\n"
+
+
 def test_the_readme_tells_of_every_script():
     text = (SLURM / "README.md").read_text()
     assert set(re.findall(r"^\| `(\w+\.sbatch)` \|", text, re.MULTILINE)) == set(map(name, SCRIPTS))
