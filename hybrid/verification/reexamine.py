@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: MIT
 """Elements of a product, compared with what they are in higher precision: are they wrong, or are these rounding errors?
 
-The measure is the error of plain summation, one term after the other in the product's own type, which is the worst to be expected
-of any order of summation. A product that is more accurate elsewhere has to be as accurate here.
+The measure is the error of plain summation, one term after the other in the product's own type. A product that is more accurate
+elsewhere has to be as accurate here. What is too large by this measure is measured once more by the partial sums of other orders
+(partial_sums.py), which takes longer, and is wrong only if it is too large for these as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from hybrid.core.spans import Span, pieces
 from hybrid.verification.group_sums import norms_of
+from hybrid.verification.partial_sums import Deviations, deviations, norms_of_partial_sums, wrong_columns
 
 _TERMS_AT_ONCE = 4096
 _TIMES_PLAIN = 8.0  # an error may be at most so many times as large as that of plain summation
 _TIMES_MEDIAN = 20.0  # and that of a single element at most so many times as large as the others'
 _COLUMNS_ELSEWHERE = 4  # of a row that tells how accurate a product is, where one element is judged
+_ROWS_BESIDE, _COLUMNS_BESIDE = 6, 4  # that tell it by their partial sums
 _LEAST_ACCURACY = 1 / 16  # a product's errors are allowed to be this fraction of plain summation's, however accurate it is
 
 
@@ -53,15 +57,33 @@ def element_is_wrong(a: np.ndarray, b: np.ndarray, c: np.ndarray, row: int, colu
     def look(row: int, columns: Span, accuracy: float = 1.0) -> Verdict:
         return reexamine(a[row], b[:, columns.slice], c[row, columns.slice], accuracy)
 
-    alone, (rows, columns) = Span(column, column + 1), c.shape
-    if look(row, alone).wrong:
-        return True
-    elsewhere = []
-    for part in (1, 2):
-        other, first = (row + part * rows // 3) % rows, (column + part * columns // 3) % columns
+    def deviate(row: int, columns: Span) -> Deviations:
+        factors, of_b = a[row], b[:, columns.slice]
+        exact = exact_sums(factors, of_b)
+        rounding = rounding_of(factors, of_b, np.zeros_like(exact), exact, orders=True)
+        return deviations_of(c[row, columns.slice], [exact], [rounding])
+
+    alone = Span(column, column + 1)
+    looks_wrong = bool(look(row, alone).wrong)
+    if not looks_wrong:
+        elsewhere = [look(*place) for place in places_elsewhere(row, column, c.shape, 2, _COLUMNS_ELSEWHERE)]
+        looks_wrong = bool(elsewhere and look(row, alone, accuracy_of(elsewhere)).wrong)
+    if not looks_wrong:
+        return False
+    beside = [deviate(*place) for place in places_elsewhere(row, column, c.shape, _ROWS_BESIDE, _COLUMNS_BESIDE)]
+    return bool(wrong_columns(deviate(row, alone), beside))
+
+
+def places_elsewhere(row: int, column: int, shape: tuple[int, int], count: int, width: int) -> list[tuple[int, Span]]:
+    """Some columns, so many together, in up to so many other rows of a matrix, all over it. The first column of each is as many
+    times `width` from `column` as it can be."""
+    (rows, columns), found = shape, []
+    for part in range(1, count + 1):
+        other, moved = (row + part * rows // (count + 1)) % rows, part * (-(-columns // width)) // (count + 1) * width
+        first = (column + moved) % columns
         if other != row:
-            elsewhere.append(look(other, Span(first, min(columns, first + _COLUMNS_ELSEWHERE))))
-    return bool(elsewhere and look(row, alone, accuracy_of(elsewhere)).wrong)
+            found.append((other, Span(first, min(columns, first + width))))
+    return found
 
 
 @dataclass(frozen=True)
@@ -73,6 +95,7 @@ class Rounding:
     norm_a: np.ndarray  # of the factors in the row of A
     norms_b: np.ndarray  # of the factors in the columns of B
     terms: int
+    partial_sums: np.ndarray | None = None  # the 2-norms of these in several orders, where they were asked for
 
 
 def exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -84,8 +107,9 @@ def exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return sums
 
 
-def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndarray) -> Rounding:
-    """The rounding of the terms a[k]·b[k,j], whose sums are `exact` and which are added to the sums `before`."""
+def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndarray, *, orders: bool = False) -> Rounding:
+    """The rounding of the terms a[k]·b[k,j], whose sums are `exact` and which are added to the sums `before`. `orders`: also
+    what it is in other orders than one after the other."""
     with np.errstate(all="ignore"):
         plain, sizes = before.astype(b.dtype), np.zeros(b.shape[1])
         for some in pieces(Span(0, len(a)), _TERMS_AT_ONCE):
@@ -94,23 +118,46 @@ def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndar
             own[0] += plain
             plain = np.add.accumulate(own, axis=0)[-1]
         of_plain = (plain.astype(np.longdouble) - before.astype(b.dtype) - exact).astype(np.float64)
-        return Rounding(of_plain, sizes, _norms(a[:, None]), _norms(b), len(a))
+        partial_sums = norms_of_partial_sums(a, b, before) if orders else None
+        return Rounding(of_plain, sizes, _norms(a[:, None]), _norms(b), len(a), partial_sums)
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """Elements of a row of C, beside what is known of their rounding."""
+
+    errors: np.ndarray
+    sums: np.ndarray  # exact
+    unit: float  # the unit roundoff
+    once: np.ndarray  # what rounding each term once, and making tiny numbers zero, may change
+    terms: int
+
+    @classmethod
+    def of(cls, c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding]) -> _Errors:
+        sums, of_type = np.sum(exact, axis=0), np.finfo(c_row.dtype)
+        errors, terms = (c_row.astype(np.longdouble) - sums).astype(np.float64), sum(each.terms for each in rounding)
+        sizes, norm_a, norms_b = (
+            norms_of(np.stack([getattr(each, name) for each in rounding], axis=1)) for name in ("sizes", "norm_a", "norms_b")
+        )
+        unit, flushed = float(of_type.eps) / 2, float(of_type.tiny) * terms**0.5 * (1 + norm_a + norms_b)
+        return cls(errors, sums.astype(np.float64), unit, unit * sizes + flushed, terms)
+
+
+def deviations_of(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding]) -> Deviations:
+    """The errors of the elements `c_row` in units of rounding in the worst of several orders, which `rounding` has."""
+    with np.errstate(all="ignore"):
+        found = _Errors.of(c_row, exact, rounding)
+        norms = reduce(np.hypot, [each.partial_sums for each in rounding if each.partial_sums is not None])
+    return deviations(found.errors, found.once, found.unit, norms)
 
 
 def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding], accuracy: float = 1.0) -> Verdict:
     """Judge the elements `c_row`, given the exact sums and the rounding of each part of their terms."""
     with np.errstate(all="ignore"):
-        sums, of_type = np.sum(exact, axis=0), np.finfo(c_row.dtype)
-        errors = (c_row.astype(np.longdouble) - sums).astype(np.float64)
-        of_plain, terms = np.sum([each.of_plain for each in rounding], axis=0), sum(each.terms for each in rounding)
-        sizes, norm_a, norms_b = (
-            norms_of(np.stack([getattr(each, name) for each in rounding], axis=1)) for name in ("sizes", "norm_a", "norms_b")
-        )
-        unit = float(of_type.eps) / 2
-        flushed = float(of_type.tiny) * terms**0.5 * (1 + norm_a + norms_b)  # where tiny numbers become zero
-        once = unit * sizes + flushed
+        found = _Errors.of(c_row, exact, rounding)
+        errors, once, of_plain = found.errors, found.once, np.sum([each.of_plain for each in rounding], axis=0)
         # Plain summation of a few sums may be accurate by chance: this is what may be expected of so many terms.
-        expected = (terms / 9) ** 0.5 * np.hypot(once, unit * np.abs(sums.astype(np.float64)))
+        expected = (found.terms / 9) ** 0.5 * np.hypot(once, found.unit * np.abs(found.sums))
         usual = np.maximum(np.abs(of_plain), expected)
         wrong = _wrong(errors, min(1.0, accuracy) * usual, min(1.0, accuracy) * abs(of_plain.mean()), once)
     error = float(np.where(np.isnan(errors), np.inf, np.abs(errors)).max(initial=0.0))

@@ -5,6 +5,7 @@ has it, to tell faults from unusual rounding errors."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,19 @@ from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.check import MOST_NAMED, Suspect
-from hybrid.verification.reexamine import Rounding, Verdict, accuracy_of, exact_sums, rounding_of, verdict
+from hybrid.verification.partial_sums import Deviations, wrong_columns
+from hybrid.verification.reexamine import (
+    Rounding,
+    Verdict,
+    accuracy_of,
+    deviations_of,
+    exact_sums,
+    places_elsewhere,
+    rounding_of,
+    verdict,
+)
+
+_ELEMENTS, _LEAST_ROWS, _MOST_ROWS = 192, 3, 64  # elsewhere, and the rows they are in, that tell how large errors are
 
 MultipliedBy = Callable[[int, Span], str]  # who multiplied these columns of a row of C, for messages; "" where that is not said
 
@@ -35,7 +48,10 @@ class SecondLook:
     def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], by: MultipliedBy) -> None:
         self._team, self._plan, self._matrices, self._by = team, plan, matrices, by
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
-        self._accuracy: float | None = None  # of the product, measured when it is first needed
+        # How accurate the product is elsewhere, measured when it is first needed: beside plain summation, and in the units of
+        # partial_sums.py.
+        self._accuracy: float | None = None
+        self._deviations: list[Deviations] | None = None
 
     def faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[str], str]:
         """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault.
@@ -60,27 +76,35 @@ class SecondLook:
     def _verdict(self, suspect: Suspect, exact: bool) -> Verdict:
         looked_at = self._looked_at(suspect.row, suspect.columns)
         found = verdict(*looked_at)
-        if found.wrong or exact:
+        if exact:
             return found
-        if self._accuracy is None:
-            self._accuracy = self._accuracy_beside(suspect)
-        return verdict(*looked_at, self._accuracy)
+        if not found.wrong:
+            if self._accuracy is None:
+                self._accuracy = accuracy_of(elsewhere) if (elsewhere := self._elsewhere(suspect, 3)) else 1.0
+            found = verdict(*looked_at, self._accuracy)
+        return replace(found, wrong=self._wrong_by_partial_sums(suspect)) if found.wrong else found
 
-    def _accuracy_beside(self, suspect: Suspect) -> float:
-        """How accurate the product is elsewhere: in other rows and, where there are several groups, in other columns."""
-        n, m = self._plan.problem.n, self._plan.problem.m
-        groups, group = -(-m // GROUP_COLUMNS), suspect.columns.lo // GROUP_COLUMNS
-        elsewhere = []
-        for part in (1, 2, 3):
-            row, first = (suspect.row + part * n // 4) % n, (group + part * groups // 4) % groups * GROUP_COLUMNS
-            if row != suspect.row:
-                columns = Span(first, min(m, first + GROUP_COLUMNS))
-                elsewhere.append(verdict(*self._looked_at(row, columns)))
-        return accuracy_of(elsewhere) if elsewhere else 1.0
+    def _elsewhere(self, suspect: Suspect, rows: int) -> list[Verdict]:
+        """The verdicts of some columns in other rows."""
+        return [verdict(*self._looked_at(*place)) for place in self._places(suspect, rows)]
 
-    def _looked_at(self, row: int, columns: Span) -> tuple[np.ndarray, list[np.ndarray], list[Rounding]]:
+    def _places(self, suspect: Suspect, rows: int) -> list[tuple[int, Span]]:
+        """Other rows and, where there are several groups, other columns."""
+        problem = self._plan.problem
+        return places_elsewhere(suspect.row, suspect.columns.lo, (problem.n, problem.m), rows, GROUP_COLUMNS)
+
+    def _wrong_by_partial_sums(self, suspect: Suspect) -> tuple[int, ...]:
+        """The columns that are wrong, whatever the order of summation."""
+        if self._deviations is None:
+            rows = min(_MOST_ROWS, max(_LEAST_ROWS, _ELEMENTS // len(suspect.columns)))
+            places = self._places(suspect, rows)
+            self._deviations = [deviations_of(*self._looked_at(*place, orders=True)) for place in places]
+        return wrong_columns(deviations_of(*self._looked_at(suspect.row, suspect.columns, orders=True)), self._deviations)
+
+    def _looked_at(self, row: int, columns: Span, *, orders: bool = False) -> tuple[np.ndarray, list[np.ndarray], list[Rounding]]:
         """What `verdict` needs of some columns of a row of C: its elements and, from each rank, the exact sums and the rounding
-        of the terms for which it has rows of B. So only the row of A and the elements of C are sent."""
+        of the terms for which it has rows of B, in several `orders` or as plain summation has it. So only the row of A and the
+        elements of C are sent."""
         a, b, c = self._matrices
         just, part, own = Span(row, row + 1), columns.slice, self._share.b_rows
         with self._team.phase("check") as sending:
@@ -94,7 +118,8 @@ class SecondLook:
             summing.mine = exact_sums(factors, of_b)
         before = np.sum([summing.all[rank] for rank in range(self._team.size) if self._plan.shares[rank].b_rows < own], axis=0)
         with self._team.phase("check") as rounding:
-            rounding.mine = rounding_of(factors, of_b, np.broadcast_to(before, summing.mine.shape), summing.mine)
+            before = np.broadcast_to(before, summing.mine.shape)
+            rounding.mine = rounding_of(factors, of_b, before, summing.mine, orders=orders)
         return of_c, summing.all, rounding.all
 
 

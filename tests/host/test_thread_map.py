@@ -132,4 +132,7 @@ def test_what_a_failed_call_used_is_freed_without_the_garbage_collector():
     with contextlib.suppress(ValueError):
         list(on_threads(2, fail, [1, 2]))
     del array, fail
+    until = time.monotonic() + 10  # a thread of the pool lets go of its work a moment after it has ended
+    while there() is not None and time.monotonic() < until:
+        time.sleep(1e-3)
     assert there() is None
