@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """How large are rounding errors of sums in the orders in which kernels and BLAS add their terms?
 
-Each addition errs by u times its result at most, so the error of a sum is told by the 2-norm of all of its partial sums. Terms
-that oscillate, as those of cosine transforms, have large partial sums in one order and small ones in another: the error of plain
-summation tells little of a kernel's then. In which order a kernel adds is not known here. But it is the same in all of C: in
-units of the right order its errors are alike everywhere.
+Each addition errs by u times its result at most, and by no more than what is added. So the error of a sum is told by the 2-norm
+of all of its partial sums, without those to which next to nothing is added; and where terms are alike, whose errors have one
+sign, by a sum that is made in this order. Terms that oscillate, as those of cosine transforms, have large partial sums in one
+order and small ones in another: the error of plain summation tells little of a kernel's then. In which order a kernel adds is not
+known here. But it is the same in all of C: in units of the right order its errors are alike everywhere.
 """
 
 from __future__ import annotations
@@ -26,35 +27,59 @@ _LEAST, _MOST = 1 / 16, 2.0  # and these are taken to be at least and at most so
 _ENOUGH = 16
 
 
-def norms_of_partial_sums(a: np.ndarray, b: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """For each order and each column the 2-norm of all partial sums of the terms a[k]·b[k,j], which are added to the sums
-    `before`."""
-    columns = b.shape[1]
+@dataclass(frozen=True)
+class InOrders:
+    """For each order and each column the 2-norm of all partial sums, and the error of a sum that was made so."""
+
+    norms: np.ndarray
+    errors: np.ndarray
+
+    def __add__(self, other: InOrders) -> InOrders:
+        """Those of all terms, from those of some and of the others."""
+        return InOrders(np.hypot(self.norms, other.norms), self.errors + other.errors)
+
+
+def in_orders(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndarray) -> InOrders:
+    """Of the terms a[k]·b[k,j], whose sums are `exact` and which are added to the sums `before`."""
+    dtype, columns = b.dtype, b.shape[1]
+    most = 2 / float(np.finfo(dtype).eps)  # a partial sum counts as so many times what is added, at most
     squares = np.zeros((len(_TAKING_TURNS) + 1, columns))
     with np.errstate(all="ignore"):
-        # In units in which no square overflows, nor vanishes where others do not.
-        unit_a, units_b = _unit(np.abs(a).max(initial=0.0)), _unit(np.abs(b).max(axis=0, initial=0.0))
-        start = (before / unit_a / units_b).astype(np.float64)
-        sums, of_blocks = [np.tile(start / turns, (turns, 1)) for turns in _TAKING_TURNS], start
+        # In units in which no square overflows, nor vanishes where others do not. They are powers of two: nothing is rounded.
+        unit_a, units_b = _unit(np.abs(a).max(initial=0)), _unit(np.abs(b).max(axis=0, initial=0))
+        start = (before / unit_a / units_b).astype(dtype)
+        sums, of_blocks = [np.tile(start / dtype.type(turns), (turns, 1)) for turns in _TAKING_TURNS], start
         for some in pieces(Span(0, len(a)), _TERMS_AT_ONCE):
-            terms = (a[some.slice, None] / unit_a) * (b[some.slice] / units_b)
+            terms = (a[some.slice, None] / unit_a).astype(dtype) * (b[some.slice] / units_b).astype(dtype)
             for order, turns in enumerate(_TAKING_TURNS):
-                partial = _padded(terms, turns).reshape(-1, turns, columns).cumsum(axis=0) + sums[order]
-                squares[order] += np.square(partial).sum(axis=(0, 1))
+                added = _padded(terms, turns).reshape(-1, turns, columns)
+                partial = np.add.accumulate(np.concatenate([sums[order][None], added]))[1:]
+                squares[order] += _squares(partial, added, most).sum(axis=(0, 1))
                 sums[order] = partial[-1]
-            within = _padded(terms, _BLOCK).reshape(-1, _BLOCK, columns).cumsum(axis=1)
-            whole = of_blocks + within[:, -1].cumsum(axis=0)
-            squares[-1] += np.square(within).sum(axis=(0, 1)) + np.square(whole).sum(axis=0)
+            added = _padded(terms, _BLOCK).reshape(-1, _BLOCK, columns)
+            within = np.add.accumulate(added, axis=1)
+            whole = np.add.accumulate(np.concatenate([of_blocks[None], within[:, -1]]))[1:]
+            squares[-1] += _squares(within, added, most).sum(axis=(0, 1)) + _squares(whole, within[:, -1], most).sum(axis=0)
             of_blocks = whole[-1]
         for order, of_lanes in enumerate(sums):
-            squares[order] += np.square(of_lanes.cumsum(axis=0)[1:]).sum(axis=0)
-        return np.sqrt(squares) * unit_a * units_b
+            together = np.add.accumulate(of_lanes)
+            squares[order] += np.square(together[1:].astype(np.float64)).sum(axis=0)
+            sums[order] = together[-1]
+        right = start.astype(np.longdouble) + exact / unit_a / units_b
+        errors = (np.stack([*sums, of_blocks]).astype(np.longdouble) - right).astype(np.float64)
+        return InOrders(np.sqrt(squares) * unit_a * units_b, errors * unit_a * units_b)
+
+
+def _squares(sums: np.ndarray, added: np.ndarray, most: float) -> np.ndarray:
+    """The squares of partial sums, where they count, given what was added last to each."""
+    return np.square(np.fmin(np.abs(sums).astype(np.float64), most * np.abs(added)))
 
 
 def _unit(largest: np.ndarray) -> np.ndarray:
-    """A number of float64 in which others up to this are expressed: itself, or 1 where it is zero or not finite."""
+    """A power of two near these numbers, of float64; 1 where one is zero or not finite."""
     largest = np.asarray(largest, np.float64)
-    return np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
+    there = (largest > 0) & np.isfinite(largest)
+    return np.exp2(np.where(there, np.frexp(np.where(there, largest, 1.0))[1], 0))
 
 
 def _padded(terms: np.ndarray, to: int) -> np.ndarray:
@@ -80,11 +105,11 @@ class Deviations:
         return np.abs(self.of_orders.mean(axis=1))
 
 
-def deviations(errors: np.ndarray, once: np.ndarray, unit: float, norms: np.ndarray) -> Deviations:
-    """The errors in units of rounding. `once`: what rounding each term once may change; `unit`: the unit roundoff; `norms`: of
-    all terms, by `norms_of_partial_sums`."""
+def deviations(errors: np.ndarray, once: np.ndarray, unit: float, of_orders: InOrders) -> Deviations:
+    """The errors in units of rounding. `once`: what rounding each term once may change; `unit`: the unit roundoff; `of_orders`:
+    of all terms."""
     with np.errstate(all="ignore"):
-        return Deviations(errors / (unit * norms / 3**0.5 + once))
+        return Deviations(errors / (unit * of_orders.norms / 3**0.5 + np.abs(of_orders.errors) + once))
 
 
 def wrong_columns(own: Deviations, elsewhere: Sequence[Deviations]) -> tuple[int, ...]:

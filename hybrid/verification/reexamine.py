@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import add
 
 import numpy as np
 
 from hybrid.core.spans import Span, pieces
 from hybrid.verification.group_sums import norms_of
-from hybrid.verification.partial_sums import Deviations, deviations, norms_of_partial_sums, wrong_columns
+from hybrid.verification.partial_sums import Deviations, InOrders, deviations, in_orders, wrong_columns
 
 _TERMS_AT_ONCE = 4096
 _TIMES_PLAIN = 8.0  # an error may be at most so many times as large as that of plain summation
@@ -95,7 +96,7 @@ class Rounding:
     norm_a: np.ndarray  # of the factors in the row of A
     norms_b: np.ndarray  # of the factors in the columns of B
     terms: int
-    partial_sums: np.ndarray | None = None  # the 2-norms of these in several orders, where they were asked for
+    of_orders: InOrders | None = None  # where it was asked for
 
 
 def exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -118,8 +119,8 @@ def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndar
             own[0] += plain
             plain = np.add.accumulate(own, axis=0)[-1]
         of_plain = (plain.astype(np.longdouble) - before.astype(b.dtype) - exact).astype(np.float64)
-        partial_sums = norms_of_partial_sums(a, b, before) if orders else None
-        return Rounding(of_plain, sizes, _norms(a[:, None]), _norms(b), len(a), partial_sums)
+        of_orders = in_orders(a, b, before, exact) if orders else None
+        return Rounding(of_plain, sizes, _norms(a[:, None]), _norms(b), len(a), of_orders)
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,8 @@ def deviations_of(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequ
     """The errors of the elements `c_row` in units of rounding in the worst of several orders, which `rounding` has."""
     with np.errstate(all="ignore"):
         found = _Errors.of(c_row, exact, rounding)
-        norms = reduce(np.hypot, [each.partial_sums for each in rounding if each.partial_sums is not None])
-    return deviations(found.errors, found.once, found.unit, norms)
+        of_orders = reduce(add, [each.of_orders for each in rounding if each.of_orders is not None])
+    return deviations(found.errors, found.once, found.unit, of_orders)
 
 
 def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding], accuracy: float = 1.0) -> Verdict:
