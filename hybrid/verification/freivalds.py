@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ from hybrid.ranks.team import Team
 from hybrid.verification.check import MOST_NAMED, Check, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, Expected, Totals, columns_of, together
 from hybrid.verification.group_sums import Integers, norms_of_all, sums_of_groups, times
+from hybrid.verification.judgeable import finite_columns, groups_left_open, mark, norms_of_columns, usual_norm
 from hybrid.verification.modular import Modular
 from hybrid.verification.rounding import THRESHOLD, is_exact, is_exact_product, random_x, spread_beside, usual_largest
 from hybrid.verification.suspects import MultipliedBy, SecondLook, fault_in, unsaid
@@ -79,12 +80,16 @@ class _Verification:
         threads: int,
         wrong: WrongParts | None,
         by: MultipliedBy,
+        numbers: np.ndarray | None = None,
     ) -> None:
+        """`numbers`: of the columns in the whole C, where these matrices have only some of them."""
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._comparison = Comparison(plan.problem, SCALE)
-        self._second_look = SecondLook(team, plan, matrices, by)
-        self._wrong, self._by = wrong, by
+        self._second_look = SecondLook(team, plan, matrices, by, numbers)
+        self._wrong, self._by, self._numbers = wrong, by, numbers
+        self._norms_b: list[np.ndarray] = []  # of the groups of columns
+        self._norms_a = np.ones(0)  # of this rank's rows of C
         self._sizes: np.ndarray | None = None  # of all differences in this rank's rows of C, a column for each group
         if wrong is not None:
             self._sizes = np.zeros((len(self._rows_of_c), -(-plan.problem.m // GROUP_COLUMNS)), np.float32)
@@ -105,6 +110,8 @@ class _Verification:
         in_a, in_b = Integers(), Integers()
         for columns in pieces(Span(0, problem.m), COLUMNS_AT_ONCE):
             expected = self._expected(columns, x[columns.slice], in_a, in_b)
+            self._norms_b.append(expected.norms_b)
+            self._norms_a = expected.norms_a
             with self._team.phase("check"):
                 if len(self._rows_of_c):
                     first, c = self._rows_of_c.lo, self._matrices[2][self._rows_of_c]
@@ -121,7 +128,39 @@ class _Verification:
             return self._exactly(sums, suspects)
         if is_exact_product(problem.dtype, problem.l, *largest):
             return self._modulo_a_prime(agreeing.all[0])
-        return self._judged(sums, suspects)
+        judged = self._judged(sums, suspects)
+        return self._with_columns_beside(judged, sums) if sums.not_judged and judged.ok and self._numbers is None else judged
+
+    def _with_columns_beside(self, judged: Check, sums: Totals) -> Check:
+        """The result together with that of the columns of which no sum was judged, since another column of their group holds NaN
+        or infinities, or may overflow."""
+        problem, b, c = self._plan.problem, *self._matrices[1:]
+        largest = float(np.finfo(problem.dtype).max) / 4
+        with self._team.phase("check") as telling:
+            telling.mine = usual_norm(self._norms_a)
+        usual = max(telling.all)
+        groups = groups_left_open(np.concatenate(self._norms_b), usual, largest)
+        note = f"{sums.not_judged} sums of {sums.not_judged + sums.judged} hold NaN or infinities, or may overflow: not judged"
+        if not groups:
+            return replace(judged, note=judged.note or note)
+        with self._team.phase("check") as measuring:
+            measuring.mine = norms_of_columns(b[self._share.b_rows], groups, problem.m)
+        with np.errstate(all="ignore"):
+            norms = norms_of_all(measuring.all)
+        numbers = finite_columns(groups, norms, usual, largest, problem.m)
+        for some in pieces(Span(0, len(numbers)), COLUMNS_AT_ONCE):
+            chosen = numbers[some.slice]
+            of_b = RowView(b[self._share.b_rows][:, chosen], self._share.b_rows)
+            of_c = RowView(c[self._rows_of_c][:, chosen], self._rows_of_c)
+            plan = replace(self._plan, problem=replace(problem, m=len(chosen)))
+            matrices = self._matrices[0], of_b, of_c
+            beside = _Verification(self._team, plan, matrices, self._threads, None, self._by, chosen).result()
+            if not beside.ok:
+                if self._wrong is not None:  # all of them is computed again, which costs little, as they are few
+                    mark(self._wrong, groups, problem.n, problem.m)
+                return beside
+            judged = max(judged, beside, key=lambda each: (each.kind != "none", each.error))
+        return replace(judged, note=judged.note or note)
 
     def _expected(self, columns: Span, x: np.ndarray, in_a: Integers, in_b: Integers) -> Expected:
         """What this rank's rows of C are to be compared with, in these columns. `x`: its elements for them."""

@@ -45,7 +45,16 @@ def fault_in(row: int, text: str, by: str) -> str:
 class SecondLook:
     """The second look at one product. Every rank calls its methods, with the same suspects."""
 
-    def __init__(self, team: Team, plan: Plan, matrices: tuple[RowView, RowView, RowView], by: MultipliedBy) -> None:
+    def __init__(
+        self,
+        team: Team,
+        plan: Plan,
+        matrices: tuple[RowView, RowView, RowView],
+        by: MultipliedBy,
+        numbers: np.ndarray | None = None,
+    ) -> None:
+        """`numbers`: of the columns in the whole C, where these matrices have only some of them."""
+        self._numbers = np.arange(plan.problem.m) if numbers is None else numbers
         self._team, self._plan, self._matrices, self._by = team, plan, matrices, by
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         # How accurate the product is elsewhere, measured when it is first needed: beside plain summation, and in the units of
@@ -65,7 +74,7 @@ class SecondLook:
             error, plain = max(error, verdict.error), max(plain, verdict.plain)
             if verdict.wrong or exact:  # an error that rounding could explain, but nothing was rounded
                 wrong = verdict.wrong or range(len(suspect.columns))
-                columns = [suspect.columns.lo + column for column in wrong]
+                columns = self._numbers[suspect.columns.slice][list(wrong)].tolist()
                 by = self._by(suspect.row, Span(columns[0], columns[-1] + 1))
                 faults.append(fault_in(suspect.row, f", {_listed(columns)}: wrong by {verdict.error:.2e}", by))
                 if len(faults) == MOST_NAMED:

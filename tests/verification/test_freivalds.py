@@ -406,3 +406,61 @@ def test_nan_where_the_inputs_are_finite_is_a_fault():
     a, b, c = operands((5, 6, 7))
     c[2, 2] = np.nan
     assert checked(a, b, c).error > 1e299
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
+@pytest.mark.parametrize("m", [64, 200])
+def test_columns_beside_one_that_cannot_be_judged_are(value, m):
+    a, b, _ = operands((100, 50, m))
+    b[3, 5] = value
+    right = product(a, b)
+    clean = checked(a, b, right)
+    assert clean.ok
+    assert clean.kind == "freivalds"
+    assert "not judged" in clean.note
+    for column in (4, 6, 63):
+        c = right.copy()
+        c[7, column] += 1e-9
+        found = checked(a, b, c)
+        assert not found.ok
+        assert f"row 7 of C, columns {column}: wrong by 1.00e-09" in found.faults[0]
+
+
+def test_where_a_row_cannot_be_judged_the_others_are(rng):
+    a, b, _ = operands((100, 50, 130))
+    a[3, 5] = np.nan
+    c = product(a, b)
+    assert checked(a, b, c).ok
+    c[7, 70] += 1e-9
+    assert "row 7 of C, columns 70: wrong by 1.00e-09" in checked(a, b, c).faults[0]
+
+
+def cosines(n, dtype):
+    k = np.arange(n)
+    return np.cos(np.pi / n * np.outer(k, k + 0.5)).astype(dtype)
+
+
+SMOOTH = {
+    "cosines": lambda n, dtype, rng: (cosines(n, dtype), cosines(n, dtype).T.copy()),
+    "of a vector": lambda n, dtype, rng: (cosines(n, dtype), rng.standard_normal((n, 1)).astype(dtype)),
+    "of walks": lambda n, dtype, rng: (cosines(n, dtype), (128 + rng.standard_normal((n, n)).cumsum(axis=0)).astype(dtype)),
+    "powers": lambda n, dtype, rng: (np.vander(np.linspace(0.1, 1, n), n // 2).astype(dtype), uniform((n // 2, n), dtype)),
+    "alike": lambda n, dtype, rng: (np.full((203, n), rng.random(), dtype), whole((n, 1), 3, dtype)),
+    "cancelling": lambda n, dtype, rng: (
+        np.hstack([x := rng.standard_normal((n, n)), -x]).astype(dtype),
+        uniform((2 * n, n), dtype),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SMOOTH)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [200, 500])
+def test_right_products_of_smooth_matrices_pass_in_any_order_of_summation(rng, n, dtype, kind):
+    a, b = SMOOTH[kind](n, dtype, rng)
+    in_lanes = sum(a[:, lane::8] @ b[lane::8] for lane in range(8))
+    for c in (a @ b, in_lanes, (a[:, ::-1] @ b[::-1])):
+        assert checked(a, b, c).ok
+    wrong, terms = a @ b, np.abs(a[7]) @ np.abs(b[:, -1])
+    wrong[7, -1] += 1e-2 * terms
+    assert not checked(a, b, wrong).ok
