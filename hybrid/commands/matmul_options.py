@@ -130,7 +130,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     assumed_options = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
     if not options.explain and any(getattr(options, name[2:].replace("-", "_")) for name in assumed_options):
         raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")
-    written = [f"--{name}" for name in ("out", "json", "trace") if getattr(options, name)]
+    # With --resume the plan is of a part, and depends on what is there of C.
+    written = [
+        f"--{name}" for name in ("out", "json", "trace") if getattr(options, name) and not (name == "out" and options.resume)
+    ]
     if options.explain and written:
         raise UsageError(f"--explain runs nothing, so there is nothing for {', '.join(written)}: leave one of them out")
     if options.nodes and options.ranks and options.nodes > options.ranks:

@@ -17,16 +17,38 @@ one_at_a_time = threading.RLock()
 _mpi_of_parent = False
 
 
+class _Forking(threading.local):
+    """How often this thread holds the lock because it forks."""
+
+    holds = 0
+
+
+_forking = _Forking()
+
+
 def forked_from_rank() -> bool:
     """Whether this process was forked from one in which MPI had started: it has the same connections, and may not use them."""
     return _mpi_of_parent
+
+
+def _wait_for_turn() -> None:
+    one_at_a_time.acquire()
+    _forking.holds += 1
+
+
+def _end_turn() -> None:
+    """Not more often than the turn was waited for: while this thread waited, another may have registered these functions once
+    more."""
+    if _forking.holds:
+        _forking.holds -= 1
+        one_at_a_time.release()
 
 
 def _begin_in_child() -> None:
     global _mpi_of_parent
     mpi = sys.modules.get("mpi4py.MPI")
     _mpi_of_parent = mpi is not None and mpi.Is_initialized()
-    one_at_a_time.release()
+    _end_turn()
 
 
 def take_turn_before_forks() -> None:
@@ -36,8 +58,7 @@ def take_turn_before_forks() -> None:
     called first.
     """
     if hasattr(os, "register_at_fork"):
-        release = one_at_a_time.release
-        os.register_at_fork(before=one_at_a_time.acquire, after_in_parent=release, after_in_child=_begin_in_child)
+        os.register_at_fork(before=_wait_for_turn, after_in_parent=_end_turn, after_in_child=_begin_in_child)
 
 
 take_turn_before_forks()

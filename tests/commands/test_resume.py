@@ -280,7 +280,7 @@ def test_where_nothing_can_be_used_it_begins_anew(folder, spoil):
     (("--seed", 1), 0, "are of another product (A normal of seed 0 there, normal of seed 1 here; B normal"),
     (("--dtype", "float32"), 0, "(dtype float64 there, float32 here)"),
     (("--no-check",), 0, "(check on there, off here)"),
-    (("--resume-rows", 8), 0, "(rows of a part 7 there, 8 here)"),
+    (("--resume-rows", 8), 0, "were begun with parts of 7 rows: leave out --resume-rows, or give --resume-rows 7"),
     ((), 2, "have rows whose last bits may be others than here (ranks 1 on 1 node there, 2 on 1 node here)"),
     pytest.param(("--kernel", "naive", "--device", "emulate"), 0,
                  "(device cpu there, emulate here; kernel blas there, naive here", marks=pytest.mark.needs("compiler")),
