@@ -21,10 +21,12 @@ _TAKING_TURNS = (1, 2, 4, 8, 16, 32)  # accumulators, as the lanes of vectors ar
 _BLOCK = 128  # terms that are summed by themselves, as BLAS divides them
 _TERMS_AT_ONCE = 4096  # a multiple of all of these
 _TIMES_LARGEST = 8.0  # an error may be at most so many times as large as those elsewhere in the product, in these units
-_LEAST, _MOST = 1 / 16, 2.0  # and these are taken to be at least and at most so large
+_LEAST, _MOST_BESIDE_OTHERS = 1 / 16, 1.0  # and these are taken to be at least and at most so large
+_MOST = 2.0  # where nothing is known from elsewhere
 # Where rows of A are alike, their errors elsewhere are as well, and fewer different ones than this tell little: of the last rows
 # BLAS may add the terms in another order.
 _ENOUGH = 16
+_ALIKE = 0.5  # the mean of the errors of columns, in parts of their size, from which on these are no random errors
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,11 @@ def _padded(terms: np.ndarray, to: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Deviations:
-    """Errors of some elements of a row of C, in units of what rounding may be expected to make: in a row for each order."""
+    """Errors of some elements of a row of C, in units of what rounding may be expected to make: in a row for each order.
+    `expected`: the same of sums that are made in this order."""
 
     of_orders: np.ndarray
+    expected: np.ndarray
 
     @property
     def largest(self) -> np.ndarray:
@@ -104,24 +108,38 @@ class Deviations:
         """The mean of the errors, by order."""
         return np.abs(self.of_orders.mean(axis=1))
 
+    @property
+    def drift(self) -> np.ndarray:
+        """The mean that is expected, by order."""
+        return np.abs(self.expected.mean(axis=1))
+
+    @property
+    def deviation_of_mean(self) -> float:
+        """How large the mean of random errors is, if these are of size 1: of columns that are alike it is as large as each."""
+        sizes = np.abs(self.expected).mean(axis=1)
+        alike = float(np.median(np.divide(self.drift, sizes, out=np.zeros_like(sizes), where=sizes > 0)))
+        return alike if alike > _ALIKE else self.of_orders.shape[1] ** -0.5
+
 
 def deviations(errors: np.ndarray, once: np.ndarray, unit: float, of_orders: InOrders) -> Deviations:
     """The errors in units of rounding. `once`: what rounding each term once may change; `unit`: the unit roundoff; `of_orders`:
     of all terms."""
     with np.errstate(all="ignore"):
-        return Deviations(errors / (unit * of_orders.norms / 3**0.5 + np.abs(of_orders.errors) + once))
+        units = unit * of_orders.norms / 3**0.5 + np.abs(of_orders.errors) + once
+        return Deviations(errors / units, of_orders.errors / units)
 
 
 def wrong_columns(own: Deviations, elsewhere: Sequence[Deviations]) -> tuple[int, ...]:
     """The columns that rounding explains in none of the orders, given the deviations elsewhere in the product, which has to be as
     accurate here."""
-    usual = drift = np.full(len(own.of_orders), _MOST)
+    usual = np.full(len(own.of_orders), _MOST)
     if elsewhere and len(np.unique(np.concatenate([each.of_orders[0] for each in elsewhere]))) >= _ENOUGH:
         # There may be NaN, too.
-        usual = np.minimum(np.fmax.reduce([each.largest for each in elsewhere], axis=0, initial=_LEAST), _MOST)
-        drift = np.minimum(np.fmax.reduce([each.mean for each in elsewhere], axis=0, initial=0.0), _MOST)
+        usual = np.fmax.reduce([each.largest for each in elsewhere], axis=0, initial=_LEAST)
+        usual = np.minimum(usual, _MOST_BESIDE_OTHERS)
     wrong = (~(np.abs(own.of_orders) <= _TIMES_LARGEST * usual[:, None])).all(axis=0)
     if not wrong.any():
-        # Errors of one sign are no rounding, unless there are such elsewhere, too.
-        wrong[:] = (own.mean > _TIMES_LARGEST * (drift + usual / len(wrong) ** 0.5)).all()
+        # Errors of one sign are no rounding, unless sums that are made so have such, too.
+        most = _TIMES_LARGEST * (own.drift + np.minimum(usual, _MOST_BESIDE_OTHERS / 2) * own.deviation_of_mean)
+        wrong[:] = (own.mean > most).all()
     return tuple(np.flatnonzero(wrong).tolist())

@@ -72,7 +72,7 @@ def test_what_is_known_of_the_communicator_is_kept_and_two_are_refused():
 def test_rows_that_do_not_conform_are_refused():
     with pytest.raises(UsageError, match=r"shapes \(2, 3\) and \(1, 3\) have no add by elements"):
         hybrid.RowBlock(A) + hybrid.RowBlock(A[:1])
-    with pytest.raises(NoArray, match=r"a RowBlock and a ndarray do not go together.*take \.array"):
+    with pytest.raises(NoArray, match=r"a RowBlock and an array do not go together.*take \.array"):
         hybrid.RowBlock(A) * A
 
 

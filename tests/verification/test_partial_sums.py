@@ -44,24 +44,25 @@ def test_next_to_nothing_that_is_added_makes_no_error():
     assert in_orders(a, b, np.zeros(1, np.longdouble), exact(a, b)).norms[0, 0] < 1.001
 
 
-def in_units(*orders):
-    return Deviations(np.array(orders, float))
+def in_units(*orders, drift=0.0):
+    return Deviations(np.array(orders, float), drift + np.resize([-1.0, 1.0], np.shape(orders)))
 
 
 def test_only_what_no_order_explains_is_wrong():
     elsewhere = [in_units(np.linspace(-1, 1, 40), np.linspace(-0.1, 0.1, 40))]
-    assert wrong_columns(in_units([7, 9, 9], [9, 0.7, 9]), elsewhere) == (2,)
+    assert wrong_columns(in_units([7, 9, 9], [0.7, 0.7, 9]), elsewhere) == (2,)
     assert wrong_columns(in_units([np.nan, 0, 0], [np.nan, 0, 0]), elsewhere) == (0,)
 
 
-def test_errors_of_one_sign_are_wrong_unless_there_are_such_elsewhere():
-    own = in_units(np.full(1600, 2.5), np.full(1600, 2.5))
-    random = np.linspace(-1, 1, 1600)
-    assert wrong_columns(own, [in_units(random, random)]) == tuple(range(1600))
-    assert wrong_columns(own, [in_units(0.5 + random / 2, 0.5 + random / 2)]) == ()
+def test_errors_of_one_sign_are_wrong_unless_sums_that_are_made_so_have_such():
+    errors, random = np.full(1600, 2.5), np.linspace(-1, 1, 1600)
+    assert wrong_columns(in_units(errors, errors), [in_units(random, random)]) == tuple(range(1600))
+    assert wrong_columns(in_units(errors, errors, drift=0.4), [in_units(random, random)]) == ()
+    alike = Deviations(np.array([errors, errors]), np.full((2, 1600), 0.01))
+    assert wrong_columns(alike, [in_units(random, random)]) == ()
 
 
 @pytest.mark.parametrize("elsewhere", [[], [in_units([1e-3] * 40, [1e-3] * 40)]])
 def test_where_little_is_known_from_elsewhere_much_is_allowed(elsewhere):
-    assert wrong_columns(in_units([15], [15]), elsewhere) == ()
-    assert wrong_columns(in_units([17], [17]), elsewhere) == (0,)
+    assert wrong_columns(in_units([15], [15], drift=2), elsewhere) == ()
+    assert wrong_columns(in_units([17], [17], drift=2), elsewhere) == (0,)
