@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def modular_product(
     rank_device: RankDevice, decision: Decision, plan: Plan, share: RankShare, settings: Settings
 ) -> ModularProduct | None:
-    """None where the share's products are native. `plan`: the one to which the share belongs; on a grid, of the rank's part."""
-    if share.layout.remainders is None:
+    """None where the share's products are native. `plan`: the one to which the share belongs; on a grid, of the rank's part,
+    which may have no terms at all where the terms are divided as well."""
+    if share.layout.remainders is None or not plan.problem.l:
         return None
     from hybrid.devices.modular import ModularProduct  # native products start sooner without these modules
     from hybrid.kernels.remainders import lacks_float64

@@ -103,6 +103,18 @@ def test_every_grid_of_nodes_gives_numpys_product(comm, rng, monkeypatch, dtype,
             np.testing.assert_allclose(whole(comm, c), a @ b, rtol=accuracy, atol=accuracy)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.needs("compiler")
+def test_from_remainders_a_rank_of_a_grid_may_have_no_terms(comm, rng, monkeypatch):
+    grid = f"1x1x{comm.size}"
+    for name, value in {"DEVICE": "emulate", "PRECISION": "fast", "RANKS_PER_NODE": "1", "GRID": grid}.items():
+        monkeypatch.setenv(f"HYBRID_{name}", value)
+    a, b = rng.standard_normal((30, 1)), rng.standard_normal((1, 40))
+    rows = tiling(rng, comm, 30)
+    c = hybrid.multiply(block(comm, a, rows), block(comm, b, tiling(rng, comm, 1)), comm=comm)
+    np.testing.assert_allclose(whole(comm, c), a @ b, rtol=1e-12)
+
+
 @pytest.mark.gpu
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("more", [{}, {"PANEL_ROWS": "33", "PANEL_COLUMNS": "40"}, {"GPU_MEMORY": "1m"}, {"PRECISION": "fast"}])

@@ -157,7 +157,7 @@ def test_the_guard_is_never_above_the_least_ratio(guard, rng, kind, rows, inner,
     of_seen = models.least_ratio(a, b, models.sampled(inner, every))
     assert ratio <= of_seen
     if kind in ("normal", "uniform", "with zeros"):
-        assert ratio > 0.75 * min(of_seen, runs.NEARLY_ONE)
+        assert ratio > 0.7 * min(of_seen, runs.NEARLY_ONE)  # rounded down by up to 18 %, and from few elements
 
 
 @pytest.mark.needs("compiler")
