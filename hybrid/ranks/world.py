@@ -173,6 +173,7 @@ def leave() -> NoReturn:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and not mpi.Is_finalized():
         mpi.Finalize()
+        heartbeat.wake_supervisor()  # if it was stopped meanwhile: nobody else would
     ctypes.PyDLL(None).exit(0)  # holds the interpreter's lock, so that no other thread runs Python meanwhile
     raise AssertionError("exit has returned")
 
