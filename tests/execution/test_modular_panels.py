@@ -95,7 +95,7 @@ def test_one_gpu_with_little_float64_decides_for_all_ranks(monkeypatch, capabili
     """Also on a grid of nodes, whose parts are plans of their own."""
     placements = [SimpleNamespace(gpu=None if each is None else Gpu(0, "", "", each)) for each in capabilities]
     share = SimpleNamespace(layout=SimpleNamespace(remainders=object()))
-    plan = SimpleNamespace(has_row_blocks=False, problem=None)
+    plan = SimpleNamespace(has_row_blocks=False, problem=SimpleNamespace(l=5))
     rank_device = SimpleNamespace(device=None, memory=None, once_for_plan=lambda what, plan, make: make())
     monkeypatch.setattr("hybrid.devices.modular.ModularProduct", lambda *_, **how: how)
     decision = SimpleNamespace(placements=placements)
