@@ -76,12 +76,12 @@ def element_is_wrong(a: np.ndarray, b: np.ndarray, c: np.ndarray, row: int, colu
 
 
 def places_elsewhere(row: int, column: int, shape: tuple[int, int], count: int, width: int) -> list[tuple[int, Span]]:
-    """Some columns, so many together, in up to so many other rows of a matrix, all over it. The first column of each is as many
-    times `width` from `column` as it can be."""
+    """Some columns, so many together, in up to so many other rows of a matrix, all over it. The first column of each is a
+    multiple of `width`."""
     (rows, columns), found = shape, []
     for part in range(1, count + 1):
-        other, moved = (row + part * rows // (count + 1)) % rows, part * (-(-columns // width)) // (count + 1) * width
-        first = (column + moved) % columns
+        other, groups = (row + part * rows // (count + 1)) % rows, -(-columns // width)
+        first = (column // width + part * groups // (count + 1)) % groups * width
         if other != row:
             found.append((other, Span(first, min(columns, first + width))))
     return found
