@@ -121,4 +121,4 @@ def _compare(device: PeerDevice, target: Any, source: int, size: int) -> None:
     device.copy_out(arrived, target, [])
     device.finish()
     if not np.array_equal(arrived, pattern(source, size)):
-        raise DeviceUnavailable(f"what was fetched from the GPU of rank {source} is not what lies there")
+        raise DeviceUnavailable(f"what was fetched from the GPU of rank {source} is not what lies there", code="gpu-data")
