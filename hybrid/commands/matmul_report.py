@@ -75,7 +75,10 @@ class Speaker:
         if options.printed:
             self._print_corners(outcome)
         if outcome.repeats < options.repeat:
-            print(f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished [terminated]", file=sys.stderr)
+            print(
+                f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished [terminated]",
+                file=sys.stderr,
+            )
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
         if outcome.arithmetic:
             print(arithmetic_line(outcome.arithmetic), file=self._stream)
