@@ -130,6 +130,9 @@ _LACKING = {
     ),
     "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
     "root": lambda: "" if os.geteuid() == 0 else "root",
+    "scalapack": lambda: (
+        "" if Path("/usr/share/scalapack/PBLAS").is_dir() else "the problems of PBLAS' own tests (Debian: scalapack-test-common)"
+    ),
     "scipy": lambda: "" if importlib.util.find_spec("scipy") else "SciPy",
     "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
     "user namespaces": _user_namespaces,
