@@ -16,8 +16,9 @@ count       exchanges, bytes and multiplications of this rank
 lacking     why this machine cannot test something
 mpirun      how a command is started on several ranks here
 
-Each of the first four is a context that leaves nothing behind, also after an exception. `python -m hybrid.testing` does the same to
-commands and programs, below mpirun too. Nothing else in the package knows of this one: while nothing is planted, it costs nothing.
+Each of the first four is a context that leaves nothing behind, also after an exception. `python -m hybrid.testing` does the same
+to commands and programs, below mpirun too. Nothing else in the package knows of this one: while nothing is planted, it costs
+nothing.
 """
 
 from __future__ import annotations
