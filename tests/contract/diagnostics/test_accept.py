@@ -148,7 +148,7 @@ def test_a_slow_rank_is_named_and_no_other(tmp_path, ranks, rank):
 @pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
 def test_a_job_that_is_asked_to_end_reports_what_it_has_and_ends_with_143(tmp_path, ranks):
     """The signal comes within a product: the round that has begun is finished, and no other begins."""
-    faults = [EVEN, "rank rank=0 phase=multiply at=4 how=SIGTERM"]
+    faults = [EVEN, f"rank rank={max(0, ranks - 1)} phase=multiply at=4 how=SIGTERM"]
     done, record = accepted("--minutes", 60, faults=faults, ranks=ranks, folder=tmp_path)
     assert (record["ok"], codes(record)) == (True, []), done.stdout + done.stderr
     assert record["rotations"] == 0 if ranks else 1
