@@ -149,7 +149,7 @@ def test_a_slow_rank_is_named_and_no_other(tmp_path, ranks, rank):
 def test_a_job_that_is_asked_to_end_reports_what_it_has_and_ends_with_143(tmp_path, ranks):
     """The signal comes within a product: the round that has begun is finished, and no other begins."""
     faults = [EVEN, f"rank rank={max(0, ranks - 1)} phase=multiply at=4 how=SIGTERM"]
-    done, record = accepted("--minutes", 60, faults=faults, ranks=ranks, folder=tmp_path)
+    done, record = accepted("--minutes", 1, faults=faults, ranks=ranks, folder=tmp_path)
     assert (record["ok"], codes(record)) == (True, []), done.stdout + done.stderr
     assert record["rotations"] == 0 if ranks else 1
     assert record["products"] < 3 * (max(1, ranks) + 1) + 1

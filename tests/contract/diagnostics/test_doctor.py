@@ -222,16 +222,20 @@ def test_old_files_of_ended_jobs_are_removed_and_named_and_no_others(left):
     young = left(shared / f"mpich_shm_{number}_2", 0.5 * MINUTE)
     others = left(shared / f"results-{number}"), left(shared / f"hybrid-results-{number}")
     used = left(shared / f"mpich_shm_{number}_1")
-    elsewhere = left(shared / f"hybrid-{'0' * 16}-1234-{number}{number}")  # as another machine would have named it
     with used.open("rb"):
+        first = start(COMMAND, "--clean")
+        elsewhere = left(shared / f"hybrid-{'0' * 16}-1234-{number}{number}")  # as another machine would have named it
         done = start(COMMAND, "--clean")
-    lines = done.stdout.splitlines()
+    lines = first.stdout.splitlines() + done.stdout.splitlines()
     assert [any(line.startswith(f"removed {path} (") for line in lines) for path in gone] == [True] * 3
     assert [path for path in gone if path.exists()] == []
     assert [any(line.startswith(f"kept {path} (") for line in lines) for path in (young, elsewhere)] == [True] * 2
     assert not [line for line in lines for path in (*others, used) if str(path) in line]
     assert all(path.exists() for path in (young, used, elsewhere, *others))
-    assert done.returncode == 1  # one was kept that is not young
+    # 1 where one is kept that is not young, as others on this machine may be: it does not go when it is a minute old.
+    kept = [line for line in first.stdout.splitlines() if line.startswith("kept ") and not line.endswith(" old")]
+    assert first.returncode == bool(kept)
+    assert done.returncode == 1
 
 
 @launcher
