@@ -86,7 +86,9 @@ def test_what_is_planted_happens_once_on_the_rank_that_was_named(comm, rng, way)
         settings = {name: value for name, value in settings.items() if name != "transport"}
     for number in range(CASES):
         form, how, dtype, shape, victim = case = drawn(rng, number, comm.size)
-        n, l, m = SHAPES[0] if way == "between devices" else shape  # where no rank may have nothing
+        n, l, m = shape
+        if way == "between devices":  # where no rank may have nothing, and which grids and stacks do without
+            form, (n, l, m) = ("root" if number % 2 else "row blocks"), SHAPES[0]
         a, b = (matrix.astype(dtype) for matrix in (8 * rng.standard_normal((n, l)), 8 * rng.standard_normal((l, m))))
         with hybrid.testing.pretend(**settings):
             right = multiply(comm, a, b, form)
