@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/learn.md, What students' code may do, and SECURITY.md: files of its own only, no network, little memory, small files. Where
-the system cannot take one of these away, a line says so."""
+"""docs/learn.md, What students' code may do, and SECURITY.md: files of its own only, no network, little memory, small files."""
 
 from __future__ import annotations
 
@@ -46,7 +45,10 @@ Loaded loaded;
 def test_a_kernel_changes_no_files(tmp_path, classmate):
     """Neither when it runs nor when it is loaded, nor in the current folder; and what it computes is judged as ever."""
     path = tmp_path / "mine.cu"
-    text = changed(ELEMENT, [("__global__", MEDDLES + "__global__"), ("float sum = 0;", "if (!row && !column) meddle();\n    float sum = 0;")])
+    text = changed(
+        ELEMENT,
+        [("__global__", MEDDLES + "__global__"), ("float sum = 0;", "if (!row && !column) meddle();\n    float sum = 0;")],
+    )
     path.write_text(text.replace("PLACE", str(classmate)))
     verdict = judged("check", "element", path, "--stall", 90, cwd=classmate.parent)
     assert (verdict.code, verdict.record["points"]) == (0, 6), verdict.said
@@ -108,7 +110,8 @@ def test_a_program_of_ranks_has_its_own_folder_small_files_and_no_network(tmp_pa
         "def multiply(comm, a, b, product):\n"
         f"    other = Path({str(classmate)!r})\n    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:\n"
         "        connected = tried(one.connect, ('192.0.2.1', 9))\n"
-        "    raise RuntimeError(f\"append {tried(other.open, 'a')}, read {tried(other.read_text)}, own {tried(Path('own').write_text, 'x')}, \"\n"
+        "    raise RuntimeError(f\"append {tried(other.open, 'a')}, read {tried(other.read_text)}, \"\n"
+        "        f\"own {tried(Path('own').write_text, 'x')}, \"\n"
         "        f\"large {tried(Path('large').write_bytes, bytes(2 << 20))}, connect {connected}\")\n"
     )
     verdict = judged("check", "ranks", path, "--stall", 90)

@@ -73,7 +73,8 @@ def with_accesses(accesses, shared=""):
     return (
         "// lab: block(32, 8) grid((m + 31) / 32, (n + 7) / 8)\n"
         "__global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)\n{\n"
-        f"{shared}    int x = threadIdx.x, row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 32 + x;\n    float sum = 0;\n"
+        f"{shared}    int x = threadIdx.x, row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 32 + x;\n"
+        "    float sum = 0;\n"
         f"{lines}    for (int k = 0; k < l; ++k) sum += a[row * l + k] * b[k * m + column];\n    c[row * m + column] = sum;\n}}\n"
     )
 
@@ -85,20 +86,36 @@ def requests(folder, text):
     verdict = judged("run", path, "--sizes", N, L, M)
     assert verdict.code == 0, verdict.said
     lines = text.splitlines()
-    return {(lines[each["line"] - 1].strip(), each["kind"]): each for each in verdict.record["cases"][0]["requests"]}, verdict.said
+    return {
+        (lines[each["line"] - 1].strip(), each["kind"]): each for each in verdict.record["cases"][0]["requests"]
+    }, verdict.said
 
 
 def test_sectors_of_global_memory(tmp_path):
     found, said = requests(tmp_path, with_accesses(GLOBAL))
-    told = {line: re.search(rf"line {number} loads from b: (.*)", said)[1] for number, line in enumerate(with_accesses(GLOBAL).splitlines(), 1) if "0.0f * b" in line for line in [line.strip()]}
+    told = {
+        line: re.search(rf"line {number} loads from b: (.*)", said)[1]
+        for number, line in enumerate(with_accesses(GLOBAL).splitlines(), 1)
+        if "0.0f * b" in line
+        for line in [line.strip()]
+    }
     for access, elements in GLOBAL.items():
         line = f"sum += 0.0f * {access};"
         one, different = found[line, "load"], len(np.unique(elements))
-        expected = {"requests": WARPS, "lanes": 32 * WARPS, "addresses": different * WARPS, "sectors": sectors_of(elements) * WARPS, "bytes": 4 * different * WARPS}
+        expected = {
+            "requests": WARPS,
+            "lanes": 32 * WARPS,
+            "addresses": different * WARPS,
+            "sectors": sectors_of(elements) * WARPS,
+            "bytes": 4 * different * WARPS,
+        }
         assert {name: one[name] for name in expected} == expected, access
         # Coalesced: all that is moved is wanted. Four lanes and more that want the same element are a broadcast.
         is_broadcast, is_coalesced = different * 4 <= 32, different * 4 == sectors_of(elements) * SECTOR
-        assert ("not coalesced" in told[line], "broadcast" in told[line]) == (not is_broadcast and not is_coalesced, is_broadcast), told[line]
+        assert ("not coalesced" in told[line], "broadcast" in told[line]) == (
+            not is_broadcast and not is_coalesced,
+            is_broadcast,
+        ), told[line]
 
 
 def test_steps_of_the_banks_of_shared_memory(tmp_path):
@@ -131,7 +148,8 @@ def test_vectors_are_one_request_and_atomic_updates_are_counted(tmp_path):
         "    int i = blockIdx.y * 4 + threadIdx.y, j = threadIdx.x * 4;\n    float4 sum = make_float4(0, 0, 0, 0);\n"
         "    for (int k = 0; k < l; ++k) {\n"
         "        float4 b = *reinterpret_cast<float4*>(B + k * m + j);\n"
-        "        sum.x += A[i * l + k] * b.x, sum.y += A[i * l + k] * b.y, sum.z += A[i * l + k] * b.z, sum.w += A[i * l + k] * b.w;\n    }\n"
+        "        sum.x += A[i * l + k] * b.x, sum.y += A[i * l + k] * b.y, sum.z += A[i * l + k] * b.z, "
+        "sum.w += A[i * l + k] * b.w;\n    }\n"
         "    reinterpret_cast<float4*>(C + i * m)[threadIdx.x] = sum;\n    __syncthreads();\n    atomicAdd(C + i * m, 0.0f);\n}\n"
     )
     (tmp_path / "four.cu").write_text(text)
@@ -182,7 +200,14 @@ def test_the_json_line_says_what_ran(tmp_path):
     for seed in (1, 2):
         assert lab("run", ELEMENT, "--sizes", 8, 4, 16, "--json", lines, "--seed", seed).returncode == 0
     first, second = map(json.loads, lines.read_text().splitlines())
-    assert (first["seed"], second["seed"], first["command"], first["file"], first["kernel"], first["dtype"]) == (1, 2, "lab run", "element.cu", "multiply", "float32")
+    assert (first["seed"], second["seed"], first["command"], first["file"], first["kernel"], first["dtype"]) == (
+        1,
+        2,
+        "lab run",
+        "element.cu",
+        "multiply",
+        "float32",
+    )
     (case,) = first["cases"]
     assert {name: case[name] for name in ("n", "l", "m", "grid", "block", "right", "findings", "wrong")} == {
         "n": 8, "l": 4, "m": 16, "grid": [1, 1], "block": [16, 16], "right": True, "findings": [], "wrong": 0,
@@ -191,7 +216,12 @@ def test_the_json_line_says_what_ran(tmp_path):
 
 def test_changed_names_of_the_matrices_are_those_of_the_kernel(tmp_path):
     path = tmp_path / "mine.cu"
-    names = [("const float* a, const float* b, float* c", "const float* M, const float* N, float* P"), ("a[row", "M[row"), ("b[k", "N[k"), ("c[row", "P[row")]
+    names = [
+        ("const float* a, const float* b, float* c", "const float* M, const float* N, float* P"),
+        ("a[row", "M[row"),
+        ("b[k", "N[k"),
+        ("c[row", "P[row"),
+    ]
     path.write_text(changed(ELEMENT.read_text(), names))
     said = lab("run", path, "--sizes", 8, 4, 16).stdout
     assert "P (8×16) = M (8×4) · N (4×16)" in said

@@ -11,8 +11,20 @@ from support.commands import ROOT
 from support.lab import DATA, changed, judged, lab
 
 TILED = ROOT / "docs/examples/tiled.cu"
-CORES = {"8800GTX": 128, "GT9600M": 32, "GT330M": 48, "C1060": 240, "M2070": 448, "C2075": 448, "K40c": 2880, "P100": 3584,
-         "V100": 5120, "A100": 6912, "RTX3090": 10496, "H200": 16896}  # fmt: skip  # that their makers state
+CORES = {
+    "8800GTX": 128,
+    "GT9600M": 32,
+    "GT330M": 48,
+    "C1060": 240,
+    "M2070": 448,
+    "C2075": 448,
+    "K40c": 2880,
+    "P100": 3584,
+    "V100": 5120,
+    "A100": 6912,
+    "RTX3090": 10496,
+    "H200": 16896,
+}  # that their makers state
 
 
 def test_gpus_by_name_with_their_makers_numbers():
@@ -63,7 +75,10 @@ def test_without_a_gpu_the_device_is_refused():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["struct_with_members", "scaled", "dynamic_shared_of_the_file", "tile_by_extent", "result_first", "votes", "host_code"])
+@pytest.mark.parametrize(
+    "name",
+    ["struct_with_members", "scaled", "dynamic_shared_of_the_file", "tile_by_extent", "result_first", "votes", "host_code"],
+)
 def test_a_gpu_finds_right_kernels_right(name):
     verdict = judged("run", DATA / "kernels" / f"{name}.cu", "--device", "cuda")
     assert (verdict.code, verdict.record["device"], verdict.record["right"]) == (0, "cuda", True), verdict.said
@@ -76,11 +91,15 @@ def test_a_gpu_finds_right_kernels_right(name):
     [
         ("k += TILE_WIDTH", "k += 2 * TILE_WIDTH", r"\[wrong-elements\]"),
         # To the memory's first bytes, which no process has. CUDA's driver reports it or its runtime, each by a name of its own.
-        ("P[row * Width + column] = sum", "*(float*)(unsigned long long)(4 * x) = sum", r"CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorIllegalAddress"),
+        (
+            "P[row * Width + column] = sum",
+            "*(float*)(unsigned long long)(4 * x) = sum",
+            r"CUDA_ERROR_ILLEGAL_ADDRESS|cudaErrorIllegalAddress",
+        ),
         ("P[row * Width + column] = sum", "(void)sum", r"\[wrong-elements\]"),
         ("float sum = 0;", "float sum = undeclared;", r"tiled.cu\(9\).*\[compile-failed\]"),
     ],
-)  # fmt: skip
+)
 def test_a_gpu_tells_what_is_wrong(tmp_path, old, new, said):
     (tmp_path / "tiled.cu").write_text(changed(TILED.read_text(), [(old, new)]))
     done = lab("run", tmp_path / "tiled.cu", "--device", "cuda")

@@ -32,20 +32,59 @@ LOAD_A = "a_tile[y][x] = row < n && first + x < l ? a[row * l + first + x] : 0;"
 LOAD_B = "b_tile[y][x] = first + y < l && column < m ? b[(first + y) * m + column] : 0;"
 PRODUCTS = "for (int k = 0; k < TILE; ++k) sum += a_tile[y][k] * b_tile[k][x];"
 BARRIER = "        __syncthreads();\n"
-RACE, BEYOND, NO_VALUE, WRONG, NEVER, SEVERAL = ("data-race", "out-of-bounds", "uninitialised", "wrong-elements", "never-written", "several-writers")
+RACE, BEYOND, NO_VALUE, WRONG, NEVER, SEVERAL = (
+    "data-race",
+    "out-of-bounds",
+    "uninitialised",
+    "wrong-elements",
+    "never-written",
+    "several-writers",
+)
 
 FAULTS = {
     # threads of a block that do not wait
-    "no first barrier": ("tiles", [(f"{BARRIER}        {PRODUCTS}", f"        {PRODUCTS}")], {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")}),
-    "no second barrier": ("tiles", [(f"{PRODUCTS}\n{BARRIER}", f"{PRODUCTS}\n")], {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")}),
-    "barriers of the warp": ("tiles", [(f"{BARRIER}        {PRODUCTS}\n{BARRIER}", f"        __syncwarp();\n        {PRODUCTS}\n{BARRIER}")], {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")}),
-    "a barrier without parentheses": ("tiles", [(f"{BARRIER}        {PRODUCTS}", f"        __syncthreads;\n        {PRODUCTS}")], {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")}),
-    "a barrier in a branch": ("tiles", [(f"{BARRIER}        {PRODUCTS}", f"        if (row < n) __syncthreads();\n        {PRODUCTS}")], {("kernel-barrier", "__syncthreads")}),
-    "threads that leave early": ("tiles", [("float sum = 0;", f"float sum = 0;\n    {LEAVE}")], {("kernel-barrier", "__syncthreads")}),
-    "blocks that write the same": ("element", [("c[row * m", "c[row % 16 * m")], {(RACE, "c[row % 16"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")}),
-    "a factor that is overwritten": ("element", [("const float* a", "float* a"), (STORE, f"{STORE}\n    a[row * l] = 0;")], {(RACE, "sum += a"), ("out-of-bounds", ""), (WRONG, "")}),
+    "no first barrier": (
+        "tiles",
+        [(f"{BARRIER}        {PRODUCTS}", f"        {PRODUCTS}")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
+    ),
+    "no second barrier": (
+        "tiles",
+        [(f"{PRODUCTS}\n{BARRIER}", f"{PRODUCTS}\n")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
+    ),
+    "barriers of the warp": (
+        "tiles",
+        [(f"{BARRIER}        {PRODUCTS}\n{BARRIER}", f"        __syncwarp();\n        {PRODUCTS}\n{BARRIER}")],
+        {(RACE, "b_tile[y][x] ="), (WRONG, "")},
+    ),  # a warp has whole rows of A
+    "a barrier without parentheses": (
+        "tiles",
+        [(f"{BARRIER}        {PRODUCTS}", f"        __syncthreads;\n        {PRODUCTS}")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
+    ),
+    "a barrier in a branch": (
+        "tiles",
+        [(f"{BARRIER}        {PRODUCTS}", f"        if (row < n) __syncthreads();\n        {PRODUCTS}")],
+        {("kernel-barrier", "__syncthreads")},
+    ),
+    "threads that leave early": (
+        "tiles",
+        [("float sum = 0;", f"float sum = 0;\n    {LEAVE}")],
+        {("kernel-barrier", "__syncthreads")},
+    ),
+    "blocks that write the same": (
+        "element",
+        [("c[row * m", "c[row % 16 * m")],
+        {(RACE, "c[row % 16"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")},
+    ),
+    "a factor that is overwritten": (
+        "element",
+        [("const float* a", "float* a"), (STORE, f"{STORE}\n    a[row * l] = 0;")],
+        {(RACE, "sum += a"), ("out-of-bounds", ""), (WRONG, "")},
+    ),
     # memory that is not there
-    "one term too many": ("element", [("k < l;", "k <= l;")], {(BEYOND, "sum += a")}),
+    "one term too many": ("element", [("k < l;", "k <= l;")], {(BEYOND, "sum += a"), (WRONG, "")}),
     "a row before the first": ("element", [("a[row * l", "a[(row - 1) * l")], {(BEYOND, "sum += a")}),
     "far beyond": ("element", [("a[row * l + k]", "a[(row * l + k) * 100000]")], {(BEYOND, "sum += a")}),
     "no test of the rows": ("element", [(LEAVE, "if (column >= m) return;")], {(BEYOND, "sum += a")}),
@@ -55,19 +94,43 @@ FAULTS = {
     "no test before the store": ("tiles", [("if (row < n && column < m) c[", "c[")], {(BEYOND, "c[row * m")}),
     "a tile that is too small": ("tiles", [("b_tile[TILE][TILE]", "b_tile[TILE - 1][TILE]")], {(BEYOND, "b_tile[y][x] =")}),
     "beyond a row of a tile": ("tiles", [("k < TILE; ++k", "k <= TILE; ++k")], {(BEYOND, "k <= TILE")}),
-    "a null pointer": ("element", [(STORE, f"float* p = nullptr;\n    p[row] = sum;\n    {STORE}")], {("illegal-address", "p[row]")}),
+    "a null pointer": (
+        "element",
+        [(STORE, f"float* p = nullptr;\n    p[row] = sum;\n    {STORE}")],
+        {("illegal-address", "p[row]")},
+    ),
     # values that nobody has written
     "a sum that is never begun": ("element", [("float sum = 0;", "float sum;")], {("no-value", ""), (WRONG, "")}),
     "a sum in C from nothing": ("element", [(STORE, "c[row * m + column] += sum;")], {(NO_VALUE, "+= sum"), (WRONG, "")}),
-    "an atomic sum from nothing": ("element", [(STORE, "atomicAdd(&c[row * m + column], sum);")], {(NO_VALUE, "atomicAdd"), (WRONG, "")}),
-    "a part of a tile": ("tiles", [(LOAD_A, "if (row < n && first + x < l) a_tile[y][x] = a[row * l + first + x];")], {(NO_VALUE, "sum += a_tile"), (WRONG, "")}),
+    "an atomic sum from nothing": (
+        "element",
+        [(STORE, "atomicAdd(&c[row * m + column], sum);")],
+        {(NO_VALUE, "atomicAdd"), (WRONG, "")},
+    ),
+    "a part of a tile": (
+        "tiles",
+        [(LOAD_A, "if (row < n && first + x < l) a_tile[y][x] = a[row * l + first + x];")],
+        {(NO_VALUE, "sum += a_tile"), (WRONG, "")},
+    ),
     # loops, launches, arithmetic
     "a loop without an end": ("element", [("k < l; ++k", "k < l;")], {("no-end", "sum += a")}),
     "a division by zero": ("element", [("a[row * l + k]", "a[row * l + k / (n - n)]")], {("zero-division", "sum += a")}),
-    "a failed assertion": ("element", [("__global__", "#include <assert.h>\n__global__"), (STORE, f"assert(row != 3);\n    {STORE}")], {("abort", "assert(")}),
-    "a grid that is rounded down": ("element", [("block(16, 16)", "block(16, 16) grid(m / 16, n / 16)")], {(NEVER, "")}),
+    "a failed assertion": (
+        "element",
+        [("__global__", "#include <assert.h>\n__global__"), (STORE, f"assert(row != 3);\n    {STORE}")],
+        {("kernel-assert", "assert(")},
+    ),
+    "a grid that is rounded down": (
+        "element",
+        [("block(16, 16)", "block(16, 16) grid(m / 16, n / 16)")],
+        {(NEVER, ""), (WRONG, "")},
+    ),
     "a test too strict": ("element", [(LEAVE, "if (row >= n - 1 || column >= m) return;")], {(NEVER, ""), (WRONG, "")}),
-    "columns of the block alone": ("element", [("int column = blockIdx.x * blockDim.x + threadIdx.x", "int column = threadIdx.x")], {(RACE, "c[row * m"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")}),
+    "columns of the block alone": (
+        "element",
+        [("int column = blockIdx.x * blockDim.x + threadIdx.x", "int column = threadIdx.x")],
+        {(RACE, "c[row * m"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")},
+    ),
     "no store": ("tiles", [("if (row < n && column < m) c[row * m + column] = sum;", "")], {(NEVER, ""), (WRONG, "")}),
     # what C is instead
     "one k too few": ("element", [("k < l;", "k < l - 1;")], {(WRONG, "")}),
@@ -79,8 +142,15 @@ FAULTS = {
     "B by columns": ("square", [("N[k * Width + column]", "N[column * Width + k]")], {("transposed-index", ""), (WRONG, "")}),
     "C by columns": ("square", [("P[row * Width + column]", "P[column * Width + row]")], {("transposed-index", ""), (WRONG, "")}),
     "M in N's place": ("square", [("N[k * Width", "M[k * Width")], {("wrong-operand", ""), (WRONG, "")}),
-}  # fmt: skip
-BY_DEFAULT = ["no second barrier", "one term too many", "a sum in C from nothing", "a loop without an end", "M in N's place", "a grid that is rounded down"]
+}
+BY_DEFAULT = [
+    "no second barrier",
+    "one term too many",
+    "a sum in C from nothing",
+    "a loop without an end",
+    "M in N's place",
+    "a grid that is rounded down",
+]
 
 
 def planted(folder, name):
@@ -97,14 +167,20 @@ def test_a_fault_is_found_with_its_cause_and_line(tmp_path, name):
     verdict = judged("run", path, "--stall", 3 if "without an end" in name else 90, "--seed", 3)
     assert (verdict.code, verdict.record["right"]) == (1, False)
     found = {(code, lines[line - 1] if line else "") for code, line in verdict.findings}
-    assert {(code, next((part for of, part in expected if of == code and part in line), line)) for code, line in found} == expected
+    assert {
+        (code, next((part for of, part in expected if of == code and part in line), line)) for code, line in found
+    } == expected
 
 
 @pytest.mark.parametrize("name", exhaustive(["votes", "struct_with_members", "result_first"], STYLES))
 def test_a_right_kernel_in_any_style_is_right(name):
     """Names, types, structs, templates, launches; on a shape of whole tiles and on one that is not."""
     path = DATA / "kernels" / f"{name}.cu"
-    flags = [word for flag, value in re.findall(r"^// (kernel|block): (.*)", path.read_text(encoding="utf-8"), re.MULTILINE) for word in (f"--{flag}", value)]
+    flags = [
+        word
+        for flag, value in re.findall(r"^// (kernel|block): (.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for word in (f"--{flag}", value)
+    ]
     verdict = judged("run", path, "--stall", 90, *flags)
     assert (verdict.code, verdict.findings) == (0, set()), verdict.said
     assert [case["right"] for case in verdict.record["cases"]] == [True, True]
@@ -149,7 +225,10 @@ def test_the_same_seed_gives_the_same_elements(tmp_path):
 
 def test_what_a_kernel_prints_is_shown(tmp_path):
     path = tmp_path / "mine.cu"
-    path.write_text(changed("#include <stdio.h>\n" + BASES["element"], [(STORE, f'{STORE}\n    printf("%d %d\\n", row, column);')]), encoding="utf-8")
+    path.write_text(
+        changed("#include <stdio.h>\n" + BASES["element"], [(STORE, f'{STORE}\n    printf("%d %d\\n", row, column);')]),
+        encoding="utf-8",
+    )
     verdict = judged("run", path, "--sizes", 3, 4, 2)
     assert verdict.code == 0
     assert verdict.record["cases"][0]["printed"] == [f"{row} {column}" for row in range(3) for column in range(2)]
@@ -158,7 +237,13 @@ def test_what_a_kernel_prints_is_shown(tmp_path):
 
 def test_threads_in_z_are_launched_and_named(tmp_path):
     path = tmp_path / "mine.cu"
-    text = changed(BASES["element"], [("block(16, 16)", "grid((m + 7) / 8, (n + 3) / 4, 2) block(8, 4, 2)"), ("if (row", "if (blockIdx.z == 0 || threadIdx.z == 0 || row")])
+    text = changed(
+        BASES["element"],
+        [
+            ("block(16, 16)", "grid((m + 7) / 8, (n + 3) / 4, 2) block(8, 4, 2)"),
+            ("if (row", "if (blockIdx.z == 0 || threadIdx.z == 0 || row"),
+        ],
+    )
     path.write_text(text, encoding="utf-8")
     assert judged("run", path, "--sizes", 9, 5, 11).code == 0
     path.write_text(text.replace("= sum", "= sum + 1"), encoding="utf-8")
@@ -190,7 +275,9 @@ def test_matrices_by_columns_are_told_as_such(tmp_path):
 
 def test_a_right_kernel_is_judged_by_what_it_computes_not_by_what_it_says(tmp_path):
     """It writes its own verdict to every file that may be the lab's, and ends the process before the lab could say anything."""
-    line = json.dumps({"outcome": {"c": "", "loads": [0, 0], "stores": 0, "stopped": "", "wrong": [], "never": [], "outside": []}})
+    line = json.dumps(
+        {"outcome": {"c": "", "loads": [0, 0], "stores": 0, "stopped": "", "wrong": [], "never": [], "outside": []}}
+    )
     path = tmp_path / "forged.cu"
     path.write_text(
         '#include <string.h>\nextern "C" { long write(int, const void*, unsigned long); void _exit(int); }\n'

@@ -68,7 +68,7 @@ def test_whether_a_program_looks_at_its_error_is_told(case):
 
 
 def test_a_program_that_is_right_prints_what_it_prints():
-    """Templates, streams, symbols, three dimensions, managed memory, pitches, events, OpenMP; text that only looks like a launch."""
+    """Templates, streams, symbols, z, managed memory, pitches, events, OpenMP; text that only looks like a launch."""
     path = DATA / "much_of_cuda.cu"
     verdict = judged("run", path, "--", 9, 11)
     assert (verdict.code, verdict.findings, verdict.record["status"]) == (0, set(), 0), verdict.said
@@ -99,7 +99,8 @@ def test_lines_of_the_program_s_own_headers_are_told_as_theirs(tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts/kernel.cuh").write_text("// a kernel\n__global__ void k(float* x)\n{\n    x[8] = 0;\n}\n")
     (tmp_path / "mine.cu").write_text(
-        '#include "parts/kernel.cuh"\nint main()\n{\n    float* x;\n    cudaMalloc(&x, 32);\n    k<<<1, 1>>>(x);\n    cudaFree(x);\n}\n'
+        '#include "parts/kernel.cuh"\nint main()\n{\n    float* x;\n    cudaMalloc(&x, 32);\n'
+        "    k<<<1, 1>>>(x);\n    cudaFree(x);\n}\n"
     )
     (finding,) = judged("run", tmp_path / "mine.cu").record["findings"]
     assert finding["code"] == "out-of-bounds"
@@ -130,7 +131,8 @@ def test_what_is_found_names_the_rank(tmp_path):
 @pytest.mark.exhaustive
 def test_a_message_that_nobody_sends_is_told_with_its_line(tmp_path):
     (tmp_path / "waits.cu").write_text(
-        "#include <mpi.h>\n__global__ void k() {}\nint main(int argc, char** argv)\n{\n    int rank;\n    MPI_Init(&argc, &argv);\n"
+        "#include <mpi.h>\n__global__ void k() {}\nint main(int argc, char** argv)\n{\n    int rank;\n"
+        "    MPI_Init(&argc, &argv);\n"
         "    MPI_Comm_rank(MPI_COMM_WORLD, &rank);\n"
         "    if (rank == 0) MPI_Recv(&rank, 1, MPI_INT, 1, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);\n    MPI_Finalize();\n"
         "    k<<<1, 1>>>();\n}\n"

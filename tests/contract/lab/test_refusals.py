@@ -36,23 +36,35 @@ REFUSED = {
     "no arithmetic": (f"// lab: block(n.x)\n{ABC}, int n) {{ blockIdx.x; }}", "lab-launch", 0),
     "a word that is not known": (f"// lab: blocks(16, 16)\n{ABC}, int n) {{}}", "lab-launch", 0),
     "dynamic shared memory": (f"extern __shared__ float s[];\n{ABC}, int n) {{ c[0] = s[0]; }}", "lab-launch", 0),
-    "half precision": ("#include <cuda_fp16.h>\n" + KERNEL.replace("BODY", "C[0] = __half2float(__float2half(A[0]));"), "lab-unsupported", 4),
+    "half precision": (
+        "#include <cuda_fp16.h>\n" + KERNEL.replace("BODY", "C[0] = __half2float(__float2half(A[0]));"),
+        "lab-unsupported",
+        4,
+    ),
     "half": (KERNEL.replace("BODY", "half x = A[0];"), "lab-unsupported", 3),
     "PTX": (KERNEL.replace("BODY", 'asm volatile("nop;");'), "lab-unsupported", 3),
     "matrix units": ("#include <mma.h>\n" + KERNEL.replace("BODY", "nvcuda::wmma::fill_fragment(f, 0);"), "lab-unsupported", 4),
-    "cooperative groups": ("#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + KERNEL, "lab-unsupported", 2),
+    "cooperative groups": (
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + KERNEL,
+        "lab-unsupported",
+        2,
+    ),
     "kernels that launch": (KERNEL.replace("BODY", "k<<<1, 1>>>(A, B, C, n);"), "lab-unsupported", 3),
     "textures": ("texture<float> t;\n" + KERNEL.replace("BODY", "C[0] = tex1D(t, 0);"), "lab-unsupported", 1),
     "memory within a kernel": (KERNEL.replace("BODY", "float* x = new float[8];"), "lab-unsupported", 3),
     "a vector within a kernel": (KERNEL.replace("BODY", "std::vector<float> x(8);"), "lab-unsupported", 3),
-    "constant memory without a value": ("__constant__ float f[8];\n" + KERNEL.replace("BODY", "C[0] = f[n];"), "lab-unsupported", 0),
+    "constant memory without a value": (
+        "__constant__ float f[8];\n" + KERNEL.replace("BODY", "C[0] = f[n];"),
+        "lab-unsupported",
+        0,
+    ),
     "a function of the host": (f"float f(float x) {{ return x; }}\n{ABC}, int n) {{ c[0] = f(a[0]); }}", "lab-unsupported", 2),
     "cuBLAS": (f"// no cuBLAS: #include <mpi.h>\n#include <cublas_v2.h>\n__global__ void k() {{}}\n{MAIN}", "lab-unsupported", 2),
     "Thrust": (f"#include <thrust/device_vector.h>\n__global__ void k() {{}}\n{MAIN}", "lab-unsupported", 1),
     "CUDA graphs": (f"__global__ void k() {{}}\ncudaGraph_t graph;\n{MAIN}", "lab-unsupported", 2),
     "a call that is not known": (f"__global__ void k() {{}}\nvoid f() {{ cudaMalloc3D(0, 0); }}\n{MAIN}", "lab-unsupported", 2),
     "half a launch": ("__global__ void k() {}\nint main() { k<<<1, 1>>; }\n", "lab-launch", 2),
-}  # fmt: skip
+}
 BY_DEFAULT = ["two kernels", "an unknown size", "too many threads", "PTX", "cuBLAS"]
 
 
@@ -77,10 +89,14 @@ def test_what_cannot_be_told_or_run_is_refused_with_its_line(tmp_path, name):
 def test_what_resembles_those_is_taken(tmp_path):
     """What only host code uses, names of the program's own, comments."""
     (tmp_path / "mine.cu").write_text(
-        "#include <cuda_fp16.h>\n#define cudaCheck(x) x\nvoid cudaReport(int line) {}\nvoid host() { cudaCheck(1); cudaReport(2); __half* x; }\n"
-        + KERNEL.replace("BODY", "int new_row = threadIdx.y, half = threadIdx.x; float sum = 0;  // malloc(1), __half\n"
-        "    for (int k = 0; k < n; ++k) sum += A[new_row * n + k] * B[k * n + half];\n    C[new_row * n + half] = sum;")
-    )  # fmt: skip
+        "#include <cuda_fp16.h>\n#define cudaCheck(x) x\nvoid cudaReport(int line) {}\n"
+        "void host() { cudaCheck(1); cudaReport(2); __half* x; }\n"
+        + KERNEL.replace(
+            "BODY",
+            "int new_row = threadIdx.y, half = threadIdx.x; float sum = 0;  // malloc(1), __half\n"
+            "    for (int k = 0; k < n; ++k) sum += A[new_row * n + k] * B[k * n + half];\n    C[new_row * n + half] = sum;",
+        )
+    )
     assert lab("run", "mine.cu", "--sizes", 4, 4, 4, cwd=tmp_path).returncode == 0
 
 
@@ -110,7 +126,9 @@ WORDS = [
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize(("words", "exit_code", "code"), WORDS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("words", "exit_code", "code"), WORDS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
 def test_wrong_usage_is_one_line_with_its_code(tmp_path, words, exit_code, code):
     (tmp_path / "folder.cu").mkdir()
     os.mkfifo(tmp_path / "pipe.cu")  # into which nobody writes
@@ -149,10 +167,14 @@ def test_without_a_compiler_it_is_said_what_to_install(tmp_path):
 @pytest.mark.needs("compiler")
 def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path):
     """Of a kernel that never ends: neither a process nor a file."""
-    (tmp_path / "endless.cu").write_text(f"{ABC}, int n)\n{{\n    for (volatile int k = 0; k < 1;) {{}}\n    c[0] = a[0] * b[0];\n}}\n")
+    (tmp_path / "endless.cu").write_text(
+        f"{ABC}, int n)\n{{\n    for (volatile int k = 0; k < 1;) {{}}\n    c[0] = a[0] * b[0];\n}}\n"
+    )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [*LAB, "run", "endless.cu", "--stall", "200"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path, start_new_session=True
+    ) as process:
         until = time.monotonic() + 120
         while not [*tmp_path.glob("hybrid-lab-*/program/*")]:
             assert process.poll() is None
@@ -180,7 +202,10 @@ def test_macros_that_expand_without_end_are_given_up(tmp_path):
 
 
 @pytest.mark.needs("landlock", "compiler")
-@pytest.mark.parametrize(("beside", "named", "is_right"), [("sizes.h", "sizes.h", True), ("classmate.cu", "classmate.cu", False), ("class/classmate.h", "../class/classmate.h", False)])
+@pytest.mark.parametrize(
+    ("beside", "named", "is_right"),
+    [("sizes.h", "sizes.h", True), ("classmate.cu", "classmate.cu", False), ("class/classmate.h", "../class/classmate.h", False)],
+)
 def test_a_compiler_reads_own_headers_and_no_files_of_others(tmp_path, beside, named, is_right):
     """Not what lies beside the file, as in the folder of a class, and not what lies elsewhere."""
     path, other = tmp_path / "own" / "mine.cu", tmp_path / ("own" if "/" not in beside else "") / beside

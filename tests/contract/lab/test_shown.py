@@ -77,8 +77,9 @@ def test_dynamic_shared_memory_and_a_template(tmp_path):
         "// lab: block(2, 2) grid((m + 1) / 2, (n + 1) / 2) shared(16)\n"
         "template <typename T> __global__ void tile(const T* a, const T* b, T* c, int n, int l, int m)\n{\n"
         "    extern __shared__ float rows[];\n    int x = threadIdx.x, y = threadIdx.y;\n    T sum = 0;\n"
-        "    for (int k = 0; k < l; k += 2) {\n        rows[y * 2 + x] = a[(blockIdx.y * 2 + y) * l + k + x];\n        __syncthreads();\n"
-        "        for (int e = 0; e < 2; ++e) sum += rows[y * 2 + e] * b[(k + e) * m + blockIdx.x * 2 + x];\n        __syncthreads();\n    }\n"
+        "    for (int k = 0; k < l; k += 2) {\n        rows[y * 2 + x] = a[(blockIdx.y * 2 + y) * l + k + x];\n"
+        "        __syncthreads();\n        for (int e = 0; e < 2; ++e)\n"
+        "            sum += rows[y * 2 + e] * b[(k + e) * m + blockIdx.x * 2 + x];\n        __syncthreads();\n    }\n"
         "    c[(blockIdx.y * 2 + y) * m + blockIdx.x * 2 + x] = sum;\n}\n"
     )
     text = shown(tmp_path / "dynamic.cu", "--kernel", "tile<float>")
@@ -142,7 +143,9 @@ def test_the_page_has_counters_beside_their_lines_and_the_steps_and_takes_the_fi
     assert 'aria-label="roofline of H200"' in text
     assert not {"img", "link", "iframe", "b"} & {tag for tag, _ in elements.tags}
     assert [attributes.get("id") for tag, attributes in elements.tags if tag == "script"] == ["data", None]
-    assert not [value for _, attributes in elements.tags for name, value in attributes.items() if name in ("src", "href", "onclick")]
+    assert not [
+        value for _, attributes in elements.tags for name, value in attributes.items() if name in ("src", "href", "onclick")
+    ]
     assert "script-src &#x27;sha256-" in text
     steps = json.loads(re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', text, re.DOTALL)[1])
     assert len(steps["blocks"]) == 4

@@ -64,7 +64,7 @@ __global__ void divides(int* x, int n)
 }
 __global__ void doubts(int n)
 {
-    assert(n == 8);  //! assertion: abort
+    assert(n == 8);  //! assertion: kernel-assert
 }
 __global__ void large(float* x)
 {
