@@ -101,6 +101,7 @@ def test_a_program_uses_the_current_folder_and_what_its_arguments_name(tmp_path,
     assert [each for each in said.splitlines() if each.startswith("read ")] == times * [line], said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.launcher
 def test_a_program_of_ranks_has_its_own_folder_small_files_and_no_network(tmp_path, classmate):
     path = tmp_path / "mine.py"
@@ -120,6 +121,7 @@ def test_a_program_of_ranks_has_its_own_folder_small_files_and_no_network(tmp_pa
     assert told in verdict.said
 
 
+@pytest.mark.exhaustive
 def test_folders_that_are_named_may_be_read(tmp_path, classmate):
     """HYBRID_LAB_READ: for software in unusual places."""
     (tmp_path / "here").mkdir()
@@ -130,5 +132,6 @@ def test_folders_that_are_named_may_be_read(tmp_path, classmate):
     assert "append refused, class done," in said
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_said_where_all_of_it_holds():
     assert without_progress(lab("run", DATA / "solutions" / "element.cu", "--sizes", 4, 4, 4).stderr) == ""

@@ -140,6 +140,7 @@ def test_loads_for_each_multiply_add(tmp_path):
         assert f"global loads per multiply-add: {2 * each:g} (a {each:g}, b {each:g}); stores per element: 1" in verdict.said
 
 
+@pytest.mark.exhaustive
 def test_vectors_are_one_request_and_atomic_updates_are_counted(tmp_path):
     """32 lanes store 512 bytes in 16 sectors; the 8 threads of a row add to its first element one after the other."""
     text = (
@@ -181,6 +182,7 @@ def test_branches_at_which_lanes_part(tmp_path):
             assert branches[8] == (51 * (4 + 1), 0)
 
 
+@pytest.mark.exhaustive
 def test_lanes_that_go_different_ways_in_every_warp():
     """The lectures' example: even threads one way, odd ones the other."""
     (case,) = judged("run", "divergent", "--sizes", 32, 32, 32).record["cases"]
@@ -188,6 +190,7 @@ def test_lanes_that_go_different_ways_in_every_warp():
     assert (branch["line"], branch["divergent"]) == (8, branch["executions"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("program", ["tiled"])
 def test_the_page_s_counters_are_printed(program):
     said = lab("run", program).stdout
@@ -195,6 +198,7 @@ def test_the_page_s_counters_are_printed(program):
     assert [line for line in shown.splitlines() if line not in said.splitlines()] == []
 
 
+@pytest.mark.exhaustive
 def test_the_json_line_says_what_ran(tmp_path):
     lines = tmp_path / "lines.jsonl"
     for seed in (1, 2):
@@ -214,6 +218,7 @@ def test_the_json_line_says_what_ran(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_changed_names_of_the_matrices_are_those_of_the_kernel(tmp_path):
     path = tmp_path / "mine.cu"
     names = [

@@ -278,6 +278,7 @@ def shapes_of(exercise, seed):
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("compiler", "addr2line")
 def test_shapes_are_drawn_anew_and_given_again_by_their_seed():
     first, again, other = (shapes_of("element", seed) for seed in (1, 1, 2))
@@ -319,6 +320,7 @@ RANKS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.launcher
 def test_a_program_of_ranks_that_is_right():
     verdict = judged("check", "ranks", solution("ranks"), "--stall", 90)

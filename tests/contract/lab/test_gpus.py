@@ -9,6 +9,7 @@ import re
 import pytest
 from support.commands import ROOT
 from support.lab import DATA, changed, judged, lab
+from support.selection import exhaustive
 
 TILED = ROOT / "docs/examples/tiled.cu"
 CORES = {
@@ -41,7 +42,7 @@ OCCUPANCY = {"8800GTX": (3, 24, 24), "GT330M": (4, 32, 32), "K40c": (8, 64, 64),
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("gpu", OCCUPANCY)
+@pytest.mark.parametrize("gpu", exhaustive(["8800GTX"], OCCUPANCY))
 def test_occupancy_and_roofline_of_the_tiled_kernel(gpu):
     """Of each tile 16 columns are read from 16 rows: 2·16·16·16 operations for 2·16·16 elements, and once the 16·16 of P."""
     verdict = judged("run", TILED, "--sizes", 64, 64, 64, "--gpu", gpu.lower(), PATH="/usr/bin:/bin")
@@ -56,6 +57,7 @@ def test_occupancy_and_roofline_of_the_tiled_kernel(gpu):
         assert "limited by threads" in verdict.said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("compiler")
 def test_what_does_not_fit_is_said(tmp_path):
     """1024 threads are more than a block of a C1060 can have; float64 is what an 8800 GTX does not compute with."""

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs("compiler", "addr2line")
 FAULTS = (DATA / "faults.cu").read_text(encoding="utf-8")
 CASES = cases(FAULTS)
 ENDING = ["endless", "divided by zero", "large stack", "used by the host", "copied by the host", "crash of the host"]
-ALONE = ["unseen", "freed", "some leave", "wrong direction", "block too deep", "copied by the host", "crash of the host"]
+ALONE = ["unseen", "wrong direction", "block too deep", "crash of the host"]
 
 
 def found(case):
@@ -60,6 +60,7 @@ def test_races_and_missing_values_of_all_kernels_are_found_in_one_run():
     assert verdict.record["first_failed"] is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", ["wrong direction", "block too deep", "freed twice"])
 def test_whether_a_program_looks_at_its_error_is_told(case):
     """By the value that the call returns, or by the last error after a launch."""
@@ -78,6 +79,7 @@ def test_a_program_that_is_right_prints_what_it_prints():
     assert verdict.record["arguments"] == ["9", "11"]
 
 
+@pytest.mark.exhaustive
 def test_the_exit_code_is_1_where_the_program_s_is_not_0():
     verdict = judged("run", DATA / "faults.cu", "--", "exit status")
     assert (verdict.code, verdict.record["status"], verdict.record["right"]) == (1, 3, False)
@@ -142,6 +144,7 @@ def test_a_message_that_nobody_sends_is_told_with_its_line(tmp_path):
     assert ("no-end", 8) in verdict.findings
 
 
+@pytest.mark.exhaustive
 def test_what_kernels_print_comes_where_the_host_waits_for_it(tmp_path):
     (tmp_path / "greet.cu").write_text(
         '#include <stdio.h>\n__global__ void greet() { printf("kernel %d\\n", threadIdx.x); }\nint main()\n{\n'
@@ -154,6 +157,7 @@ def test_what_kernels_print_comes_where_the_host_waits_for_it(tmp_path):
     assert len(verdict.record["notes"]) == 1  # the last two are not shown
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_of_a_program_is_judged_alone():
     """With --kernel, without its host code."""
     verdict = judged("run", ROOT / "docs/programs/matmul2.cu", "--kernel", "multiply", "--sizes", 9, 5, 7)

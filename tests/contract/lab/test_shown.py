@@ -50,6 +50,7 @@ def test_the_tiled_kernel_does_what_the_slide_s_table_says(tmp_path):
     assert held[8] == ["M0,2", "M0,3", "M1,2", "M1,3", "N2,2", "N2,3", "N3,2", "N3,3"]
 
 
+@pytest.mark.exhaustive
 def test_a_thread_s_way_through_memory(tmp_path):
     text = shown("element", "--width", 4)
     assert "thread (0,0) loads M[0, 1, 2, 3] as memory numbers them, stride 1\n" in text
@@ -58,6 +59,7 @@ def test_a_thread_s_way_through_memory(tmp_path):
     assert len(re.findall(">step ", (tmp_path / "steps.svg").read_text(encoding="utf-8"))) == 12  # of 17
 
 
+@pytest.mark.exhaustive
 def test_a_kernel_of_one_s_own_is_shown_as_it_is_not_as_it_should_be(tmp_path):
     """Here B is read along its rows, by a function, and blocks of one dimension go over the elements."""
     (tmp_path / "mine.cu").write_text(
@@ -72,6 +74,7 @@ def test_a_kernel_of_one_s_own_is_shown_as_it_is_not_as_it_should_be(tmp_path):
     assert [row[0] for row in rows(shown(tmp_path / "mine.cu", "--sizes", 2, 2, 2, "--of", "1,0"))][-1] == "→ C[1][1]"
 
 
+@pytest.mark.exhaustive
 def test_dynamic_shared_memory_and_a_template(tmp_path):
     (tmp_path / "dynamic.cu").write_text(
         "// lab: block(2, 2) grid((m + 1) / 2, (n + 1) / 2) shared(16)\n"
@@ -87,6 +90,7 @@ def test_dynamic_shared_memory_and_a_template(tmp_path):
     assert len([row for row in rows(text) if "b[" in row[0]]) == 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("change", "code"),
     [(("sum += a[", "sum += a[1000000000000 + "), "kernel-launch"), (("k < l; ++k", "volatile_k < l"), "compile-failed")],
@@ -162,6 +166,7 @@ def test_the_page_and_the_picture_show_where_c_is_wrong(tmp_path):
     assert "never written</text>" in (tmp_path / "map.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.exhaustive
 def test_without_a_wrong_c_and_a_gpu_there_is_no_picture(tmp_path):
     done = lab("run", "tiled", "--sizes", 16, 16, 16, "--picture", "it.svg", cwd=tmp_path)
     assert (done.returncode, "not written" in done.stdout, list(tmp_path.iterdir())) == (0, True, [])

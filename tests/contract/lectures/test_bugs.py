@@ -70,6 +70,7 @@ def test_every_error_shows_as_its_sizes_say_and_the_right_kernel_has_none():
         assert re.search(rf"refused: .*{why}", told[name])
 
 
+@pytest.mark.exhaustive
 def test_a_map_shows_which_elements(tmp_path):
     """Of the loose bounds: the first column from row 1 on, and one row and an element after C."""
     text = sections(successful(start(BUGS, "--bug", "loose-bounds", "--seed", 1)).stdout)["loose-bounds"]

@@ -103,7 +103,7 @@ RUNS = {
 
 
 @pytest.mark.needs("compiler", "addr2line")
-@pytest.mark.parametrize("name", exhaustive(["multShare", "matmul2"], RUNS))
+@pytest.mark.parametrize("name", exhaustive(["matmul2"], RUNS))
 def test_a_document_s_program_runs_without_an_error_on_sizes_that_are_no_multiples(name):
     words, printed = RUNS[name]
     verdict = judged("run", PROGRAMS / f"{name}.cu", "--", *words)
@@ -112,6 +112,7 @@ def test_a_document_s_program_runs_without_an_error_on_sizes_that_are_no_multipl
     assert verdict.record["launches"] == (2 if name == "mm2d" else 1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("compiler", "addr2line")
 @pytest.mark.launcher
 def test_every_process_and_thread_of_the_hybrid_program_greets():
@@ -135,7 +136,7 @@ ERRORS = [
 
 
 @pytest.mark.needs("compiler", "addr2line")
-@pytest.mark.parametrize(("name", "old", "new", "code"), exhaustive([ERRORS[2]], ERRORS))
+@pytest.mark.parametrize(("name", "old", "new", "code"), exhaustive([], ERRORS))
 def test_a_document_s_error_is_found_in_its_program(tmp_path, name, old, new, code):
     """By the lab, or by the program's own comparison."""
     folder = shutil.copytree(PROGRAMS, tmp_path / "programs")
@@ -147,6 +148,7 @@ def test_a_document_s_error_is_found_in_its_program(tmp_path, name, old, new, co
     assert code in {found for found, _ in verdict.findings} or (not code and verdict.record["status"] == 1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs("compiler", "addr2line")
 def test_the_example_in_constant_memory_is_right_and_wrong_usage_of_a_program_is_said():
     assert "0 of 70 elements are wrong\n" in judged("run", ROOT / "docs/examples/constant.cu", "--", 70).said

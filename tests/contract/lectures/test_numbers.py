@@ -12,6 +12,7 @@ from statistics import fmean, median
 import numpy as np
 import pytest
 from support.commands import ROOT, module, start, successful
+from support.selection import exhaustive
 
 LECTURES = module("hybrid.lectures")
 RECORDED = ROOT / "docs/measured/lectures-h200.jsonl"
@@ -44,7 +45,7 @@ LAUNCHES = {
 }
 
 
-@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.parametrize("name", exhaustive(["exercise 3", "figure 2.1", "slides"], LAUNCHES))
 def test_the_arithmetic_of_a_launch(name):
     (n, m, x, y), (block, grid, blocks, threads, within) = LAUNCHES[name]
     text = said("pmpp", "--launch", n, m, x, y)
@@ -187,7 +188,7 @@ def matrices(text):
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("program", CALLS)
+@pytest.mark.parametrize("program", exhaustive(["multNoShare"], CALLS))
 def test_hochberg_s_programs_print_what_each_call_said_and_three_corners(program):
     text = said("hochberg", program, 9, 10, 8, "--device", "emulate", "--seed", 5)
     assert text.splitlines()[: len(CALLS[program])] == [f"{call}: no error" for call in CALLS[program]]

@@ -53,7 +53,7 @@ def same_pictures(folder, names):
 
 @runs
 @pytest.mark.launcher
-@pytest.mark.parametrize("name", exhaustive(["tiling.md"], PAGES))
+@pytest.mark.parametrize("name", exhaustive([], PAGES))
 def test_each_page_prints_and_draws_what_it_shows(tmp_path, name):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     drawn = []
@@ -135,6 +135,7 @@ def test_each_notebook_runs_and_prints_what_its_page_shows(tmp_path, name):
         assert re.search(pattern(expected), printed), printed
 
 
+@pytest.mark.exhaustive
 @runs
 @pytest.mark.needs("notebooks")
 def test_a_cell_is_run_shown_and_checked_as_a_file_is(tmp_path):

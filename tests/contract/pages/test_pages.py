@@ -26,7 +26,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "kernels/READM
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 LINKED = [*PAGES, *sorted((ROOT / "docs/course").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 ENVIRONMENT_MAKERS = ("bash scripts/run.sh", "bash scripts/test.sh", "bash .ci/")  # CI runs them
-DEFAULT = ("README.md", "docs/learn.md", "docs/use.md")
+DEFAULT = ("README.md",)  # the others with --all
 
 _BLOCK = re.compile(r"(?:^<!-- (then|not run): (.+) -->\n)?^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
 

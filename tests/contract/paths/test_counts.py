@@ -53,7 +53,7 @@ def counted(folder, matrix, length, *options, **more):
 # --- the lecture
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4])
+@pytest.mark.parametrize("length", exhaustive([4], [1, 2, 3, 4]))
 def test_the_figures_matrices(length):
     """Figures 1.5, 1.8, 1.2 and 1.7."""
     names = list("ABCDEFGHIJ")
@@ -79,6 +79,7 @@ def test_the_numbers_asked_for():
     assert successful(run("five", "--length", 8, "--from", "A", "--to", "B")).stdout == "208\n"
 
 
+@pytest.mark.exhaustive
 def test_a_row_and_a_column_alone():
     """Figure 1.3: what --from and --to leave of the matrix."""
     _, [vertex], [row] = shown(run("ten", "--from", "C", "--length", 1))
@@ -116,7 +117,7 @@ def test_any_power_of_any_matrix_is_python_s(tmp_path, rng, length, dtype):
     assert (counted(tmp_path, matrix, length, "--dtype", dtype, "--threads", 1) == power(matrix, length)).all()
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("float64", 53), ("float32", 24)])
+@pytest.mark.parametrize(("dtype", "bits"), exhaustive([("float64", 53)], [("float64", 53), ("float32", 24)]))
 def test_numbers_are_exact_just_below_and_beyond_what_the_type_holds(tmp_path, dtype, bits):
     """3^k and its neighbours, which no rounding would leave as they are."""
     matrix = np.array([[3, 1], [0, 2]])
@@ -159,6 +160,7 @@ def test_any_number_of_ranks_and_nodes_counts_the_same(ranks, options):
         sys.set_int_max_str_digits(most)
 
 
+@pytest.mark.exhaustive
 def test_the_arithmetic_is_told():
     """On standard error, beside the graph."""
     graph, arithmetic = successful(run("five", "--length", 200, "--from", "A", "--to", "B")).stderr.splitlines()

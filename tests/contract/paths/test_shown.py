@@ -41,6 +41,7 @@ def test_the_list_has_the_paths_that_trying_all_sequences_finds(tmp_path, rng, l
     assert listed == every
 
 
+@pytest.mark.exhaustive
 def test_terms_are_exact_beyond_int64():
     done = successful(run("five", "--length", 150, "--from", "A", "--to", "B", "--terms"))
     number, *table, total, last = done.stdout.splitlines()
@@ -51,6 +52,7 @@ def test_terms_are_exact_beyond_int64():
     assert not products or max(products) <= int(number)
 
 
+@pytest.mark.exhaustive
 def test_large_graphs_show_their_corner_and_long_numbers_are_shortened(tmp_path):
     np.save(tmp_path / "g.npy", np.ones((30, 30), np.int8))
     done = successful(run("g.npy", "--length", 3, "--print", 4, cwd=tmp_path))
@@ -164,6 +166,7 @@ def test_ranks_started_differently_are_named():
     assert "rank 1" in line
 
 
+@pytest.mark.exhaustive
 def test_large_graphs_have_no_picture_and_no_terms(tmp_path):
     np.save(tmp_path / "g.npy", np.ones((101, 101), np.int64))
     for words in (["--picture", "g.svg"], ["--from", 1, "--to", 2, "--terms"]):
