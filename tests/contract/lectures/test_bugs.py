@@ -5,13 +5,16 @@ alone say."""
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
-from support.commands import ROOT, module, start, successful
+from support import commands
+from support.commands import ROOT, module, successful
 
 pytestmark = pytest.mark.needs("compiler")
 
 BUGS = [*module("hybrid.lectures"), "bugs"]
+start = partial(commands.start, limit=280)  # for compilations on a busy machine, too
 
 
 def grid(n, m, tile, up):
@@ -52,7 +55,7 @@ def number(pattern, text):
 
 
 def test_every_error_shows_as_its_sizes_say_and_the_right_kernel_has_none():
-    told = sections(successful(start(BUGS, "--seed", 7, limit=280)).stdout)
+    told = sections(successful(start(BUGS, "--seed", 7)).stdout)
     assert set(told) == {*EXPECTED, *REFUSED}
     for name, (n, m, wrong, never, several, beside) in EXPECTED.items():
         about, right, bug, *others = told[name].splitlines()[1:]

@@ -9,14 +9,17 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from support.commands import ROOT, module, start, successful
+from support import commands
+from support.commands import ROOT, module, successful
 from support.lab import changed, judged, lab
 from support.selection import exhaustive
 
 LECTURES = module("hybrid.lectures")
+start = partial(commands.start, limit=280)  # for compilations on a busy machine, too
 PROGRAMS = ROOT / "docs/programs"
 NAMES = ["pmpp", "2d", "hochberg", "siegel", "largest", "pascal", "ladder", "bugs", "report"]
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from statistics import fmean, median
 
 import numpy as np
 import pytest
-from support.commands import ROOT, module, start, successful
+from support import commands
+from support.commands import ROOT, module, successful
 from support.selection import exhaustive
 
 LECTURES = module("hybrid.lectures")
+start = partial(commands.start, limit=280)  # for compilations on a busy machine, too
 RECORDED = ROOT / "docs/measured/lectures-h200.jsonl"
 
 
 def said(name, *arguments, **options):
-    return successful(start(LECTURES, name, *arguments, limit=280, **options)).stdout
+    return successful(start(LECTURES, name, *arguments, **options)).stdout
 
 
 def rows(text):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from support.commands import ROOT, module, start, successful
-from support.selection import exhaustive
 
 COURSE = ROOT / "docs" / "course"
 PAGES = sorted(path.name for path in COURSE.glob("*.md"))
@@ -53,7 +52,9 @@ def same_pictures(folder, names):
 
 @runs
 @pytest.mark.launcher
-@pytest.mark.parametrize("name", exhaustive([], PAGES))
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("name", PAGES)
 def test_each_page_prints_and_draws_what_it_shows(tmp_path, name):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     drawn = []
@@ -66,7 +67,7 @@ def test_each_page_prints_and_draws_what_it_shows(tmp_path, name):
             if words[:4] == ["python", "-m", "hybrid.lectures", "programs"] and (tmp_path / "programs").exists():
                 continue
             assert words[0] == "python", line
-            done = start([sys.executable, *words[1:]], ranks=ranks, cwd=tmp_path, limit=240, PATH=path)
+            done = start([sys.executable, *words[1:]], ranks=ranks, cwd=tmp_path, limit=600, PATH=path)
             is_wrong = "hybrid.lab run" in line and "WRONG" in done.stdout
             assert done.returncode == is_wrong, f"{line}\n{done.stdout}{done.stderr}"
             printed += done.stdout
@@ -114,13 +115,14 @@ def test_notebooks_have_the_pages_commands_as_cells(tmp_path):
 def executed(folder, book):
     from nbclient import NotebookClient
 
-    NotebookClient(book, timeout=280, resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(book, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     return [cell for cell in book.cells if cell.cell_type == "code"]
 
 
 @runs
 @pytest.mark.needs("notebooks")
 @pytest.mark.exhaustive
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_each_notebook_runs_and_prints_what_its_page_shows(tmp_path, name):
     import nbformat

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What README and the pages of docs/ show works as it stands there, and what cannot be run says why.
 
-```bash: every line is run, those of a block in one folder. ```python: run on 2 ranks if it uses mpi4py; a comment above it,
-<!-- then: EXPRESSION -->, says what holds afterwards. ```text: something that was printed, or a listing. A comment
-<!-- not run: REASON --> above a block leaves it out.
+```bash: every line is run, those of a block in one folder. ```pycon: a session of Python. ```python: run on 2 ranks if it uses
+mpi4py; a comment above it, <!-- then: EXPRESSION -->, says what holds afterwards. ```text: something that was printed, or a
+listing. A comment <!-- not run: REASON --> above a block leaves it out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ PAGES += sorted((ROOT / "docs").glob("*.md"))
 LINKED = [*PAGES, *sorted((ROOT / "docs/course").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 ENVIRONMENT_MAKERS = ("bash scripts/run.sh", "bash scripts/test.sh", "bash .ci/")  # CI runs them
 DEFAULT = ("README.md",)  # the others with --all
+LIMIT = 600  # seconds of a command that compiles a dozen kernels on a busy machine
 
 _BLOCK = re.compile(r"(?:^<!-- (then|not run): (.+) -->\n)?^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
 
@@ -82,6 +83,7 @@ def lacks(line: str) -> str:
 
 
 @pytest.mark.launcher
+@pytest.mark.timeout(2000)
 @pytest.mark.parametrize(("block", "lines"), shown_first("bash"))
 def test_commands(block, lines, tmp_path):
     """With this environment's python and mpirun, and the repository's scripts."""
@@ -95,7 +97,7 @@ def test_commands(block, lines, tmp_path):
             ranks, words = int(words[2]), words[3:]
         assert words[0] == "python", f"how is this run? {line}"
         words = [str(ROOT / word) if word.startswith(("scripts/", "docs/")) else word for word in words[1:]]
-        done = start([sys.executable, *words], ranks=ranks, cwd=tmp_path, limit=240, **environment)
+        done = start([sys.executable, *words], ranks=ranks, cwd=tmp_path, limit=LIMIT, **environment)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
@@ -103,7 +105,15 @@ def test_commands(block, lines, tmp_path):
 @pytest.mark.parametrize(("block", "lines"), shown_first("python"))
 def test_programs(block, lines, tmp_path):
     (tmp_path / "program.py").write_text(f"{block.text}\nassert {block.said}\n", encoding="utf-8")
-    successful(start([sys.executable, tmp_path / "program.py"], ranks=2 if "mpi4py" in block.text else 0, limit=240))
+    successful(start([sys.executable, tmp_path / "program.py"], ranks=2 if "mpi4py" in block.text else 0, limit=LIMIT))
+
+
+@pytest.mark.parametrize(("block", "lines"), shown_first("pycon"))
+def test_sessions(block, lines, tmp_path):
+    """As Python answers to each line."""
+    (tmp_path / "session.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = successful(start([sys.executable, "-m", "doctest", tmp_path / "session.txt"], limit=LIMIT))
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -111,7 +121,7 @@ def test_every_block_is_run_or_says_why_not(page):
     blocks = blocks_of(page)
     assert len(re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.MULTILINE)) == 2 * len(blocks)  # none is overlooked
     for block in blocks:
-        assert block.language in ("bash", "python", "text"), block
+        assert block.language in ("bash", "python", "pycon", "text"), block
         assert block.language != "python" or block.comment, f"{block}: what holds afterwards?"
         assert block.comment != "not run" or len(block.said) > 10, block
     not_run = sum(block.comment == "not run" for block in blocks)
@@ -171,4 +181,4 @@ def test_without_a_compiler_the_pages_commands_that_need_none_work(tmp_path):
         ["hybrid.matmul", "30", "20", "40", "--device", "cpu"],
         ["hybrid.lectures", "pmpp", "--launch", "70", "200", "32", "16"],
     ):
-        successful(start([sys.executable, "-m", *words], cwd=tmp_path, **nothing))
+        successful(start([sys.executable, "-m", *words], cwd=tmp_path, limit=LIMIT, **nothing))

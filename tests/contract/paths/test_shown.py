@@ -56,7 +56,10 @@ def test_terms_are_exact_beyond_int64():
 def test_large_graphs_show_their_corner_and_long_numbers_are_shortened(tmp_path):
     np.save(tmp_path / "g.npy", np.ones((30, 30), np.int8))
     done = successful(run("g.npy", "--length", 3, "--print", 4, cwd=tmp_path))
-    assert [line.split() for line in done.stdout.splitlines()] == [list("1234"), *([str(n), *["900"] * 4] for n in range(1, 5))]
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["from\\to", *"1234"],
+        *([str(n), *["900"] * 4] for n in range(1, 5)),
+    ]
     assert "4 of 30" in done.stderr
     corner = successful(run("five", "--length", 300, "--print", 1)).stdout.splitlines()
     assert re.fullmatch(r"\s+A  \d{8}…\d{8} \(\d+ digits\)", corner[1])
