@@ -200,7 +200,7 @@ def test_what_is_malformed_is_refused_in_one_line(tmp_path, form, content):
     with pytest.raises(UsageError) as refused:
         open_matrix(str(tmp_path / f"m.{form}")).load()
     assert "\n" not in str(refused.value)
-    assert refused.value.code in ("file-format", "shapes")
+    assert refused.value.code in ("file-format", "dimensions")
 
 
 MALFORMED_STORES = [b"", b'{"a":', b"[]", b"{}", b'{"zarr_format": 3, "node_type": "array"}', b"\xff\x00"]
@@ -238,7 +238,7 @@ def test_what_is_no_matrix_in_an_hdf5_file_is_refused_by_what_it_is(tmp_path):
         file["soft"], file["external"], file["loop"] = h5py.SoftLink("/gone"), h5py.ExternalLink("gone.h5", "/x"), h5py.SoftLink("/loop")
         file.create_dataset("text", data=[["a"]], dtype=h5py.string_dtype())
         file.create_dataset("empty", data=h5py.Empty("f8"))
-    codes = {"line": "shapes", "cube": "shapes", "empty": "shapes", "compound": "no-numbers", "text": "no-numbers",
+    codes = {"line": "dimensions", "cube": "dimensions", "empty": "dimensions", "compound": "no-numbers", "text": "no-numbers",
              "soft": "dataset-missing", "external": "dataset-missing", "loop": "dataset-missing", "none": "dataset-missing"}  # fmt: skip
     for name, code in {"": "dataset-missing", **codes}.items():
         with pytest.raises(UsageError) as refused:
