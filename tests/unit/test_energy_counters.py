@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The arithmetic of energy: processors' counters that go round, which of them count, and what readings come to for one product."""
+"""The arithmetic of energy: processors' counters that go round, which of them count, and what readings come to for one
+product."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Formats of matrices in files: a name's ending says which; any rows are read in any type from files however others stored them; what
-several processes write is read as it was, by any library; what is malformed is refused in one line."""
+"""Formats of matrices in files: a name's ending says which; any rows are read in any type from files however others stored
+them; what several processes write is read as it was, by any library; what is malformed is refused in one line."""
 
 from __future__ import annotations
 
@@ -166,7 +166,11 @@ def test_infinities_nan_and_extremes_are_kept(tmp_path, form):
 @pytest.mark.needs("scipy")
 @pytest.mark.parametrize(
     "matrix",
-    [np.array([[-(2**63), 1], [0, 2**63 - 1]]), np.array([[2**64 - 1, 1], [0, 7]], np.uint64), np.array([[True, False], [False, True]])],
+    [
+        np.array([[-(2**63), 1], [0, 2**63 - 1]]),
+        np.array([[2**64 - 1, 1], [0, 7]], np.uint64),
+        np.array([[True, False], [False, True]]),
+    ],
 )
 def test_integers_in_a_text_are_exact(tmp_path, matrix):
     import scipy.io
@@ -185,12 +189,29 @@ def promising(*shape):
 
 BANNER = b"%%MatrixMarket matrix "
 MALFORMED = {
-    "npy": [b"", b"PK\x03\x04 and so on", b"\x93NUMPY", npy(b"{'a':"), promising(10**12, 10**12), promising(13, 5), promising(-1, 5),
-            promising(2**62, 4), promising(11, 5), promising(60)],
-    "mtx": [b"1 2 3\n", b"", BANNER, BANNER + b"array real odd\n1 1\n1\n", BANNER + b"array real general\n-1 2\n",
-            BANNER + b"coordinate real general\n2 2\n", BANNER + b"array real general\n99999999999999999999 1\n"],
+    "npy": [
+        b"",
+        b"PK\x03\x04 and so on",
+        b"\x93NUMPY",
+        npy(b"{'a':"),
+        promising(10**12, 10**12),
+        promising(13, 5),
+        promising(-1, 5),
+        promising(2**62, 4),
+        promising(11, 5),
+        promising(60),
+    ],
+    "mtx": [
+        b"1 2 3\n",
+        b"",
+        BANNER,
+        BANNER + b"array real odd\n1 1\n1\n",
+        BANNER + b"array real general\n-1 2\n",
+        BANNER + b"coordinate real general\n2 2\n",
+        BANNER + b"array real general\n99999999999999999999 1\n",
+    ],
     "h5": [b"", b"junk", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + bytes(100)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.needs("scipy", "h5py")
@@ -201,20 +222,6 @@ def test_what_is_malformed_is_refused_in_one_line(tmp_path, form, content):
         open_matrix(str(tmp_path / f"m.{form}")).load()
     assert "\n" not in str(refused.value)
     assert refused.value.code in ("file-format", "dimensions")
-
-
-MALFORMED_STORES = [b"", b'{"a":', b"[]", b"{}", b'{"zarr_format": 3, "node_type": "array"}', b"\xff\x00"]
-
-
-@pytest.mark.needs("zarr")
-@pytest.mark.parametrize("name", ["zarr.json", ".zarray", ".zgroup"])
-@pytest.mark.parametrize("content", MALFORMED_STORES)
-def test_malformed_metadata_of_a_store(tmp_path, name, content):
-    (tmp_path / "m.zarr").mkdir()
-    (tmp_path / "m.zarr" / name).write_bytes(content)
-    with pytest.raises(UsageError) as refused:
-        open_matrix(str(tmp_path / "m.zarr"))
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -234,12 +241,29 @@ def test_what_is_no_matrix_in_an_hdf5_file_is_refused_by_what_it_is(tmp_path):
 
     path = tmp_path / "m.h5"
     with h5py.File(path, "w") as file:
-        file["line"], file["cube"], file["compound"] = np.ones(3), np.ones((2, 2, 2)), np.zeros((2, 2), [("x", "f8"), ("y", "i4")])
-        file["soft"], file["external"], file["loop"] = h5py.SoftLink("/gone"), h5py.ExternalLink("gone.h5", "/x"), h5py.SoftLink("/loop")
+        file["line"], file["cube"], file["compound"] = (
+            np.ones(3),
+            np.ones((2, 2, 2)),
+            np.zeros((2, 2), [("x", "f8"), ("y", "i4")]),
+        )
+        file["soft"], file["external"], file["loop"] = (
+            h5py.SoftLink("/gone"),
+            h5py.ExternalLink("gone.h5", "/x"),
+            h5py.SoftLink("/loop"),
+        )
         file.create_dataset("text", data=[["a"]], dtype=h5py.string_dtype())
         file.create_dataset("empty", data=h5py.Empty("f8"))
-    codes = {"line": "dimensions", "cube": "dimensions", "empty": "dimensions", "compound": "no-numbers", "text": "no-numbers",
-             "soft": "dataset-missing", "external": "dataset-missing", "loop": "dataset-missing", "none": "dataset-missing"}  # fmt: skip
+    codes = {
+        "line": "dimensions",
+        "cube": "dimensions",
+        "empty": "dimensions",
+        "compound": "no-numbers",
+        "text": "no-numbers",
+        "soft": "dataset-missing",
+        "external": "dataset-missing",
+        "loop": "dataset-missing",
+        "none": "dataset-missing",
+    }
     for name, code in {"": "dataset-missing", **codes}.items():
         with pytest.raises(UsageError) as refused:
             open_matrix(f"{path}:{name}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where kernels are kept (docs/use.md, SECURITY.md): a folder that nobody else may write to, made so, never changed; else among the
-temporary files, and a line says so. A checkout and a home that cannot be written to are no matter."""
+"""Where kernels are kept (docs/use.md, SECURITY.md): a folder that nobody else may write to, made so, never changed; else among
+the temporary files, and a line says so. A checkout and a home that cannot be written to are no matter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def mode(path):
 
 def everything_below(folder):
     """Names, owners, permissions and contents."""
-    return [(str(path), path.lstat().st_mode, path.lstat().st_uid, path.read_bytes() if path.is_file() else b"") for path in sorted(folder.rglob("*"))]
+    return [
+        (str(path), path.lstat().st_mode, path.lstat().st_uid, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.rglob("*"))
+    ]
 
 
 @pytest.fixture
@@ -53,7 +56,14 @@ def test_a_new_folder_is_private_whatever_the_umask_and_used_again(tmp_path, pla
 
 @pytest.mark.parametrize(
     ("trouble", "word"),
-    [("open", "chmod go-w"), ("inner open", "chmod go-w"), ("link", "link"), ("file", "directory"), ("foreign", "another user"), ("for all", "others may")],
+    [
+        ("open", "chmod go-w"),
+        ("inner open", "chmod go-w"),
+        ("link", "link"),
+        ("file", "directory"),
+        ("foreign", "another user"),
+        ("for all", "others may"),
+    ],
 )
 def test_what_is_not_this_user_s_alone_is_not_used_and_not_changed(tmp_path, places, trouble, word):
     cache = tmp_path / "cache" / "hybrid-runner"
@@ -67,7 +77,9 @@ def test_what_is_not_this_user_s_alone_is_not_used_and_not_changed(tmp_path, pla
         (cache / "emulation" / "thesis.tex").write_text("years of work")
         for folder in (cache, cache / "emulation"):
             folder.chmod(0o755)
-        (cache / "emulation" if trouble == "inner open" else cache).chmod({"foreign": 0o755, "for all": 0o1777}.get(trouble, 0o777))
+        (cache / "emulation" if trouble == "inner open" else cache).chmod(
+            {"foreign": 0o755, "for all": 0o1777}.get(trouble, 0o777)
+        )
         if trouble == "foreign":
             if os.geteuid():
                 pytest.skip("needs root")
@@ -120,7 +132,9 @@ def mounted(mounts, command, cwd, **environment):
 @pytest.mark.needs("namespaces")
 def test_a_checkout_and_a_home_that_are_read_only(tmp_path, places):
     del places["XDG_CACHE_HOME"]
-    mounts = " && ".join(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}" for folder in (ROOT, tmp_path / "home"))
+    mounts = " && ".join(
+        f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}" for folder in (ROOT, tmp_path / "home")
+    )
     done = mounted(mounts, LOOPS, tmp_path / "tmp", PYTHONPATH=str(ROOT), **places)
     assert done.returncode == 0, done.stderr
     (line,) = own_lines(done.stderr)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`python -m hybrid` lists the commands; each has --help and --version, a program of its own, shell completion, and a manual page."""
+"""`python -m hybrid` lists the commands; each has --help and --version, a program of its own, shell completion, and a manual
+page."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def helps():
     for name in NAMES:
         found[name] = said("-m", f"hybrid.{name}", "--help")
         parts = re.search(r"^  \{([\w,-]+)\}", found[name], re.MULTILINE)
-        for part in (parts[1].split(",") if parts else re.findall(r"^    (\w+)  ", found[name], re.MULTILINE)):
+        for part in parts[1].split(",") if parts else re.findall(r"^    (\w+)  ", found[name], re.MULTILINE):
             found[f"{name} {part}"] = said("-m", f"hybrid.{name}", part, "--help")
     return found
 
@@ -111,7 +112,9 @@ def test_from_a_checkout_that_is_not_installed(tmp_path):
     """From its folder, and from another one by PYTHONPATH."""
     assert LAST_LINE.fullmatch(successful(start(MATMUL, 8, 8, 8, cwd=ROOT)).stdout.splitlines()[-1])
     shutil.copytree(ROOT / "hybrid", tmp_path / "site" / "hybrid", ignore=shutil.ignore_patterns("__pycache__"))
-    where = start([sys.executable, "-c", "import hybrid; print(hybrid.__file__)"], cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    where = start(
+        [sys.executable, "-c", "import hybrid; print(hybrid.__file__)"], cwd=tmp_path, PYTHONPATH=str(tmp_path / "site")
+    )
     assert where.stdout.startswith(str(tmp_path / "site"))
 
 
@@ -223,7 +226,9 @@ def test_beside_d_wave_s_package_of_the_same_name_failures_say_why(tmp_path):
     (site / "hybrid" / "decomposers.py").write_text(THEIRS["decomposers.py"])
     (site / "hybrid" / "flow.py").touch()
     (site / "dwave_hybrid-0.6.16.dist-info").mkdir()
-    (site / "dwave_hybrid-0.6.16.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: dwave-hybrid\nVersion: 0.6.16\n")
+    (site / "dwave_hybrid-0.6.16.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: dwave-hybrid\nVersion: 0.6.16\n"
+    )
 
     def python(*words):
         return start([sys.executable, *words], cwd=tmp_path, PYTHONPATH=str(site))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Energy and cost (docs/use.md): what the processors' counters say of the products that are timed, divided by their number; too short a
-time and missing counters are no figure but a reason. The counters are made up, in a folder that stands for the system's."""
+"""Energy and cost (docs/use.md): what the processors' counters say of the products that are timed, divided by their number; too
+short a time and missing counters are no figure but a reason. The counters are made up, in a folder that stands for the
+system's."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from support.commands import start, successful
 from support.fake_rapl import two_processors, zone
 from support.matmul import NODES, good, record
 
-from hybrid.ranks.launcher import mpirun
+from hybrid.testing import mpirun
 
 OPERATIONS = 2 * 90 * 80 * 70
 
@@ -45,7 +46,8 @@ def metered(tmp_path):
     def run(*arguments, ranks=0, counters=two_processors, **environment):
         counters(tmp_path / "powercap")
         command = [*(mpirun(ranks) if ranks else []), sys.executable, tmp_path / "metered.py", *arguments, "--device", "cpu"]
-        mount = f"mount -t tmpfs tmpfs /sys/class && mkdir /sys/class/powercap && mount --bind {tmp_path}/powercap /sys/class/powercap"
+        there = "/sys/class/powercap"
+        mount = f"mount -t tmpfs tmpfs /sys/class && mkdir {there} && mount --bind {tmp_path}/powercap {there}"
         words = f"{mount} && cd {tmp_path} && exec {shlex.join(map(str, command))}"
         users = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
         return successful(start(["unshare", *users, "--mount", "sh", "-c", words], limit=120, **environment))
@@ -104,7 +106,16 @@ def test_too_short_a_time_is_no_figure_but_says_how_often_to_repeat(metered):
 
 @on_made_up_counters
 def test_without_counters_of_processors_no_line_tells_of_energy(metered):
-    done = metered(90, 80, 70, "--repeat", 3, "--json", "-", counters=lambda folder: (zone(folder, "0", "psys", 0), zone(folder, "0:0", "core", 0)))
+    done = metered(
+        90,
+        80,
+        70,
+        "--repeat",
+        3,
+        "--json",
+        "-",
+        counters=lambda folder: (zone(folder, "0", "psys", 0), zone(folder, "0:0", "core", 0)),
+    )
     assert "energy" not in done.stderr
     assert set(of(done)["energy"]["joules_per_product"].values()) == {None}
     assert "/sys/class/powercap" in of(done)["energy"]["why_not"]["cpu"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""--explain prints, without GPUs or MPI, the plan that runs: rows, device, kernel, grid, memory, and what is refused, for this machine or
-for one you do not have; its numbers follow from the sizes and the machine."""
+"""--explain prints, without GPUs or MPI, the plan that runs: rows, device, kernel, grid, memory, and what is refused, for this
+machine or for one you do not have; its numbers follow from the sizes and the machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,18 @@ def line(text, begins):
     return found
 
 
-@pytest.mark.parametrize(("way", "sizes", "more"), exhaustive(
-    [("2 nodes", (61, 50, 40), ()), ("a grid", (64, 64, 64), ()), ("2 ranks", (61, 50, 40), ("--dtype", "complex64"))],
-    [(way, sizes, more) for way in WAYS for sizes in ((61, 50, 40), (64, 64, 64)) for more in ((), ("--dtype", "complex64"), ("--dtype", "int32"))]))  # fmt: skip
+@pytest.mark.parametrize(
+    ("way", "sizes", "more"),
+    exhaustive(
+        [("2 nodes", (61, 50, 40), ()), ("a grid", (64, 64, 64), ()), ("2 ranks", (61, 50, 40), ("--dtype", "complex64"))],
+        [
+            (way, sizes, more)
+            for way in WAYS
+            for sizes in ((61, 50, 40), (64, 64, 64))
+            for more in ((), ("--dtype", "complex64"), ("--dtype", "int32"))
+        ],
+    ),
+)
 def test_what_is_explained_is_what_runs(way, sizes, more):
     ranks, nodes = max(1, WAYS[way][0]), {"2 nodes": 2, "a grid": 4}.get(way, 1)
     told = explained(*sizes, *more, way=way)
@@ -139,7 +148,9 @@ def test_grids_of_nodes_are_explained_with_what_each_receives():
     others, root = n * n * item * (1 / 4 + 3 / 8), n * n * item * (1 / 4 + 3 / 8 + 3 / 4)
     chosen = line(told, "grid 2x2")
     assert chosen.endswith("(chosen)")
-    assert [float(number) for number in re.findall(r"([\d.]+) MiB", chosen)][:2] == pytest.approx([others / MiB, root / MiB], abs=0.1)
+    assert [float(number) for number in re.findall(r"([\d.]+) MiB", chosen)][:2] == pytest.approx(
+        [others / MiB, root / MiB], abs=0.1
+    )
     least = item * (3 * (n**3 / 4) ** (2 / 3) - 3 * n * n / 4)
     bound = line(told, "at least")
     assert bytes_in(bound) == pytest.approx(least, rel=0.01)
@@ -161,7 +172,9 @@ def test_between_nodes_what_travels_is_told():
     for gateways, said in ((2, True), (1, False)):
         asked = ("--device", "cpu", "--grid", "rows", "--gateways", gateways)
         assert ("by 2 ranks of each" in line(explained(400, 300, 200, *two, *asked), "between nodes")) == said
-    big = explained(100_000, 100_000, 100_000, "--ranks", 1024, "--nodes", 128, "--gpus-per-node", 8, "--grid", "16x8", "--network", "25GB/s")
+    big = explained(
+        100_000, 100_000, 100_000, "--ranks", 1024, "--nodes", 128, "--gpus-per-node", 8, "--grid", "16x8", "--network", "25GB/s"
+    )
     moments = [float(seconds) for seconds in re.findall(r"after ([\d.]+) s", line(big, "expected of the last node"))]
     assert moments == sorted(moments)
     assert moments[-1] > 8 * 1e10 * 127 / 128 / 25e9  # all of C but the root's own reaches it over one link

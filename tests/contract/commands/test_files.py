@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""docs/files.md: A and B are read from .npy, HDF5, Zarr and Matrix Market files and C is written to them by any number of ranks, whole
-or not at all; what is malformed or would lose something is refused in a line before anything is computed."""
+"""docs/files.md: A and B are read from .npy, HDF5, Zarr and Matrix Market files and C is written to them by any number of
+ranks, whole or not at all; what is malformed or would lose something is refused in a line before anything is computed."""
 
 from __future__ import annotations
 
@@ -59,11 +59,21 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-CHOSEN = [("2 nodes", "C.h5"), ("2 ranks", "C.zarr:/runs/C"), ("staged", "C.hdf5:/runs/one/C"), ("alone", "C.mtx"), ("a grid", "C.npy"),
-          ("2 nodes", "C.zarr"), ("alone", "link.npy")]  # fmt: skip
+CHOSEN = [
+    ("2 nodes", "C.h5"),
+    ("2 ranks", "C.zarr:/runs/C"),
+    ("staged", "C.hdf5:/runs/one/C"),
+    ("alone", "C.mtx"),
+    ("a grid", "C.npy"),
+    ("2 nodes", "C.zarr"),
+    ("alone", "link.npy"),
+]
 
 
-@pytest.mark.parametrize(("way", "target"), exhaustive(CHOSEN, [(way, to) for way in ("alone", "2 ranks", "staged", "2 nodes", "a grid") for to in TARGETS]))
+@pytest.mark.parametrize(
+    ("way", "target"),
+    exhaustive(CHOSEN, [(way, to) for way in ("alone", "2 ranks", "staged", "2 nodes", "a grid") for to in TARGETS]),
+)
 def test_from_any_format_to_any_and_back(folder, way, target):
     if target == "link.npy":  # the link stays, and leads to the file
         os.symlink("target.npy", "link.npy")
@@ -80,7 +90,9 @@ def test_from_any_format_to_any_and_back(folder, way, target):
 
 
 @pytest.mark.parametrize("target", exhaustive(["C.h5:/g/C", "C.mtx", "C.zarr"], ["C.npy", "C.h5:/g/C", "C.zarr", "C.mtx"]))
-@pytest.mark.parametrize("name", exhaustive(["complex64", "uint64"], ["complex64", "complex128", "int32", "uint64", "bool", "float16"]))
+@pytest.mark.parametrize(
+    "name", exhaustive(["complex64", "uint64"], ["complex64", "complex128", "int32", "uint64", "bool", "float16"])
+)
 def test_every_format_holds_every_type(tmp_path, name, target):
     good(30, 20, 10, "--dtype", name, "--out", "plain.npy", cwd=tmp_path)
     good(30, 20, 10, "--dtype", name, "--out", target, way="2 ranks", cwd=tmp_path)
@@ -192,7 +204,7 @@ def meddled(folder, phase, code, *arguments, way="alone", mount=""):
     """The command, whose rank 0 runs this code when it comes to that phase; below a folder of its own where `mount` says so."""
     from support.matmul import WAYS
 
-    from hybrid.ranks.launcher import mpirun
+    from hybrid.testing import mpirun
 
     (folder.parent / "meddler.py").write_text(MEDDLER)
     command = [sys.executable, folder.parent / "meddler.py", code, phase, *arguments]
@@ -204,7 +216,9 @@ def meddled(folder, phase, code, *arguments, way="alone", mount=""):
 
 
 @pytest.mark.parametrize("way", ["alone", "2 ranks"])
-@pytest.mark.parametrize("code", ["shutil.rmtree('out')", "shutil.rmtree('out'); open('out', 'w').close()", "os.mkdir('out/C.npy')"])
+@pytest.mark.parametrize(
+    "code", ["shutil.rmtree('out')", "shutil.rmtree('out'); open('out', 'w').close()", "os.mkdir('out/C.npy')"]
+)
 def test_an_output_folder_that_vanishes_or_becomes_something_else(tmp_path, way, code):
     if (way, code) == ("2 ranks", "shutil.rmtree('out')"):
         pytest.skip("as alone")

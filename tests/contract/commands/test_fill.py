@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The matrices that --fill makes: the page's formulas, the same on any machine and for any ranks, nodes, threads and types; others for
-another seed."""
+"""The matrices that --fill makes: the page's formulas, the same on any machine and for any ranks, nodes, threads and types;
+others for another seed."""
 
 from __future__ import annotations
 
@@ -58,10 +58,21 @@ def by_definition(fill, matrix, seed, block, count, single=False):
 @pytest.mark.parametrize(
     ("fill", "matrix", "dtype", "seed"),
     exhaustive(
-        [("uniform", "A", "float64", -1), ("lecture", "A", "float64", 5), ("lecture", "B", "float32", 2**64 - 2), ("uniform", "B", "float32", 5)],
-        [(fill, matrix, dtype, seed) for fill in ("uniform", "lecture") for matrix in "AB" for dtype in ("float32", "float64") for seed in (5, -1, 2**64 - 2)],
+        [
+            ("uniform", "A", "float64", -1),
+            ("lecture", "A", "float64", 5),
+            ("lecture", "B", "float32", 2**64 - 2),
+            ("uniform", "B", "float32", 5),
+        ],
+        [
+            (fill, matrix, dtype, seed)
+            for fill in ("uniform", "lecture")
+            for matrix in "AB"
+            for dtype in ("float32", "float64")
+            for seed in (5, -1, 2**64 - 2)
+        ],
     ),
-)  # fmt: skip
+)
 def test_the_same_numbers_on_every_machine(made, fill, matrix, dtype, seed):
     """A change of these words changes the results of all seeds: keep it for a new version."""
     found = made(matrix, "--fill", fill, "--seed", seed, dtype=dtype).reshape(-1)
@@ -104,7 +115,10 @@ def test_index_is_the_page_s_formula_of_both_matrices(made):
 
 
 def test_seeds_matrices_and_rows_differ(made):
-    a, b = made("A", "--fill", "uniform", "--seed", 2**63, rows=WIDTH), made("B", "--fill", "uniform", "--seed", 2**63, rows=WIDTH)
+    a, b = (
+        made("A", "--fill", "uniform", "--seed", 2**63, rows=WIDTH),
+        made("B", "--fill", "uniform", "--seed", 2**63, rows=WIDTH),
+    )
     assert not (a == b).any()
     assert len(np.unique(a, axis=0)) == WIDTH
     for seed in (2**63 + 1, -(2**63) + 1, 0):

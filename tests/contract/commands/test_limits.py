@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the system refuses, or takes away meanwhile, is one line that names it (docs/failures.md): open files, a small or full /dev/shm,
-memory, and threads that cannot be started."""
+"""What the system refuses, or takes away meanwhile, is one line that names it (docs/failures.md): open files, a small or full
+/dev/shm, memory, and threads that cannot be started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.commands import own_lines, start
 from support.matmul import MATMUL, code_in, good, line_of_failure, record, run
 from support.selection import exhaustive
 
-from hybrid.ranks.launcher import mpirun
+from hybrid.testing import mpirun
 
 pytestmark = pytest.mark.launcher
 
@@ -43,9 +43,13 @@ def test_open_files_are_raised_where_they_may_be_and_else_named(hard):
 
 
 @pytest.mark.needs("namespaces")
-@pytest.mark.parametrize(("mount", "word"), [
-    ("mount -t tmpfs tmpfs /dev/shm && mount -o remount,ro /dev/shm", "/dev/shm"), ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "1.0 MiB"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mount", "word"),
+    [
+        ("mount -t tmpfs tmpfs /dev/shm && mount -o remount,ro /dev/shm", "/dev/shm"),
+        ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "1.0 MiB"),
+    ],
+)
 def test_a_dev_shm_that_is_read_only_or_too_small_is_named(mount, word):
     done = below(mount, *mpirun(2), *MATMUL, 300, 300, 300, namespace=True)
     if "ro" in mount.split(",") and not is_mpich():  # Open MPI takes the folder for temporary files, and so do we
@@ -67,14 +71,23 @@ def now():
 @pytest.mark.needs("namespaces")
 def test_a_dev_shm_that_is_filled_while_the_job_starts(tmp_path):
     (tmp_path / "full.py").write_text(FULL)
-    command = [*mpirun(2), sys.executable, "-m", "hybrid.testing", "--plant", f"rank rank=0 phase=scatter how={tmp_path}/full.py:now"]
+    command = [
+        *mpirun(2),
+        sys.executable,
+        "-m",
+        "hybrid.testing",
+        "--plant",
+        f"rank rank=0 phase=scatter how={tmp_path}/full.py:now",
+    ]
     done = below("mount -t tmpfs -o size=40m tmpfs /dev/shm", *command, "-m", "hybrid.matmul", 1200, 1200, 500, namespace=True)
     line = line_of_failure(done, 1)
     assert "/dev/shm" in line
     assert code_in(line) == "shared-memory"
 
 
-@pytest.mark.parametrize(("way", "setting", "amount"), [("alone", "host", "90M"), ("2 nodes", "host", "90M"), ("2 ranks", "gpu", "100")])
+@pytest.mark.parametrize(
+    ("way", "setting", "amount"), [("alone", "host", "90M"), ("2 nodes", "host", "90M"), ("2 ranks", "gpu", "100")]
+)
 def test_memory_that_is_not_allowed_is_forecast_before_anything_is_allocated(tmp_path, way, setting, amount):
     more = {"HYBRID_DEVICE": "emulate"} if setting == "gpu" else {}
     done = run(3000, 2000, 1000, f"--{setting}-memory", amount, "--out", tmp_path / "C.npy", way=way, **more)
@@ -112,7 +125,8 @@ def test_threads_are_those_asked_for_and_say_who_asked(given, threads, reason):
 @pytest.mark.parametrize("cores", [1, len(os.sched_getaffinity(0))])
 def test_without_a_word_a_rank_takes_its_share_of_the_cores_it_may_use(cores):
     chosen = sorted(os.sched_getaffinity(0))[:cores]
-    program = f"import os; os.sched_setaffinity(0, {chosen}); os.execvp({sys.executable!r}, [{sys.executable!r}, *{MATMUL[1:]!r}, '8', '8', '8'])"
+    command = [*MATMUL, "8", "8", "8"]
+    program = f"import os; os.sched_setaffinity(0, {chosen}); os.execvp({command[0]!r}, {command!r})"
     done = start([sys.executable, "-c", program], OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="")
     assert f"{cores} thread" in done.stdout
     both = record(8, 8, 8, way="2 ranks", OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="")["placements"]

@@ -67,7 +67,9 @@ def test_table_json_trace_and_file_tell_of_one_product(tmp_path, way):
     heading = f"C ({N}×{M}) = A ({N}×{L}) · B ({L}×{M})  float64  {ranks} rank"
     assert lines[0].startswith(heading)
     assert f" on {nodes} node" in lines[0]
-    of_ranks = [re.match(r"  rank (\d+)  (\S+)  cores ([\d,-]+)  (\d+) threads? \(.+\)  rows (\d+:\d+)$", line) for line in lines[1:]]
+    of_ranks = [
+        re.match(r"  rank (\d+)  (\S+)  cores ([\d,-]+)  (\d+) threads? \(.+\)  rows (\d+:\d+)$", line) for line in lines[1:]
+    ]
     told_ranks = [found.groups() for found in of_ranks if found]
     placed = [tuple(str(each[key]) for key in ("rank", "host", "cores", "threads", "rows")) for each in ran["placements"]]
     assert told_ranks == placed
@@ -75,11 +77,20 @@ def test_table_json_trace_and_file_tell_of_one_product(tmp_path, way):
     assert [ends[0][0], ends[-1][1]] == [0, N]
     assert all(before[1] == after[0] for before, after in pairwise(ends))
     asked = {"command": "matmul", "schema": 1, "n": N, "l": L, "m": M, "dtype": "float64", "ranks": ranks, "nodes": nodes}
-    asked |= {"device": "cpu", "kernel": "blas", "fill": "uniform", "seed": 5, "a": None, "b": None, "repeat": REPEAT, "warmup": 1}
+    asked |= {
+        "device": "cpu",
+        "kernel": "blas",
+        "fill": "uniform",
+        "seed": 5,
+        "a": None,
+        "b": None,
+        "repeat": REPEAT,
+        "warmup": 1,
+    }
     asked |= {"operands": "float64", "computed": "float64", "products": 1, "grid": None}
     assert {key: ran[key] for key in asked} == asked
     # Their elements: the printed ones are those of the file.
-    shown = {label: rows for label, rows in re.findall(r"^([ABC]) \(\d+×\d+\)\n((?:[^\n]+\n)+)\n", text, re.MULTILINE)}
+    shown = dict(re.findall(r"^([ABC]) \(\d+×\d+\)\n((?:[^\n]+\n)+)\n", text, re.MULTILINE))
     a, b, c = (np.array([row.split() for row in shown[label].splitlines()], float) for label in "ABC")
     written = np.load(tmp_path / "C.npy")
     assert (a.shape, b.shape, c.shape, written.dtype) == ((N, L), (L, M), (N, M), np.float64)
@@ -87,7 +98,9 @@ def test_table_json_trace_and_file_tell_of_one_product(tmp_path, way):
     np.testing.assert_allclose(a @ b, written, atol=1e-6 * 2 * L)
     # Their times.
     table = table_of(text)
-    assert [row for row in table if row not in ("between", "overlap", "prepare")] == [phase for phase in PHASES if phase in ran["seconds"]]
+    assert [row for row in table if row not in ("between", "overlap", "prepare")] == [
+        phase for phase in PHASES if phase in ran["seconds"]
+    ]
     assert {"fill", "scatter", "multiply", "gather", "check"} <= set(ran["seconds"])
     for phase, spread in ran["seconds"].items():
         assert table[phase][:3] == tuple(f"{spread[key]:.4f}" for key in ("median", "min", "max")), phase
@@ -170,7 +183,9 @@ def test_nan_and_infinity_are_null_in_the_json_line(tmp_path):
     assert np.isnan(np.load(tmp_path / "C.npy")).all()
 
 
-@pytest.mark.parametrize(("way", "sizes"), [("alone", (0, 3, 4)), ("2 ranks", (5, 0, 4)), ("2 nodes", (5, 3, 0)), ("2 nodes", (1, 3, 2))])
+@pytest.mark.parametrize(
+    ("way", "sizes"), [("alone", (0, 3, 4)), ("2 ranks", (5, 0, 4)), ("2 nodes", (5, 3, 0)), ("2 nodes", (1, 3, 2))]
+)
 def test_empty_and_tiny_products(tmp_path, way, sizes):
     n, l, m = sizes
     good(*sizes, "--fill", "index", "--out", "C.npy", way=way, cwd=tmp_path)

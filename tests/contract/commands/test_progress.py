@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What takes longer than 2 s shows how far it is (docs/use.md): on a terminal in a line that changes and goes away, in logs and under
-mpirun in lines that come more and more seldom; what is shorter shows nothing."""
+"""What takes longer than 2 s shows how far it is (docs/use.md): on a terminal in a line that changes and goes away, in logs and
+under mpirun in lines that come more and more seldom; what is shorter shows nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ import sys
 
 import pytest
 from support.commands import start, successful
-from support.matmul import good
-
-from hybrid.ranks.launcher import mpirun
 
 pytestmark = pytest.mark.launcher
 
@@ -50,7 +47,9 @@ def test_in_a_log_lines_tell_percent_rate_and_time_left(slow, ranks):
 def test_on_a_terminal_one_line_changes_and_goes_away(slow):
     main, side = pty.openpty()
     command = [*map(str, slow(0.9)), *SIZES]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=side, env={**os.environ, "HYBRID_PANEL_ROWS": "500", "HYBRID_STAGED": "1"}) as job:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=side, env={**os.environ, "HYBRID_PANEL_ROWS": "500", "HYBRID_STAGED": "1"}
+    ) as job:
         os.close(side)
         shown = b""
         while True:
@@ -74,4 +73,3 @@ def test_what_is_short_shows_nothing_and_what_cannot_be_measured_shows_its_time(
     assert "…" not in start(slow(0), *SIZES, limit=120).stderr or pytest.skip("needs a machine that starts in two seconds")
     done = successful(start(slow(4.2), "8", "4", "4", "--no-check", limit=120))
     assert re.search(r"^hybrid: (\w+ … \d+ s|multiply … 0 %, \d+ s so far)", done.stderr, re.MULTILINE), done.stderr
-    assert good and mpirun

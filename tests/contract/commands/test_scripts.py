@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""scripts/run.sh takes the number of ranks anywhere and sets up what is missing, but touches no environment that is not its own; where it
-cannot write it says so in a line."""
+"""scripts/run.sh takes the number of ranks anywhere and sets up what is missing, but touches no environment that is not its
+own; where it cannot write it says so in a line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_the_number_of_ranks_may_stand_anywhere(run, arguments, ranks, left):
     assert shlex.split(done.stderr)[:6] == ["echo", "mpirun", "-n", str(ranks), "python", "-m"]  # what is started is shown
 
 
-@pytest.mark.parametrize(("arguments", "shown"), [("-n", ""), ("8 8 8 -n", ""), ("-n x 8 8 8", "x"), ("-n0", "0"), ("-np4k", "4k")])
+@pytest.mark.parametrize(
+    ("arguments", "shown"), [("-n", ""), ("8 8 8 -n", ""), ("-n x 8 8 8", "x"), ("-n0", "0"), ("-np4k", "4k")]
+)
 def test_what_is_no_number_of_ranks_is_refused(run, arguments, shown):
     done = run(arguments)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -66,7 +68,9 @@ def test_help_sets_nothing_up(tmp_path, words):
     assert done.stdout.startswith(f"usage: bash scripts/{name} ")
 
 
-@pytest.mark.parametrize(("environment", "made_anew"), [("another/.venv", "no"), ("checkout/.venv", "yes"), ("checkout/.venv-of-mine", "yes")])
+@pytest.mark.parametrize(
+    ("environment", "made_anew"), [("another/.venv", "no"), ("checkout/.venv", "yes"), ("checkout/.venv-of-mine", "yes")]
+)
 def test_only_the_checkout_s_own_environment_is_ever_made_anew(tmp_path, environment, made_anew):
     """Not an active one that the script of another checkout made: it would be removed, with all that is in it."""
     notes, scripts = tmp_path / environment / ".hybrid-runner", tmp_path / "checkout" / "scripts"
@@ -101,7 +105,9 @@ def read_only(checkout, more, *command, **environment):
     """A script of this checkout, which is mounted read-only, as are `more` folders."""
     mounts = "".join(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder} && " for folder in [checkout, *more])
     words = ["unshare", "--mount", "sh", "-c", f"{mounts}cd {checkout.parent}/tmp && exec bash {shlex.join(map(str, command))}"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HYBRID_", "XDG_", "VIRTUAL_ENV", "CONDA_"))}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HYBRID_", "XDG_", "VIRTUAL_ENV", "CONDA_"))
+    }
     clean |= {"HOME": f"{checkout.parent}/home", "TMPDIR": f"{checkout.parent}/tmp", **environment}
     return subprocess.run(words, capture_output=True, text=True, timeout=120, env=clean, check=False)
 
@@ -129,7 +135,10 @@ def test_an_active_environment_is_taken_as_it_is_if_this_package_starts_there(tm
     environment = tmp_path / "environment"
     program(environment / "bin" / "python", f'exec {sys.executable} "$@"' if has_it else "exit 1")
     launcher = environment if mpi == "mpich" else tmp_path
-    program(launcher / "bin" / "mpirun", 'case "$*" in *signal*) exit 0;; --version) echo HYDRA Version: 4;; *) echo "started: $*";; esac')
+    program(
+        launcher / "bin" / "mpirun",
+        'case "$*" in *signal*) exit 0;; --version) echo HYDRA Version: 4;; *) echo "started: $*";; esac',
+    )
     if mpi == "mpich":
         (environment / "lib" / "python3" / "site-packages" / "mpich-4.dist-info").mkdir(parents=True)
     more = {"VIRTUAL_ENV": str(environment), "PYTHONPATH": str(ROOT), "PATH": f"{launcher}/bin:{os.environ['PATH']}"}
@@ -147,7 +156,13 @@ def test_an_mpi_that_is_unknown_or_not_there_is_refused(checkout, mpi):
     (checkout.parent / "bin").mkdir()
     for name in ("dirname", "cat", "mkdir", "sed", "bash"):
         (checkout.parent / "bin" / name).symlink_to(shutil.which(name))
-    done = subprocess.run([shutil.which("bash"), str(checkout / "scripts" / "run.sh"), "8", "8", "8"], capture_output=True, text=True,
-                          timeout=120, check=False, env={**path, "HYBRID_MPI": mpi})  # fmt: skip
+    done = subprocess.run(
+        [shutil.which("bash"), str(checkout / "scripts" / "run.sh"), "8", "8", "8"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**path, "HYBRID_MPI": mpi},
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2 if mpi == "mpihc" else 1, 1)
     assert f"HYBRID_MPI={mpi}" in done.stderr

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Settings: a flag wins over HYBRID_<NAME>, which wins over the default; all are on the page and in the JSON line; a value that makes
-no sense, and a variable that is nearly one of ours, is refused with its name, by the command and by `hybrid.multiply` alike."""
+"""Settings: a flag wins over HYBRID_<NAME>, which wins over the default; all are on the page and in the JSON line; a value that
+makes no sense, and a variable that is nearly one of ours, is refused with its name, by the command and by `hybrid.multiply`
+alike."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def test_every_setting_is_on_the_page_and_in_the_json_line_with_its_default():
     assert {name.upper() for name in settings} == documented() - OF_NO_SETTING
     assert {name: value for name, value in settings.items() if value} == {
         **dict.fromkeys(("device", "kernel", "precision", "transport", "grid"), "auto"),
-        **{"check": "on", "on_fault": "raise", "gateways": 1, "stall": 60.0, "message_bytes": 1 << 28},
+        "check": "on",
+        "on_fault": "raise",
+        "gateways": 1,
+        "stall": 60.0,
+        "message_bytes": 1 << 28,
     }
 
 
@@ -50,9 +55,15 @@ def test_a_flag_wins_over_its_variable_and_that_over_the_default(tmp_path):
     assert {name: settings[name] for name in FLAGS} == {name: value for name, (_, value, _) in FLAGS.items()}
     others = {"panel_rows": 3, "panel_columns": 4, "slab_rows": 5, "message_bytes": 65536, "staged": True, "poison": True}
     assert {name: settings[name] for name in others} == others
-    by_variables = record(20, 8, 8, **{name: text for name, text in variables.items() if "MEMORY" not in name and "RESUME" not in name})
+    by_variables = record(
+        20, 8, 8, **{name: text for name, text in variables.items() if "MEMORY" not in name and "RESUME" not in name}
+    )
     assert by_variables["settings"]["threads"] == by_variables["placements"][0]["threads"] == 2
-    assert (by_variables["settings"]["check"], by_variables["settings"]["price"], by_variables["settings"]["stall"]) == ("off", "3/kWh", 40.0)
+    assert (by_variables["settings"]["check"], by_variables["settings"]["price"], by_variables["settings"]["stall"]) == (
+        "off",
+        "3/kWh",
+        40.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,10 +113,25 @@ def test_variables_of_the_scripts_are_no_mistake():
 A, B = np.eye(3), np.ones((3, 2))
 
 
-@pytest.mark.parametrize("wrong", [
-    {"threads": -3}, {"threads": True}, {"threads": 1.0}, {"stall": float("nan")}, {"stall": -1}, {"check": "maybe"}, {"check": 0.0},
-    {"check": ["on"]}, {"check": b"on"}, {"device": "gpu"}, {"on_fault": "ignore"}, {"precision": "exact"}, {"host_memory": "5x"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"threads": -3},
+        {"threads": True},
+        {"threads": 1.0},
+        {"stall": float("nan")},
+        {"stall": -1},
+        {"check": "maybe"},
+        {"check": 0.0},
+        {"check": ["on"]},
+        {"check": b"on"},
+        {"device": "gpu"},
+        {"on_fault": "ignore"},
+        {"precision": "exact"},
+        {"host_memory": "5x"},
+    ],
+    ids=str,
+)
 def test_the_library_refuses_the_same_values(wrong):
     (name,) = wrong
     with pytest.raises(UsageError) as refused:
@@ -114,10 +140,23 @@ def test_the_library_refuses_the_same_values(wrong):
     assert refused.value.code in ("setting", "number")
 
 
-@pytest.mark.parametrize("right", [
-    {"threads": np.int64(2)}, {"stall": np.float32(20)}, {"stall": 3}, {"check": np.bool_(True)}, {"check": "OFF"}, {"check": False},
-    {"device": np.str_("cpu")}, {"on_fault": np.str_("repair")}, {"host_memory": "2G"}, {"host_memory": "1.5e3 MiB"}, {"check": " Host "},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"threads": np.int64(2)},
+        {"stall": np.float32(20)},
+        {"stall": 3},
+        {"check": np.bool_(True)},
+        {"check": "OFF"},
+        {"check": False},
+        {"device": np.str_("cpu")},
+        {"on_fault": np.str_("repair")},
+        {"host_memory": "2G"},
+        {"host_memory": "1.5e3 MiB"},
+        {"check": " Host "},
+    ],
+    ids=str,
+)
 def test_the_library_takes_numbers_and_texts_of_numpy_and_words_in_any_case(right):
     np.testing.assert_array_equal(hybrid.multiply(A, B, **right), A @ B)
 
@@ -125,7 +164,8 @@ def test_the_library_takes_numbers_and_texts_of_numpy_and_words_in_any_case(righ
 def test_the_library_takes_the_variables_and_looks_at_no_others(tmp_path):
     (tmp_path / "program.py").write_text(
         "import hybrid\nprint(hybrid.multiply([[2.0]], [[3.0]])[0, 0])\n"
-        "try:\n    hybrid.multiply([[2.0]], [[3.0]], device='cpu', threads='x')\nexcept ValueError as error:\n    print(error.code)\n"
+        "try:\n    hybrid.multiply([[2.0]], [[3.0]], device='cpu', threads='x')\n"
+        "except ValueError as error:\n    print(error.code)\n"
     )
     program = [MATMUL[0], tmp_path / "program.py"]
     assert start(program, HYBRID_KERNAL="x", HYBRID_CHECK="host").stdout.split() == ["6.0", "setting"]

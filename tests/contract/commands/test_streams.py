@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A reader that leaves, as `head` does, is no failure: commands and scripts end quietly, with their work done; a full disk is one; closed
-streams and any locale are no matter."""
+"""A reader that leaves, as `head` does, is no failure: commands and scripts end quietly, with their work done; a full disk is
+one; closed streams and any locale are no matter."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import subprocess
 import sys
 
 import pytest
-from support.commands import ROOT, module
+from support.commands import ROOT
 from support.matmul import LAST_LINE, MATMUL, code_in, names_in
 from support.selection import exhaustive
 
-from hybrid.ranks.launcher import mpirun
+from hybrid.testing import mpirun
 
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 COMMANDS = [
@@ -38,7 +38,9 @@ def without_a_reader(*command, both=False, **more):
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        return subprocess.run(command, stdout=writer, stderr=writer if both else subprocess.PIPE, text=True, timeout=120, check=False, **more)
+        return subprocess.run(
+            command, stdout=writer, stderr=writer if both else subprocess.PIPE, text=True, timeout=120, check=False, **more
+        )
     finally:
         os.close(writer)
 
@@ -56,7 +58,13 @@ def test_a_script_ends_quietly(name):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("words", exhaustive(["scripts/run.sh --help"], ["scripts/run.sh --help", "scripts/test.sh --help", "scripts/on_gpu.sh --help", ".ci/run --list"]))
+@pytest.mark.parametrize(
+    "words",
+    exhaustive(
+        ["scripts/run.sh --help"],
+        ["scripts/run.sh --help", "scripts/test.sh --help", "scripts/on_gpu.sh --help", ".ci/run --list"],
+    ),
+)
 def test_shell_scripts_end_quietly(words):
     script, *options = words.split()
     assert without_a_reader("bash", ROOT / script, *options).stderr == ""
@@ -89,12 +97,22 @@ def test_ranks_end_quietly_whatever_the_launcher_does_then():
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["-m hybrid.matmul 8 8 8", "-m hybrid.matmul --help", "-m hybrid.lab --help", "scripts/ladder.py --help"])
+@pytest.mark.parametrize(
+    "command", ["-m hybrid.matmul 8 8 8", "-m hybrid.matmul --help", "-m hybrid.lab --help", "scripts/ladder.py --help"]
+)
 def test_a_full_disk_is_still_a_failure_in_one_line(command, unbuffered):
     with open("/dev/full", "w") as full:
         env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, env=env, stdout=full, stderr=subprocess.PIPE, text=True,
-                              timeout=120, check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, *command.split()],
+            cwd=ROOT,
+            env=env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
     assert done.returncode in (1, 2)
     lines = [line for line in done.stderr.splitlines() if not re.match(r"hybrid: \w+ … ", line)]
     assert len(lines) == 1
@@ -111,4 +129,3 @@ def test_any_locale_and_closed_streams(tmp_path):
         assert done.returncode == 0, closing
         assert (tmp_path / "C.npy").read_bytes()[:6] == b"\x93NUMPY", closing
         (tmp_path / "C.npy").unlink()
-    assert module("hybrid")

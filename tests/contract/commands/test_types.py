@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Types of the command (docs/use.md): A, B and C have the type of --dtype, or files their own and C NumPy's; files are converted where
-nothing is lost; what an integer type does not hold is refused; the page's operations are counted."""
+"""Types of the command (docs/use.md): A, B and C have the type of --dtype, or files their own and C NumPy's; files are
+converted where nothing is lost; what an integer type does not hold is refused; the page's operations are counted."""
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -40,10 +41,18 @@ def exact_product(a, b):
 
 
 CASES = exhaustive(
-    [("complex128", "2 nodes", "cpu"), ("int64", "2 ranks", "cpu"), ("float16", "alone", "cpu"), ("bool", "a grid", "cpu"),
-     ("bfloat16", "staged", "emulate"), ("complex64", "alone", "emulate"), ("float32", "a grid", "cpu"), ("uint64", "alone", "cpu")],
+    [
+        ("complex128", "2 nodes", "cpu"),
+        ("int64", "2 ranks", "cpu"),
+        ("float16", "alone", "cpu"),
+        ("bool", "a grid", "cpu"),
+        ("bfloat16", "staged", "emulate"),
+        ("complex64", "alone", "emulate"),
+        ("float32", "a grid", "cpu"),
+        ("uint64", "alone", "cpu"),
+    ],
     [(name, way, device) for name in TYPES for way in WAYS for device in DEVICES if (way, device) != ("a grid", "emulate")],
-)  # fmt: skip
+)
 
 
 @pytest.mark.needs("compiler")  # for some
@@ -95,7 +104,7 @@ def test_integers_of_64_bits_are_exact_by_products_modulo_primes(rng, tmp_path):
     events = [each for each in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if each["name"] == "multiply"]
     of_rank = sorted((each["ts"], each["ts"] + each["dur"]) for each in events if each["pid"] == 0)
     assert len(of_rank) >= 2 * ran["products"]
-    assert all(before[1] <= after[0] for before, after in zip(of_rank, of_rank[1:], strict=False))  # one after the other
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(of_rank))  # one after the other
 
 
 @pytest.mark.parametrize("way", ["alone", "2 nodes"])
@@ -191,7 +200,9 @@ def test_a_device_that_can_multiplies_operands_of_16_bits_as_they_are(rng, tmp_p
         assert (ran["dtype"], ran["computed"], ran["operands"]) == (name, "float32", name if device == "emulate" else "float32")
         of[device, check] = np.load(tmp_path / "c.npy").view(numpy_type(name)).astype(float)
     np.testing.assert_array_equal(of["emulate", "on"], of["emulate", "host"])
-    np.testing.assert_allclose(of["emulate", "on"], of["cpu", "on"], rtol=2**-7, atol=1e-4)  # a rounded sum between two neighbours
+    np.testing.assert_allclose(
+        of["emulate", "on"], of["cpu", "on"], rtol=2**-7, atol=1e-4
+    )  # a rounded sum between two neighbours
 
 
 def test_explain_shows_the_real_product():

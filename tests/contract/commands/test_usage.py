@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Wrong usage ends with 2 and one line that names what is wrong, by code and word, from rank 0 alone, before anything is computed."""
+"""Wrong usage ends with 2 and one line that names what is wrong, by code and word, from rank 0 alone, before anything is
+computed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 from support.commands import own_lines, start, under_a_launcher
 from support.matmul import MATMUL, code_in, good, line_of_failure, names_in, run
 
-from hybrid.ranks.launcher import mpirun
+from hybrid.testing import mpirun
 
 launcher = pytest.mark.launcher
 
@@ -103,7 +104,12 @@ def test_wrong_usage_is_one_line(tmp_path, arguments, word, code):
 @launcher
 @pytest.mark.parametrize(
     ("arguments", "way"),
-    [("8 8", "2 nodes"), ("8 8 8 --fill unifrom", "2 ranks"), ("8 8 8 --a missing.npy", "2 nodes"), ("8 8 8 --explain --a x --b x", "2 ranks")],
+    [
+        ("8 8", "2 nodes"),
+        ("8 8 8 --fill unifrom", "2 ranks"),
+        ("8 8 8 --a missing.npy", "2 nodes"),
+        ("8 8 8 --explain --a x --b x", "2 ranks"),
+    ],
 )
 def test_under_mpirun_it_is_said_once_and_ends_all_ranks(tmp_path, arguments, way):
     assert code_in(line_of_failure(run(*arguments.split(), way=way, cwd=tmp_path), 2))
@@ -161,8 +167,16 @@ def test_a_program_under_a_launcher_of_another_mpi_is_refused_too(tmp_path):
     assert start(command, SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="0").stdout == "wrong-mpirun\n"
 
 
-@pytest.mark.parametrize("options", [["--trace", "a.npy"], ["--json", "a.npy"], ["--out", "x", "--json", "x"], ["--json", "x", "--trace", "./x"],
-                                     ["--out", "a.npy", "--resume"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--trace", "a.npy"],
+        ["--json", "a.npy"],
+        ["--out", "x", "--json", "x"],
+        ["--json", "x", "--trace", "./x"],
+        ["--out", "a.npy", "--resume"],
+    ],
+)
 def test_no_file_is_written_over_another(tmp_path, options):
     np.save(tmp_path / "a.npy", np.ones((3, 3)))
     before = (tmp_path / "a.npy").read_bytes()
