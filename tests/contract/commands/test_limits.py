@@ -15,6 +15,7 @@ from support.commands import own_lines, start
 from support.matmul import MATMUL, code_in, good, line_of_failure, record, run
 from support.selection import exhaustive
 
+import hybrid
 from hybrid.testing import mpirun
 
 pytestmark = pytest.mark.launcher
@@ -156,3 +157,15 @@ def test_blas_starts_no_threads_of_its_own(tmp_path, threads):
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("threads")]
     assert int(line.split()[1]) <= threads + 4 + 2  # ours, and those that watch, show progress and check
     assert own_lines(done.stderr) == []
+
+
+@pytest.mark.parametrize(
+    "shown_by", [lambda c: c[3:5], lambda c: c.T, lambda c: memoryview(c), np.from_dlpack, lambda c: c.view(np.uint8)]
+)
+def test_memory_of_results_serves_the_next_ones_but_never_what_is_still_shown(shown_by):
+    a, b = np.ones((700, 2)), np.ones((2, 700))
+    view = shown_by(hybrid.multiply(a, b))
+    kept = np.array(view)
+    for factor in range(2, 5):
+        assert (hybrid.multiply(a, factor * b) == 2 * factor).all()
+    np.testing.assert_array_equal(np.asarray(view), kept)

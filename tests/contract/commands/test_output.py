@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import signal
+import subprocess
 from itertools import pairwise
 from statistics import median
 
 import numpy as np
 import pytest
-from support.commands import ROOT, own_lines, without_progress
-from support.matmul import LAST_LINE, WAYS, good, line_of_failure, names_in, record, run
+from support.commands import ROOT, own_lines, start, successful, under_a_launcher, without_progress
+from support.matmul import LAST_LINE, MATMUL, WAYS, good, line_of_failure, names_in, record, run
 
 pytestmark = pytest.mark.launcher
 
@@ -209,7 +212,9 @@ def test_a_wrong_product_ends_with_3_writes_no_file_and_is_told_whole(tmp_path, 
     assert "check FAILED" in last
     assert ran["check"]["ok"] is False
     printed = [line.removeprefix("wrong: ") for line in done.stdout.splitlines() if line.startswith("wrong: ")]
-    assert printed == ran["check"]["faults"][:3]
+    faults = ran["check"]["faults"]
+    assert printed == [f"{fault['text']} [{fault['code']}]" for fault in faults[:3]]
+    assert faults[0]["code"] == "check-product"
     assert product in printed[0]
     assert f"rank {rank} on {ran['placements'][0]['host']}" in printed[0]
 
@@ -223,16 +228,10 @@ def test_wide_is_only_what_standard_error_says():
 def test_a_line_that_cannot_be_written_whole_is_not_begun(tmp_path):
     good(3, 3, 3, "--json", "r.jsonl", cwd=tmp_path)
     whole = (tmp_path / "r.jsonl").read_bytes()
-    import resource
-    import signal
 
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 100,) * 2)
-
-    import subprocess
-
-    from support.matmul import MATMUL
 
     done = subprocess.run(
         [*MATMUL, "3", "3", "3", "--json", tmp_path / "r.jsonl"],
@@ -240,3 +239,18 @@ def test_a_line_that_cannot_be_written_whole_is_not_begun(tmp_path):
     )  # fmt: skip
     assert "r.jsonl" in line_of_failure(done, 1)
     assert (tmp_path / "r.jsonl").read_bytes() == whole
+
+
+def test_the_wall_time_begins_with_the_launcher(tmp_path):
+    """Which is a shell here that waits for half a second."""
+    launcher = [*under_a_launcher(tmp_path)[:2], 'sleep 0.5; "$0" "$@"; exit $?']
+    done = successful(start([*launcher, *MATMUL], 8, 8, 8, "--json", "-"))
+    assert json.loads(done.stdout)["wall"]["start"] >= 0.48  # by clock ticks
+    assert record(8, 8, 8)["wall"]["start"] > 0
+
+
+def test_jobs_that_write_one_file_of_lines_at_once_write_whole_lines(tmp_path):
+    command = [*MATMUL, "8", "8", "8", "--json", str(tmp_path / "r.jsonl")]
+    jobs = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(3)]
+    assert [job.wait(120) for job in jobs] == [0] * 3
+    assert [json.loads(line)["n"] for line in (tmp_path / "r.jsonl").read_text().splitlines()] == [8] * 3

@@ -13,6 +13,7 @@ from support.commands import ROOT, own_lines, start
 from support.matmul import MATMUL, code_in, good, line_of_failure, record, run
 
 import hybrid
+import hybrid.testing
 from hybrid.errors import UsageError
 
 
@@ -176,3 +177,9 @@ def test_the_library_takes_the_variables_and_looks_at_no_others(tmp_path):
 def test_a_traceback_is_shown_where_it_is_asked_for():
     assert "Traceback" in run(8, 8, 8, "--a", "none.npy", HYBRID_DEBUG="1").stderr
     assert good(8, 8, 8, HYBRID_GUARD="0").stderr == ""
+
+
+def test_a_warning_points_at_the_caller_s_line():
+    with hybrid.testing.plant("multiply", how="element"), pytest.warns(RuntimeWarning) as caught:
+        np.testing.assert_array_equal(hybrid.multiply(A, B, on_fault="repair"), A @ B)
+    assert {each.filename for each in caught} == {__file__}
