@@ -106,7 +106,7 @@ class Job:
                 self._shared.mkdir(mode=0o700)
                 mounts[_SHARED] = str(self._shared)
             needed = [Path(path).resolve() for path in (sys.executable, sys.prefix, sys.base_prefix, ROOT)]
-            if not any(path.is_relative_to("/tmp") for path in needed):
+            if words is None and not any(path.is_relative_to("/tmp") for path in needed):
                 mounts["/tmp"] = str(self._temporary)
                 environment = {"TMPDIR": "/tmp", **environment}
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
