@@ -91,9 +91,18 @@ class Job:
     """
 
     def __init__(
-        self, arguments: Sequence[object], ranks: int = 0, *, folder: Path, shared_memory: str = "", words: Sequence[str] | None = None,
-        limits: Mapping[str, int] | None = None, ignoring: Sequence[int] = (), errors: int | None = None, **environment: str,
-    ) -> None:  # fmt: skip
+        self,
+        arguments: Sequence[object],
+        ranks: int = 0,
+        *,
+        folder: Path,
+        shared_memory: str = "",
+        words: Sequence[str] | None = None,
+        limits: Mapping[str, int] | None = None,
+        ignoring: Sequence[int] = (),
+        errors: int | None = None,
+        **environment: str,
+    ) -> None:
         self._token = secrets.token_hex(8)
         self._shared = Path(_SHARED, f"test-of-{os.getpid()}-{self._token}")
         self._temporary = folder / f"tmp-{self._token}"

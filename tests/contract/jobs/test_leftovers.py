@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.commands import ROOT, start as started
+from support.commands import ROOT
+from support.commands import start as started
 from support.jobs import may_mount, open_mpi, private
 
 HOST, USER = os.uname().nodename, os.geteuid()
@@ -24,7 +25,9 @@ LAUNCHER = 'import signal, sys\nprint("up", flush=True)\nsignal.pause()\n'
 
 pytestmark = [
     pytest.mark.skipif(not may_mount(), reason="needs leave to mount a /dev/shm and a /tmp of its own"),
-    pytest.mark.skipif(ROOT.is_relative_to("/tmp") or Path(sys.prefix).is_relative_to("/tmp"), reason="this checkout lies in /tmp"),
+    pytest.mark.skipif(
+        ROOT.is_relative_to("/tmp") or Path(sys.prefix).is_relative_to("/tmp"), reason="this checkout lies in /tmp"
+    ),
 ]
 
 
@@ -93,7 +96,11 @@ def test_old_files_that_nobody_uses_are_removed_and_nothing_else(shared, tempora
             folder(temporary / f"ompi.{GONE + 1}", MINUTE / 2),
             file(temporary / "hydra_hwloc_xmlfile_AbC124", MINUTE / 2),
         ]
-        used = [file(shared / "mpich_shm_1a2b_2"), file(shared / "mpich_shm_1a2b_3", MINUTE / 2), folder(temporary / f"ompi.{GONE + 2}")]
+        used = [
+            file(shared / "mpich_shm_1a2b_2"),
+            file(shared / "mpich_shm_1a2b_3", MINUTE / 2),
+            folder(temporary / f"ompi.{GONE + 2}"),
+        ]
         for path in used:
             stack.enter_context(open(path if path.is_file() else path / "0" / "pmix-gds-shmem2.session.1", "rb"))
         others = [

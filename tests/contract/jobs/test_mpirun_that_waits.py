@@ -11,14 +11,13 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from support.commands import ROOT
 
 pytestmark = [pytest.mark.launcher, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 
-# It ends with 7 at so many SIGTERMs (0: at none), or with 3 so many seconds after its rank; and passes on nothing that ranks print.
+# It ends with 7 at so many SIGTERMs (0: at none), or with 3 so many seconds after its rank; what that prints it prints itself.
 LAUNCHER = """\
 #!{python}
 import os, signal, subprocess, sys, time
@@ -74,13 +73,20 @@ def launch(tmp_path):
             (folder / program).chmod(0o700)
             words.append(str(folder / program))
         above = words if "PMI_RANK" in says else words[:1]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("HYBRID_", "PMI", "OMPI_", "MPI_", "PRTE"))}
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HYBRID_", "PMI", "OMPI_", "MPI_", "PRTE"))
+        }
         started.append(
             subprocess.Popen(
                 [above[0], str(heeded), str(seconds), *above[1:], sys.executable, "-m", "hybrid.matmul", "9", "8", "7"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-                env={**clean, **says, **more}, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env={**clean, **says, **more},
+                start_new_session=True,
+            )
         )
         return started[-1]
 
@@ -102,7 +108,9 @@ def test_a_launcher_that_does_not_end_with_its_job_is_ended_and_no_other(launch,
         # What Hydra passes on no more is printed in its place: here that it was ended, since the rank has said why itself.
         waits = code == -9 and "PMI_RANK" in case[1]
         assert bool(re.fullmatch(r"hybrid: rank 0 on .* \[launcher-waits\]\n", err)) is waits, (case, err)
-    assert not [path for path in ssh.iterdir() if re.fullmatch(r"ompi\.\d+", path.name)], "with one that is killed goes its folder"
+    assert not [path for path in ssh.iterdir() if re.fullmatch(r"ompi\.\d+", path.name)], (
+        "with one that is killed goes its folder"
+    )
     # One that waits until somebody reads what it prints, as `less` does, gets its time after that.
     assert late.communicate(timeout=120)[0] == "x" * 300_000
     assert late.returncode == 3

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where the network to a node is cut, in whichever phase, the job ends in one line that names the node, and all is gone there, too;
-a firewall that only drops datagrams is no fault (docs/failures.md). Network namespaces stand for nodes: root is needed."""
+"""Where the network to a node is cut, in whichever phase, the job ends in one line that names the node, and all is gone there,
+too; a firewall that only drops datagrams is no fault (docs/failures.md). Network namespaces stand for nodes: root is needed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import subprocess
 
 import pytest
 from support.jobs import open_mpi
+from support.nodes import SLOW, Network, why_not
 from support.selection import exhaustive
-
-from experiments.nodes.network import SLOW, Network, why_not
 
 REASON = why_not()
 pytestmark = [pytest.mark.launcher, pytest.mark.skipif(bool(REASON), reason=REASON)]
@@ -48,7 +47,9 @@ PHASES = ["start", "agree", "prepare", "fill", "scatter", "multiply", "gather", 
 CASES = [(grid, phase, rank) for grid, phase, rank in itertools.product(("1x3", "rows"), PHASES, (0, 1))]
 
 
-@pytest.mark.parametrize(("grid", "phase", "rank"), exhaustive([("1x3", "start", 1), ("rows", "gather", 1), ("rows", "multiply", 0)], CASES))
+@pytest.mark.parametrize(
+    ("grid", "phase", "rank"), exhaustive([("1x3", "start", 1), ("rows", "gather", 1), ("rows", "multiply", 0)], CASES)
+)
 def test_a_link_that_is_cut_ends_the_job_and_the_node_is_named(on_nodes, tmp_path, grid, phase, rank):
     """Of node 0, where mpirun is, no line comes through from elsewhere; of another one it may be that of either side."""
     with Network(3, "1gbit") as network:

@@ -11,7 +11,8 @@ import shutil
 import sys
 
 import pytest
-from support.commands import ROOT, own_lines, start as started
+from support.commands import ROOT, own_lines
+from support.commands import start as started
 from support.jobs import open_mpi
 from support.selection import exhaustive
 

@@ -59,7 +59,9 @@ def test_a_product_that_is_wrong_is_refused_on_all_ranks(comm):
 
 CALLS = {
     "multiply": product,
-    "multiply RowBlocks": lambda comm, **more: hybrid.multiply(*[hybrid.RowBlock(np.ones((1, comm.size)))] * 2, comm=comm, **more),
+    "multiply RowBlocks": lambda comm, **more: hybrid.multiply(
+        *[hybrid.RowBlock(np.ones((1, comm.size)))] * 2, comm=comm, **more
+    ),
     "empty": lambda comm, **more: hybrid.empty((2, 2), comm=comm, **more),
     "scatter": lambda comm, **more: hybrid.scatter(None if comm.rank else np.ones((4, 4)), comm=comm, **more),
     "gather": lambda comm, **more: hybrid.gather(hybrid.RowBlock(np.ones((1, 3))), comm=comm, **more),

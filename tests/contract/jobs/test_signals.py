@@ -79,7 +79,8 @@ CASES = [(*case, group) for case in TO_MPIRUN for group in (False, True) if not 
 
 
 @pytest.mark.parametrize(
-    ("signum", "mpich", "of_open_mpi", "group"), exhaustive([case for i, case in enumerate(CASES) if i in (0, 3, 4, 6, 10)], CASES)
+    ("signum", "mpich", "of_open_mpi", "group"),
+    exhaustive([case for i, case in enumerate(CASES) if i in (0, 3, 4, 6, 10)], CASES),
 )
 def test_what_mpirun_makes_of_a_signal(running, signum, mpich, of_open_mpi, group):
     job, _ = running(3 if signum in (SIGTERM, SIGINT) else 2)
@@ -129,7 +130,9 @@ def test_an_interrupt_while_modules_are_loaded_is_one_line(start):
     job.send(SIGINT, job.launcher)
     end = job.end()
     assert end.code == 1
-    assert [line for line in end.out.splitlines() if not line.startswith("import time:")] == ["hybrid.paths: interrupted [interrupted]"]
+    assert [line for line in end.out.splitlines() if not line.startswith("import time:")] == [
+        "hybrid.paths: interrupted [interrupted]"
+    ]
 
 
 # --- processes that stand still
@@ -169,5 +172,3 @@ def test_a_job_that_was_put_to_sleep_as_a_whole_goes_on(running, ranks):
     end = job.end()
     assert (end.code, end.lines, end.left) == (0, [], [])
     assert "check ok" in end.out
-
-

@@ -22,7 +22,12 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}
 SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
 # What the environment says, and how many processes were started so; of mpirun within a step of srun mpirun's count.
 SAID = [(MPICH, 2), (OPEN_MPI, 3), (SLURM, 4), (SLURM | MPICH, 2), (SLURM | OPEN_MPI, 3), ({"PMI_RANK": "1", **SLURM}, 4)]
-NOTHING = [{"PMI_RANK": "0"}, {"PMI_RANK": "", "PMI_SIZE": ""}, {"PMI_RANK": "-1", "PMI_SIZE": "2"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}]
+NOTHING = [
+    {"PMI_RANK": "0"},
+    {"PMI_RANK": "", "PMI_SIZE": ""},
+    {"PMI_RANK": "-1", "PMI_SIZE": "2"},
+    {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},
+]
 
 
 @pytest.mark.parametrize(("said", "processes"), exhaustive(SAID[:4], SAID))
@@ -37,7 +42,9 @@ def test_a_launcher_of_another_mpi_is_refused(tmp_path, said, processes):
 
 
 @pytest.mark.needs("no launcher above")
-@pytest.mark.parametrize("said", [MPICH, OPEN_MPI, SLURM, MPICH | {"PMI_FD": "9", "PMI_HOSTNAME": "here", "MPI_LOCALNRANKS": "2"}])
+@pytest.mark.parametrize(
+    "said", [MPICH, OPEN_MPI, SLURM, MPICH | {"PMI_FD": "9", "PMI_HOSTNAME": "here", "MPI_LOCALNRANKS": "2"}]
+)
 def test_variables_of_a_launcher_that_is_gone_are_refused(said):
     done = started([sys.executable, *map(str, PRODUCT)], hidden=HIDDEN, **said)
     (line,) = own_lines(done.stderr)
@@ -69,7 +76,9 @@ def test_a_program_that_another_mpi_s_launcher_started_is_refused_too(tmp_path):
 
 
 def test_ranks_that_were_started_with_other_options_are_refused_together(start):
-    differing = 'import os, runpy, sys; sys.argv = ["m", "9", "8", os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]]\n'
+    differing = (
+        'import os, runpy, sys; sys.argv = ["m", "9", "8", os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]]\n'
+    )
     end = start(["-c", differing + 'runpy.run_module("hybrid.matmul", run_name="__main__")'], 2).end()
     assert (end.code, end.codes, end.left) == (2, ["ranks-differ"], [])
 
@@ -90,7 +99,9 @@ def test_too_little_for_mpi_is_refused(start, limits, ranks, cause):
 
 
 def test_a_soft_limit_of_open_files_is_raised(start):
-    program = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, {resource.getrlimit(resource.RLIMIT_NOFILE)[1]}))\n"
+    program = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, {resource.getrlimit(resource.RLIMIT_NOFILE)[1]}))\n"
+    )
     run = 'import runpy, sys; sys.argv = ["m", "9", "8", "7"]; runpy.run_module("hybrid.matmul", run_name="__main__")'
     end = start(["-c", program + run], 2).end()
     assert (end.code, end.lines, end.left) == (0, [], [])
@@ -107,7 +118,13 @@ sys.argv = ["m", "9", "8", "7"]
 with hybrid.testing.plant("rank", rank=0, phase="agree", how=lambda: print("UCX_TLS", os.environ.get("UCX_TLS"), flush=True)):
     runpy.run_module("hybrid.matmul", run_name="__main__")
 """
-OF_UCX = [(2, "1m", "", None), (2, "16m", "", "^posix"), (4, "36m", "", "^posix"), (2, "18m", "tcp", "tcp"), (2, "64m", "", "None")]
+OF_UCX = [
+    (2, "1m", "", None),
+    (2, "16m", "", "^posix"),
+    (4, "36m", "", "^posix"),
+    (2, "18m", "tcp", "tcp"),
+    (2, "64m", "", "None"),
+]
 
 
 @pytest.mark.skipif(not may_mount(), reason="needs leave to mount a /dev/shm of its own")

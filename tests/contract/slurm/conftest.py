@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The tests of a real Slurm (tests/slurm/cluster): collected only where `-m` names the marker `cluster`, with one cluster for all."""
+"""The tests of a real Slurm (tests/slurm/cluster): collected only where `-m` names the marker `cluster`; one cluster for all."""
 
 from __future__ import annotations
 

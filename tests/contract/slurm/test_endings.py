@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Jobs of Slurm that do not end by themselves: cancelled, asked to end, overdue, or with a rank killed. All end, and no process of
-them stays on any node (slurm/README.md, docs/failures.md)."""
+"""Jobs of Slurm that do not end by themselves: cancelled, asked to end, overdue, or with a rank killed. All end, and no process
+of them stays on any node (slurm/README.md, docs/failures.md)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_job_that_is_asked_to_end_reports_what_it_has_finished(cluster, start)
     program = cluster.shared / "asked.py"
     program.write_text(
         "import hybrid.testing, runpy, sys\n"
-        "sys.argv = ['m', '32', '32', '32', '--repeat', '1000000000', '--threads', '1', '--device', 'cpu', '--json', 'asked.jsonl']\n"
+        "sys.argv = 'm 32 32 32 --repeat 1000000000 --threads 1 --device cpu --json asked.jsonl'.split()\n"
         "with hybrid.testing.plant('rank', rank=0, phase='gather', at=3, how=lambda: print('three', flush=True)):\n"
         "    runpy.run_module('hybrid.matmul', run_name='__main__')\n"
     )

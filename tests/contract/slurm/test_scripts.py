@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Every script of slurm/, submitted as it is to a real Slurm: the job's state, its greetings and products, and where ranks run."""
+"""Every script of slurm/, submitted as it is to a real Slurm: the job's state, greetings and products, and where ranks run."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -67,7 +68,9 @@ def test_sweep_runs_sizes_and_kernels(cluster):
 
 
 def test_scaling_takes_more_and_more_nodes(cluster):
-    job = submit(cluster, "scaling.sbatch", "--fill", "uniform", options="-N 2 -w p100a,p100b", HYBRID_SIZE="64", HYBRID_DEVICE="cpu")
+    job = submit(
+        cluster, "scaling.sbatch", "--fill", "uniform", options="-N 2 -w p100a,p100b", HYBRID_SIZE="64", HYBRID_DEVICE="cpu"
+    )
     table = re.findall(r"^(strong|weak) +(\d) +(\d+) ", job.succeed(), re.MULTILINE)
     results = job.results()
     assert all(result["check"]["ok"] for result in results)
@@ -102,7 +105,10 @@ def test_ranks_are_dealt_to_many_nodes_as_asked(cluster, distribution, nodes, st
 def test_a_grid_of_nodes_is_compared_with_rows(cluster):
     job = submit(cluster, "grid.sbatch", 90, 80, 70, options=ON_FOUR, HYBRID_DEVICE="cpu")
     assert re.search(r"^grid 2x2: a node receives .* KiB", job.succeed(), re.MULTILINE)
-    assert [(result["check"]["ok"], result["grid"], result["nodes"]) for result in job.results()] == [(True, None, 4), (True, "2x2", 4)]
+    assert [(result["check"]["ok"], result["grid"], result["nodes"]) for result in job.results()] == [
+        (True, None, 4),
+        (True, "2x2", 4),
+    ]
 
 
 @pytest.mark.parametrize("start", exhaustive(["srun"], STARTS))
@@ -119,7 +125,9 @@ def test_the_product_crosses_the_network_between_nodes(cluster, start):
         options="-N 2 --ntasks-per-node=2 -p GPU-small", HYBRID_DEVICE="cpu", **STARTS[start],
     )  # fmt: skip
     output = job.succeed()
-    assert re.findall(r"^  rank (\d)  (\w+)  ", output, re.MULTILINE) == [*zip("0123", ["p100a"] * 2 + ["p100b"] * 2, strict=True)]
+    assert re.findall(r"^  rank (\d)  (\w+)  ", output, re.MULTILINE) == [
+        *zip("0123", ["p100a"] * 2 + ["p100b"] * 2, strict=True)
+    ]
     assert len(products(job, 4, 2)) == 1
     # Half of C at least goes to the root's node, and half of B each way.
     assert sent_to("p100a") - before[0] > 8 * (n * m + l * m) // 2
@@ -148,7 +156,9 @@ def test_ranks_on_two_nodes_start_whatever_is_in_their_memory(cluster):
 def test_acceptance_names_a_slow_link(cluster):
     """A tenth as fast as those of the two other nodes."""
     for node, rate in {"p100a": "200mbit", "p100b": "20mbit", "v100": "200mbit"}.items():
-        cluster.run("tc", "qdisc", "replace", "dev", f"to-{node}", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "100ms")
+        cluster.run(
+            "tc", "qdisc", "replace", "dev", f"to-{node}", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "100ms"
+        )
     options = "-N 3 -w p100a,p100b,v100 --ntasks-per-node=1"
     job = submit(cluster, "accept.sbatch", "--level", 1, options=options, HYBRID_DEVICE="cpu")
     state = job.wait()
@@ -159,7 +169,7 @@ def test_acceptance_names_a_slow_link(cluster):
     assert wrong == ["p100a to p100b"], job.output()
     (result,) = job.results()
     around = ["p100a", "p100b", "v100", "p100a"]
-    assert [(link["source"], link["target"]) for link in result["node_links"]] == [*zip(around, around[1:], strict=False)]
+    assert [(link["source"], link["target"]) for link in result["node_links"]] == [*itertools.pairwise(around)]
     assert (cluster.shared / f"accept-{job.number}.html").stat().st_size
 
 

@@ -24,7 +24,8 @@ STUBS = {
     "mpirun": '[ "$*" = --version ] && { echo "$HYDRA"; exit; }; echo "mpirun $*" >> "$CALLS"',
     "scontrol": 'for node in a b c d; do [ "$node" \\> "$LAST" ] || echo "$node"; done',
     "python": 'case "$*" in *Get_library_version*) echo "$LIBRARY" ;; *"import hybrid"*) [ -n "$LIBRARY" ] ;; '
-    '*"import matplotlib"*) exit 1 ;; *"--kernel list"*) echo "$KERNELS  loops" ;; -c*) exec REAL "$@" ;; *) echo "python $*" >> "$CALLS" ;; esac',
+    '*"import matplotlib"*) exit 1 ;; *"--kernel list"*) echo "$KERNELS  loops" ;; -c*) exec REAL "$@" ;; '
+    '*) echo "python $*" >> "$CALLS" ;; esac',
 }
 
 
@@ -44,7 +45,8 @@ def run(tmp_path):
         calls = tmp_path / "calls"
         calls.write_text("")
         usual = {
-            "PATH": f"{binaries}:/usr/bin:/bin", "HYBRID_ROOT": str(ROOT), "VIRTUAL_ENV": str(tmp_path / "venv"), "CALLS": str(calls),
+            "PATH": f"{binaries}:/usr/bin:/bin", "HYBRID_ROOT": str(ROOT), "VIRTUAL_ENV": str(tmp_path / "venv"),
+            "CALLS": str(calls),
             "OFFERED": "cray_shasta none pmi2 pmix", "HYDRA": "HYDRA build details", "LIBRARY": OPEN_MPI, "KERNELS": "\nloops ",
             "SLURM_JOB_ID": "7", "SLURM_NTASKS": str(2 * nodes), "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_JOB_NODELIST": "these",
             "SLURM_TASKS_PER_NODE": f"2(x{nodes})", "LAST": "abcd"[nodes - 1],
@@ -71,7 +73,12 @@ STARTS = [
     (MPICH, 4, {"SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NTASKS": "7"}, "mpirun -np 7 -hosts a:2,b:2,c:2,d:1"),
     (MPICH, 2, {"SLURM_DISTRIBUTION": "cyclic:block"}, "mpirun -np 4 -ppn 1 -hosts a,b"),
     (MPICH, 2, {"SLURM_DISTRIBUTION": "plane=2", "SLURM_DIST_PLANESIZE": "2"}, "mpirun -np 4 -ppn 2 -hosts a,b"),
-    (MPICH, 2, {"SLURM_DISTRIBUTION": "cyclic", "SLURM_TASKS_PER_NODE": "2,1", "SLURM_NTASKS": "3"}, "mpirun -np 3 -hosts a:2,b:1"),
+    (
+        MPICH,
+        2,
+        {"SLURM_DISTRIBUTION": "cyclic", "SLURM_TASKS_PER_NODE": "2,1", "SLURM_NTASKS": "3"},
+        "mpirun -np 3 -hosts a:2,b:1",
+    ),
     (MPICH, 2, {"SRUN_MPI": "pmi2"}, f"{SRUN}pmi2"),
     (MPICH, 1, {"SRUN_MPI": "cray_shasta"}, f"{SRUN}cray_shasta"),
     (OPEN_MPI, 1, {"SRUN_MPI": "pmi"}, "mpirun -np 2 -hosts a:2"),
@@ -113,13 +120,17 @@ RUNS = [
     ]),
     ("bridges", "", 1, {}, ["mpirun -np 2 python -m hybrid.hello --threads 16"]),
     ("bridges2", "", 1, {}, [
-        f"{HELLO} --where", *(f"{PRODUCT} 8000 8000 8000 --kernel {kernel} --json bridges2-7.jsonl" for kernel in ("naive", "tiled", "auto")),
+        f"{HELLO} --where",
+        *(f"{PRODUCT} 8000 8000 8000 --kernel {kernel} --json bridges2-7.jsonl" for kernel in ("naive", "tiled", "auto")),
     ]),
     ("grid", "9 8 7", 4, {}, [f"{PRODUCT} --grid {grid} --json grid-7.jsonl 9 8 7" for grid in ("rows", "2x2")]),
     ("grid", "9 8 7", 3, {}, [f"{PRODUCT} --grid {grid} --json grid-7.jsonl 9 8 7" for grid in ("rows", "1x3")]),
-    ("grid", "9 8 7", 4, {"HYBRID_GRID": "4x1"}, [f"{PRODUCT} --grid {grid} --json grid-7.jsonl 9 8 7" for grid in ("rows", "4x1")]),
+    ("grid", "9 8 7", 4, {"HYBRID_GRID": "4x1"}, [
+        f"{PRODUCT} --grid {grid} --json grid-7.jsonl 9 8 7" for grid in ("rows", "4x1")
+    ]),
     ("scaling", "--device cpu", 4, {"HYBRID_SIZE": "64"}, [
-        f"{PRODUCT} {' '.join([size] * 3)} --repeat 3 --json scaling-7.jsonl --device cpu" for size in ("64", "64", "64", "81", "102")
+        f"{PRODUCT} {' '.join([size] * 3)} --repeat 3 --json scaling-7.jsonl --device cpu"
+        for size in ("64", "64", "64", "81", "102")
     ]),
     *(("sweep", "", 1, {"HYBRID_SIZE": "80", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": task}, [
         f"{PRODUCT} {size} {size} {size} --kernel {kernel} --json sweep-5_{task}.jsonl"
@@ -139,7 +150,13 @@ def test_what_a_script_runs(run, tmp_path, script, arguments, nodes, more, comma
     assert [re.sub(r"^--nodes=\d+ --ntasks=\d+ ", "", call) for call in by_ranks] == commands
     if script == "scaling":
         assert calls[-1] == f"python {ROOT}/scripts/scaling.py --runs scaling-7.jsonl"
-        assert [found[1] if (found := re.search(r"--ntasks=(\d+)", call)) else "8" for call in calls[:-1]] == ["2", "4", "8", "4", "8"]
+        assert [found[1] if (found := re.search(r"--ntasks=(\d+)", call)) else "8" for call in calls[:-1]] == [
+            "2",
+            "4",
+            "8",
+            "4",
+            "8",
+        ]
     assert not list(tmp_path.glob("test-7.*")), "a temporary folder was left"
 
 
