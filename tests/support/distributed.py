@@ -79,9 +79,15 @@ Distribute = Callable[[Any, cases.Case, list[np.ndarray], Any], Sequence[Any]]  
 def multiplied(comm: Any, case: cases.Case, way: cases.Way, distribute: Distribute, *, gemm: bool = True) -> None:
     """Distribute the operands of a case, multiply them, and compare the whole product on all ranks. `gemm`: with α, β and C."""
     rng = np.random.default_rng([case.seed, 1])
-    with hybrid.testing.pretend(**{name.lower(): value for name, value in way.variables.items()}), tempfile.TemporaryDirectory() as folder:
+    with (
+        hybrid.testing.pretend(**{name.lower(): value for name, value in way.variables.items()}),
+        tempfile.TemporaryDirectory() as folder,
+    ):
         given = cases.Operands(case, folder, np.empty)
-        factors = [cases._number(each, given.result, cases.is_exact(*case.types, given.result)) for each in (case.alpha, case.beta or "0")]
+        factors = [
+            cases._number(each, given.result, cases.is_exact(*case.types, given.result))
+            for each in (case.alpha, case.beta or "0")
+        ]
         right = cases.wanted(case, given.values, *factors)
         how: dict[str, Any] = {**way.flags, **dict.fromkeys(case.flags, True)}
         how |= {"dtype": cases._dtype(case.dtype)} if case.dtype else {}
