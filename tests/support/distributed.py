@@ -22,7 +22,7 @@ def refused(code: str, kind: type[BaseException] = HybridError) -> Iterator[pyte
     """A context that ends with an error of this code, on this rank; to be entered by all."""
     with pytest.raises(kind) as found:
         yield found
-    assert found.value.code == code, found.value
+    assert found.value.code == code, f"{found.value.code}: {found.value}"
 
 
 def heights(rng: Any, ranks: int, total: int, least: int = 0) -> list[int]:
@@ -32,7 +32,7 @@ def heights(rng: Any, ranks: int, total: int, least: int = 0) -> list[int]:
 
 
 def rows_of(comm: Any, matrix: Any, of_ranks: Sequence[int] | None = None, known: bool = False) -> hybrid.RowBlock:
-    """This rank's rows of a matrix that every rank has; equal shares unless it is said how many. `known`: with the communicator."""
+    """This rank's rows of a matrix that every rank has; equal shares, or so many. `known`: with the communicator."""
     of_ranks = of_ranks or [len(part) for part in np.array_split(np.arange(len(matrix)), comm.size)]
     first = sum(of_ranks[: comm.rank])
     return hybrid.RowBlock(matrix[first : first + of_ranks[comm.rank]], comm if known else None)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""docs/python.md, Blocks of a grid: products of matrices distributed in two dimensions, also as ScaLAPACK deals them, are right for
-every grid, block size, order and type; what makes up no matrix is refused on all ranks."""
+"""docs/python.md, Blocks of a grid: products of matrices distributed in two dimensions, also as ScaLAPACK deals them, are right
+for every grid, block size, order and type; what makes up no matrix is refused on all ranks."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
         ("blocks", lambda: hybrid.gather(half, comm=comm)),
         ("mixed-kinds", lambda: hybrid.multiply(of_first, ONES, comm=comm)),
         ("mixed-kinds", lambda: hybrid.multiply(of_first, hybrid.RowBlock(ONES), comm=comm)),
-        ("mixed-kinds", lambda: hybrid.multiply(of_first, of_first, comm=comm, out=ONES)),
-        ("setting", lambda: hybrid.multiply(of_first, of_first, comm=comm, on_fault="repair")),
-        ("scalars", lambda: hybrid.multiply(of_first, of_first, comm=comm, alpha=2)),
+        ("out", lambda: hybrid.multiply(of_first, of_first, comm=comm, out=ONES)),
+        ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, on_fault="repair")),
+        ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, alpha=2)),
         ("shapes", lambda: hybrid.multiply(of_first, higher, comm=comm)),
         *([] if comm.size == 1 else [
             ("blocks", lambda: hybrid.multiply(twice, twice, comm=comm)),

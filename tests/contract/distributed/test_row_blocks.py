@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""docs/python.md, Row blocks: products of matrices of which every rank has some rows, any number of them, are right for all types,
-layouts, flags and settings, stay where A's rows lie, and know their communicator."""
+"""docs/python.md, Row blocks: products of matrices of which every rank has some rows, any number of them, are right for all
+types, layouts, flags and settings, stay where A's rows lie, and know their communicator."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ REFUSED = {
     "an array beside it": ("mixed-kinds", lambda rows, comm: (rows, np.ones((2 * comm.size, 2)), {})),
     "a Block2D beside it": ("mixed-kinds", lambda rows, comm: (rows, hybrid.Block2D(np.ones((0, 2)), (2, 2), [], [(0, 2)]), {})),
     "shapes": ("shapes", lambda rows, comm: (hybrid.RowBlock(np.ones((2, 3))), rows, {})),
-    "out": ("mixed-kinds", lambda rows, comm: (rows, rows, {"out": np.ones((2, 2))})),
-    "root": ("mixed-kinds", lambda rows, comm: (rows, rows, {"root": comm.size - 1})),
+    "out": ("out", lambda rows, comm: (rows, rows, {"out": np.ones((2, 2))})),
+    "root": ("out", lambda rows, comm: (rows, rows, {"root": comm.size - 1})),
     "beta without c": ("addend", lambda rows, comm: (rows, rows, {"beta": 2})),
     "dtype": ("dtype", lambda rows, comm: (rows, rows, {"dtype": "S3"})),
     "kernel": ("setting", lambda rows, comm: (rows, rows, {"kernel": "nonsense"})),
@@ -146,9 +146,9 @@ def test_a_wrong_product_is_found_on_any_rank_and_repaired(comm):
         with hybrid.testing.pretend(staged=staged):
             with hybrid.testing.plant("multiply", rank=comm.size - 1, how="element"), refused("check-product", CheckFailed):
                 hybrid.multiply(rows, b, comm=own)
-            with hybrid.testing.plant("multiply", rank=comm.size - 1, how="element"):
-                with pytest.warns(RuntimeWarning) if comm.rank == 0 else hybrid.testing.pretend():
-                    c = hybrid.multiply(rows, b, comm=own, on_fault="repair")
+            repaired = pytest.warns(RuntimeWarning) if comm.rank == 0 else hybrid.testing.pretend()
+            with hybrid.testing.plant("multiply", rank=comm.size - 1, how="element"), repaired:
+                c = hybrid.multiply(rows, b, comm=own, on_fault="repair")
             assert np.array_equal(c.array, right)
     own.Free()
 

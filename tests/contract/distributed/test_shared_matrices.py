@@ -141,7 +141,7 @@ def test_the_memory_has_no_name_and_goes_when_the_root_lets_go_of_it(comm):
 
 def test_odd_wishes_are_refused_on_all_ranks(comm):
     for shape in (3, (3,), (3, -1), (2, 2.5), (1, 2, 3), (True, False), (1 << 63, 0)):
-        with refused("shapes" if shape != (1 << 63, 0) else "sizes", UsageError):
+        with refused("shapes", UsageError):
             hybrid.empty(shape, comm=comm)
     for dtype in ("longdouble", "datetime64[s]", "bogus", "<U3"):
         with refused("dtype", UsageError):
