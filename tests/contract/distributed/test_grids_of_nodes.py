@@ -88,9 +88,9 @@ def test_faults_on_a_grid_reach_all_ranks_and_the_next_product_is_right(comm, rn
                     product()
                 product()
     repaired = pytest.warns(RuntimeWarning) if comm.rank == 0 else hybrid.testing.pretend()
-    with hybrid.testing.pretend(device="cpu", ranks_per_node=1, grid=f"1x{comm.size}"), repaired:
-        with hybrid.testing.plant("multiply", rank=1, how="element"):
-            product(on_fault="repair")
+    wrong = hybrid.testing.plant("multiply", rank=1, how="element")
+    with hybrid.testing.pretend(device="cpu", ranks_per_node=1, grid=f"1x{comm.size}"), repaired, wrong:
+        product(on_fault="repair")
     own.Free()
 
 
