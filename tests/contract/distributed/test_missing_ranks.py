@@ -82,7 +82,9 @@ def test_the_missing_rank_is_named_and_the_communicator_is_lost_but_no_duplicate
 
 
 @several
-@pytest.mark.parametrize("name", [*list(CALLS)[::2], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in list(CALLS)[1::2])])
+@pytest.mark.parametrize(
+    "name", [*list(CALLS)[::2], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in list(CALLS)[1::2])]
+)
 def test_every_call_can_miss_a_rank_and_the_keyword_goes_before_the_environment(comm, own, name):
     late, by_keyword = comm.size - 1, name != "operator"
     product(own)
