@@ -16,5 +16,5 @@ def refused(kind: type[HybridError], *codes: str) -> Iterator[pytest.ExceptionIn
     """A context that must end with this error, of one of these codes."""
     with pytest.raises(kind) as caught:
         yield caught
-    code = getattr(caught.value, "code", codes[0])
+    code = caught.value.code
     assert code in codes, f"[{code}] {caught.value}"

@@ -154,6 +154,7 @@ def test_what_one_rank_finds_too_large_all_ranks_refuse_and_the_next_call_works(
     mine = (a, b) if comm.rank == 0 else (None, None)
     with refused(Overflow, "overflow") as caught:
         hybrid.multiply(*mine, comm=comm, dtype="int8")
-    assert re.findall(r"-?\d+", str(caught.value))[:3] == [str(2 * comm.size - 1), "0", "300"]
+    assert f"[{2 * comm.size - 1}, 0]" in str(caught.value)
+    assert "300" in str(caught.value)
     c = hybrid.multiply(*mine, comm=comm)
     assert comm.rank or np.array_equal(c, b)

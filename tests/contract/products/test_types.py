@@ -46,7 +46,7 @@ def test_dtype_names_the_result_s_type_and_what_would_lose_more_than_rounding_is
                 assert (c.dtype.name, c.shape) == (name, (2, 4))
                 assert (c == (1 if name == "bool" else 3)).all(), (types, name)
             else:
-                with refused(UsageError, "dtype-loses"):
+                with refused(UsageError, "dtype"):
                     hybrid.multiply(a, b, dtype=name)
 
 
@@ -60,7 +60,7 @@ def test_types_may_be_named_as_numpy_names_them(name):
 @pytest.mark.parametrize("dtype", ["bogus", "U3", object, "G", "M8[s]", "V2", ",", "f8,i4", 5])
 def test_what_is_no_type_of_a_product_is_refused(dtype):
     for call in (lambda: hybrid.multiply(*ones("int8", "int8"), dtype=dtype), lambda: hybrid.empty((2, 2), dtype)):
-        with refused(UsageError, "dtype-unknown"):
+        with refused(UsageError, "dtype"):
             call()
 
 
@@ -70,14 +70,14 @@ def test_operands_that_are_no_numbers_of_64_bits_are_refused(types):
         pytest.skip("long double is double here")
     a, b = np.zeros((2, 3), types[0]), np.zeros((3, 4), types[1])
     for first, second in ((a, b), (b.T, a.T)):
-        with refused(UsageError, "types-no-product"):
+        with refused(UsageError, "dtype"):
             hybrid.multiply(first, second)
 
 
 def test_without_the_package_bfloat16_is_refused(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
     for call in (lambda: hybrid.multiply(*ones("int8", "int8"), dtype="bfloat16"), lambda: hybrid.empty((2, 2), "bfloat16")):
-        with refused(UsageError, "not-installed"):
+        with refused(UsageError, "package-missing"):
             call()
 
 
