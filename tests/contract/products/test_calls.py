@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.commands import ROOT
 from support.refusals import refused
+from support.selection import pairs_first
 
 import hybrid
 import hybrid.testing
@@ -212,34 +213,32 @@ def test_a_process_forked_from_a_rank_multiplies_alone_and_not_by_the_ranks(comm
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
+CODES = {"raise": "rank-failed", "memory": "out-of-memory", "exit 5": "rank-left", "interrupt": "interrupted"}
+NODES = [{}, {"ranks_per_node": 1, "message_bytes": 100_000}, {"ranks_per_node": 1, "message_bytes": 3000}]
+
+
 @RANKS
-@pytest.mark.parametrize("how", ["raise", "memory", "exit 5", KeyboardInterrupt])
-@pytest.mark.parametrize("phase", ["agree", "scatter", "multiply", "check", "gather"])
-def test_an_error_on_one_rank_is_raised_on_all_and_the_next_call_works(comm, how, phase):
+@pytest.mark.parametrize(
+    ("how", "phase", "settings", "first"),
+    pairs_first(list(CODES), ["agree", "scatter", "multiply", "check", "gather"], [0, 1, 2], [True, False]),
+)
+def test_an_error_on_one_rank_is_raised_on_all_and_the_next_call_works(comm, how, phase, settings, first):
     """Amid messages between nodes, too: large ones, which wait for their receiver, and small ones, which are sent before."""
 
-    def interrupted():
+    def interrupt():
         raise KeyboardInterrupt
 
     a, b = operands(1, 200, 200, 200)
-    spoil = interrupted if how is KeyboardInterrupt else how
-    for settings in ({}, {"ranks_per_node": 1, "message_bytes": 100_000}, {"ranks_per_node": 1, "message_bytes": 3000}):
-        for failing in (0, comm.size - 1):
-            with hybrid.testing.pretend(**settings), hybrid.testing.plant("rank", failing, phase=phase, how=spoil) as planted:
-                if not any(comm.allgather(_entered(comm, a, b, planted, failing, phase))):
-                    continue
-            with hybrid.testing.pretend(**settings):
-                product(comm, a, b)
-
-
-def _entered(comm, a, b, planted, failing, phase):
-    """Whether the rank was in that phase; then all ranks raise what names it."""
-    try:
-        hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm)
-    except RankFailed as failed:
-        assert failed.code == "rank-failed"
-        assert f"rank {failing} " in str(failed)
-        return True
-    assert not planted.done
-    return False
-
+    failing = 0 if first else comm.size - 1
+    fault = {"phase": phase, "how": interrupt if how == "interrupt" else how}
+    with hybrid.testing.pretend(**NODES[settings]):
+        with hybrid.testing.plant("rank", failing, **fault) as planted:
+            try:
+                hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm)
+            except RankFailed as failed:
+                said = (failed.code, f"rank {failing} " in str(failed))
+            else:
+                said = None  # there is no such phase here
+        planted = comm.bcast(planted.done, failing)
+        assert comm.allgather(said) == [(CODES[how], True) if planted else None] * comm.size
+        product(comm, a, b)
