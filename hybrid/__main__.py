@@ -6,7 +6,7 @@ from importlib import import_module
 
 from hybrid import __version__
 from hybrid.core.settings import one_of
-from hybrid.errors import HybridError, UsageError
+from hybrid.errors import HybridError, UsageError, with_code
 from hybrid.host.streams import open_streams
 
 COMMANDS = {
@@ -40,7 +40,7 @@ def main() -> int:
             del sys.argv[1]
             return import_module(f"hybrid.{command}").main()
     except HybridError as error:
-        print(f"hybrid: {error}", file=sys.stderr)
+        print(f"hybrid: {with_code(error, error.code)}", file=sys.stderr)
         return error.exit_code
     return 0
 

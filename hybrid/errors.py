@@ -3,64 +3,220 @@
 
 from __future__ import annotations
 
+# Every code of a refusal, failure, fault or finding, and what it means. docs/failures.md has the same table.
+CODES: dict[str, str] = {
+    # arguments and options
+    "usage": "an option or argument is missing, or one too many is given",
+    "option": "an option is unknown, incomplete or missing",
+    "option-combination": "these options do not go together, or one of them needs another",
+    "number": "an option's value is not a number of its kind, or beyond its limits",
+    "setting": "a setting, option or name has no such value; the nearest one is named",
+    "environment": "a variable HYBRID_… is unknown, or its value is",
+    "ranks-differ": "ranks were given other options, sizes, types or settings than rank 0",
+    "reentered": "the call came from within another one of the same thread",
+    # operands
+    "shapes": "the shapes of the operands, of a file or of the result do not fit together",
+    "sizes": "sizes are missing, negative, or too large for any machine",
+    "dimensions": "an operand has another number of dimensions than one, two or a stack",
+    "dtype": "the type of an operand, or of the result, cannot be multiplied, held or converted without loss",
+    "no-numbers": "an operand, or what a file holds, is no array of numbers",
+    "no-operand": "the root has no matrix to multiply",
+    "no-array": "a part of a distributed matrix was passed where the whole of an array is wanted",
+    "mixed-kinds": "root arrays, RowBlocks and Block2Ds, or devices, are mixed",
+    "masked": "a masked array was passed, and masked elements have no product",
+    "scalars": "alpha, beta or op has a value that this product cannot have",
+    "addend": "c does not fit the product, or is given without beta, or missing",
+    "out": "out cannot hold the result: its shape, type or strides, or it is read-only or not wanted",
+    "overlap": "out shares memory with an operand",
+    "blocks": "the bounds, grid or descriptor of Block2Ds are wrong",
+    "rows": "the numbers of rows for each rank do not add up",
+    "root": "the root is no rank of the communicator",
+    "communicator": "there is no communicator to multiply by, or it is no longer usable",
+    "too-long": "numbers would grow beyond what can be exact",
+    "grid": "the grid of nodes does not fit the job",
+    "kernel-unfit": "the kernel does not take this type, shape or GPU",
+    "kernel-device": "the kernel runs on another device than the one asked for",
+    "machine-model": "the file of HYBRID_MACHINE is none, or holds impossible numbers",
+    "graph": "what was read is no graph or matrix of transitions",
+    # files
+    "file-missing": "there is no such file or folder",
+    "file-unreadable": "the file cannot be read",
+    "file-format": "the file is malformed, cut short, or of another format",
+    "file-kind": "files with this ending cannot be written, or not in this way",
+    "file-values": "the file holds values beyond the type asked for",
+    "dataset-missing": "the file has no such dataset, or several of which one is to be named",
+    "file-exists": "what is there would be lost; remove it or name another",
+    "file-unwritable": "the file cannot be written",
+    "file-locked": "another process has the file open for writing",
+    "file-changed": "the file was changed while it was read",
+    "same-file": "two options name one file",
+    "resume-other": "the parts on disk are of another product, or were computed otherwise",
+    "output-lost": "standard output cannot be written",
+    # memory, disks and devices
+    "host-memory": "a node has not the memory for it; nothing was allocated",
+    "shared-memory": "the memory of /dev/shm, which ranks of a node share, is too small",
+    "gpu-memory": "a GPU has not the memory for it, or --gpu-memory does not allow it",
+    "disk-full": "the disk has no room for the file",
+    "file-limit": "ulimit -f does not allow a file so large",
+    "open-files": "ulimit -n allows fewer open files than MPI needs",
+    "out-of-memory": "memory could not be had while the job ran",
+    "threads": "fewer threads could be started than were asked for",
+    "package-missing": "an optional Python package is not installed, or does not load",
+    "installation": "files of this package are missing",
+    "no-gpu": "there is no GPU, driver or CUDA that can be used",
+    "gpu-failed": "CUDA reports an error of a GPU",
+    "gpu-peers": "the GPUs, or processes, cannot reach each other's memory",
+    "gpu-data": "data arrived wrong between GPUs",
+    "nccl": "NCCL cannot be used, or has failed",
+    "nvml": "the driver's NVML does not tell about the GPU",
+    "transport": "the transport asked for cannot be used here",
+    "no-compiler": "there is no compiler for the emulated GPU or the loops on the CPU",
+    "compile-failed": "a kernel does not compile",
+    "kernel-cache": "compiled kernels cannot be kept",
+    # start, ranks and end
+    "start-failed": "MPI ended while it started",
+    "wrong-mpirun": "the launcher belongs to another MPI than mpi4py's",
+    "stale-launcher": "variables of a launcher are left over from another job",
+    "mpi-missing": "no MPI, mpirun or mpicc was found, or it does not load",
+    "mpi-threads": "this MPI has no support for threads",
+    "rank-failed": "something unexpected happened on one rank, which is quoted",
+    "rank-missing": "some ranks did not make the call",
+    "rank-left": "a rank exited before the others were done",
+    "killed": "a signal killed a rank",
+    "stalled": "a rank made no progress for --stall seconds and was ended",
+    "node-silent": "nothing is heard of a rank: its node stands still, or the network is cut",
+    "launcher-waits": "mpirun did not end after a rank had failed, and was ended",
+    "interrupted": "Ctrl-C or SIGINT",
+    "terminated": "a rank was asked to end (SIGTERM)",
+    "probe-failed": "a child process that examines the machine ended",
+    "failed": "a failure without a kind of its own",
+    # results
+    "check-product": "the product is not A·B",
+    "check-copy": "a copy between host and device memory was wrong, or an operand was written meanwhile",
+    "check-exchange": "what one rank sent is not what another received",
+    "overflow": "an element of an integer product is beyond its type",
+    # findings of the doctor and the acceptance test
+    "ok": "nothing is wrong",
+    "unknown": "it could not be found out; the line says why",
+    "package-clash": "another package of the same name is installed",
+    "mpi-differs": "ranks have different MPIs",
+    "threads-crowded": "a node's ranks have more threads than it has cores",
+    "threads-bound": "a rank has more threads than the cores that it is bound to",
+    "blas-threads": "BLAS uses more threads than were set, or cannot be told how many",
+    "slurm-cores": "a rank may use fewer cores than its task was given",
+    "slurm-gpus": "the job has GPUs that a rank cannot use",
+    "slurm-tasks": "the ranks are not the tasks of the job",
+    "pinned-limit": "ulimit -l keeps host memory from being pinned: copies are slow",
+    "gpu-shared": "ranks share a GPU",
+    "gpu-idle": "there are GPUs that no rank uses",
+    "gpu-health": "a GPU is slowed down or too hot, or has had ECC errors",
+    "slow-link": "a link takes longer than the others",
+    "slow-rank": "a rank's device multiplies slower than the others",
+    "too-short": "no multiplication took long enough to compare ranks",
+    "left-out": "there was neither time nor memory for the large products",
+    "wrong-device": "one rank's device is wrong, with whatever rows",
+    "wrong-rows": "the same rows are wrong on several ranks' devices",
+    # the lab
+    "lab-kernel": "the file has no such kernel, or several",
+    "lab-launch": "the launch, its comment or its shared memory cannot be read or launched",
+    "lab-parameters": "what a parameter of the kernel stands for cannot be told",
+    "lab-shown": "this kernel, tile or size cannot be shown",
+    "lab-unsupported": "the emulated GPU does not have this call or type",
+    "kernel-crashed": "the process that ran a kernel ended",
+    "kernel-launch": "a kernel was launched with impossible values",
+    "kernel-barrier": "threads of a block do not meet at the same barrier",
+    "kernel-warp": "threads of a warp do not meet in a *_sync operation",
+    "kernel-copy": "cp.async was used in an undefined way",
+    "kernel-memory": "a kernel used memory in an undefined way",
+}
+
+
+def known(code: str) -> str:
+    """The code, which must be one of CODES."""
+    assert code in CODES, f"{code!r} is not in hybrid.errors.CODES"
+    return code
+
 
 class HybridError(Exception):
     """Base class of all failures of which the message is meant for the user.
 
     Attributes
     ----------
+    code : str
+        Which failure it is, one of `CODES`: it stays when the words change. The class has a default.
     exit_code : int
         With which a command ends.
     on_all_ranks : bool
         Whether every rank raises this error, so that none waits for another.
     """
 
+    code = "failed"
     exit_code = 1
     on_all_ranks = False
+
+    def __init__(self, *arguments: object, code: str = "") -> None:
+        super().__init__(*arguments)
+        self.code = known(code or self.code)
 
 
 class UsageError(HybridError, ValueError):
     """An option, argument, size or type that makes no sense, or that differs between the ranks. Exit code 2."""
 
+    code = "usage"
     exit_code = 2
 
 
 class NoArray(UsageError, TypeError):
     """A part of a distributed matrix was passed where NumPy wants an array."""
 
+    code = "no-array"
+
 
 class CheckFailed(HybridError, ArithmeticError):
     """C is not A·B, or a matrix was changed on its way to another rank. Exit code 3."""
 
+    code = "check-product"
     exit_code = 3
 
 
 class Overflow(HybridError, OverflowError):
     """An element of an integer product is beyond what the result's type holds. It is never wrapped."""
 
+    code = "overflow"
+
 
 class DoesNotFit(HybridError, MemoryError):
     """More host, node-shared or GPU memory would be needed than there is."""
+
+    code = "host-memory"
 
 
 class DeviceUnavailable(HybridError, RuntimeError):
     """Some rank cannot use the device that was asked for."""
 
+    code = "no-gpu"
+
 
 class StartError(HybridError, RuntimeError):
     """MPI did not start, or does not see all processes that the launcher started. `remedy`: what to do, if it is known."""
 
-    def __init__(self, what: str = "", remedy: str = "") -> None:
-        super().__init__(f"{what}; {remedy}" if remedy else what)
+    code = "start-failed"
+
+    def __init__(self, what: str = "", remedy: str = "", *, code: str = "") -> None:
+        super().__init__(f"{what}; {remedy}" if remedy else what, code=code)
         self.what, self.remedy = what, remedy
 
 
 class RankFailed(HybridError, RuntimeError):
     """One rank raised an exception that is no HybridError; every rank raises this one, which quotes it."""
 
+    code = "rank-failed"
+
 
 class RankMissing(HybridError, RuntimeError):
     """Not every rank of the communicator has called. The communicator cannot be used for another call."""
+
+    code = "rank-missing"
 
 
 _KINDS = (HybridError, UsageError, NoArray, CheckFailed, Overflow, DoesNotFit, DeviceUnavailable, StartError)
@@ -80,6 +236,19 @@ def one_line(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def rebuild(kind: str, text: str) -> HybridError:
+def code_of(error: BaseException) -> str:
+    """The error's code, also where it is no HybridError."""
+    if isinstance(error, HybridError):
+        return error.code
+    causes = {KeyboardInterrupt: "interrupted", MemoryError: "out-of-memory", SystemExit: "rank-left"}
+    return next((code for kind, code in causes.items() if isinstance(error, kind)), RankFailed.code)
+
+
+def with_code(text: object, code: str) -> str:
+    """The line of a failure as it is printed: its words, and at the end its code in brackets."""
+    return f"{text} [{known(code)}]"
+
+
+def rebuild(kind: str, text: str, code: str) -> HybridError:
     """The error of class `kind` that another rank raised; RankFailed for classes that are not of this module."""
-    return _BY_NAME.get(kind, RankFailed)(text)
+    return _BY_NAME.get(kind, RankFailed)(text, code=code)

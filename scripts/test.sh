@@ -6,11 +6,10 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 usage() {
     cat <<'END'
-usage: bash scripts/test.sh [--all | --one-in N] [--ranks "0 2 4"] [pytest argument…]
+usage: bash scripts/test.sh [--all] [--ranks "0 2 4"] [pytest argument…]
 
 Sets up what is missing and runs the tests: on all cores what needs no mpirun (0 ranks), then those marked mpi on 2 and on 4
 ranks. --all: every case of the large tables, 0 to 4 ranks, and, as root where Slurm is installed, a cluster ("slurm").
---one-in N: of the large tables' cases that only --all runs one in N, others each time.
 The last lines count what was not tested, by reason.
 END
 }

@@ -50,18 +50,20 @@ class Block2D(Distributed):
         _refuse_no_matrix(self.array)
         refuse_masked(self.array, "the array of a Block2D")
         if not _are_counts(self.shape):
-            raise UsageError(f"shape {self.shape!r} is not that of a matrix")
+            raise UsageError(f"shape {self.shape!r} is not that of a matrix", code="shapes")
         # A list, or numbers of NumPy's, would be another shape than the same one of another rank or Block2D.
         object.__setattr__(self, "shape", tuple(map(as_int, self.shape)))
         for name, spans, length in (("rows", self.rows, self.shape[0]), ("columns", self.columns, self.shape[1])):
             for bounds in spans if isinstance(spans, Iterable) else [spans]:
                 if not _are_counts(bounds) or not bounds[0] <= bounds[1] <= length:
                     raise UsageError(
-                        f"{bounds} are no {name} of a matrix of {length}: pairs of the first and the last plus one are"
+                        f"{bounds} are no {name} of a matrix of {length}: pairs of the first and the last plus one are",
+                        code="blocks",
                     )
         if self.array.shape != self.part.shape:
             raise UsageError(
-                f"an array of shape {self.array.shape} is given for {self.part.shape[0]} rows, {self.part.shape[1]} columns"
+                f"an array of shape {self.array.shape} is given for {self.part.shape[0]} rows, {self.part.shape[1]} columns",
+                code="shapes",
             )
 
     def __len__(self) -> int:
@@ -102,7 +104,7 @@ class Block2D(Distributed):
         if any(
             not np.array_equal(np.sort(have), np.arange(length)) for have, length in zip(self.indices, self.shape, strict=True)
         ):
-            raise UsageError(f"this rank has not all of {self}: hybrid.gather brings them to one")
+            raise UsageError(f"this rank has not all of {self}: hybrid.gather brings them to one", code="blocks")
         whole = np.empty(self.shape, self.array.dtype)
         for rectangle, place in self.part.common(Rectangle(Span(0, self.shape[0]), Span(0, self.shape[1]))):
             whole[rectangle.rows.slice, rectangle.columns.slice] = self.array[place]
@@ -126,13 +128,15 @@ class Block2D(Distributed):
             The mpi4py communicator for `@`.
         """
         if len(descriptor) != _DESCRIPTOR or descriptor[0] != _DENSE:
-            raise UsageError(f"{descriptor} is no descriptor of a dense matrix of ScaLAPACK's")
+            raise UsageError(f"{descriptor} is no descriptor of a dense matrix of ScaLAPACK's", code="blocks")
         _, _, n, m, row_block, column_block, first_row, first_column, _ = map(int, descriptor)
         if not _are_counts(grid) or not all(grid):
-            raise UsageError(f"grid {grid} has no processes: pass its rows and columns")
+            raise UsageError(f"grid {grid} has no processes: pass its rows and columns", code="blocks")
         for name, place in (("process", process), ("RSRC and CSRC of the descriptor", (first_row, first_column))):
             if not _are_counts(place) or not (place[0] < grid[0] and place[1] < grid[1]):
-                raise UsageError(f"{name} {place} is not in a grid of {grid[0]}×{grid[1]} processes, which are counted from 0")
+                raise UsageError(
+                    f"{name} {place} is not in a grid of {grid[0]}×{grid[1]} processes, which are counted from 0", code="blocks"
+                )
         _refuse_no_matrix(array)
         rows = _dealt(n, row_block, grid[0], (process[0] - first_row) % grid[0])
         columns = _dealt(m, column_block, grid[1], (process[1] - first_column) % grid[1])
@@ -144,7 +148,7 @@ def _refuse_no_matrix(array: Any) -> None:
     if not isinstance(array, np.ndarray) or array.ndim != 2:
         given = f"an array of {array.ndim} dimensions" if isinstance(array, np.ndarray) else type(array).__name__
         where = " on a GPU" if on_gpu(array) else ""  # CuPy's class has the same name as NumPy's
-        raise UsageError(f"a Block2D takes a matrix of NumPy's, not {given}{where}")
+        raise UsageError(f"a Block2D takes a matrix of NumPy's, not {given}{where}", code="no-array")
 
 
 def _are_counts(pair: Any) -> bool:
@@ -158,5 +162,5 @@ def _are_counts(pair: Any) -> bool:
 def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bounds, ...]:
     """The blocks of so many rows or columns that a process gets where they are dealt to processes in turn."""
     if block < 1:
-        raise UsageError(f"blocks of {block} rows or columns cannot be dealt")
+        raise UsageError(f"blocks of {block} rows or columns cannot be dealt", code="blocks")
     return tuple((lo, min(lo + block, length)) for lo in range(process * block, length, processes * block))

@@ -38,7 +38,10 @@ class Blocks:
         """
         for name, block in (("a", a), ("b", b)):
             if not isinstance(block, Block2D):
-                raise UsageError(f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank")
+                raise UsageError(
+                    f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank",
+                    code="mixed-kinds",
+                )
         types = product_type(a.array.dtype, b.array.dtype, asked)
         copied = [
             block.array.size * (1 + complex_) * (1 + expanded)
@@ -65,10 +68,11 @@ def problem_of_2d(blocks: Sequence[Blocks]) -> tuple[Problem, Placement]:
         if (block.shape_a, block.shape_b, block.types) != (first.shape_a, first.shape_b, first.types):
             raise UsageError(
                 f"rank {rank}'s blocks are of matrices {block.shape_a} and {block.shape_b} of {block.types}, "
-                f"rank 0's {first.shape_a} and {first.shape_b} of {first.types}"
+                f"rank 0's {first.shape_a} and {first.shape_b} of {first.types}",
+                code="ranks-differ",
             )
     if first.shape_a[1] != first.shape_b[0]:
-        raise UsageError(f"A has {first.shape_a[1]} columns and B {first.shape_b[0]} rows: they must be the same")
+        raise UsageError(f"A has {first.shape_a[1]} columns and B {first.shape_b[0]} rows: they must be the same", code="shapes")
     of_a, of_b = [block.a for block in blocks], [block.b for block in blocks]
     of_c = [Part(a.rows, b.columns) for a, b in zip(of_a, of_b, strict=True)]
     shape_c = first.shape_a[0], first.shape_b[1]
@@ -139,7 +143,8 @@ def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> 
     if shape[0] * shape[1] and not (whole and len(pairs) == len(there) == len(rows) * len(columns)):
         how = "the ranks' rows of A and columns of B" if name == "C" else "the ranks' blocks"
         raise UsageError(
-            f"{how} do not make up {name} ({shape[0]}×{shape[1]}) once: each element must belong to one rank of a grid"
+            f"{how} do not make up {name} ({shape[0]}×{shape[1]}) once: each element must belong to one rank of a grid",
+            code="blocks",
         )
 
 

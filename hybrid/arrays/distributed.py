@@ -25,7 +25,7 @@ def _transposed(a: Any, axes: Sequence[int] | None = None) -> Any:
     """What numpy.transpose gives."""
     if axes is None or tuple(axes) in {(1, 0), (-1, 0), (1, -2), (-1, -2)}:
         return a.T
-    raise UsageError(f"axes={axes} is no transpose of a {_kind(a)}, which is axes=(1, 0)")
+    raise UsageError(f"axes={axes} is no transpose of a {_kind(a)}, which is axes=(1, 0)", code="dimensions")
 
 
 _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's functions that need only what this rank knows, or are the product
@@ -109,7 +109,7 @@ class Distributed(ABC):
         return self._by_elements(np.absolute, (self,))
 
     def __bool__(self) -> NoReturn:
-        raise UsageError(f"a {_kind(self)} has no truth value: .array.all() is that of this rank's elements")
+        raise UsageError(f"a {_kind(self)} has no truth value: .array.all() is that of this rank's elements", code="no-array")
 
     def __matmul__(self, other: Any) -> Any:
         if not isinstance(other, Distributed):
@@ -118,7 +118,8 @@ class Distributed(ABC):
         launch = launched()
         if comm is None and launch is not None and launch.size > 1:
             raise UsageError(
-                f"a @ b knows no communicator: {_kind(self)}(..., comm=comm) names it, or hybrid.multiply(a, b, comm=comm)"
+                f"a @ b knows no communicator: {_kind(self)}(..., comm=comm) names it, or hybrid.multiply(a, b, comm=comm)",
+                code="communicator",
             )
         return Distributed._multiply(self, other, comm=comm)
 
@@ -145,16 +146,20 @@ class Distributed(ABC):
         if type(other) is not type(self):
             raise UsageError(
                 f"a {_kind(self)} and a {_kind(other)} have no {operation} by elements, since a rank has other elements of the "
-                "one than of the other: hybrid.scatter distributes rows anew"
+                "one than of the other: hybrid.scatter distributes rows anew",
+                code="mixed-kinds",
             )
         if other._place != self._place:
             shapes = f"{self.array.shape} and {other.array.shape}"
             raise UsageError(
                 f"{_kind(self)}s of shapes {shapes} have no {operation} by elements: each rank must have the same rows and "
-                "columns of both"
+                "columns of both",
+                code="shapes",
             )
         if self.device != other.device:
-            raise UsageError(f"the {_kind(self)}s lie on {self.device} and {other.device}: copy the array of one of them")
+            raise UsageError(
+                f"the {_kind(self)}s lie on {self.device} and {other.device}: copy the array of one of them", code="mixed-kinds"
+            )
 
     def _refused(self, other: Any) -> Any:
         """NotImplemented, or for an array a NoArray that says why it cannot be combined with this."""
@@ -203,6 +208,7 @@ def common_communicator(inputs: Sequence[Any]) -> Any:
     knowing = [each for each in inputs if isinstance(each, Distributed) and each.comm is not None]
     if any(each.comm != knowing[0].comm for each in knowing):
         raise UsageError(
-            f"the {_kind(knowing[0])}s are of different communicators: hybrid.multiply(a, b, comm=comm) says by which to multiply"
+            f"the {_kind(knowing[0])}s are of different communicators: hybrid.multiply(a, b, comm=comm) says by which",
+            code="communicator",
         )
     return knowing[0].comm if knowing else None

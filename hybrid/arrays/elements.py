@@ -53,9 +53,13 @@ class GeneratedElements:
         largest = largest_number(fill, matrix, shape[0] * shape[1])
         holds = _most_of(dtype) if dtype.kind in "iu" else _HALVES.get(dtype.name, np.inf)
         if dtype.kind in "biu" and largest is None:
-            raise UsageError(f"--fill {fill} makes fractions, which {dtype} does not hold: use --fill lecture or index")
+            raise UsageError(
+                f"--fill {fill} makes fractions, which {dtype} does not hold: use --fill lecture or index", code="dtype"
+            )
         if largest is not None and largest > holds:
-            raise UsageError(f"--fill {fill} makes numbers up to {largest}, which {dtype} does not hold: use another --dtype")
+            raise UsageError(
+                f"--fill {fill} makes numbers up to {largest}, which {dtype} does not hold: use another --dtype", code="dtype"
+            )
         self._largest = 1 if dtype.kind == "b" else largest or 0
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
@@ -106,7 +110,9 @@ class FileElements:
         held = file.dtype
         self._stored = dtype if held.kind == "V" and dtype.name == "bfloat16" else held
         if self._stored is not dtype and (lost := _what_is_lost(held, dtype)):
-            raise UsageError(f"{file.path} holds {held}, which as {dtype} would lose {lost}: use another --dtype, or none")
+            raise UsageError(
+                f"{file.path} holds {held}, which as {dtype} would lose {lost}: use another --dtype, or none", code="dtype"
+            )
         narrower = dtype.name in _HALVES or (dtype.kind in "iu" and held.kind != "b")
         self._converts = narrower and held != dtype
 
@@ -139,7 +145,7 @@ class FileElements:
                 converted = values.astype(self.dtype)
             fits = np.array_equal(np.isinf(converted.astype(np.float32)), np.isinf(values.astype(np.float64)))
         if not fits:
-            raise UsageError(f"{self._file.path} holds values too large for {self.dtype}")
+            raise UsageError(f"{self._file.path} holds values too large for {self.dtype}", code="file-values")
         return converted
 
     def most(self) -> int:

@@ -81,13 +81,13 @@ def _number(name: str, value: Any) -> Any:
     whole = as_int(value)
     if type(whole) is int:
         if abs(whole) > _LARGEST:
-            raise UsageError(f"{name} is too large a number, of {whole.bit_length()} bits")
+            raise UsageError(f"{name} is too large a number, of {whole.bit_length()} bits", code="scalars")
         return whole
     if isinstance(value, (float, np.floating)):
         return float(value)
     if isinstance(value, (complex, np.complexfloating)):
         return complex(value)
-    raise UsageError(f"{name} must be a number, not {value!r}")
+    raise UsageError(f"{name} must be a number, not {value!r}", code="scalars")
 
 
 def _shortest(value: Any) -> Any:
@@ -97,14 +97,14 @@ def _shortest(value: Any) -> Any:
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
-        raise UsageError(f"{name} must be True or False, not {value!r}")
+        raise UsageError(f"{name} must be True or False, not {value!r}", code="scalars")
     return bool(value)
 
 
 def _of_kind(name: str, value: Any, types: ProductType) -> Any:
     """The number alpha or beta as one of C's kind. UsageError where it is not."""
     if types.result == "bool" and value != (name == "alpha"):
-        raise UsageError(f"{name} is {value}, and a product of bool is no number: pass dtype='int64'")
+        raise UsageError(f"{name} is {value}, and a product of bool is no number: pass dtype='int64'", code="scalars")
     if types.exact:
         whole = value.real if isinstance(value, complex) and not value.imag else value
         if isinstance(whole, float) and whole.is_integer():
@@ -112,9 +112,10 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
         if type(whole) is not int or abs(whole) > _LARGEST_FACTOR:
             which = " between -2⁶³ and 2⁶³" if type(whole) is int else ""
             raise UsageError(
-                f"{name} is {value}, and a product of {types.result} is exact: pass an integer{which}, or dtype='float64'"
+                f"{name} is {value}, and a product of {types.result} is exact: pass an integer{which}, or dtype='float64'",
+                code="scalars",
             )
         return whole
     if isinstance(value, complex) and not types.result.startswith("complex"):
-        raise UsageError(f"{name} is {value}, and the product real: pass dtype='complex128' (or complex64)")
+        raise UsageError(f"{name} is {value}, and the product real: pass dtype='complex128' (or complex64)", code="scalars")
     return float(value) if type(value) is int else value

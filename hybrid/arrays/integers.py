@@ -59,7 +59,9 @@ class Exact:
                 return cls(bound, dtype)
         primes = next(filter(None, (_primes_above(2 * bound, terms, limit) for limit in (most, None))), None)
         if primes is None:
-            raise UsageError(f"sums of {terms} products of integers up to {max(largest)} are too long for an exact product")
+            raise UsageError(
+                f"sums of {terms} products of integers up to {max(largest)} are too long for an exact product", code="too-long"
+            )
         return cls(bound, "float64", primes)
 
     @property

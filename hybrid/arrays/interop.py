@@ -17,14 +17,16 @@ def as_matrix(value: Any, name: str) -> np.ndarray:
     """`value` as a NumPy matrix: a view where possible, a copy of what lies on a GPU. UsageError if it is no matrix."""
     array = as_array(value, name)
     if array.ndim != 2:
-        raise UsageError(f"{name} must have two dimensions, not {array.ndim}")
+        raise UsageError(f"{name} must have two dimensions, not {array.ndim}", code="dimensions")
     return array
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
     """`value` as a NumPy array of any number of dimensions."""
     if value is None:
-        raise UsageError(f"{name} is None at the root: pass the matrix there, or comm= where another rank has it")
+        raise UsageError(
+            f"{name} is None at the root: pass the matrix there, or comm= where another rank has it", code="no-operand"
+        )
     if on_gpu(value):
         value = as_gpu_array(value, name).get()
     elif not hasattr(value, "__array__") and not hasattr(value, "__array_interface__") and hasattr(value, "__dlpack__"):
@@ -33,17 +35,19 @@ def as_array(value: Any, name: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:  # such as for rows of different lengths
-        raise UsageError(f"{name} is no array of numbers: {one_line(error)}") from None
+        raise UsageError(f"{name} is no array of numbers: {one_line(error)}", code="no-numbers") from None
     if array.dtype == object and not isinstance(value, np.ndarray):
         dense = ": pass .toarray()" if hasattr(value, "toarray") else ""  # one of SciPy's sparse matrices
-        raise UsageError(f"{name} is of {type(value).__name__}, and no array of numbers{dense}")
+        raise UsageError(f"{name} is of {type(value).__name__}, and no array of numbers{dense}", code="no-numbers")
     return array
 
 
 def refuse_masked(value: Any, name: str) -> None:
     """UsageError for a masked array."""
     if isinstance(value, np.ma.MaskedArray):
-        raise UsageError(f"{name} is a masked array, and masked elements have no product: fill them first, with .filled(value)")
+        raise UsageError(
+            f"{name} is a masked array, and masked elements have no product: fill them first, with .filled(value)", code="masked"
+        )
 
 
 def as_gpu_array(value: Any, name: str) -> Any:
@@ -51,7 +55,9 @@ def as_gpu_array(value: Any, name: str) -> Any:
     try:
         import cupy
     except ImportError:
-        raise UsageError(f"{name} lies on a GPU, which needs CuPy: {install('cuda13')} (or cuda12)") from None
+        raise UsageError(
+            f"{name} lies on a GPU, which needs CuPy: {install('cuda13')} (or cuda12)", code="package-missing"
+        ) from None
     return cupy.asarray(value) if hasattr(value, "__cuda_array_interface__") else cupy.from_dlpack(value)
 
 

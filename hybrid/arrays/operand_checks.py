@@ -25,7 +25,7 @@ def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
     """UsageError for a C that is given without a word on beta; callers of BLAS pass beta=0 when C is not to be read."""
     if c is not None and asked_gemm.get("beta") is None:
         or_out = "" if isinstance(c, Distributed) else ", or out=c to write to it"
-        raise UsageError(f"c is given, but beta is 0: pass beta=1 to add c, beta=0 to leave it unread{or_out}")
+        raise UsageError(f"c is given, but beta is 0: pass beta=1 to add c, beta=0 to leave it unread{or_out}", code="addend")
 
 
 def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductType) -> None:
@@ -33,39 +33,41 @@ def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductTyp
     if gemm.beta == 0:
         return
     if c is None:
-        raise UsageError(f"beta is {gemm.beta:g}, but c is None: pass the matrix that is added")
+        raise UsageError(f"beta is {gemm.beta:g}, but c is None: pass the matrix that is added", code="addend")
     if c.shape != shape:
-        raise UsageError(f"c has shape {c.shape}, the product {shape}")
+        raise UsageError(f"c has shape {c.shape}, the product {shape}", code="addend")
     if types.exact and c.dtype.kind not in "biu":
-        raise UsageError(f"c is of {c.dtype}, and a product of {types.result} is exact: pass integers, or dtype='float64'")
+        raise UsageError(
+            f"c is of {c.dtype}, and a product of {types.result} is exact: pass integers, or dtype='float64'", code="addend"
+        )
     if not types.exact and not np.can_cast(c.dtype, numpy_type(types.result), "same_kind"):
-        raise UsageError(f"c is of {c.dtype}, which cannot be added to a product of {types.result}")
+        raise UsageError(f"c is of {c.dtype}, which cannot be added to a product of {types.result}", code="addend")
 
 
 def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "product") -> None:
     """UsageError unless `what`, of this shape and type, can be written to `out`."""
     if isinstance(out, np.ma.MaskedArray):
-        raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data")
+        raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data", code="masked")
     if not isinstance(out, np.ndarray):
-        raise UsageError(f"out must be a NumPy array, not {type(out).__name__}")
+        raise UsageError(f"out must be a NumPy array, not {type(out).__name__}", code="out")
     if out.shape != shape:
-        raise UsageError(f"out has shape {out.shape}, the {what} {shape}")
+        raise UsageError(f"out has shape {out.shape}, the {what} {shape}", code="out")
     if out.dtype != dtype:
         order = " in this machine's byte order" if dtype.isnative else ""
-        raise UsageError(f"out must be an array of {dtype}{order}, not of {out.dtype}")
+        raise UsageError(f"out must be an array of {dtype}{order}, not of {out.dtype}", code="out")
     if not out.flags.writeable:
-        raise UsageError("out must be writable, and this array is not")
+        raise UsageError("out must be writable, and this array is not", code="out")
     if _overlaps_itself(out):
-        raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory")
+        raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory", code="out")
 
 
 def refuse_wrong_out(out: np.ndarray, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
     """UsageError unless the product can be written to `out` while A and B, the `operands`, and C are still read."""
     refuse_out(out, shape, numpy_type(types.result))
     if any(_overlap(out, each) for each in operands):
-        raise UsageError("out overlaps a or b, which are still read while it is written")
+        raise UsageError("out overlaps a or b, which are still read while it is written", code="overlap")
     if c is not None and _overlap(out, c) and not _is_same(out, c):
-        raise UsageError("out overlaps c without being the same array")
+        raise UsageError("out overlaps c without being the same array", code="overlap")
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
@@ -101,4 +103,4 @@ def _overlaps_itself(array: np.ndarray) -> bool:
 def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """UsageError unless a matrix of shape `a` can be multiplied by one of shape `b`."""
     if a[1] != b[0]:
-        raise UsageError(f"a has {a[1]} columns and b {b[0]} rows: they must be the same")
+        raise UsageError(f"a has {a[1]} columns and b {b[0]} rows: they must be the same", code="shapes")

@@ -78,7 +78,7 @@ def numpy_type(name: str) -> np.dtype:
     try:
         import ml_dtypes
     except ImportError:
-        raise UsageError(f"bfloat16 needs the package ml_dtypes: {install('bfloat16')}") from None
+        raise UsageError(f"bfloat16 needs the package ml_dtypes: {install('bfloat16')}", code="package-missing") from None
     return np.dtype(ml_dtypes.bfloat16)
 
 
@@ -98,7 +98,7 @@ def type_name(dtype: Any) -> str:
     if name == "bfloat16":
         numpy_type(name)
     if name not in DTYPES:
-        raise UsageError(f"dtype {name} is no type of a product: one of {', '.join(DTYPES)}")
+        raise UsageError(f"dtype {name} is no type of a product: one of {', '.join(DTYPES)}", code="dtype")
     return name
 
 
@@ -118,7 +118,9 @@ def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
     complex_a, complex_b = a.kind == "c", a.kind == "c" or b.kind == "c"
     if computed.name not in _REAL_PARTS or result not in _REAL_PARTS or (complex_b and result not in _COMPLEX):
         lost = "it would lose more than rounding"
-        raise UsageError(f"a product of {_types(a, b)} cannot have dtype {result}: {lost}; convert the operands with .astype")
+        raise UsageError(
+            f"a product of {_types(a, b)} cannot have dtype {result}: {lost}; convert the operands with .astype", code="dtype"
+        )
     short = a.name if a == b and a.isnative and a.name in _SHORT and _REAL_PARTS[computed.name] == "float32" else ""
     return ProductType(_REAL_PARTS[computed.name], result, complex_a, complex_b, short_operands=short)
 
@@ -137,7 +139,8 @@ def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
         gives = f"would give {promoted}" if promoted is not None else "have no product"
         raise UsageError(
             f"{_types(a, b)} {gives}: only products of integers, bool and floating-point numbers of up to 64 bits, "
-            "and of complex numbers of two such, can be computed; convert with .astype"
+            "and of complex numbers of two such, can be computed; convert with .astype",
+            code="dtype",
         )
     return promoted
 

@@ -157,7 +157,7 @@ def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...]]:
     matrices = []
     for name, each, transposed in (("a", a, gemm.transpose_a), ("b", b, gemm.transpose_b)):
         if each.ndim not in (1, 2):
-            raise UsageError(f"{name} must have one or two dimensions here, not {each.ndim}")
+            raise UsageError(f"{name} must have one or two dimensions here, not {each.ndim}", code="dimensions")
         if each.ndim == 2:
             matrices.append(each.T if transposed else each)
         else:

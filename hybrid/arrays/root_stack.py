@@ -44,11 +44,13 @@ class RootStack:
         core = [_core(each, transposed) for each, transposed in ((first, gemm.transpose_a), (second, gemm.transpose_b))]
         depth = core[0][-1], core[1][0]
         if depth[0] != depth[1]:
-            raise UsageError(f"a has {depth[0]} columns and b {depth[1]} rows: they must be the same")
+            raise UsageError(f"a has {depth[0]} columns and b {depth[1]} rows: they must be the same", code="shapes")
         try:
             batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
         except ValueError:
-            raise UsageError(f"stacks of shapes {first.shape[:-2]} and {second.shape[:-2]} do not fit together") from None
+            raise UsageError(
+                f"stacks of shapes {first.shape[:-2]} and {second.shape[:-2]} do not fit together", code="shapes"
+            ) from None
         shape = batch + core[0][:-1] + core[1][1:]
         third = None if c is None or gemm.beta == 0 else as_array(c, "c")
         refuse_wrong_c(third, gemm, shape, types)
@@ -194,7 +196,7 @@ def _as_stack(array: np.ndarray) -> np.ndarray:
 def _core(array: np.ndarray, transposed: bool) -> tuple[int, ...]:
     """The rows and columns of the matrices of a stack, after their transposition."""
     if array.ndim == 0:
-        raise UsageError("a number is no matrix: * multiplies by it")
+        raise UsageError("a number is no matrix: * multiplies by it", code="dimensions")
     core = array.shape[-2:]
     return core[::-1] if transposed else core
 

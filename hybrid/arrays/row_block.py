@@ -52,7 +52,7 @@ class RowBlock(Distributed):
         is_array = isinstance(self.array, np.ndarray) or (on_gpu(self.array) and hasattr(self.array, "ndim"))
         if not is_array or self.array.ndim != 2:
             given = f"an array of {self.array.ndim} dimensions" if is_array else type(self.array).__name__
-            raise UsageError(f"a RowBlock takes a matrix of NumPy's or CuPy's, not {given}")
+            raise UsageError(f"a RowBlock takes a matrix of NumPy's or CuPy's, not {given}", code="no-numbers")
         refuse_masked(self.array, "the array of a RowBlock")
 
     @property
@@ -144,11 +144,12 @@ def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span
         if (block.a[1], block.b[1], block.types) != (first.a[1], first.b[1], first.types):
             raise UsageError(
                 f"rank {rank}'s blocks have {block.a[1]} and {block.b[1]} columns of {block.types}, "
-                f"rank 0's {first.a[1]} and {first.b[1]} of {first.types}"
+                f"rank 0's {first.a[1]} and {first.b[1]} of {first.types}",
+                code="ranks-differ",
             )
     depth = sum(block.b[0] for block in blocks)
     if depth != first.a[1]:
-        raise UsageError(f"A has {first.a[1]} columns and B {depth} rows: they must be the same")
+        raise UsageError(f"A has {first.a[1]} columns and B {depth} rows: they must be the same", code="shapes")
     rows_a = consecutive(block.a[0] for block in blocks)
     rows_b = consecutive(block.b[0] * (1 + first.types.complex_a) for block in blocks)
     return first.types.problem(rows_a[-1].hi, first.a[1], first.b[1]), rows_a, rows_b

@@ -103,7 +103,7 @@ def _naming(file: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, DoesNotFit) as error:
-        raise type(error)(f"{file} {error}") from None
+        raise type(error)(f"{file} {error}", code=error.code) from None
 
 
 class SharedMatrix:

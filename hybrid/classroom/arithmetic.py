@@ -33,13 +33,13 @@ def evaluated(text: str, names: Mapping[str, int]) -> int:
             return names[node.id]
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}")
+        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}", code="lab-launch")
 
     text = _SIZE_OF.sub(lambda found: str(_BYTES[found[1]]), text)
     try:
         return value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, ZeroDivisionError):
-        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}") from None
+        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}", code="lab-launch") from None
 
 
 def evaluated_or_0(text: str, names: Mapping[str, int]) -> int:

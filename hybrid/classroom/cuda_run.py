@@ -72,13 +72,16 @@ def _outcome(trials: Trials, task: Task) -> GpuOutcome:
     lines = with_mark(ended.out, mark)
     if ended.status == -signal.SIGALRM:  # sent by the child's own clock
         raise DeviceUnavailable(
-            f"NVRTC had not compiled {trials.kernel.name} after {COMPILES} s: do its macros or templates end?"
+            f"NVRTC had not compiled {trials.kernel.name} after {COMPILES} s: do its macros or templates end?",
+            code="compile-failed",
         )
     if not lines:
-        raise HybridError(f"the process that launches {trials.kernel.name} ended: {_last(ended.err) or ended.status}")
+        raise HybridError(
+            f"the process that launches {trials.kernel.name} ended: {_last(ended.err) or ended.status}", code="kernel-crashed"
+        )
     found: dict[str, Any] = json.loads(lines[-1])
     if "unavailable" in found:
-        raise DeviceUnavailable(found["unavailable"]["why"])
+        raise DeviceUnavailable(found["unavailable"]["why"], code="gpu-failed")
     outcome: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in found["outcome"].items()}
     return GpuOutcome(**outcome)
 

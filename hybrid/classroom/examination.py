@@ -222,20 +222,24 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     if not names:
         if for_cpu:
             refuse_unsupported(joined(file.texts), file.path.name)  # which may be why there is none
-        raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void")
+        raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void", code="lab-kernel")
     if not wanted and len(names) > 1:
         raise UsageError(
-            f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME, or a line // lab: kernel(NAME), chooses one"
+            f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME, or a line // lab: kernel(NAME), chooses one",
+            code="lab-kernel",
         )
     if name and name not in names:
-        raise UsageError(f"{file.path.name} has no kernel {name}: it has {', '.join(names)}")
+        raise UsageError(f"{file.path.name} has no kernel {name}: it has {', '.join(names)}", code="lab-kernel")
     kernel = file.kernels[names.index(name) if name else 0]
     inner = re.fullmatch(r"[^<]*<(.*)>\s*", wanted)
     arguments = [text.strip() for text in inner[1].split(",")] if inner else []
     if arguments and not kernel.template:
-        raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}")
+        raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}", code="lab-kernel")
     if len(arguments) != len(kernel.template):
-        raise UsageError(f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them")
+        raise UsageError(
+            f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them",
+            code="lab-kernel",
+        )
     if for_cpu:
         refuse_unsupported(file.compiled, file.path.name)
         refuse_host_calls(joined(file.texts), file.path.name)

@@ -75,7 +75,7 @@ def named(name: str) -> Exercise:
     for exercise in EXERCISES:
         if exercise.name == name:
             return exercise
-    raise UsageError(f"there is no exercise {name}: {', '.join(each.name for each in EXERCISES)}")
+    raise UsageError(f"there is no exercise {name}: {', '.join(each.name for each in EXERCISES)}", code="setting")
 
 
 def _loads_at_most(most: float) -> Demand:

@@ -123,4 +123,4 @@ def named(name: str) -> GpuModel:
     for model in MODELS:
         if model.name.lower() == wanted:
             return model
-    raise UsageError(f"no GPU {name!r} here: one of {', '.join(NAMES)}")
+    raise UsageError(f"no GPU {name!r} here: one of {', '.join(NAMES)}", code="setting")

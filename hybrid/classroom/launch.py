@@ -45,13 +45,16 @@ class Launch:
         grid, block = (tuple(evaluated(text, sizes) for text in texts) for texts in (self.grid, self.block))
         shared = evaluated(self.shared, sizes)
         if min(grid) < 1:
-            raise UsageError(f"a grid of {_times(grid)} blocks cannot be launched: grid({', '.join(self.grid)})")
+            raise UsageError(
+                f"a grid of {_times(grid)} blocks cannot be launched: grid({', '.join(self.grid)})", code="lab-launch"
+            )
         if shared > _MOST_SHARED:
-            raise UsageError(f"{shared} bytes of shared memory are more than a block can have, {_MOST_SHARED}")
+            raise UsageError(f"{shared} bytes of shared memory are more than a block can have, {_MOST_SHARED}", code="lab-launch")
         if min(block) < 1 or math.prod(block) > _MOST_THREADS or any(deep > _MOST_DEEP for deep in block[2:]):
             raise UsageError(
                 f"a grid of {_times(grid)} blocks of {_times(block)} threads cannot be launched: a block has 1 to 1024 threads, "
-                f"at most {_MOST_DEEP} in z"
+                f"at most {_MOST_DEEP} in z",
+                code="lab-launch",
             )
         return grid, block, shared
 
@@ -81,7 +84,10 @@ def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags:
     if said["block"] and not said["grid"]:
         grid = _covering(kernel, block, outer)
     if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
-        raise UsageError(f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much")
+        raise UsageError(
+            f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much",
+            code="lab-launch",
+        )
     is_unsure = not is_told and guessed.is_unsure
     return Launch(grid, block, said["shared"] or "0", where, not is_told, not said["grid"], is_unsure)
 
@@ -185,9 +191,9 @@ def within_comment(comment: str, name: str) -> str:
             if not depth:
                 texts[called], begin = comment[begin:place].strip(), place + 1
     if depth:
-        raise UsageError(f"// lab: {comment}: a parenthesis is not closed")
+        raise UsageError(f"// lab: {comment}: a parenthesis is not closed", code="lab-launch")
     if unknown := sorted(texts.keys() - {"", *_OF_COMMENT}):
-        raise UsageError(f"// lab: {comment}: {unknown[0]}(…) is not known; {', '.join(_OF_COMMENT)} are")
+        raise UsageError(f"// lab: {comment}: {unknown[0]}(…) is not known; {', '.join(_OF_COMMENT)} are", code="lab-launch")
     return texts.get(name, "")
 
 
@@ -201,7 +207,7 @@ def _extents(text: str) -> tuple[str, ...]:
         else:
             parts[-1] += letter
     if len(parts) > 3:
-        raise UsageError(f"({text}): x, y and z are taken")
+        raise UsageError(f"({text}): x, y and z are taken", code="lab-launch")
     return (*(part.strip() for part in parts), *["1"] * (2 - len(parts)))
 
 

@@ -42,7 +42,9 @@ def launches_in(text: str, name: str) -> Iterator[LaunchText]:
         begin = _begin_of_name(plain, opening)
         if found is None or end < 0 or not plain[begin:opening].strip():
             line = plain.count("\n", 0, opening) + 1
-            raise UsageError(f"{name}, line {line}: after <<< a launch goes on as in kernel<<<grid, block>>>(arguments)")
+            raise UsageError(
+                f"{name}, line {line}: after <<< a launch goes on as in kernel<<<grid, block>>>(arguments)", code="lab-launch"
+            )
         yield LaunchText(begin, opening, closing, found.end() - 1, end)
         place = end
 

@@ -82,21 +82,26 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
         if "[" in each.type:
             raise UsageError(
                 f"{kernel.name}: the parameter {each} is an array of rows: the lab hands over pointers, as float* A, whose "
-                "elements are A[row * columns + column]"
+                "elements are A[row * columns + column]",
+                code="lab-parameters",
             )
         if not (each.is_number or each.is_pointer or each.is_scale or each.type in file.structs):
             raise UsageError(
                 f"{kernel.name}: the parameter {each} is no pointer, no whole number, no alpha or beta, and no struct of "
-                f"{file.path.name}"
+                f"{file.path.name}",
+                code="lab-parameters",
             )
     matrices = [each for each in kernel.parameters if not (each.is_number or each.is_scale)]
     if len(matrices) != 3:
-        raise UsageError(f"{kernel} takes {len(matrices)} matrices: the lab runs kernels that multiply A by B into C")
+        raise UsageError(
+            f"{kernel} takes {len(matrices)} matrices: the lab runs kernels that multiply A by B into C", code="lab-parameters"
+        )
     elements = {_element(file, each) for each in matrices}
     if len(elements) > 1 or not elements <= ELEMENTS.keys():
         raise UsageError(
             f"{file.path.name}, line {kernel.line}: {kernel}: the elements are {', '.join(sorted(elements))}; float and double "
-            "matrices are multiplied here"
+            "matrices are multiplied here",
+            code="lab-parameters",
         )
     numbers = [each for each in kernel.parameters if each.is_number]
     of_numbers = _sizes([each.name for each in numbers], let)
@@ -157,16 +162,21 @@ def _element(file: StudentFile, parameter: Parameter) -> str:
     fields = file.structs[parameter.type]
     pointers = [kind[:-1].replace("const", "").strip() for kind in fields.values() if kind.endswith("*")]
     if len(pointers) != 1:
-        raise UsageError(f"the struct {parameter.type} has {len(pointers)} pointers: one is wanted, to the elements")
+        raise UsageError(
+            f"the struct {parameter.type} has {len(pointers)} pointers: one is wanted, to the elements", code="lab-parameters"
+        )
     return pointers[0]
 
 
 def _sizes(names: Sequence[str], let: Mapping[str, str]) -> dict[str, str]:
     """Which of "n", "l" and "m" each whole number is, by its name."""
     if unknown := set(let) - set(names):
-        raise UsageError(f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}")
+        raise UsageError(
+            f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}",
+            code="lab-parameters",
+        )
     if wrong := [(name, size) for name, size in let.items() if size not in ("n", "l", "m")]:
-        raise UsageError(f"--let {wrong[0][0]}={wrong[0][1]}: a size is {_SIZES}")
+        raise UsageError(f"--let {wrong[0][0]}={wrong[0][1]}: a size is {_SIZES}", code="lab-parameters")
     if len(names) == 1:
         return {names[0]: "n"}
     lower = [name.lower() for name in names]
@@ -178,7 +188,7 @@ def _sizes(names: Sequence[str], let: Mapping[str, str]) -> dict[str, str]:
     for name in names:
         size = let.get(name) or usual.get(name.lower()) or _by_matrix(name.lower())
         if not size:
-            raise UsageError(f"what {name} stands for cannot be told: --let {name}=SIZE says it, {_SIZES}")
+            raise UsageError(f"what {name} stands for cannot be told: --let {name}=SIZE says it, {_SIZES}", code="lab-parameters")
         sizes[name] = size
     return sizes
 

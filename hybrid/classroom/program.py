@@ -80,7 +80,7 @@ def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
     try:
         return whole_program.Ranks(ranks, mpirun(ranks), variable_of_rank(), compiler_flags())
     except StartError as missing:
-        raise HybridError(f"{file.path} is a program of MPI (mpi.h): {missing}") from None
+        raise HybridError(f"{file.path} is a program of MPI (mpi.h): {missing}", code="mpi-missing") from None
 
 
 def ran(
@@ -99,7 +99,9 @@ def ran(
         started = _started(file, ranks or _USUAL_RANKS)
         flags += started.flags
     elif ranks:
-        raise UsageError(f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI")
+        raise UsageError(
+            f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI", code="option-combination"
+        )
     sources = {path.name: text.split("\n") for path, (_, text) in texts.found.items()}
     with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
         program, warnings = whole_program.built(Path(folder, name), text, dict(others), flags)

@@ -72,7 +72,7 @@ def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
     UsageError where the file cannot be read, HybridError where there is no mpirun.
     """
     if not Path(path).is_file():
-        raise UsageError(f"{path} cannot be read: it is no file")
+        raise UsageError(f"{path} cannot be read: it is no file", code="file-unreadable")
     tries: list[Try] = []
     try:
         for ranks in _RANKS:
@@ -81,7 +81,7 @@ def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
                 break
         return tries
     except StartError as missing:
-        raise HybridError(f"the exercise {exercise.name} needs MPI: {missing}") from None
+        raise HybridError(f"the exercise {exercise.name} needs MPI: {missing}", code="mpi-missing") from None
 
 
 def told(tries: list[Try]) -> list[str]:

@@ -92,7 +92,9 @@ def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
     count = sum(each for _, each in changed.values())
     if count != 1:
         has = f"{count} such constants, and which is meant cannot be told" if count else "none"
-        raise UsageError(f"--tile changes the constant of the file that is called TILE… or BLOCK…: it has {has}")
+        raise UsageError(
+            f"--tile changes the constant of the file that is called TILE… or BLOCK…: it has {has}", code="lab-shown"
+        )
     return {path: text for path, (text, _) in changed.items()}
 
 
@@ -101,9 +103,14 @@ def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
     stopped."""
     n, l, m = sizes
     if n * l * m > MOST_PRODUCTS:
-        raise UsageError(f"{n}×{l}×{m} are {n * l * m} multiplications: at most {MOST_PRODUCTS} can be shown, such as --width 16")
+        raise UsageError(
+            f"{n}×{l}×{m} are {n * l * m} multiplications: at most {MOST_PRODUCTS} can be shown, such as --width 16",
+            code="lab-shown",
+        )
     if any(len(extents) > 2 for extents in (trials.launch.grid, trials.launch.block)):
-        raise UsageError(f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}")
+        raise UsageError(
+            f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}", code="lab-shown"
+        )
     case, accesses = trials.traced(sizes)
     arrays = _arrays(trials, case, accesses)
     number = {array.name: index for index, array in enumerate(arrays)}

@@ -93,13 +93,14 @@ def text_of(path: str) -> str:
     try:
         if file.exists() and not file.is_file():
             what = "a folder" if file.is_dir() else "a pipe, a device or a socket"
-            raise UsageError(f"{path} cannot be read: it is {what}, and no file")
+            raise UsageError(f"{path} cannot be read: it is {what}, and no file", code="file-unreadable")
         content = file.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
     if len(content) > _MOST_BYTES or b"\0" in content:
         raise UsageError(
-            f"{path} is no source file: it has {len(content)} bytes, and a zero among them or more than {_MOST_BYTES}"
+            f"{path} is no source file: it has {len(content)} bytes, and a zero among them or more than {_MOST_BYTES}",
+            code="file-format",
         )
     try:
         text = content.decode("utf-8-sig")

@@ -52,7 +52,7 @@ def refuse_unsupported(text: str, name: str) -> None:
 
     def refuse(place: int, what: str) -> None:
         file, line = origin(text, place, name)
-        raise UsageError(f"{file}, line {line}: {what}: the CPU runtime does not have that")
+        raise UsageError(f"{file}, line {line}: {what}: the CPU runtime does not have that", code="lab-unsupported")
 
     for found in _INCLUDE.finditer(text):
         what = next((what for pattern, what in _HEADERS.items() if re.match(pattern, found[1])), "")
@@ -86,7 +86,10 @@ def refuse_host_calls(text: str, name: str) -> None:
             is_declared = before is not None and before[1] not in _NOT_A_DEFINITION  # as in float sum(0);
             if not is_declared and not re.search(rf"\b{called[1]}\s*=[^=]", body):
                 file, line = origin(text, function.end() + called.start(), name)
-                raise UsageError(f"{file}, line {line}: {called[1]} is a function of the host: __device__ is missing before it")
+                raise UsageError(
+                    f"{file}, line {line}: {called[1]} is a function of the host: __device__ is missing before it",
+                    code="lab-unsupported",
+                )
 
 
 def _is_defined(plain: str, name: str) -> bool:
@@ -102,4 +105,6 @@ def refuse_without_host(file: StudentFile, kernel: StudentKernel) -> None:
     for name in _CONSTANT_WITHOUT_VALUE.findall(blanked(file.compiled)):
         if re.search(rf"\b{name}\b", kernel.body):
             how = "run the whole program, without --kernel" if file.has_main else "give it a value where it is declared"
-            raise UsageError(f"{kernel.name} reads the constant memory {name}, which only host code fills: {how}")
+            raise UsageError(
+                f"{kernel.name} reads the constant memory {name}, which only host code fills: {how}", code="lab-unsupported"
+            )

@@ -121,4 +121,7 @@ def field_of(parameter: Parameter, name: str, kind: str) -> str:
         return "elements"
     if name.lower() in _FIELDS:
         return _FIELDS[name.lower()]
-    raise UsageError(f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known")
+    raise UsageError(
+        f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known",
+        code="lab-parameters",
+    )

@@ -53,9 +53,9 @@ def _minutes(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise UsageError(f"{text!r} is not a number of minutes") from None
+        raise UsageError(f"{text!r} is not a number of minutes", code="number") from None
     if not 0 <= value < math.inf:
-        raise UsageError(f"{text} is not a number of minutes: 0 or more")
+        raise UsageError(f"{text} is not a number of minutes: 0 or more", code="number")
     return value
 
 

@@ -16,7 +16,7 @@ from hybrid.core.record import record
 from hybrid.core.settings import Settings
 from hybrid.core.wall import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
-from hybrid.errors import HybridError, StartError, UsageError, one_line
+from hybrid.errors import HybridError, StartError, UsageError, code_of, one_line
 from hybrid.host.streams import open_streams
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.interrupts import handle
@@ -90,14 +90,14 @@ def run_alone(name: str, work: Callable[[], int]) -> int:
     try:
         launch = launched()
         if launch is not None and launch.size > 1:
-            raise UsageError("this command runs alone, without mpirun")
+            raise UsageError("this command runs alone, without mpirun", code="usage")
         handle(signal.SIGINT, signal.default_int_handler)  # an interrupt unwinds, so that files and processes are ended in order
         name_foreign_variables(name)
         code = work()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return print_error(name, HybridError("interrupted"))
+        return print_error(name, HybridError("interrupted", code="interrupted"))
     except Exception as error:
         return answer_failed(name, error)
 
@@ -177,7 +177,9 @@ class _Command:
             code = self.unstarted(error, self.options, self.settings)
             sys.stdout.flush()
         except Exception as other:
-            return print_error(self.name, other if isinstance(other, HybridError) else HybridError(one_line(other)))
+            return print_error(
+                self.name, other if isinstance(other, HybridError) else HybridError(one_line(other), code=code_of(other))
+            )
         return code
 
 

@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     """Options and settings."""
     options = build_parser().parse_args(arguments)
     if options.clean and options.json:
-        raise UsageError("--clean examines nothing: there are no findings for --json")
+        raise UsageError("--clean examines nothing: there are no findings for --json", code="option-combination")
     return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
 
 

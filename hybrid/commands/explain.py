@@ -11,7 +11,7 @@ from hybrid.commands.explain_grid import grid_lines
 from hybrid.core.price import Price
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, readable, rounded_up
-from hybrid.errors import DeviceUnavailable, DoesNotFit
+from hybrid.errors import DeviceUnavailable
 from hybrid.plan.arithmetic import largest_error_bound
 from hybrid.plan.forecast import forecast
 from hybrid.plan.gather_layout import PIECE_BYTES
@@ -40,7 +40,7 @@ def explain(machine: Machine, request: ProductRequest, settings: Settings, netwo
     if len(decision.plan.topology.nodes) > 1:
         print("\n".join(grid_lines(decision, machine, network)), flush=True)
     if decision.shortage:
-        raise DoesNotFit(decision.shortage)
+        raise decision.shortage.error()
     decision.plan.refuse_endless()
     limited = settings.gpu_memory or settings.host_memory
     print("it fits" if limited else "memory not checked: --host-memory and --gpu-memory give it")

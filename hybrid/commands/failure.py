@@ -9,7 +9,7 @@ import sys
 
 from hybrid.commands.streams import print_line
 from hybrid.core.settings import SWITCHES, switched_on
-from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.errors import HybridError, UsageError, code_of, one_line, with_code
 from hybrid.ranks import heartbeat
 from hybrid.ranks.job_end import let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
@@ -26,7 +26,7 @@ def answer_failed(name: str, error: Exception) -> int:
     if rank_by_launcher() != 0:
         return 0
     show_traceback()
-    code = print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error)))
+    code = print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error), code=code_of(error)))
     if launched() is not None:
         let_launcher_read()
     return code
@@ -47,7 +47,7 @@ def fail(name: str, team: Team, error: BaseException) -> int:
     # A terminal interrupts all ranks: one says so, and ends the job.
     if (team.rank == 0 or not agreed) and (not interrupted or wait_for_turn(team.rank)):
         if not isinstance(error, HybridError):
-            error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}")
+            error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}", code=code_of(error))
         speak()
         print_error(name, error)
     if agreed:
@@ -68,7 +68,9 @@ def fail_before_start(name: str, error: BaseException) -> int:
         error = KeyboardInterrupt()
     if wait_for_turn(rank_by_launcher()):
         if not isinstance(error, HybridError):
-            error = HybridError(f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}")
+            error = HybridError(
+                f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}", code=code_of(error)
+            )
         print_error(name, error)
     heartbeat.report_exit_code(code, agreed=isinstance(error, HybridError) and error.on_all_ranks)
     sys.stdout.flush()
@@ -93,5 +95,5 @@ def show_traceback() -> None:
 
 def print_error(name: str, error: BaseException) -> int:
     """Print an error; returns its exit code."""
-    print_line(name, error)
+    print_line(name, with_code(error, code_of(error)))
     return getattr(error, "exit_code", 1)

@@ -75,11 +75,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     """Options and settings; UsageError for what no GPU can do."""
     options = build_parser().parse_args(arguments)
     if options.threads_per_block > MOST_BLOCK:
-        raise UsageError(f"--threads-per-block {options.threads_per_block}: a block has at most {MOST_BLOCK} threads")
+        raise UsageError(
+            f"--threads-per-block {options.threads_per_block}: a block has at most {MOST_BLOCK} threads", code="number"
+        )
     if options.blocks * options.threads_per_block > MOST_LINES:
         raise UsageError(
             f"{options.blocks} blocks of {options.threads_per_block} threads would print more than {MOST_LINES} lines a rank: "
-            "fewer --blocks or --threads-per-block"
+            "fewer --blocks or --threads-per-block",
+            code="number",
         )
     return options, Settings.gather({name: getattr(options, name) for name in ("device", "threads", "stall")})
 
@@ -97,7 +100,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     wake_gpus(settings)
     with team.phase("prepare", timed=False) as preparing:
         if threads > MOST_THREADS:
-            raise UsageError(f"{threads} CPU threads a rank are too many to greet: --threads {MOST_THREADS} or less")
+            raise UsageError(
+                f"{threads} CPU threads a rank are too many to greet: --threads {MOST_THREADS} or less", code="number"
+            )
     with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
         gpu = _choose_gpu(team, settings)
         with team.phase("prepare", timed=False) as preparing:
@@ -139,7 +144,8 @@ def _thread_level() -> str:
     if not library.threads_suffice:
         raise StartError(
             f"provided >= MPI_THREAD_FUNNELED does not hold: {library.name} provides MPI_THREAD_{library.provided} "
-            "only, and an MPI built with threads is needed"
+            "only, and an MPI built with threads is needed",
+            code="mpi-threads",
         )
     return f"MPI thread level {library.asked} asked for, {library.provided} provided ({library.name})"
 

@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = build_parser().parse_args(own)
     options.arguments = for_program
     if for_program and options.command != "run":
-        raise UsageError(f"{options.command} takes nothing after --")
+        raise UsageError(f"{options.command} takes nothing after --", code="option-combination")
     return options
 
 
@@ -78,7 +78,7 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 def _let(text: str) -> tuple[str, str]:
     name, equals, size = text.partition("=")
     if not equals:
-        raise UsageError(f"{text!r} is no NAME=SIZE, such as Width=n")
+        raise UsageError(f"{text!r} is no NAME=SIZE, such as Width=n", code="number")
     return name.strip(), size.strip()
 
 
@@ -122,7 +122,7 @@ def _trials(given: StudentFile, options: argparse.Namespace, *, for_cpu: bool = 
     meaning = meaning_of(file, kernel, dict(options.let))
     if not any(each.is_number or each.type in file.structs for each in kernel.parameters) and not getattr(options, "sizes", None):
         what = "--sizes n l m tells it" if hasattr(options, "sizes") else "a solution is tried on several: let it take n, l and m"
-        raise UsageError(f"{kernel} is told no size, so it is for matrices of one shape: {what}")
+        raise UsageError(f"{kernel} is told no size, so it is for matrices of one shape: {what}", code="lab-parameters")
     launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
     seed = options.seed if options.seed is not None else secrets.randbits(32)
     return Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed)

@@ -24,11 +24,12 @@ def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]
 
     if options.gpu or options.html or options.picture or options.ranks or options.arguments:
         others = "--gpu, --html, --picture, --ranks and arguments after --"
-        raise UsageError(f"--device cuda times one kernel: {others} are for the emulated GPU")
+        raise UsageError(f"--device cuda times one kernel: {others} are for the emulated GPU", code="option-combination")
     file = read(options.file)
     if not options.kernel and is_program(file):
         raise UsageError(
-            f"{options.file} is a whole program, which nvcc compiles for a GPU; --kernel NAME runs one of its kernels there"
+            f"{options.file} is a whole program, which nvcc compiles for a GPU; --kernel NAME runs one of its kernels there",
+            code="option-combination",
         )
     trials = trials_of(file)
     shapes = [tuple(options.sizes)] if options.sizes else usual_gpu_shapes(trials)
@@ -46,4 +47,4 @@ def work(options: argparse.Namespace, trials_of: Callable[[StudentFile], Trials]
 def refuse_impossible(trials: Trials, sizes: tuple[int, int, int]) -> None:
     """UsageError for a shape that the kernel cannot take."""
     if (possible := trials.meaning.on(sizes)) != sizes:
-        raise UsageError(f"{trials.kernel.name} {trials.meaning.limit}: --sizes {' '.join(map(str, possible))}")
+        raise UsageError(f"{trials.kernel.name} {trials.meaning.limit}: --sizes {' '.join(map(str, possible))}", code="sizes")

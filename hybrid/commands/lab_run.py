@@ -79,7 +79,7 @@ def add_to(
 def _size(text: str) -> int:
     size = at_least(1)(text)
     if size > _MOST_ON_GPU:
-        raise UsageError(f"{size} is too large: at most {_MOST_ON_GPU}")
+        raise UsageError(f"{size} is too large: at most {_MOST_ON_GPU}", code="sizes")
     return size
 
 
@@ -100,14 +100,17 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     if options.device == "cuda":
         return lab_cuda.work(options, lambda file: trials_of(file, options, for_cpu=False))
     if options.sizes and max(options.sizes) > _MOST:
-        raise UsageError(f"{max(options.sizes)} is too large for a CPU that runs every thread of the kernel: at most {_MOST}")
+        raise UsageError(
+            f"{max(options.sizes)} is too large for a CPU that runs every thread of the kernel: at most {_MOST}", code="sizes"
+        )
     of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html", "picture")
     about_a_kernel = any(getattr(options, name) for name in of_a_kernel)
     if not about_a_kernel and is_program(file := read(options.file)):
         return _run_program(file, options)
     if options.arguments or options.ranks:
         raise UsageError(
-            f"{options.file} is not run as a whole program, which has main() and launches: nothing can follow --, and no --ranks"
+            f"{options.file} is not run as a whole program, which has main() and launches: nothing can follow --, and no --ranks",
+            code="option-combination",
         )
     trials = trials_of(read(options.file), options)
     kernel, meaning = trials.kernel, trials.meaning

@@ -50,7 +50,7 @@ def add_to(commands: Any, add_launch: Callable[[argparse.ArgumentParser], None])
 def _pair(text: str) -> tuple[int, int]:
     x, comma, y = text.partition(",")
     if not comma:
-        raise UsageError(f"{text!r} is no X,Y")
+        raise UsageError(f"{text!r} is no X,Y", code="number")
     return at_least(0)(x.strip()), at_least(0)(y.strip())
 
 
@@ -66,7 +66,9 @@ def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
     with Progress(part=lambda: f"trace {options.file}"):
         shown = _picture(options, trials_of)
     if options.of not in shown.steps:
-        raise UsageError(f"--of {options.of[0]},{options.of[1]}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks")
+        raise UsageError(
+            f"--of {options.of[0]},{options.of[1]}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks", code="number"
+        )
     lines = list(told(shown, options.of))
     print("\n".join(lines))
     if options.picture:

@@ -60,7 +60,7 @@ def _folder(installed: str, checkout: str, within: str) -> Path:
     for folder in (package / installed, package.parent / checkout):
         if (folder / within).exists():
             return folder
-    raise HybridError(f"{package / installed} is missing: install this package again")
+    raise HybridError(f"{package / installed} is missing: install this package again", code="installation")
 
 
 def build_parser() -> Parser:
@@ -119,7 +119,7 @@ def work(name: str, words: list[str]) -> int:
         import_module("experiments.start").run(SCRIPTS[name][0])
     except SystemExit as ended:
         if isinstance(ended.code, str):
-            raise HybridError(ended.code) from None
+            raise HybridError(ended.code, code="usage") from None
         return int(ended.code or 0)
     raise AssertionError("a script ends by itself")
 
@@ -143,7 +143,7 @@ def _notebooks() -> dict[str, str]:
 def _write_folder(folder: Path, contents: Callable[[], dict[str, str]]) -> None:
     """Write a new folder with these files, whole or not at all."""
     if folder.exists():
-        raise UsageError(f"{folder} is there already: name another folder to be written")
+        raise UsageError(f"{folder} is there already: name another folder to be written", code="file-exists")
     try:
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.absolute().parent) as beside:
             whole = Path(beside, "whole")
@@ -152,7 +152,7 @@ def _write_folder(folder: Path, contents: Callable[[], dict[str, str]]) -> None:
                 (whole / name).write_text(text, encoding="utf-8")
             whole.rename(folder)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error.strerror}") from None
+        raise UsageError(f"{folder} cannot be written: {error.strerror}", code="file-unwritable") from None
     print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 
 

@@ -37,7 +37,8 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     for key, file in files.items():
         if file.shape != shapes[key]:
             raise UsageError(
-                f"{file.path} is {file.shape[0]}×{file.shape[1]}, but {key} must be {shapes[key][0]}×{shapes[key][1]}"
+                f"{file.path} is {file.shape[0]}×{file.shape[1]}, but {key} must be {shapes[key][0]}×{shapes[key][1]}",
+                code="shapes",
             )
     asked = options.dtype or ""
     types = {key: _type_of(file, asked) for key, file in files.items()}
@@ -57,7 +58,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
 def _type_of(file: FileMatrix, asked: str) -> np.dtype:
     """The type in which a file's elements are multiplied. Real numbers stay real, also where the product is complex."""
     if file.dtype.kind == "V" and asked != "bfloat16":
-        raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16")
+        raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16", code="dtype")
     if not asked:
         return file.dtype
     return _named(_PARTS.get(asked, asked) if file.dtype.kind != "c" else asked)

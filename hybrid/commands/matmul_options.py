@@ -124,22 +124,32 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     if options.kernel == "list":
         return options, Settings()
     if bool(options.a) != bool(options.b) and not options.sizes:
-        raise UsageError("with only one of --a and --b the sizes n l m are needed")
+        raise UsageError("with only one of --a and --b the sizes n l m are needed", code="sizes")
     if len(options.sizes) not in ((0, 3) if from_files else (3,)):
-        raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given; --help shows the usage")
+        raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given; --help shows the usage", code="sizes")
     assumed_options = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
     if not options.explain and any(getattr(options, name[2:].replace("-", "_")) for name in assumed_options):
-        raise UsageError(f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain")
+        raise UsageError(
+            f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain", code="option-combination"
+        )
     # With --resume the plan is of a part, and depends on what is there of C.
     written = [
         f"--{name}" for name in ("out", "json", "trace") if getattr(options, name) and not (name == "out" and options.resume)
     ]
     if options.explain and written:
-        raise UsageError(f"--explain runs nothing, so there is nothing for {', '.join(written)}: leave one of them out")
+        raise UsageError(
+            f"--explain runs nothing, so there is nothing for {', '.join(written)}: leave one of them out",
+            code="option-combination",
+        )
     if options.nodes and options.ranks and options.nodes > options.ranks:
-        raise UsageError(f"{options.ranks} ranks are too few for {options.nodes} nodes: one each, at least")
+        raise UsageError(
+            f"{options.ranks} ranks are too few for {options.nodes} nodes: one each, at least", code="option-combination"
+        )
     if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:
-        raise UsageError(f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks")
+        raise UsageError(
+            f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks",
+            code="option-combination",
+        )
     _refuse_with_resume(options)
     flags = (
         "device",
@@ -167,11 +177,13 @@ def _refuse_with_resume(options: argparse.Namespace) -> None:
     """UsageError for options that do not go together with --resume, or not without it."""
     if not options.resume:
         if options.resume_rows:
-            raise UsageError("--resume-rows is about the parts that --resume computes: add --resume")
+            raise UsageError("--resume-rows is about the parts that --resume computes: add --resume", code="option-combination")
         return
     if not options.out:
-        raise UsageError("--resume goes on with the file of --out, which is not given")
+        raise UsageError("--resume goes on with the file of --out, which is not given", code="option-combination")
     if options.repeat > 1 or options.warmup:
-        raise UsageError("--resume computes every part once: leave out --repeat and --warmup")
+        raise UsageError("--resume computes every part once: leave out --repeat and --warmup", code="option-combination")
     if options.trace:
-        raise UsageError("--trace shows one product, and with --resume each part is one: leave one of them out")
+        raise UsageError(
+            "--trace shows one product, and with --resume each part is one: leave one of them out", code="option-combination"
+        )

@@ -15,6 +15,7 @@ from hybrid.core.problem import AskedProduct, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.wall import wall
+from hybrid.errors import with_code
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
@@ -74,7 +75,10 @@ class Speaker:
         if options.printed:
             self._print_corners(outcome)
         if outcome.repeats < options.repeat:
-            print(f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished", file=sys.stderr)
+            print(
+                f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished [terminated]",
+                file=sys.stderr,
+            )
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
         if outcome.arithmetic:
             print(arithmetic_line(outcome.arithmetic), file=self._stream)
@@ -94,7 +98,7 @@ class Speaker:
         for line in outcome.check.repaired if outcome.check else ():
             print(f"repaired: {line}", file=self._stream)
         for fault in outcome.check.faults[:_MOST_FAULTS] if outcome.check else ():
-            print(f"wrong: {fault}", file=self._stream)
+            print(f"wrong: {with_code(fault, fault.code)}", file=self._stream)
         print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
 
     def _write_record(self, outcome: Outcome, extra: dict[str, Any], settings: Settings) -> None:

@@ -44,7 +44,8 @@ def prepared(
     if typed.types.converts:
         raise UsageError(
             f"--resume writes C as it is computed, of float32, float64 or complex numbers, and not of {typed.types.result}: "
-            "leave it out, or choose another --dtype"
+            "leave it out, or choose another --dtype",
+            code="dtype",
         )
     n, _, m = typed.sizes
     output = new_matrix(options.out, (n, m), typed.result)

@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
             words = message.removeprefix("unrecognized arguments: ").split()
             if unknown := next((word for word in words if word.startswith("-")), None):
                 message = self._unknown(unknown.split("=")[0])
-        raise UsageError(message)
+        raise UsageError(message, code="option")
 
     def _unknown(self, option: str) -> str:
         """What to say of an option that does not exist."""
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
             try:
                 one_of("choice", str(value), map(str, action.choices))
             except UsageError as error:
-                raise argparse.ArgumentError(action, str(error)) from None
+                raise _of_argument(action, error) from None
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         # argparse would replace the text of our error by one that names the conversion function.
@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
             if isinstance(error.__context__, UsageError):
-                raise argparse.ArgumentError(action, str(error.__context__)) from None
+                raise _of_argument(action, error.__context__) from None
             raise
 
     def print_help(self, file: Any = None) -> None:
@@ -84,12 +84,17 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
 
+def _of_argument(action: argparse.Action, error: UsageError) -> UsageError:
+    """The error of a value, with the name of its option."""
+    return UsageError(str(argparse.ArgumentError(action, str(error))), code=error.code)
+
+
 def whole_number(text: str) -> int:
     """For argparse: a whole number."""
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{text!r} is not a whole number") from None
+        raise UsageError(f"{text!r} is not a whole number", code="number") from None
 
 
 def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -98,9 +103,9 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
     def number(text: str) -> int:
         value = whole_number(text)
         if value < least:
-            raise UsageError(f"{text} is too small: at least {least}")
+            raise UsageError(f"{text} is too small: at least {least}", code="number")
         if most is not None and value > most:
-            raise UsageError(f"{text} is too large: at most {most}")
+            raise UsageError(f"{text} is too large: at most {most}", code="number")
         return value
 
     return number
@@ -109,9 +114,11 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
 def file_name(text: str) -> str:
     """For argparse: the type of a file's name."""
     if not text:
-        raise UsageError("the name of a file is missing")
+        raise UsageError("the name of a file is missing", code="file-missing")
     if _URL.match(text):
-        raise UsageError(f"{text} is a URL: files that this machine sees are read and written, so fetch it first")
+        raise UsageError(
+            f"{text} is a URL: files that this machine sees are read and written, so fetch it first", code="file-missing"
+        )
     return text
 
 
@@ -119,7 +126,7 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{text!r} is not a number of seconds") from None
+        raise UsageError(f"{text!r} is not a number of seconds", code="number") from None
 
 
 def add_job_options(parser: argparse._ActionsContainer) -> None:

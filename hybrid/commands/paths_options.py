@@ -79,9 +79,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     if options.format is not None:
         one_of("format", options.format, FORMATS)
     if options.stochastic and options.directed:
-        raise UsageError("--directed is not for --stochastic: probabilities always go one way")
+        raise UsageError("--directed is not for --stochastic: probabilities always go one way", code="option-combination")
     if options.out and (options.tail is not None or options.head is not None):
-        raise UsageError("--out writes the whole matrix: not with --from or --to")
+        raise UsageError("--out writes the whole matrix: not with --from or --to", code="option-combination")
     _refuse_without_ends(options)
     flags = ("device", "kernel", "threads", "stall")
     return options, Settings.gather({name: getattr(options, name) for name in flags})
@@ -90,10 +90,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 def _refuse_without_ends(options: argparse.Namespace) -> None:
     for name, asked in (("--list", options.listed), ("--terms", options.terms)):
         if asked and (options.tail is None or options.head is None):
-            raise UsageError(f"{name} is for one number: name both ends, --from and --to")
+            raise UsageError(f"{name} is for one number: name both ends, --from and --to", code="option-combination")
         if asked and options.stochastic:
-            raise UsageError(f"{name} is for paths, not for the probabilities of --stochastic")
+            raise UsageError(f"{name} is for paths, not for the probabilities of --stochastic", code="option-combination")
     if options.listed and options.length > MOST_STEPS:
-        raise UsageError(f"--list: paths of at most {MOST_STEPS} edges are listed: a smaller --length")
+        raise UsageError(f"--list: paths of at most {MOST_STEPS} edges are listed: a smaller --length", code="number")
     if options.terms and options.length == 0:
-        raise UsageError("--terms begins with an edge: --length 1 or more")
+        raise UsageError("--terms begins with an edge: --length 1 or more", code="number")

@@ -113,7 +113,7 @@ def write_manual(folder: str, names: list[str]) -> list[Path]:
     from hybrid.host.files import atomic_write
 
     if not Path(folder).is_dir():
-        raise UsageError(f"{folder} is no folder")
+        raise UsageError(f"{folder} is no folder", code="file-missing")
     pages = []
     for name in names:
         pages.append(Path(folder) / f"hybrid-{name}.1")

@@ -79,7 +79,8 @@ class Turn:
         if self._holder == here:
             raise UsageError(
                 "called from within another call that has not ended, as handlers of signals and __del__ may do: call it when "
-                "that one has returned"
+                "that one has returned",
+                code="reentered",
             )
         self._lock.acquire()
         self._holder = here

@@ -25,7 +25,9 @@ class Price:
         """The price that a user writes: `2.50/GPU-h`, `20/node-h` or `0.30/kWh`. UsageError for any other text."""
         amount, _, unit = text.strip().partition("/")
         if re.fullmatch(r"\d+(\.\d+)?", amount, re.ASCII) is None or unit.lower() not in _UNITS:
-            raise UsageError(f"{text!r} is no price: such as 2.50/{_PER_GPU}, 20/{_PER_NODE} or 0.30/{_PER_ENERGY}")
+            raise UsageError(
+                f"{text!r} is no price: such as 2.50/{_PER_GPU}, 20/{_PER_NODE} or 0.30/{_PER_ENERGY}", code="number"
+            )
         return cls(float(amount), _UNITS[unit.lower()])
 
     def __str__(self) -> str:

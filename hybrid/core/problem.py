@@ -34,11 +34,11 @@ class Problem:
     def __post_init__(self) -> None:
         for name, size in (("n", self.n), ("l", self.l), ("m", self.m)):
             if size < 0:
-                raise UsageError(f"{name} must not be negative, not {size}")
+                raise UsageError(f"{name} must not be negative, not {size}", code="sizes")
             if size > LARGEST_SIZE:
-                raise UsageError(f"{name} must be less than 2⁶³, not {size}")
+                raise UsageError(f"{name} must be less than 2⁶³, not {size}", code="sizes")
         if self.dtype not in ITEM_SIZES:
-            raise UsageError(f"dtype {self.dtype} cannot be multiplied here: float32 and float64 can")
+            raise UsageError(f"dtype {self.dtype} cannot be multiplied here: float32 and float64 can", code="dtype")
         assert not self.short_operands or (self.dtype == "float32" and self.short_operands in _SHORT_OPERANDS)
 
     @property

@@ -84,7 +84,7 @@ _TYPE_NAMES = {str: "a name", bool: "true or false", int: "a whole number", floa
 def _as_check(value: object) -> str:
     """The setting `check`, which may be given as a truth value, too."""
     if not isinstance(value, (str, bool, int)) and type(value).__name__ not in _BOOL_NAMES:
-        raise UsageError(f"check must be on, host, off, True or False, not {value!r}")
+        raise UsageError(f"check must be on, host, off, True or False, not {value!r}", code="setting")
     text = str(value).strip().lower()
     return one_of("check", "on" if text in _YES else "off" if text in _NO else text, ("on", "host", "off"))
 
@@ -116,11 +116,11 @@ def _validated(setting: Field[Any], value: Any) -> Any:
         value = parse_bytes(value)
     accepted = (float, int) if kind is float else (kind,)
     if type(value) not in accepted:
-        raise UsageError(f"{setting.name} must be {_TYPE_NAMES[kind]}, not {value!r}")
+        raise UsageError(f"{setting.name} must be {_TYPE_NAMES[kind]}, not {value!r}", code="setting")
     if kind in (int, float) and value < 0:
-        raise UsageError(f"{setting.name} must not be negative, not {value}")
+        raise UsageError(f"{setting.name} must not be negative, not {value}", code="setting")
     if kind is float and not math.isfinite(value):
-        raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never")
+        raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never", code="setting")
     if setting.name == "price" and value:
         from hybrid.core.price import Price  # which few commands need
 
@@ -128,7 +128,7 @@ def _validated(setting: Field[Any], value: Any) -> Any:
     if setting.name in ALLOWED:
         one_of(setting.name, value, ALLOWED[setting.name])
     if setting.name in ("message_bytes", "gateways") and value == 0:
-        raise UsageError(f"{setting.name} must be at least 1")
+        raise UsageError(f"{setting.name} must be at least 1", code="setting")
     return value
 
 
@@ -138,10 +138,10 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
     if value in allowed:
         return value
     if _MEANT.get(value) in allowed:
-        raise UsageError(f"unknown {what} {value!r}: did you mean {_MEANT[value]!r}?")
+        raise UsageError(f"unknown {what} {value!r}: did you mean {_MEANT[value]!r}?", code="setting")
     near = nearest(value, allowed)
     suggestion = f"did you mean {near!r}?" if near else f"one of {', '.join(allowed)}"
-    raise UsageError(f"unknown {what} {value!r}: {suggestion}")
+    raise UsageError(f"unknown {what} {value!r}: {suggestion}", code="setting")
 
 
 def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -151,7 +151,7 @@ def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     unknown = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     for name in unknown:
         if meant := _RENAMED.get(name) or nearest(name, known, _PREFIX, 0.75):
-            raise UsageError(f"the environment variable {name} is unknown: did you mean {meant}?")
+            raise UsageError(f"the environment variable {name} is unknown: did you mean {meant}?", code="environment")
     return unknown
 
 
@@ -165,7 +165,7 @@ def _truth(variable: str, text: str) -> bool:
     lowered = text.strip().lower()
     if lowered in _YES + _NO:
         return lowered in _YES
-    raise UsageError(f"{variable}={text!r} is neither 1 nor 0 (nor true, yes, on, false, no, off)")
+    raise UsageError(f"{variable}={text!r} is neither 1 nor 0 (nor true, yes, on, false, no, off)", code="environment")
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str | None:
@@ -184,7 +184,7 @@ def parse_bytes(text: str) -> int:
     """The number of bytes in `65536`, `64k`, `141G` or `141GiB`; units are powers of 1024. UsageError for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?) ?([kmgt]?)(?:(?<=[kmgt])i)?b?", text.strip().lower(), re.ASCII)
     if found is None:
-        raise UsageError(f"{text!r} is not a number of bytes (such as 65536, 64k or 141G)")
+        raise UsageError(f"{text!r} is not a number of bytes (such as 65536, 64k or 141G)", code="number")
     return int(float(found[1]) * _UNITS[found[2]])
 
 
@@ -197,10 +197,10 @@ def _parse(variable: str, text: str, setting: Field[Any]) -> Any:
     try:
         value = parse_bytes(text) if setting.name.endswith(_IN_BYTES) else kind(text)
     except UsageError as no_bytes:
-        raise UsageError(f"{variable}={no_bytes}") from None
+        raise UsageError(f"{variable}={no_bytes}", code="environment") from None
     except ValueError:
-        raise UsageError(f"{variable}={text!r} is not a number") from None
+        raise UsageError(f"{variable}={text!r} is not a number", code="environment") from None
     try:
         return _validated(setting, value)
     except UsageError as error:
-        raise UsageError(f"{variable}={text!r}: {error}") from None
+        raise UsageError(f"{variable}={text!r}: {error}", code="environment") from None

@@ -85,7 +85,7 @@ class CpuDevice:
         pass  # the operation is complete already
 
     def kernel_queues(self) -> KernelQueues:
-        raise UsageError("a CPU launches no kernels: --device emulate does")
+        raise UsageError("a CPU launches no kernels: --device emulate does", code="kernel-device")
 
     def poison(self, memory: _Memory) -> None:
         memory.bytes[:] = 0xFF  # a NaN as float32 and as float64
@@ -132,7 +132,9 @@ class _Memory:
     @classmethod
     def created(cls, size: int) -> _Memory:
         if not hasattr(os, "memfd_create"):
-            raise DeviceUnavailable("this system has no memory that processes can open of each other (memfd_create)")
+            raise DeviceUnavailable(
+                "this system has no memory that processes can open of each other (memfd_create)", code="gpu-peers"
+            )
         return cls._of_file(os.memfd_create("hybrid"), size, new=True)
 
     @classmethod
@@ -140,7 +142,9 @@ class _Memory:
         try:
             own_descriptor = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
         except OSError as error:
-            raise DeviceUnavailable(f"the memory of process {process} cannot be opened ({one_line(error)})") from None
+            raise DeviceUnavailable(
+                f"the memory of process {process} cannot be opened ({one_line(error)})", code="gpu-peers"
+            ) from None
         return cls._of_file(own_descriptor, size)
 
     @classmethod

@@ -61,7 +61,9 @@ def _compiled(nvrtc: Any, source: str, text: str, expressions: Sequence[str], op
         try:
             nvrtc.compileProgram(program, options)
         except nvrtc.NVRTCError as error:
-            raise DeviceUnavailable(f"{source} does not compile: {nvrtc.getProgramLog(program) or error}") from error
+            raise DeviceUnavailable(
+                f"{source} does not compile: {nvrtc.getProgramLog(program) or error}", code="compile-failed"
+            ) from error
         return {expression: nvrtc.getLoweredName(program, expression) for expression in expressions}, nvrtc.getCUBIN(program)
     finally:
         nvrtc.destroyProgram(program)

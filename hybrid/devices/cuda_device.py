@@ -108,7 +108,10 @@ class CudaDevice(CudaNccl):
                 return allocate(max(1, size))
             except self._cupy.cuda.memory.OutOfMemoryError:
                 free = self._runtime.memGetInfo()[0]
-        raise DoesNotFit(f"{readable(size)} were promised on {self.gpu.name} {self.gpu.uuid}, but only {readable(free)} are free")
+        raise DoesNotFit(
+            f"{readable(size)} were promised on {self.gpu.name} {self.gpu.uuid}, but only {readable(free)} are free",
+            code="gpu-memory",
+        )
 
     def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
         width = padded(columns, self._cupy.dtype(dtype).itemsize)

@@ -40,7 +40,9 @@ def usable_gpus() -> list[Gpu]:
     try:
         import cupy
     except ImportError as error:
-        raise DeviceUnavailable(f"CuPy cannot be used ({one_line(error)}): {install('cuda13')} (or cuda12)") from None
+        raise DeviceUnavailable(
+            f"CuPy cannot be used ({one_line(error)}): {install('cuda13')} (or cuda12)", code="package-missing"
+        ) from None
     runtime = cupy.cuda.runtime
     try:
         gpus = [_gpu(index) for index in range(runtime.getDeviceCount())]
@@ -82,7 +84,9 @@ def _uuid(index: int) -> str:
     """From the driver. CuPy takes the one of cudaGetDeviceProperties for a string, which ends before its first zero byte."""
     driver, device, uuid = load_driver(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     if status := driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(uuid, device):
-        raise DeviceUnavailable(f"the NVIDIA driver does not tell which GPU number {index} is (CUDA error {status})")
+        raise DeviceUnavailable(
+            f"the NVIDIA driver does not tell which GPU number {index} is (CUDA error {status})", code="gpu-failed"
+        )
     digits = bytes(uuid).hex()
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 

@@ -29,7 +29,9 @@ class CudaIpc:
             with self._context:
                 address = self._runtime.ipcOpenMemHandle(memory_handle)
         except self._runtime.CUDARuntimeError as error:
-            raise DeviceUnavailable(f"the memory of another rank's GPU cannot be opened ({one_line(error)})") from None
+            raise DeviceUnavailable(
+                f"the memory of another rank's GPU cannot be opened ({one_line(error)})", code="gpu-peers"
+            ) from None
         return self._cupy.cuda.UnownedMemory(address, size, self, self.gpu.index)
 
     def close(self, memory: Any) -> None:

@@ -102,7 +102,8 @@ def greet(process: int, processes: int, threads: int, greeter: Greeter | None, k
         os.write(2, "".join(f"{line}\n" for line in others).encode())
     if greeter is not None and len(from_kernel) != kernel_lines:
         raise HybridError(
-            f"the kernel printed {len(from_kernel)} lines instead of {kernel_lines}: fewer blocks or threads may fit"
+            f"the kernel printed {len(from_kernel)} lines instead of {kernel_lines}: fewer blocks or threads may fit",
+            code="threads",
         )
     return said + from_kernel
 
@@ -125,7 +126,8 @@ def _greet_from_threads(process: int, processes: int, threads: int) -> list[str]
         except RuntimeError as error:
             barrier.abort()
             raise HybridError(
-                f"only {number} of {threads} threads could be started ({one_line(error)}): --threads {number} or less"
+                f"only {number} of {threads} threads could be started ({one_line(error)}): --threads {number} or less",
+                code="threads",
             ) from error
     greet_from(0)
     for thread in others:

@@ -58,7 +58,7 @@ def _installed_by_pip() -> list[Path]:
 
 
 def _unavailable(reason: str) -> DeviceUnavailable:
-    return DeviceUnavailable(f"NCCL cannot be used ({reason}): {install('nccl13')} (or nccl12)")
+    return DeviceUnavailable(f"NCCL cannot be used ({reason}): {install('nccl13')} (or nccl12)", code="nccl")
 
 
 def unique_id() -> Any:
@@ -118,4 +118,4 @@ def _as_device_unavailable() -> Iterator[None]:
     try:
         yield
     except (load_nccl().NcclError, KeyError) as error:  # CuPy lacks names for some of NCCL's codes, and raises KeyError
-        raise DeviceUnavailable(f"NCCL failed ({one_line(error)}); NCCL_DEBUG=WARN tells more") from None
+        raise DeviceUnavailable(f"NCCL failed ({one_line(error)}); NCCL_DEBUG=WARN tells more", code="nccl") from None

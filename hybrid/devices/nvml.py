@@ -23,11 +23,11 @@ def load_nvml() -> Any:
     try:
         import pynvml as nvml
     except ImportError:
-        raise DeviceUnavailable(f"nvidia-ml-py is not installed: {install('watch')}") from None
+        raise DeviceUnavailable(f"nvidia-ml-py is not installed: {install('watch')}", code="package-missing") from None
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise DeviceUnavailable(f"NVML does not start ({one_line(error)})") from None
+        raise DeviceUnavailable(f"NVML does not start ({one_line(error)})", code="nvml") from None
     return nvml
 
 
@@ -58,9 +58,9 @@ class _Gpu:
         try:
             self._library = load_library()
         except OSError:
-            raise DeviceUnavailable(f"no NVML ({LIBRARY}) on this machine") from None
+            raise DeviceUnavailable(f"no NVML ({LIBRARY}) on this machine", code="nvml") from None
         if code := self._library.nvmlInit_v2():
-            raise DeviceUnavailable(f"NVML does not start ({self._meaning(code)})")
+            raise DeviceUnavailable(f"NVML does not start ({self._meaning(code)})", code="nvml")
         self._uuid, self._handle = uuid, ctypes.c_void_p()
         self._ask("nvmlDeviceGetHandleByUUID", uuid.encode())
 
@@ -75,9 +75,9 @@ class _Gpu:
         try:
             function = getattr(self._library, question)
         except AttributeError:
-            raise DeviceUnavailable(f"NVML of this driver has no {question}") from None
+            raise DeviceUnavailable(f"NVML of this driver has no {question}", code="nvml") from None
         if code := function(of, ctypes.byref(self._handle if answer is None else answer)):
-            raise DeviceUnavailable(f"NVML does not tell about {self._uuid} ({self._meaning(code)})")
+            raise DeviceUnavailable(f"NVML does not tell about {self._uuid} ({self._meaning(code)})", code="nvml")
 
     def _meaning(self, code: int) -> str:
         """NVML's words for an error."""

@@ -30,7 +30,7 @@ class OwnKernel:
         try:
             self._function = module.get_function(instance).kernel
         except cupy.cuda.compiler.CompileException as error:
-            raise DeviceUnavailable(f"NVRTC does not compile it: {_first_error(str(error))}") from None
+            raise DeviceUnavailable(f"NVRTC does not compile it: {_first_error(str(error))}", code="compile-failed") from None
 
     @property
     def resources(self) -> tuple[int, int, int]:
@@ -100,7 +100,7 @@ def assembler_log(text: str, instance: str, capability: int) -> tuple[str, int]:
 
         nvrtc.getVersion()
     except (ImportError, OSError, RuntimeError) as error:
-        raise DeviceUnavailable(f"NVRTC cannot be loaded ({one_line(error)})") from None
+        raise DeviceUnavailable(f"NVRTC cannot be loaded ({one_line(error)})", code="compile-failed") from None
     log = ""
     for architecture in sorted(_ARCHITECTURES | {capability}, key=lambda each: (abs(each - capability), each)):
         program = nvrtc.createProgram(text, "", (), ())
@@ -114,4 +114,4 @@ def assembler_log(text: str, instance: str, capability: int) -> tuple[str, int]:
                 break
         finally:
             nvrtc.destroyProgram(program)
-    raise DeviceUnavailable(f"NVRTC does not compile it: {_first_error(log)}")
+    raise DeviceUnavailable(f"NVRTC does not compile it: {_first_error(log)}", code="compile-failed")

@@ -52,7 +52,8 @@ def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_
         if at_once < 1:
             raise DoesNotFit(
                 f"a product of the stack takes {readable(shared + each)} of {gpu.name} {gpu.uuid}, "
-                f"where {readable(room)} may be used"
+                f"where {readable(room)} may be used",
+                code="gpu-memory",
             )
         first, second = (cupy.asarray(matrix) if len(matrix) == 1 else None for matrix in (a, b))
         for part in pieces(Span(0, len(c)), at_once):

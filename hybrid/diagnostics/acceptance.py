@@ -7,7 +7,6 @@ blocks, and a block whose data are at fault is wrong on several devices. Every r
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable
@@ -32,9 +31,7 @@ from hybrid.selection.agreement import agree
 from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.inventory import free_memory_of, take_inventory
 from hybrid.selection.session import session_of
-
-_OWNER = re.compile(r"\brank (\d+) on ")  # in a check's text, the rank whose device was wrong
-_ROW = re.compile(r"^row (\d+) of C\b")
+from hybrid.verification.check import Fault
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,7 @@ class WrongProduct:
     rotation: int
     rank: int | None  # whose rows are wrong; None where that cannot be told
     block: int | None  # the rank's row block
+    code: str  # of `hybrid.errors.CODES`
     text: str
 
 
@@ -150,13 +148,13 @@ class _Acceptance:
         except CheckFailed as failed:
             if not failed.on_all_ranks and team.size > 1:
                 raise
-            self._note_wrong(case, decision, shift, (str(failed),))
+            self._note_wrong(case, decision, shift, (Fault(str(failed), failed.code),))
             outcome.products += 1
             mine: list[float] = []
         else:
             outcome.products += result.repeats
             if result.check is not None and not result.check.ok:
-                self._note_wrong(case, decision, shift, result.check.faults or (result.check.refusal(),))
+                self._note_wrong(case, decision, shift, result.check.faults or (Fault(result.check.refusal()),))
             mine = own_seconds(team.timeline)
         now = time.monotonic()
         with team.phase("agree", timed=False) as asking:
@@ -170,15 +168,15 @@ class _Acceptance:
         multiplied = max(sum(own) for own, *_ in asking.all)
         self._pace = Pace.of(problem, multiplied, asking.all[0][3])
 
-    def _note_wrong(self, case: Case, decision: Decision, shift: int, faults: tuple[str, ...]) -> None:
+    def _note_wrong(self, case: Case, decision: Decision, shift: int, faults: tuple[Fault, ...]) -> None:
         """Record a wrong product, once for each rank that a fault names."""
         ranks, shares = self._team.size, decision.plan.shares
-        blamed: dict[int | None, str] = {}
+        blamed: dict[int | None, Fault] = {}
         for fault in faults:
             blamed.setdefault(blamed_rank(fault, [share.rows for share in shares]), fault)
-        for rank, text in blamed.items():
+        for rank, fault in blamed.items():
             block = None if rank is None else (shares[rank].rows.lo // case.rows + shift) % ranks
-            self._outcome.wrong.append(WrongProduct(case, self._outcome.rotations, rank, block, text))
+            self._outcome.wrong.append(WrongProduct(case, self._outcome.rotations, rank, block, fault.code, fault.text))
 
     def _decide(self, problem: Problem) -> Decision:
         with self._team.phase("agree", timed=False) as looking:
@@ -235,11 +233,9 @@ def own_seconds(timeline: Timeline) -> list[float]:
     return [seconds for (phase, repeat), seconds in timeline.seconds().items() if phase == "multiply" and repeat is not None]
 
 
-def blamed_rank(fault: str, rows_of_ranks: list[Span]) -> int | None:
-    """The rank whose device or rows a check's text names; None where it names none."""
-    if found := _OWNER.search(fault):
-        return int(found[1])
-    if found := _ROW.search(fault):
-        row = int(found[1])
-        return next((rank for rank, rows in enumerate(rows_of_ranks) if rows.lo <= row < rows.hi), None)
-    return None
+def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
+    """The rank whose device was wrong, or that has the row that is wrong; None where neither is known."""
+    if fault.rank is not None or fault.row is None:
+        return fault.rank
+    row = fault.row
+    return next((rank for rank, rows in enumerate(rows_of_ranks) if rows.lo <= row < rows.hi), None)

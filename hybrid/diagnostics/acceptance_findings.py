@@ -48,16 +48,19 @@ def judge_products(wrong: Sequence[WrongProduct], names: Sequence[str], products
         blocks = sorted({each.block for each in own if each.block is not None})
         where = f"{counted(len(own), 'wrong product')} of {products}" + (f", with row block {ranges(blocks)}" if blocks else "")
         who = "no single rank" if rank is None else names[rank]
-        remedy = "take its device, or its host's memory, out of use and test again"
-        if rank is None or (len(blocks) == 1 and len({each.rank for each in wrong if each.block in blocks}) > 1):
+        code, remedy = "wrong-device", "take its device, or its host's memory, out of use and test again"
+        if all(each.code == "check-exchange" for each in own):
+            code, remedy = "check-exchange", "what ranks sent did not arrive: look at the network between the nodes, and at MPI"
+        elif rank is None or (len(blocks) == 1 and len({each.rank for each in wrong if each.block in blocks}) > 1):
+            code = "wrong-rows"
             remedy = "the same rows are wrong on several ranks: look at the host's memory and at the link first"
-        found.append(Finding("products", "wrong", f"{who}: {where}; first of {own[0].case}: {own[0].text}", remedy))
+        found.append(Finding("products", "wrong", f"{who}: {where}; first of {own[0].case}: {own[0].text}", remedy, code))
     return found
 
 
 def _of_left_out(dtypes: Sequence[str]) -> list[Finding]:
     text = f"no large {' and '.join(dtypes)}: neither time nor memory was left for more than the other sizes: more --minutes"
-    return [Finding("products", "note", text)] if dtypes else []
+    return [Finding("products", "note", text, code="left-out")] if dtypes else []
 
 
 def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str]) -> list[Finding]:
@@ -78,7 +81,7 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
                 of_type[rank] += [each / references[rank] for each in own]
     if not ratios:
         text = f"not compared: no multiplication took {1000 * SHORTEST:.0f} ms (a higher --level has longer ones)"
-        return [Finding("speed", "note", text)]
+        return [Finding("speed", "note", text, code="too-short")]
     than = "the median of all ranks" if len(names) > 2 else "the other rank, the only one to compare it with"
     found = []
     for rank, name in enumerate(names):
@@ -88,7 +91,7 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
             count = sum(len(of_type[rank]) for of_type in ratios.values())
             text = f"{name}: slow, takes longer than {than}, by {by} (median of {counted(count, 'product')})"
             remedy = "see its clock, temperature and power, its threads and cores, and what else runs there"
-            found.append(Finding("speed", "wrong", text, remedy))
+            found.append(Finding("speed", "wrong", text, remedy, code="slow-rank"))
     limit = f"no rank takes {100 * (SLOW - 1):.0f} % longer than {than.partition(',')[0]}"
     return found or [Finding("speed", "ok", f"{limit} ({', '.join(ratios)})")]
 
@@ -96,7 +99,7 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
 def _of_links(outcome: Outcome) -> list[Finding]:
     between_nodes = node_links.judge(outcome.node_links, SLOW)
     if not outcome.links:
-        return [*between_nodes, Finding("gpu links", "note", "not measured: no GPU is used")]
+        return [*between_nodes, Finding("gpu links", "note", "not measured: no GPU is used", code="no-gpu")]
     gpus = [placement.gpu for placement in outcome.decision.placements]
     order = ("ok", "note", "unknown", "wrong")
     judged = [
@@ -121,7 +124,7 @@ def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
             rates.setdefault(kind, {}).setdefault(f"{copy.source} to {copy.target}", []).append(copy.rate)
     remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
     return [
-        Finding("gpu links", "wrong", text, remedy)
+        Finding("gpu links", "wrong", text, remedy, code="slow-link")
         for kind, of_links in rates.items()
         for text in slow_links(of_links, f" {kind}", SLOW)
     ]

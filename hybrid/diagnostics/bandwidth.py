@@ -58,6 +58,7 @@ class Failure:
     stage: str  # of the measurement
     text: str
     died: bool  # the process that measured was ended by it
+    code: str = "probe-failed"  # of `hybrid.errors.CODES`
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def _first_failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str])
 
 
 def _failure(rank: int, hosts: Sequence[str], result: ProbeResult, text: str) -> Failure:
-    return Failure(f"rank {rank} on {hosts[rank]}", str(result.report.get("stage", "starting")), text, bool(result.ended))
+    code = "probe-failed" if result.ended else str(result.report.get("code", "probe-failed"))
+    return Failure(f"rank {rank} on {hosts[rank]}", str(result.report.get("stage", "starting")), text, bool(result.ended), code)
 
 
 def isolation(visible: Sequence[Gpu]) -> Isolation:

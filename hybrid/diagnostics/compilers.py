@@ -105,9 +105,13 @@ def judge(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str]
         troubles = [trouble for _, trouble in tools.caches if trouble]
         if troubles:
             what, _, remedy = troubles[0].rpartition(": ")
-            findings.append(Finding("kernel cache", "wrong", f"{who}{what}", f"{remedy} to a folder that can be written to"))
+            findings.append(
+                Finding(
+                    "kernel cache", "wrong", f"{who}{what}", f"{remedy} to a folder that can be written to", code="kernel-cache"
+                )
+            )
         elif tools.elsewhere:
-            findings.append(Finding("kernel cache", "note", f"{who}{tools.elsewhere}"))
+            findings.append(Finding("kernel cache", "note", f"{who}{tools.elsewhere}", code="kernel-cache"))
         else:
             findings.append(Finding("kernel cache", "ok", f"{who}{', '.join(folder for folder, _ in tools.caches)}"))
     return findings
@@ -115,8 +119,10 @@ def judge(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str]
 
 def _compiler(tools: Tools, who: str, gpus: bool) -> Finding:
     if tools.compiler_absent:
-        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}")
+        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}", code="kernel-cache")
     if tools.compiler_trouble:
         remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
-        return Finding("compiler", "wrong", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy)
+        return Finding(
+            "compiler", "wrong", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy, code="no-compiler"
+        )
     return Finding("compiler", "ok", f"{who}{tools.compiler}, for the emulated GPU")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hybrid.errors import one_line
+from hybrid.errors import known, one_line, with_code
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -19,22 +19,30 @@ H = TypeVar("H", bound=Hashable)
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's output. `verdict`: "ok", "note", "unknown" or "wrong"; what is wrong has a `remedy`."""
+    """One line of the doctor's output. `verdict`: "ok", "note", "unknown" or "wrong"; what is wrong has a `remedy`.
+
+    `code`: what it is, of `hybrid.errors.CODES`; "ok" and, where nothing else is given, "unknown" for these verdicts.
+    """
 
     subject: str
     verdict: str
     text: str
     remedy: str = ""
+    code: str = ""
 
     def __post_init__(self) -> None:
         assert self.verdict in ("ok", "note", "unknown", "wrong"), self.verdict
+        if self.verdict == "ok" or (self.verdict == "unknown" and not self.code):
+            object.__setattr__(self, "code", self.verdict)
+        known(self.code)
         assert self.remedy or self.verdict != "wrong", self.text
 
     def line(self, width: int) -> str:
         """The finding as a line of text. `width`: of the subject."""
         verdict = "WRONG" if self.verdict == "wrong" else self.verdict
         remedy = f" → {self.remedy}" if self.remedy else ""
-        return f"{verdict:<7}  {self.subject:<{width}}  {self.text}{remedy}"
+        line = f"{verdict:<7}  {self.subject:<{width}}  {self.text}{remedy}"
+        return line if self.verdict == "ok" else with_code(line, self.code)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from hybrid.diagnostics.finding import Finding
 from hybrid.diagnostics.host_links import SLOW, rate_range
 
 _SUBJECT = "gpu peers"
-_WRONG_DATA = "not what lies there"  # in the message of whoever compared
 _USE_HOST = "--transport host, or HYBRID_TRANSPORT=host"
 _CORRUPTED = (
     "switch off ACS and the IOMMU for the GPUs (BIOS, or intel_iommu=off, amd_iommu=off), or NVIDIA's peer access; until then "
@@ -51,16 +50,17 @@ def _failed(failure: Failure, ranks: int, cause: tuple[str, str]) -> Finding:
         return Finding(
             _SUBJECT, "wrong", f"{what}, while GPUs opened each other's memory; so would a product's processes",
             f"{_USE_HOST} ({cost})",
+            code="gpu-peers",
         )  # fmt: skip
     if failure.stage == "fetching":  # the test with little data, which a product makes beforehand, has passed
         passed = f"{what}; the transport peers is used nevertheless, since the little data that it tests with arrived"
-        if _WRONG_DATA in failure.text:
-            return Finding(_SUBJECT, "wrong", passed, f"{_USE_HOST}; {_CORRUPTED}")
+        if failure.code == "gpu-data":
+            return Finding(_SUBJECT, "wrong", passed, f"{_USE_HOST}; {_CORRUPTED}", code="gpu-data")
         return Finding(_SUBJECT, "unknown", passed)
-    if _WRONG_DATA in failure.text:
-        return Finding(_SUBJECT, "wrong", f"{what}; {cost}", _CORRUPTED)
+    if failure.code == "gpu-data":
+        return Finding(_SUBJECT, "wrong", f"{what}; {cost}", _CORRUPTED, code="gpu-data")
     why, remedy = cause
-    return Finding(_SUBJECT, "note", f"{what}{f' ({why})' if why else ''}; {cost}", remedy)
+    return Finding(_SUBJECT, "note", f"{what}{f' ({why})' if why else ''}; {cost}", remedy, code="gpu-peers")
 
 
 def _cause(node: Sequence[tuple[Gpu | None, Isolation]]) -> tuple[str, str]:
@@ -89,13 +89,14 @@ def _of_one_process(measured: Measurements) -> Finding:
         return Finding(
             _SUBJECT, "wrong" if failure.died else "unknown", f"copying from GPU to GPU: {failure.text}",
             f"leave peer access out: {_USE_HOST}" if failure.died else "",
+            code="gpu-peers",
         )  # fmt: skip
     if not copies:
         return Finding(_SUBJECT, "ok", "not tried: one GPU")
     wrong = [copy for copy in copies if not copy.correct]
     if wrong:
         text = f"what arrived in {wrong[0].target} is not what lies in {wrong[0].source}"
-        return Finding(_SUBJECT, "wrong", text, _CORRUPTED)
+        return Finding(_SUBJECT, "wrong", text, _CORRUPTED, code="gpu-data")
     staged = [copy for copy in copies if not copy.direct]
     if staged:
         return Finding(
@@ -103,6 +104,7 @@ def _of_one_process(measured: Measurements) -> Finding:
             f"{len(staged)} of {counted(len(copies), 'pair')} have no peer access, {staged[0].source} to {staged[0].target} "
             f"among them: data goes through host memory, at {_rates(staged)}; ranks on these GPUs use the transport host",
             "see nvidia-smi topo -p2p r",
+            code="gpu-peers",
         )  # fmt: skip
     return _slow_or_ok(f"each of {counted(len(copies), 'pair')} copied directly and correctly: {_rates(copies)}", copies)
 
@@ -113,7 +115,7 @@ def _slow_or_ok(text: str, copies: Sequence[PeerCopy]) -> Finding:
     slowest, best = min(copies, key=lambda copy: copy.rate), max(copy.rate for copy in copies)
     if slowest.rate < SLOW * best:
         text = f"{text}; slowest from {slowest.source} to {slowest.target}"
-        return Finding(_SUBJECT, "note", text, "nvidia-smi topo -m shows what lies between")
+        return Finding(_SUBJECT, "note", text, "nvidia-smi topo -m shows what lies between", code="slow-link")
     return Finding(_SUBJECT, "ok", text)
 
 

@@ -141,7 +141,7 @@ def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why
     """`watched[rank]`: what was seen of the rank's GPU; None where another rank watched it, or there is none. `names[rank]`: the
     rank's name in messages."""
     found = [_of_gpu(each, name) for each, name in zip(watched, names, strict=True) if each is not None]
-    return found or [Finding(_SUBJECT, "note", f"not watched: {why_no_gpu}")]
+    return found or [Finding(_SUBJECT, "note", f"not watched: {why_no_gpu}", code="no-gpu")]
 
 
 def _of_gpu(seen: Watched | Unknown, name: str) -> Finding:
@@ -155,8 +155,8 @@ def _of_gpu(seen: Watched | Unknown, name: str) -> Finding:
     if seen.trouble:
         wrong.append(f"it stopped answering: {seen.trouble}")
     if wrong:
-        return Finding(_SUBJECT, "wrong", f"{name}: {'; '.join(wrong)} ({summary(seen)})", _CAUSES)
-    return Finding(_SUBJECT, "note" if seen.corrected else "ok", f"{name}: {summary(seen)}")
+        return Finding(_SUBJECT, "wrong", f"{name}: {'; '.join(wrong)} ({summary(seen)})", _CAUSES, code="gpu-health")
+    return Finding(_SUBJECT, "note" if seen.corrected else "ok", f"{name}: {summary(seen)}", code="gpu-health")
 
 
 def summary(seen: Watched) -> str:

@@ -169,14 +169,18 @@ def judge(
         if isinstance(seen, Unknown):
             findings.append(Finding("gpus", "unknown", f"{who}{seen.reason}"))
         elif seen.trouble:
-            findings.append(Finding("gpus", "wrong", f"{who}{seen.trouble[0]}", seen.trouble[1]))
+            findings.append(Finding("gpus", "wrong", f"{who}{seen.trouble[0]}", seen.trouble[1], code="gpu-failed"))
         elif not seen.usable:
-            findings.append(Finding("gpus", "ok" if len(ranks) == len(visible) else "note", f"{who}none: {seen.absent}"))
+            findings.append(
+                Finding("gpus", "ok" if len(ranks) == len(visible) else "note", f"{who}none: {seen.absent}", code="no-gpu")
+            )
     for trial, ranks in ranks_by_value(trials).items():
         who = _who(ranks, len(visible))
         if trial is not None and not trial.works:
             remedy = f"{install('cuda13')} (or cuda12) completes CuPy with its compiler; else see nvidia-smi -q"
-            findings.append(Finding("gpus", "wrong", f"{who}the GPU is seen, but does not work: {trial.trouble}", remedy))
+            findings.append(
+                Finding("gpus", "wrong", f"{who}the GPU is seen, but does not work: {trial.trouble}", remedy, code="gpu-failed")
+            )
     if any(chosen):
         findings.append(_used(visible, chosen, hosts))
     return findings
@@ -202,11 +206,14 @@ def _used(visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None]
         return Finding(
             "gpus", "wrong", f"{text}; rank {ranges(shared[0])} share a GPU, and {idle[0]} is idle",
             "let every rank see all GPUs of its host: srun --gpu-bind=none, the same CUDA_VISIBLE_DEVICES for all",
+            code="gpu-shared",
         )  # fmt: skip
     if shared:
-        return Finding("gpus", "note", f"{text}; rank {ranges(shared[0])} share a GPU: one rank a GPU is faster")
+        return Finding(
+            "gpus", "note", f"{text}; rank {ranges(shared[0])} share a GPU: one rank a GPU is faster", code="gpu-shared"
+        )
     if idle:
-        return Finding("gpus", "note", f"{text}; {len(idle)} idle: start as many ranks as GPUs")
+        return Finding("gpus", "note", f"{text}; {len(idle)} idle: start as many ranks as GPUs", code="gpu-idle")
     return Finding("gpus", "ok", text)
 
 

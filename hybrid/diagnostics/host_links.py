@@ -39,7 +39,12 @@ def judge(measured: Measurements) -> Finding:
     if finding := _slow(text, nodes, measured.one_process) or _contended(text, nodes):
         return finding
     if not pinned:
-        return Finding(_SUBJECT, "note", f"{text}; copies of pinned memory would be faster: see the line on pinned memory")
+        return Finding(
+            _SUBJECT,
+            "note",
+            f"{text}; copies of pinned memory would be faster: see the line on pinned memory",
+            code="pinned-limit",
+        )
     return Finding(_SUBJECT, "ok", text)
 
 
@@ -85,6 +90,7 @@ def _slow(text: str, nodes: Sequence[Sequence[Link]], one_process: bool) -> Find
         f"there{more}",
         "its link may be x4 or x8 or of an old PCIe generation (nvidia-smi -q shows its width), or the rank's memory on another "
         "NUMA node (nvidia-smi topo -m shows which cores are near)",
+        code="slow-link",
     )  # fmt: skip
 
 
@@ -100,6 +106,7 @@ def _contended(text: str, nodes: Sequence[Sequence[Link]]) -> Finding | None:
                     f"{text}; {name} on {node[0].host}: all at once reach only {percent} of the sum of each alone",
                     "a PCIe switch, or one NUMA node's memory, is shared (nvidia-smi topo -m): bind ranks to the cores near "
                     "their GPUs, or expect copies to take as much longer",
+                    code="slow-link",
                 )
     return None
 

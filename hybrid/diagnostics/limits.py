@@ -58,12 +58,16 @@ def judge_shared(limits_of_ranks: Sequence[Limits]) -> Finding:
     text = f"{folder}: {readable(free)} of {readable(whole)} free{where}"
     remedy = "enlarge it (mount -o remount,size=…; in a container --shm-size=…), or delete what ended programs left there"
     if free < _TOO_LITTLE_SHARED:
-        return Finding("shared memory", "wrong", f"{text}: too little for ranks that share matrices", remedy)
+        return Finding(
+            "shared memory", "wrong", f"{text}: too little for ranks that share matrices", remedy, code="shared-memory"
+        )
     if folder != str(SHARED):
         text += f"; {SHARED} cannot be written to, so that ranks of one host share matrices there, on a disk perhaps"
-        return Finding("shared memory", "note", f"{text}: mount a tmpfs at {SHARED} that you may write to")
+        return Finding("shared memory", "note", f"{text}: mount a tmpfs at {SHARED} that you may write to", code="shared-memory")
     if free < _LITTLE_SHARED:
-        return Finding("shared memory", "note", f"{text}, which bounds the matrices of ranks on one host: {remedy}")
+        return Finding(
+            "shared memory", "note", f"{text}, which bounds the matrices of ranks on one host: {remedy}", code="shared-memory"
+        )
     return Finding("shared memory", "ok", text)
 
 
@@ -79,6 +83,7 @@ def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, 
                 f"rank {rank} on {limits.host} cannot pin enough memory for its GPU ({trial[1]}), but {much}: copies run at a "
                 f"third of the link's speed or less; ulimit -l: {_as_text(limits.lockable)}",
                 "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
+                code="pinned-limit",
             )
     least = min(limits_of_ranks, key=lambda limits: limits.lockable if isinstance(limits.lockable, int) else 1 << 62)
     text = f"ulimit -l: {_as_text(least.lockable)}"

@@ -72,14 +72,14 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
         text = unstarted.what
         if isinstance(first.mpi, Library) and first.mpi.name not in text:
             text += f"; mpi4py uses {first.mpi.name}"
-        return Finding("launcher", "wrong", text, unstarted.remedy or _fitting_launcher(first))
+        return Finding("launcher", "wrong", text, unstarted.remedy or _fitting_launcher(first), unstarted.code)
     if first.launcher:
         return Finding("launcher", "ok", f"{first.launcher} started {size}, and MPI sees as many")
     if isinstance(first.mpirun, Unknown):
         return Finding("launcher", "unknown", f"the mpirun on PATH: {first.mpirun.reason}")
     if first.mpirun is None:
         own = str(_environments_mpirun()) if _environments_mpirun().exists() else "pip install mpich brings one"
-        return Finding("launcher", "note", f"started alone; no mpirun on PATH: {own}")
+        return Finding("launcher", "note", f"started alone; no mpirun on PATH: {own}", code="mpi-missing")
     path, family = first.mpirun
     if isinstance(first.mpi, Library) and family and family != first.mpi.family:
         return Finding(
@@ -87,6 +87,7 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
             "wrong",
             f"{path} is {family}'s, but mpi4py uses {first.mpi.name}: every rank would be 0 of 1",
             "put the mpirun of mpi4py's MPI first on PATH (that of a pip-installed MPI is in the environment's bin folder)",
+            code="wrong-mpirun",
         )
     return Finding("launcher", "ok", f"started alone; {path}{f' ({family})' if family else ''} starts several")
 
@@ -115,7 +116,11 @@ def _libraries(libraries: Sequence[Library | Unknown]) -> list[Finding]:
             f"rank {ranges(ranks)}: {library.name if isinstance(library, Library) else library.reason}"
             for library, ranks in groups.items()
         )
-        return [Finding("mpi", "wrong", f"not the same on all ranks: {different}", "use one environment on all hosts")]
+        return [
+            Finding(
+                "mpi", "wrong", f"not the same on all ranks: {different}", "use one environment on all hosts", code="mpi-differs"
+            )
+        ]
     return [_library(library) for library in groups]
 
 
@@ -127,5 +132,11 @@ def _library(library: Library | Unknown) -> Finding:
         f"threads {library.provided} ({library.asked} asked for), large counts {'yes' if library.large_counts else 'no'}"
     )
     if not library.threads_suffice:
-        return Finding("mpi", "wrong", text, "install an MPI built with thread support, for example with pip install mpich")
+        return Finding(
+            "mpi",
+            "wrong",
+            text,
+            "install an MPI built with thread support, for example with pip install mpich",
+            code="mpi-threads",
+        )
     return Finding("mpi", "ok", text)

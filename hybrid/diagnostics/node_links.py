@@ -57,7 +57,7 @@ def judge(measured: Sequence[NodeLink], limit: float) -> list[Finding]:
     """A finding for each slow link, or one for all if none is slow; none at all where there is one node. A link is slow if it
     takes more than `limit` times as long as the others."""
     remedy = "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it"
-    found = [Finding("node links", "wrong", text, remedy) for text in slow_links(_rates(measured), "", limit)]
+    found = [Finding("node links", "wrong", text, remedy, code="slow-link") for text in slow_links(_rates(measured), "", limit)]
     medians = median_rates(measured).values()
     if found or not medians:
         return found

@@ -22,6 +22,6 @@ def judge(of_nodes: Sequence[Installed | None]) -> list[Finding]:
         return []
     said, together = max(others, key=lambda installed: installed[1])
     if not together:
-        return [Finding("package", "note", f"{said}; here {DISTRIBUTION}'s is found first")]
+        return [Finding("package", "note", f"{said}; here {DISTRIBUTION}'s is found first", code="package-clash")]
     remedy = f"pip uninstall {NAMESAKE} {DISTRIBUTION}, then install one of them"
-    return [Finding("package", "wrong", f"{said}: both have written to the same folder", remedy)]
+    return [Finding("package", "wrong", f"{said}: both have written to the same folder", remedy, code="package-clash")]

@@ -86,7 +86,7 @@ def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
     if crowded:
         what, remedy = crowded[0]
         more = f" (and {counted(len(crowded) - 1, 'host')} more)" if len(crowded) > 1 else ""
-        return Finding("threads", "wrong", f"{text}: too many, {what}{more}", remedy)
+        return Finding("threads", "wrong", f"{text}: too many, {what}{more}", remedy, code="threads-crowded")
     bound = [rank for rank, placement in enumerate(placements) if placement.threads.count > len(placement.cores)]
     if bound:
         first = placements[bound[0]]
@@ -96,6 +96,7 @@ def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
             f"{text}: rank {ranges(bound)} has {counted(first.threads.count, 'thread')}, "
             f"bound to {counted(len(first.cores), 'core')}",
             f"bind ranks to more cores ({_ANY_BINDING} or --map-by slot:PE=N, srun -c N), or lower --threads",
+            code="threads-bound",
         )
     return Finding("threads", "ok", text)
 
@@ -132,7 +133,7 @@ def _blas(placements: Sequence[Placement]) -> Finding:
             return Finding("blas", "unknown", f"rank {rank}: {placement.blas.reason}")
         if not placement.blas:
             text = f"rank {rank}: threadpoolctl does not know NumPy's BLAS, so its number of threads is not set"
-            return Finding("blas", "note", text)
+            return Finding("blas", "note", text, code="blas-threads")
         most.append(max(library.threads for library in placement.blas))
         names.update(library.name for library in placement.blas)
     more = [rank for rank, placement in enumerate(placements) if most[rank] > placement.threads.count]
@@ -143,5 +144,6 @@ def _blas(placements: Sequence[Placement]) -> Finding:
             f"{', '.join(sorted(names))} starts {most[more[0]]} threads on rank {ranges(more)}, "
             f"where {placements[more[0]].threads.count} were set",
             "unset what loads NumPy before the command does (sitecustomize, PYTHONSTARTUP), or set OMP_NUM_THREADS",
+            code="blas-threads",
         )
     return Finding("blas", "ok", f"{', '.join(sorted(names))} uses no more threads than were set")

@@ -81,7 +81,7 @@ class _Proxy:
             code = None
         self.ended = how_it_ended(code, self._limit, self._errors)
         if self.ended or "failed" in self.report:
-            raise HybridError(self.ended or str(self.report["failed"]))
+            raise HybridError(self.ended or str(self.report["failed"]), code="probe-failed")
         return None
 
     def answer(self, messages: Sequence[str | None]) -> None:

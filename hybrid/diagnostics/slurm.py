@@ -39,16 +39,20 @@ def judge(
         return Finding(
             "slurm", "wrong", f"{text}; rank {few[0]} may use {counted(cores[few[0]], 'core')} only",
             f"srun does not take -c from sbatch: srun -c {job['CPUS_PER_TASK']}; for mpirun leave binding out (--bind-to none)",
+            code="slurm-cores",
         )  # fmt: skip
     without = [rank for rank in range(ranks) if _has_gpus(variables[rank]) and not gpus[rank]]
     if without:
         return Finding(
             "slurm", "wrong", f"{text}; the job has GPUs, and rank {without[0]} cannot use any",
             "see the line on gpus; or give the step its GPUs: srun --gpus-per-task=1, or --gpu-bind=none for all of a node",
+            code="slurm-gpus",
         )  # fmt: skip
     tasks = _number(job, "STEP_NUM_TASKS") or _number(job, "NTASKS")
     if tasks > ranks and not launched:
-        return Finding("slurm", "note", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks")
+        return Finding(
+            "slurm", "note", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks", code="slurm-tasks"
+        )
     remarks = []
     if tasks > ranks:
         remarks.append("fewer ranks than tasks")
@@ -56,7 +60,9 @@ def judge(
         remarks.append("more ranks than tasks, so ranks share what a task was given")
     if _number(job, "JOB_NUM_NODES") > nodes and "STEP_NUM_NODES" not in job:
         remarks.append("some nodes of the job have no rank (does the mpirun know of Slurm? srun does)")
-    return Finding("slurm", "note" if remarks else "ok", ": ".join([text, *filter(None, [", ".join(remarks)])]))
+    return Finding(
+        "slurm", "note" if remarks else "ok", ": ".join([text, *filter(None, [", ".join(remarks)])]), code="slurm-tasks"
+    )
 
 
 def _number(job: Mapping[str, str], name: str) -> int:

@@ -75,8 +75,10 @@ def _program(variable: str, names: Sequence[str], language: str, missing: str) -
         if path := shutil.which(name):
             return path
     if asked_for:
-        raise DeviceUnavailable(f"{variable}={asked_for} is not a program: let it name a {language} compiler, or nothing")
-    raise DeviceUnavailable(missing)
+        raise DeviceUnavailable(
+            f"{variable}={asked_for} is not a program: let it name a {language} compiler, or nothing", code="no-compiler"
+        )
+    raise DeviceUnavailable(missing, code="no-compiler")
 
 
 def build(

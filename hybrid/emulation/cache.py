@@ -72,7 +72,8 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
             file = compile_in(Path(folder), path.with_suffix(".log"))
             if not file.exists():
                 raise DeviceUnavailable(
-                    f"no {path.name} was written, and no error told, by the compiler: is CXX, or CC, set to one?"
+                    f"no {path.name} was written, and no error told, by the compiler: is CXX, or CC, set to one?",
+                    code="compile-failed",
                 )
             file.chmod(0o700)
             os.replace(file, path)
@@ -105,7 +106,7 @@ def cache_folder() -> Path:
 def _unusable(where: str, error: OSError) -> DeviceUnavailable:
     why = error.strerror or one_line(error)
     room = "make room there, or " if error.errno in NO_ROOM else ""
-    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({why}): {room}set HYBRID_CACHE")
+    return DeviceUnavailable(f"compiled kernels cannot be kept in {where} ({why}): {room}set HYBRID_CACHE", code="kernel-cache")
 
 
 def cache_key(program: str, *parts: object) -> str:

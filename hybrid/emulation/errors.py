@@ -10,6 +10,15 @@ from __future__ import annotations
 
 from hybrid.errors import HybridError
 
+_CODES = {
+    "build": "compile-failed",
+    "launch": "kernel-launch",
+    "barrier": "kernel-barrier",
+    "warp": "kernel-warp",
+    "copy": "kernel-copy",
+    "memory": "kernel-memory",
+}
+
 
 class EmulationError(HybridError, RuntimeError):
     """A kernel could not be built or launched, or did what CUDA leaves undefined.
@@ -19,5 +28,5 @@ class EmulationError(HybridError, RuntimeError):
     """
 
     def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
+        super().__init__(text, code=_CODES[kind])
         self.kind = kind

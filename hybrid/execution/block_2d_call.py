@@ -39,11 +39,17 @@ def multiply_blocks_2d(
     with team.phase("agree", timed=False) as looking:
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         if out is not None or root != 0:
-            raise UsageError("a product of Block2Ds has neither out nor root: every rank keeps its part")
+            raise UsageError(
+                "a product of Block2Ds has neither out nor root: every rank keeps its part", code="option-combination"
+            )
         if c is not None or replace(gemm, dtype="") != PRODUCT:
-            raise UsageError("a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks")
+            raise UsageError(
+                "a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks", code="option-combination"
+            )
         if settings.on_fault == "repair":
-            raise UsageError("a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'")
+            raise UsageError(
+                "a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'", code="option-combination"
+            )
         if settings.device == "auto":
             settings = replace(settings, device="cpu")
         asked = asked_for(settings, kind="a product of Block2Ds", root=root, dtype=gemm.dtype)

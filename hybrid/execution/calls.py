@@ -28,7 +28,7 @@ def asked_for(settings: Settings, **more: Any) -> dict[str, Any]:
 def refuse_no_rank(team: Team, root: int) -> None:
     """UsageError unless `root` is the number of a rank."""
     if type(root) is not int or not 0 <= root < team.size:
-        raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}")
+        raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}", code="root")
 
 
 def no_wrong_parts(plan: Plan) -> WrongParts:
@@ -43,7 +43,7 @@ def settle(check: Check | None, *, warns: bool) -> None:
     if check is None:
         return
     if not check.ok:
-        raise CheckFailed(check.refusal())
+        raise CheckFailed(check.refusal(), code=check.code)
     for line in check.repaired if warns else ():
         warn(f"repaired: {line}")
 

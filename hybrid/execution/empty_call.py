@@ -12,7 +12,7 @@ import numpy as np
 from hybrid.arrays.product_type import numpy_type, type_name
 from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
-from hybrid.errors import DoesNotFit, UsageError
+from hybrid.errors import UsageError
 from hybrid.execution.calls import asked_for, refuse_no_rank
 from hybrid.host.page_memory import empty_matrix
 from hybrid.plan.capacity import shortage_of_matrix
@@ -38,7 +38,7 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     missing = shortage_of_matrix(rows * columns * element.itemsize, free, shared=len(free) > 1)
     if missing:
         with team.phase("allocate", timed=False):
-            raise DoesNotFit(missing)
+            raise missing.error()
     if team.size == 1:
         return empty_matrix(rows, columns, element)
     return shared.make(team, (rows, columns), element, root)
@@ -49,7 +49,7 @@ def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
     try:
         rows, columns = (index(each) for each in shape if not isinstance(each, bool))
     except (TypeError, ValueError):
-        raise UsageError(f"shape {shape!r} is not that of a matrix: two whole numbers are") from None
+        raise UsageError(f"shape {shape!r} is not that of a matrix: two whole numbers are", code="shapes") from None
     if not (0 <= rows <= LARGEST_SIZE and 0 <= columns <= LARGEST_SIZE):
-        raise UsageError(f"shape {shape!r} is not that of a matrix: its sizes are 0 to {LARGEST_SIZE}")
+        raise UsageError(f"shape {shape!r} is not that of a matrix: its sizes are 0 to {LARGEST_SIZE}", code="shapes")
     return rows, columns

@@ -123,7 +123,7 @@ class GridRun:
         if matrices.terms is not None:
             with self._team.phase("check"):
                 if not np.array_equal(np.sum(matrices.terms, axis=0), matrices.kept["C"], equal_nan=True):
-                    raise CheckFailed("the layers' results were added up wrong")
+                    raise CheckFailed("the layers' results were added up wrong", code="check-exchange")
         wrong = [rank for rank, check in enumerate(checking.all) if not check.ok]
         worst = max(checking.all, key=lambda check: (not check.ok, check.kind, check.error))  # exact before freivalds
         return replace(worst, faults=tuple(fault for rank in wrong for fault in self._named(rank, checking.all[rank]).faults))
@@ -131,7 +131,8 @@ class GridRun:
     def _named(self, rank: int, check: Check) -> Check:
         """The check of one rank's part, which counts its own rows and columns, with the names of that rank and part."""
         part = self._layout.part_of_c(rank)
-        return check.of(f"{self._decision.device_of(rank)}, rows {part.rows}, columns {part.columns}, counted from there")
+        named = check.of(f"{self._decision.device_of(rank)}, rows {part.rows}, columns {part.columns}, counted from there")
+        return replace(named, faults=tuple(replace(fault, rank=rank, row=None) for fault in named.faults))
 
     def note_work(self) -> None:
         """Note, after the clock has stopped, when each multiplication of the product ran."""

@@ -47,10 +47,13 @@ class State:
         other = list(differences(self.asked, asked))
         if len(other) == 1 and asked.get(ROWS_OF_A_PART) != self.asked.get(ROWS_OF_A_PART):
             raise UsageError(
-                f"{files} were begun with parts of {self.rows} rows: leave out --resume-rows, or give --resume-rows {self.rows}"
+                f"{files} were begun with parts of {self.rows} rows: leave out --resume-rows, or give --resume-rows {self.rows}",
+                code="resume-other",
             )
         if other:
-            raise UsageError(f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume")
+            raise UsageError(
+                f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume", code="resume-other"
+            )
         for part in self.written:
             other = [] if part.exact else list(differences(part.arithmetic, arithmetic))
             if len(other) > 1:  # the tiles differ because of the other facts, and their digest tells a user nothing
@@ -58,7 +61,8 @@ class State:
             if other:
                 raise UsageError(
                     f"{files} have rows whose last bits may be others than here ({'; '.join(other)}): "
-                    "go on as they were computed, or remove them to begin anew"
+                    "go on as they were computed, or remove them to begin anew",
+                    code="resume-other",
                 )
 
 
@@ -75,7 +79,9 @@ def state_of(lines: Sequence[Line], path: str) -> State:
         arithmetics = [dict(line["arithmetic"]) for line in lines if "arithmetic" in line]
         return State(dict(first["asked"]), rows, frame, tuple(written.values()), arithmetics[-1] if arithmetics else None)
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew") from None
+        raise UsageError(
+            f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew", code="file-format"
+        ) from None
 
 
 def _written(lines: Sequence[Line]) -> Iterator[Written]:

@@ -68,14 +68,16 @@ class PartsOnDisk:
                     opening.mine = error
         lines = opening.all[_WRITING]
         if isinstance(lines, UsageError):
-            raise UsageError(str(lines))
+            raise UsageError(str(lines), code=lines.code)
         self.state = state_of(lines, self._file.journal)
 
     def _opened(self) -> Journal:
         """The journal, open and locked, on the rank that writes it."""
         part, journal = self._file.part, self._file.journal
         if os.path.lexists(part) and not os.path.lexists(journal):
-            raise UsageError(f"{part} is there without its journal, {journal}: remove it, or name another file")
+            raise UsageError(
+                f"{part} is there without its journal, {journal}: remove it, or name another file", code="file-exists"
+            )
         self._journal = Journal(journal, MARK)
         return self._journal
 

@@ -159,7 +159,9 @@ class ProductInParts:
         """HybridError where A or B is not any more what it was when this job began to read it."""
         for name, now in self._request.asked().items():
             if now != self._asked[name]:
-                raise HybridError(f"{name} was changed while this job read it: it was {self._asked[name]} and is {now}")
+                raise HybridError(
+                    f"{name} was changed while this job read it: it was {self._asked[name]} and is {now}", code="file-changed"
+                )
 
 
 def _tell(progress: Progress, before: int, rows: int, of: int, phase: str, done: int, of_part: int) -> None:

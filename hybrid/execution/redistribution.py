@@ -19,7 +19,7 @@ from hybrid.arrays.row_block import RowBlock
 from hybrid.arrays.transposed_row_block import TransposedRowBlock
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
-from hybrid.errors import DoesNotFit, UsageError
+from hybrid.errors import UsageError
 from hybrid.execution.calls import refuse_no_rank
 from hybrid.plan.capacity import shortage_of_matrix
 from hybrid.plan.rectangles import Part, Rectangle
@@ -69,10 +69,10 @@ def _wanted(parts: Sequence[_Share], rows: int) -> list[Span]:
     if None not in wanted:
         want = consecutive(each or 0 for each in wanted)
         if want[-1].hi != rows:
-            raise UsageError(f"the ranks want {want[-1].hi} rows together, and the matrix has {rows}")
+            raise UsageError(f"the ranks want {want[-1].hi} rows together, and the matrix has {rows}", code="rows")
         return want
     if set(wanted) != {None}:
-        raise UsageError("rows is given on some ranks and not on others: on each, or on none for even shares")
+        raise UsageError("rows is given on some ranks and not on others: on each, or on none for even shares", code="rows")
     return [block(rows, len(parts), rank) for rank in range(len(parts))]
 
 
@@ -80,7 +80,7 @@ def gathered(session: Session, a: Any, out: np.ndarray | None, root: int, stall:
     """The whole matrix at the root, in `out` where that is given; None elsewhere."""
     own, parts = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
     if any(part.kind not in _KINDS.values() for part in parts):
-        raise UsageError("gather takes a RowBlock or Block2D on every rank")
+        raise UsageError("gather takes a RowBlock or Block2D on every rank", code="mixed-kinds")
     is_transposed = isinstance(a, TransposedRowBlock)
     (have, n), m = _places(parts), parts[0].shape[1]
     shape = (m, n) if is_transposed else (n, m)
@@ -106,13 +106,13 @@ def _agreed(
     with team.phase("agree", timed=False) as agreeing:
         refuse_no_rank(team, root)
         if rows is not None and (type(rows) is not int or rows < 0):
-            raise UsageError(f"rows={rows!r} is no number of rows")
+            raise UsageError(f"rows={rows!r} is no number of rows", code="rows")
         kind = _KINDS.get(type(a), "nothing" if a is None or team.rank != root else "matrix")
         given = a.rows.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, Distributed) else a
         place = a.part if isinstance(a, Block2D) else None
         own = np.empty((0, 0)) if kind == "nothing" else as_matrix(given, "a")
         if not is_number(own.dtype):
-            raise UsageError(f"a has elements of {own.dtype}, and only numbers are distributed")
+            raise UsageError(f"a has elements of {own.dtype}, and only numbers are distributed", code="no-numbers")
         settings = Settings.gather({"stall": stall})
         free = free_memory_of(session, settings, None, now=True)
         shape = a.shape if place else own.shape
@@ -123,9 +123,11 @@ def _agreed(
     if len(kinds) == 1 and parts[0].kind in _KINDS.values():
         if len({(part.shape if part.place else part.shape[1], part.dtype) for part in parts}) > 1:
             what = "Block2Ds differ in their shapes" if parts[0].place else "RowBlocks differ in their columns"
-            raise UsageError(f"the ranks' {what} or types")
+            raise UsageError(f"the ranks' {what} or types", code="ranks-differ")
     elif kinds.intersection(_KINDS.values()) or parts[root].kind != "matrix":
-        raise UsageError("a is the matrix at the root and None elsewhere, or a RowBlock or Block2D on every rank")
+        raise UsageError(
+            "a is the matrix at the root and None elsewhere, or a RowBlock or Block2D on every rank", code="mixed-kinds"
+        )
     return own, parts
 
 
@@ -190,7 +192,7 @@ def _prepare(team: Team, parts: Sequence[_Share], needed: Sequence[int]) -> None
     for node in team.topology.nodes:
         of_node = sum(needed[each] for each in node)
         if missing := shortage_of_matrix(of_node, [parts[each].free for each in node], shared=False):
-            raise DoesNotFit(missing)
+            raise missing.error()
     connect(team)
 
 

@@ -20,7 +20,7 @@ from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import TOO_OFTEN, Session
 from hybrid.selection.transport import may_leave_out
-from hybrid.verification.check import Check, WrongCopy
+from hybrid.verification.check import Check, Fault, WrongCopy
 from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.recompute import Recomputed
 from hybrid.verification.wrong_parts import WrongParts
@@ -67,7 +67,7 @@ def repaired(
         expected = [] if copies else run.expected_sums(wrong)  # the devices' sums of wrong operands are wrong, too
         done, checked = _computed_again(wrong, means, expected, whole=bool(copies))
     if not checked.ok:
-        return replace(failed, faults=(*failed.faults, f"C is still wrong: {checked.refusal()}"), undecided=False)
+        return replace(failed, faults=(*failed.faults, Fault(f"C is still wrong: {checked.refusal()}")), undecided=False)
     cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"
     for share in plan.shares:
         if any(each.was_wrong and each.rows.meets(share.rows) for each in done):

@@ -20,7 +20,7 @@ from hybrid.arrays.root_stack import RootStack, operands_at_root
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.arrays.stack_share import StackShape
 from hybrid.core.settings import Settings
-from hybrid.errors import DoesNotFit, UsageError
+from hybrid.errors import UsageError
 from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.host_matrices import element_types
 from hybrid.execution.outcome import RunOptions
@@ -95,7 +95,7 @@ def _looked_at(
         return None, wrong
     free = free_memory_of(session, settings, None, now=True)
     if missing := shortage_of_matrix(given.bytes_of_result, [free], shared=False):
-        raise DoesNotFit(missing)
+        raise missing.error()
     return given, given.described
 
 

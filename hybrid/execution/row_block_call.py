@@ -34,7 +34,7 @@ def multiply_row_blocks(
     with team.phase("agree", timed=False) as looking:
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         if out is not None or root != 0:
-            raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows")
+            raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows", code="out")
         transposed = _transposed(operands, gemm)
         refuse_unused_c(operands[2], asked_gemm)
         threads = partial(threads_until_decided, team, settings)
@@ -70,7 +70,7 @@ def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
     for name, block in zip("abc", operands, strict=True):
         if not isinstance(block, (RowBlock, TransposedRowBlock)) and not (name == "c" and block is None):
             others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
-            raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank")
+            raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank", code="mixed-kinds")
     a, b, c = (isinstance(each, TransposedRowBlock) for each in operands)
     return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ from hybrid.selection.machine import Inventory, Machine
 from hybrid.selection.placement import RankPlacement
 from hybrid.selection.session import Session
 from hybrid.selection.stacks import place_stack
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, Fault
 from hybrid.verification.stacks import verify_stack
 
 _TRIES = 3  # the times that a wrong product is computed again
@@ -169,7 +170,7 @@ class _StackCall:
     def _check(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """CheckFailed where a product is wrong and is not repaired."""
         team = self._team
-        wrong: list[str] = []
+        wrong: list[Fault] = []
         mended: list[str] = []
         with team.phase("check") as checking, busy():
             found = verify_stack(a, b, c, self._threads)
@@ -178,7 +179,7 @@ class _StackCall:
                 if self._settings.on_fault == "repair" and self._computed_again(a, b, c, index):
                     mended.append(f"{name}: multiplied wrong; it was computed again on the CPU of rank {team.rank}")
                 else:
-                    wrong += [f"{name}: {fault}" for fault in of_product]
+                    wrong += [replace(fault.of(name), rank=team.rank) for fault in of_product]
             checking.mine = found.kind, found.error, tuple(wrong), tuple(mended)
         kinds, errors, faults, repaired = zip(*checking.all, strict=True)
         self._session.note_wrong(rank for rank, of_rank in enumerate(repaired) if of_rank)
@@ -224,7 +225,10 @@ class _StackCall:
         """CheckFailed where the matrices of a rank were copied wrong."""
         for rank, wrong in enumerate(is_wrong):
             if wrong:
-                raise CheckFailed(f"matrices {self._shares[rank]} of the stack, of rank {rank}, {how}: check the network and MPI")
+                raise CheckFailed(
+                    f"matrices {self._shares[rank]} of the stack, of rank {rank}, {how}: check the network and MPI",
+                    code="check-exchange",
+                )
 
 
 def _checksums(parts: Sequence[np.ndarray]) -> list[int]:

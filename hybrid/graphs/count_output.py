@@ -58,7 +58,7 @@ def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> s
 def refuse_ending(path: str) -> None:
     """UsageError for a file name whose ending is none of the formats; to be called before anything is computed."""
     if not path.endswith(OUT_FORMATS):
-        raise UsageError(f"--out {path}: the name must end in {', '.join(OUT_FORMATS)}")
+        raise UsageError(f"--out {path}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
 
 
 def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str, Any]) -> None:
@@ -71,7 +71,8 @@ def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str,
         largest = max(map(int, numbers.flat))
         if largest >= 2**63:
             raise UsageError(
-                f"--out {path}: the largest count has {largest.bit_length()} bits, .npy holds int64: use .csv or .json"
+                f"--out {path}: the largest count has {largest.bit_length()} bits, .npy holds int64: use .csv or .json",
+                code="dtype",
             )
         numbers = numbers.astype(np.int64)
     with atomic_write(path) as beside:

@@ -34,7 +34,9 @@ class Graph:
         if name.isdecimal() and len(name) < 10 and 1 <= int(name) <= count and not numbered:
             return int(name) - 1
         if count > _MOST_NAMED:
-            raise UsageError(f"there is no vertex {name!r} among the {count} from {self.names[0]} to {self.names[-1]}")
+            raise UsageError(
+                f"there is no vertex {name!r} among the {count} from {self.names[0]} to {self.names[-1]}", code="graph"
+            )
         return self.names.index(one_of("vertex", name, self.names))
 
     def __str__(self) -> str:
@@ -67,17 +69,19 @@ def read_graph(source: str, form: str | None, *, directed: bool, probabilities: 
     try:
         if not path.is_file():
             lacking = "not a regular file" if path.exists() else "there is no such file"
-            raise UsageError(f"{lacking}; the example graphs are {' and '.join(EXAMPLES)}")
+            raise UsageError(f"{lacking}; the example graphs are {' and '.join(EXAMPLES)}", code="file-missing")
         if directed and form != "edges":
-            raise UsageError("--directed is for edge lists; a matrix says itself which way its edges go")
+            raise UsageError(
+                "--directed is for edge lists; a matrix says itself which way its edges go", code="option-combination"
+            )
         refuse_large_file(path, memory)
         matrix, names = _read(path, form, kind, directed or probabilities, memory)
         return Graph(_as_adjacency(matrix, kind), names or [str(number) for number in range(1, len(matrix) + 1)])
     except (UsageError, DoesNotFit) as error:
-        raise type(error)(f"{source}: {error}") from None
+        raise type(error)(f"{source}: {error}", code=error.code) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = "it is no text (of UTF-8)" if isinstance(error, UnicodeDecodeError) else one_line(error)
-        raise UsageError(f"{source}: cannot be read as {form}: {why}") from None
+        raise UsageError(f"{source}: cannot be read as {form}: {why}", code="graph") from None
 
 
 def _read(path: Path, form: str, kind: type, directed: bool, memory: int) -> Read:
@@ -91,11 +95,11 @@ def _read(path: Path, form: str, kind: type, directed: bool, memory: int) -> Rea
 def _as_adjacency(matrix: np.ndarray, kind: type) -> np.ndarray:
     """The matrix as int64, with every number unchanged, or as float64 for probabilities. UsageError where that cannot be."""
     if matrix.shape[0] != matrix.shape[1]:
-        raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, matrix.shape))}")
+        raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, matrix.shape))}", code="graph")
     if not matrix.size:
-        raise UsageError("it has no vertices")
+        raise UsageError("it has no vertices", code="graph")
     if matrix.dtype.kind not in "biuf":
-        raise UsageError(f"it holds {matrix.dtype}, not real numbers")
+        raise UsageError(f"it holds {matrix.dtype}, not real numbers", code="graph")
     what = "probabilities go from 0 to 1" if kind is float else "edges are counted from 0 up"
     _refuse(matrix, (matrix < 0) | ~np.isfinite(matrix), what)
     if kind is float:
@@ -112,4 +116,4 @@ def _refuse(matrix: np.ndarray, where: np.ndarray, why: str) -> None:
     """UsageError, with the first of these elements, if there is any."""
     if where.any():
         row, column = np.unravel_index(int(np.argmax(where)), where.shape)
-        raise UsageError(f"row {row + 1}, column {column + 1} is {matrix[row, column]}: {why}")
+        raise UsageError(f"row {row + 1}, column {column + 1} is {matrix[row, column]}: {why}", code="graph")

@@ -33,15 +33,15 @@ def as_number(text: str, kind: type) -> int | float:
     """A number of edges (`kind` int) or a probability (`kind` float); UsageError for anything else."""
     text = text.strip()
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f"{text[:40]!r} is not a number")
+        raise UsageError(f"{text[:40]!r} is not a number", code="graph")
     if kind is float:
         return float(text)
     digits = text.lstrip("+-")
     value: int | float = int(text) if digits.isdecimal() and len(digits) < 30 else float(text)
     if value != value // 1 or (isinstance(value, float) and value > 2**53):
-        raise UsageError(f"{text[:40]} is not a whole number of edges (probabilities are for --stochastic)")
+        raise UsageError(f"{text[:40]} is not a whole number of edges (probabilities are for --stochastic)", code="graph")
     if not 0 <= value <= LARGEST:
-        raise UsageError(f"{text[:40]} is no number of edges: 0 to 2^63-1")
+        raise UsageError(f"{text[:40]} is no number of edges: 0 to 2^63-1", code="graph")
     return int(value)
 
 
@@ -97,7 +97,7 @@ def _edges_in(path: Path, kind: type, directed: bool, memory: int) -> tuple[Edge
     with open(path, encoding="utf-8-sig") as file:
         for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), ""), 1):
             if len(line) == _LONGEST_LINE:
-                raise UsageError(f"line {number} has {_LONGEST_LINE} characters or more: it is no edge")
+                raise UsageError(f"line {number} has {_LONGEST_LINE} characters or more: it is no edge", code="graph")
             words = line.split("#")[0].replace(",", " ").split()
             names.update(words[:2])
             if number % _LINES_BETWEEN_LOOKS == 0:
@@ -107,7 +107,7 @@ def _edges_in(path: Path, kind: type, directed: bool, memory: int) -> tuple[Edge
                 try:
                     edges[words[0], words[1]] = _value_of(words, edges, kind, directed), number
                 except UsageError as error:
-                    raise UsageError(f"line {number}: {error}") from None
+                    raise UsageError(f"line {number}: {error}", code="graph") from None
     return edges, names
 
 
@@ -115,11 +115,13 @@ def _value_of(words: list[str], edges: Edges, kind: type, directed: bool) -> int
     """The number of an edge in a list. UsageError where the line is no edge, or one that a line before has."""
     if len(words) > 3 or (kind is float and len(words) < 3):
         wanted = "FROM TO PROBABILITY" if kind is float else "FROM TO or FROM TO NUMBER"
-        raise UsageError(f"{len(words)} words, where {wanted} is expected")
+        raise UsageError(f"{len(words)} words, where {wanted} is expected", code="graph")
     value, (tail, head) = as_number(words[2], kind) if len(words) == 3 else 1, words[:2]
     if earlier := edges.get((tail, head)) or (None if directed else edges.get((head, tail))):
         both = "" if directed else "; a list that names both ways is for --directed"
-        raise UsageError(f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}")
+        raise UsageError(
+            f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}", code="graph"
+        )
     return value
 
 
@@ -135,7 +137,8 @@ def from_csv(path: Path, kind: type, memory: int) -> Read:
         line, first = rows[0]
         if len(rows) > len(first) + 2:
             raise UsageError(
-                f"line {line} has {len(first)} numbers, but there are {len(rows)} rows or more: the matrix must be square"
+                f"line {line} has {len(first)} numbers, but there are {len(rows)} rows or more: the matrix must be square",
+                code="graph",
             )
     height, width = len(rows), max((len(row) for _, row in rows), default=0)
     names_in_first_row = bool(rows) and not _all_numbers(rows[0][1])
@@ -148,18 +151,22 @@ def from_csv(path: Path, kind: type, memory: int) -> Read:
     rows = [(number, row[int(named_before) :]) for number, row in rows]
     for number, row in rows:
         if len(row) != len(rows):
-            raise UsageError(f"line {number} has {len(row)} numbers, but there are {len(rows)} rows: the matrix must be square")
+            raise UsageError(
+                f"line {number} has {len(row)} numbers, but there are {len(rows)} rows: the matrix must be square", code="graph"
+            )
     if above is not None and before is not None and above != before:
-        raise UsageError("the names above the matrix and before it differ: the same vertices in the same order are needed")
+        raise UsageError(
+            "the names above the matrix and before it differ: the same vertices in the same order are needed", code="graph"
+        )
     names = above or before
     if names is not None and len(set(names)) < len(names):
-        raise UsageError("two vertices have the same name")
+        raise UsageError("two vertices have the same name", code="graph")
     values = []
     for number, row in rows:
         try:
             values.append([as_number(cell, kind) for cell in row])
         except UsageError as error:
-            raise UsageError(f"line {number}: {error}") from None
+            raise UsageError(f"line {number}: {error}", code="graph") from None
     return np.array(values, np.float64 if kind is float else np.int64).reshape(len(rows), len(rows)), names
 
 
@@ -192,9 +199,9 @@ def from_matrix_market(path: Path, memory: int) -> Read:
     found = mtx_file.header(str(path))
     rows, columns = found.shape
     if found.is_complex:
-        raise UsageError("it holds complex numbers: walks are counted with real ones")
+        raise UsageError("it holds complex numbers: walks are counted with real ones", code="graph")
     if rows != columns:
-        raise UsageError(f"not a square matrix: its shape is {rows}×{columns}")
+        raise UsageError(f"not a square matrix: its shape is {rows}×{columns}", code="graph")
     refuse_too_many(rows, memory)
     matrix = mtx_file.elements(str(path), found)
     return (matrix if isinstance(matrix, np.ndarray) else matrix.toarray()), None
@@ -204,7 +211,7 @@ def from_npy(path: Path, memory: int) -> Read:
     """An array of NumPy's. Pickled objects are refused, since reading them could run any code."""
     file = NpyFile(str(path))
     if file.dtype.kind not in "biuf":
-        raise UsageError(f"holds {file.dtype}: walks are counted with real numbers")
+        raise UsageError(f"holds {file.dtype}: walks are counted with real numbers", code="graph")
     refuse_too_many(max(file.shape), memory)
     array = np.empty(file.shape, file.dtype)
     file.read(Span(0, file.shape[0]), array)

@@ -47,12 +47,13 @@ def choose_chain(probabilities: np.ndarray, names: list[str], length: int, dtype
     off = np.abs(sums - 1)
     worst = int(off.argmax())
     if not off[worst] <= _OFF:
-        raise UsageError(f"the probabilities from {names[worst]} add up to {sums[worst]:.10g}, not to 1")
+        raise UsageError(f"the probabilities from {names[worst]} add up to {sums[worst]:.10g}, not to 1", code="graph")
     chain = Chain(len(probabilities), length, dtype)
     if length > 2**60 or chain.error(length) > _MOST_ERROR:
         more = "" if dtype == "float64" else ", or --dtype float64"
         raise UsageError(
-            f"after so many steps rounding alone may change {dtype} probabilities by a thousandth: a smaller --length{more}"
+            f"after so many steps rounding alone may change {dtype} probabilities by a thousandth: a smaller --length{more}",
+            code="too-long",
         )
     return chain, (probabilities / sums[:, None]).astype(dtype), float(off[worst])
 

@@ -40,7 +40,8 @@ def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
     other = "use --dtype float64, or make" if dtype == "float32" else "make"
     raise UsageError(
         f"numbers of up to {bits} bits need more primes than leave sums of {terms} products exact in {dtype}: "
-        f"{other} the length or the graph smaller"
+        f"{other} the length or the graph smaller",
+        code="too-long",
     )
 
 

@@ -42,7 +42,7 @@ def refuse(path: str, vertices: int | None = None) -> None:
     """UsageError for a file name that does not end in .svg, and for a graph with too many vertices for a picture."""
     svg.refuse(path)
     if vertices is not None and vertices > MOST_DRAWN:
-        raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most")
+        raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most", code="number")
 
 
 def places(adjacency: np.ndarray) -> Points:

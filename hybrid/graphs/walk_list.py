@@ -36,7 +36,8 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
     """
     if count > MOST_LISTED:
         raise UsageError(
-            f"--list: {shortened(count)} paths lead there, and at most {MOST_LISTED} are listed: ask for a smaller --length"
+            f"--list: {shortened(count)} paths lead there, and at most {MOST_LISTED} are listed: ask for a smaller --length",
+            code="number",
         )
     edges = adjacency > 0
     ends = [np.arange(len(adjacency)) == head]  # for each number of steps, the vertices from which so many can end at `head`
@@ -63,7 +64,9 @@ def _choices(adjacency: np.ndarray, walk: Sequence[int]) -> int:
 def refuse_many_terms(vertices: int) -> None:
     """UsageError for a graph with more vertices than terms are shown."""
     if vertices > MOST_TERMS:
-        raise UsageError(f"--terms shows a term for each vertex: of {vertices} vertices, and {MOST_TERMS} are the most")
+        raise UsageError(
+            f"--terms shows a term for each vertex: of {vertices} vertices, and {MOST_TERMS} are the most", code="number"
+        )
 
 
 def terms(

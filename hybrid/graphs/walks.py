@@ -50,7 +50,9 @@ class Bounds:
         """A number b such that every entry of A^power is below 2^b. UsageError where no memory could hold such numbers."""
         bound = self.entry(power)
         if bound > 1e15:
-            raise UsageError(f"the numbers at length {_shown(power)} may have more than 10^15 bits: make it shorter")
+            raise UsageError(
+                f"the numbers at length {_shown(power)} may have more than 10^15 bits: make it shorter", code="too-long"
+            )
         return 0 if bound == _LOG_OF_ZERO else math.floor(bound * (1 + _SLACK)) + 1
 
 

@@ -54,7 +54,7 @@ class ChunkedMatrix:
                 return
             part = self._array[at]
         except Exception as error:  # codecs raise many kinds for what is damaged
-            raise HybridError(f"{self.path} cannot be read, rows {rows}: {one_line(error)}") from error
+            raise HybridError(f"{self.path} cannot be read, rows {rows}: {one_line(error)}", code="file-unreadable") from error
         with refusing_overflow(self.path, target.dtype):
             target[...] = part
 

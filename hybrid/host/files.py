@@ -26,7 +26,7 @@ def _led_to(path: str) -> str:
     try:
         return os.path.realpath(path)
     except FileNotFoundError:
-        raise UsageError(f"{path} cannot be found: the folder in which this was started is gone") from None
+        raise UsageError(f"{path} cannot be found: the folder in which this was started is gone", code="file-missing") from None
 
 
 @contextmanager
@@ -55,15 +55,16 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
     except OSError as error:
         parent, limit = Path(_led_to(path)).parent, largest_file()
         if not parent.is_dir():
-            why = f"{parent} is no folder any more"
+            why, code = f"{parent} is no folder any more", "file-missing"
         elif error.errno == errno.EFBIG and limit is not None:
-            why = f"files may have {readable(limit)} at most (ulimit -f)"
+            why, code = f"files may have {readable(limit)} at most (ulimit -f)", "file-limit"
         else:
+            code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "file-unwritable"
             why = os.strerror(error.errno) if error.errno else one_line(error)  # libraries have more to say than one line
             if error.errno == errno.ENOSPC:
                 takes = f"it takes {readable(size)}, " if size else ""
                 why += f": {takes}{readable(free_bytes_in(parent) + allocated(temporary))} are free in {parent}"
-        raise HybridError(f"{path} cannot be written: {why}") from error
+        raise HybridError(f"{path} cannot be written: {why}", code=code) from error
 
 
 def allocated(path: Path | None) -> int:
@@ -146,29 +147,33 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
     target = Path(_led_to(path))
     try:
         if target.exists() and not target.is_file() and not folder:
-            raise UsageError(f"{path} is not a regular file")
+            raise UsageError(f"{path} is not a regular file", code="file-unwritable")
         if not target.parent.is_dir():
-            raise UsageError(f"there is no folder {target.parent} for {path}")
+            raise UsageError(f"there is no folder {target.parent} for {path}", code="file-missing")
         longest = os.pathconf(target.parent, "PC_NAME_MAX") - _LONGER
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}") from None
+        raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}", code="file-unwritable") from None
     if len(os.fsencode(target.name)) > longest:
         raise UsageError(
-            f"{path} cannot be written: its name may have {longest} bytes, since a longer one stands beside it first"
+            f"{path} cannot be written: its name may have {longest} bytes, since a longer one stands beside it first",
+            code="file-unwritable",
         )
     if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"no files can be written in {target.parent}")
+        raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
     free, limit = free_bytes_in(target.parent), largest_file()
     if size is None:
         if not free:
-            raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}")
+            raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}", code="disk-full")
         size = 0
     if size > free:
         raise DoesNotFit(
-            f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing"
+            f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing",
+            code="disk-full",
         )
     if limit is not None and size > limit and not folder:
-        raise DoesNotFit(f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited")
+        raise DoesNotFit(
+            f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited", code="file-limit"
+        )
 
 
 def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:
@@ -180,7 +185,7 @@ def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Seque
             continue
         other = seen.setdefault(_led_to(path), option)
         if other != option and option not in may_replace.get(other, ()) and {option, other} != {"--a", "--b"}:
-            raise UsageError(f"{other} and {option} name the same file, {path}")
+            raise UsageError(f"{other} and {option} name the same file, {path}", code="same-file")
 
 
 def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:

@@ -30,7 +30,7 @@ def fingerprint(path: str) -> str:
                     f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n".encode(errors="surrogateescape")
                 )
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
     seconds, nanoseconds = divmod(changed, 10**9)
     return f"{target} ({size} bytes, changed at {seconds}.{nanoseconds:09d}, {digest.hexdigest()})"
 

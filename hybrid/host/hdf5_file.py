@@ -28,7 +28,7 @@ def open_dataset(path: str, inside: str) -> ChunkedMatrix:
     """The dataset `inside` the file; the file's only matrix where that is empty. UsageError, without the file's name."""
     h5py = _h5py("cannot be read")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise UsageError("is not a regular file")
+        raise UsageError("is not a regular file", code="file-unreadable")
     file = _opened(h5py, path)
     try:
         dataset = _named(h5py, file, inside) if inside else _only(h5py, file)
@@ -46,7 +46,7 @@ def _h5py(cannot: str) -> Any:
         import h5py
     except ImportError as error:
         why = "without h5py" if isinstance(error, ModuleNotFoundError) else f"by h5py ({one_line(error)})"
-        raise UsageError(f"{cannot} {why}: {install('hdf5')}") from None
+        raise UsageError(f"{cannot} {why}: {install('hdf5')}", code="package-missing") from None
     return h5py
 
 
@@ -55,16 +55,18 @@ def _opened(h5py: Any, path: str) -> Any:
     try:
         return h5py.File(path, "r", locking="best-effort")
     except BlockingIOError:
-        raise UsageError("is open for writing in another process, which has locked it: wait until that has closed it") from None
+        raise UsageError(
+            "is open for writing in another process, which has locked it: wait until that has closed it", code="file-locked"
+        ) from None
     except OSError as error:
         if error.errno:
-            raise UsageError(f"cannot be read: {os.strerror(error.errno)}") from None
+            raise UsageError(f"cannot be read: {os.strerror(error.errno)}", code="file-unreadable") from None
         text = str(error)
         if "truncated file" in text:
-            raise UsageError("is cut short: it begins as an HDF5 file that has more bytes") from None
+            raise UsageError("is cut short: it begins as an HDF5 file that has more bytes", code="file-format") from None
         if "signature not found" in text:
-            raise UsageError("is no HDF5 file: it does not begin like one") from None
-        raise UsageError(f"is a malformed HDF5 file: {one_line(error)}") from None
+            raise UsageError("is no HDF5 file: it does not begin like one", code="file-format") from None
+        raise UsageError(f"is a malformed HDF5 file: {one_line(error)}", code="file-format") from None
 
 
 def _named(h5py: Any, file: Any, name: str) -> Any:
@@ -74,14 +76,18 @@ def _named(h5py: Any, file: Any, name: str) -> Any:
         found = file[name]
     except (KeyError, OSError, RuntimeError, ValueError) as error:
         if isinstance(link, h5py.ExternalLink):
-            raise UsageError(f"has a link /{name} to {link.path} in {link.filename}, which is not there") from None
+            raise UsageError(
+                f"has a link /{name} to {link.path} in {link.filename}, which is not there", code="dataset-missing"
+            ) from None
         if isinstance(link, h5py.SoftLink):
-            raise UsageError(f"has a link /{name} to {link.path}, which is not there") from None
+            raise UsageError(f"has a link /{name} to {link.path}, which is not there", code="dataset-missing") from None
         if link is not None:
-            raise UsageError(f"has a malformed object /{name}: {one_line(error)}") from None
-        raise UsageError(f"has no dataset /{name}: {meant(name, _matrices(h5py, file))}") from None
+            raise UsageError(f"has a malformed object /{name}: {one_line(error)}", code="file-format") from None
+        raise UsageError(f"has no dataset /{name}: {meant(name, _matrices(h5py, file))}", code="dataset-missing") from None
     if not isinstance(found, h5py.Dataset):
-        raise UsageError(f"has no dataset /{name}, which is a group there: {meant(name, _matrices(h5py, file))}")
+        raise UsageError(
+            f"has no dataset /{name}, which is a group there: {meant(name, _matrices(h5py, file))}", code="dataset-missing"
+        )
     _dtype_of(found)
     return found
 
@@ -110,7 +116,7 @@ def _matrices(h5py: Any, file: Any) -> list[str]:
     try:
         file.visititems(visit)
     except (KeyError, OSError, RuntimeError, ValueError) as error:
-        raise UsageError(f"is a malformed HDF5 file: {one_line(error)}") from None
+        raise UsageError(f"is a malformed HDF5 file: {one_line(error)}", code="file-format") from None
     return found
 
 
@@ -127,7 +133,7 @@ def _dtype_of(dataset: Any) -> np.dtype:
     try:
         return dataset.dtype
     except (TypeError, ValueError) as error:
-        raise UsageError(f"holds a type that NumPy has not: {one_line(error)}") from None
+        raise UsageError(f"holds a type that NumPy has not: {one_line(error)}", code="file-format") from None
 
 
 def _refuse_lacking(h5py: Any, dataset: Any, path: str) -> None:
@@ -137,13 +143,15 @@ def _refuse_lacking(h5py: Any, dataset: Any, path: str) -> None:
         code, _, _, name = created.get_filter(number)
         if not h5py.h5z.filter_avail(code):
             called = name.decode(errors="replace") or code
-            raise UsageError(f"is stored with the filter {called}, which HDF5 lacks here: rewrite it with h5repack -f NONE")
+            raise UsageError(
+                f"is stored with the filter {called}, which HDF5 lacks here: rewrite it with h5repack -f NONE", code="file-format"
+            )
     folder = os.path.dirname(os.path.realpath(path))
     for source in dataset.virtual_sources() if dataset.is_virtual else ():
         if "%" not in source.file_name and source.file_name != ".":  # neither a pattern of names nor this file
             there = os.path.join(folder, source.file_name)
             if not os.path.exists(there) and not os.path.exists(source.file_name):
-                raise UsageError(f"takes rows from {source.file_name}, which is not there")
+                raise UsageError(f"takes rows from {source.file_name}, which is not there", code="file-missing")
 
 
 class Hdf5Output(RawRows):
@@ -168,12 +176,13 @@ class Hdf5Output(RawRows):
                 held: list[str] = []
                 file.visit_links(held.append)
         except UsageError as error:
-            raise UsageError(f"{self.path} is there, and {error}: remove it, or name another file") from None
+            raise UsageError(f"{self.path} is there, and {error}: remove it, or name another file", code="file-exists") from None
         lost = [name for name in held if name != self._name and not self._name.startswith(f"{name}/")]
         if lost:
             raise UsageError(
                 f"{self.path} is there and also holds {listed(lost)}, which a new file would lose: "
-                "name another file; h5copy can put a dataset of it into this one"
+                "name another file; h5copy can put a dataset of it into this one",
+                code="file-exists",
             )
 
     def begin(self, beside: Path) -> int:

@@ -132,7 +132,10 @@ def _lines(data: bytes, path: str, mark: Mapping[str, Any]) -> list[Line]:
     begins = json.dumps(dict(mark), ensure_ascii=False)[:-1].encode()
     is_ours = mark.items() <= lines[0].items() if lines else not whole and begins.startswith(torn[: len(begins)])
     if not is_ours:
-        raise UsageError(f"{path} is there, and is no journal of this version of the program: remove it, or name another file")
+        raise UsageError(
+            f"{path} is there, and is no journal of this version of the program: remove it, or name another file",
+            code="file-exists",
+        )
     return lines
 
 

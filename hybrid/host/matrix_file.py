@@ -84,9 +84,11 @@ def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutp
     """What writes a new matrix under that name. UsageError where its format cannot hold such elements."""
     form, file, inside = matrix_name(text)
     if form == "npy" and (ending := os.path.splitext(file)[1].lower()) in _OF_OTHERS:
-        raise UsageError(f"{file}: matrices are written as .npy, .h5, .zarr or .mtx, and not as {ending}")
+        raise UsageError(f"{file}: matrices are written as .npy, .h5, .zarr or .mtx, and not as {ending}", code="file-kind")
     if dtype.kind == "V" and form != "npy":
-        raise UsageError(f"{file} cannot hold {dtype}, which its format has not: write .npy, or with --dtype float32")
+        raise UsageError(
+            f"{file} cannot hold {dtype}, which its format has not: write .npy, or with --dtype float32", code="dtype"
+        )
     if form == "hdf5":
         from hybrid.host.hdf5_file import Hdf5Output
 

@@ -84,6 +84,10 @@ def write_rows(place: Place, rows: np.ndarray, told: Callable[[], None]) -> None
 def refuse_name(path: str, name: str) -> None:
     """UsageError for a name that no dataset can have in its file."""
     if any(part in ("", ".", "..") for part in name.split("/")):
-        raise UsageError(f"{path}:/{name} names no dataset: a name is needed between slashes, and neither . nor ..")
+        raise UsageError(
+            f"{path}:/{name} names no dataset: a name is needed between slashes, and neither . nor ..", code="dataset-missing"
+        )
     if not name.isprintable():
-        raise UsageError(f"{path}:/{name} names no dataset: names in such files are UTF-8, without control characters")
+        raise UsageError(
+            f"{path}:/{name} names no dataset: names in such files are UTF-8, without control characters", code="dataset-missing"
+        )

@@ -18,9 +18,9 @@ _MOST_NAMES = 8  # the most that an error lists
 def refuse_no_matrix(shape: tuple[int, ...] | None, dtype: np.dtype) -> None:
     """UsageError, without the file's name, unless this is the shape and the type of a matrix of numbers."""
     if shape is None or len(shape) != 2:
-        raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}")
+        raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}", code="dimensions")
     if dtype.kind not in NUMBERS:
-        raise UsageError(f"holds {dtype}: only numbers can be multiplied here")
+        raise UsageError(f"holds {dtype}: only numbers can be multiplied here", code="no-numbers")
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def refusing_overflow(path: str, dtype: np.dtype) -> Iterator[None]:
         with np.errstate(over="raise"):
             yield
     except FloatingPointError:
-        raise UsageError(f"{path} holds values too large for {dtype}") from None
+        raise UsageError(f"{path} holds values too large for {dtype}", code="file-values") from None
 
 
 def listed(names: Sequence[str]) -> str:
@@ -51,5 +51,5 @@ def only_one(names: Sequence[str]) -> str:
     """The name of a file's only matrix. UsageError, without the file's name, where there is none, or a choice."""
     if len(names) != 1:
         choice = ": add the name of one, after a colon" if names else ""
-        raise UsageError(f"holds {listed(names)}{choice}")
+        raise UsageError(f"holds {listed(names)}{choice}", code="dataset-missing")
     return names[0]

@@ -43,16 +43,16 @@ def header(path: str) -> Header:
     try:
         from scipy.io import mminfo
     except ImportError:
-        raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}") from None
+        raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}", code="package-missing") from None
     try:
         with _as_scipy_takes_it(path) as source:
             rows, columns, entries, form, field, _ = mminfo(source)
     except (ValueError, OverflowError, TypeError, EOFError) as error:
-        raise UsageError(_in_plain_words(error)) from None
+        raise UsageError(_in_plain_words(error), code="file-format") from None
     if entries > rows * columns:
-        raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}")
+        raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}", code="file-format")
     if field not in _NUMBERS:
-        raise UsageError(f"it holds {field} numbers: only {', '.join(_NUMBERS)} are read")
+        raise UsageError(f"it holds {field} numbers: only {', '.join(_NUMBERS)} are read", code="no-numbers")
     return Header((rows, columns), entries, form == "coordinate", field == "complex")
 
 
@@ -89,15 +89,17 @@ def elements(path: str, found: Header) -> Any:
         with _as_scipy_takes_it(path) as source:
             matrix: Any = mmread(source, **newer)
     except (ValueError, OverflowError, TypeError, EOFError) as error:
-        raise UsageError(_in_plain_words(error)) from None
+        raise UsageError(_in_plain_words(error), code="file-format") from None
     if matrix.shape != found.shape:
-        raise UsageError(f"it has become another matrix while it was read: {matrix.shape[0]}×{matrix.shape[1]}")
+        raise UsageError(
+            f"it has become another matrix while it was read: {matrix.shape[0]}×{matrix.shape[1]}", code="file-changed"
+        )
     if isinstance(matrix, np.ndarray):
         return matrix
     matrix = matrix.tocoo()
     numbers = matrix.row.astype(np.int64) * found.shape[1] + matrix.col
     if len(np.unique(numbers)) < matrix.nnz:
-        raise UsageError("it names the same element twice; a symmetric file must hold one triangle only")
+        raise UsageError("it names the same element twice; a symmetric file must hold one triangle only", code="file-format")
     return matrix
 
 
@@ -116,11 +118,11 @@ class MtxFile:
             open(path, "rb").close()  # SciPy has no word of its own for each reason why not
             self._header = header(path)
         except IsADirectoryError:
-            raise UsageError("is not a regular file") from None
+            raise UsageError("is not a regular file", code="file-unreadable") from None
         except OSError as error:
-            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}") from None
+            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}", code="file-unreadable") from None
         except UsageError as error:
-            raise UsageError(f"cannot be read: {error}") from None
+            raise UsageError(f"cannot be read: {error}", code=error.code) from None
         self.path, self.shape = os.path.abspath(path), self._header.shape
         self.dtype = np.dtype(np.complex128 if self._header.is_complex else np.float64)  # a text has no type
         self._readers = readers
@@ -144,9 +146,9 @@ class MtxFile:
         try:
             self._loaded = elements(self.path, self._header)
         except OSError as error:
-            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}") from None
+            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}", code="file-unreadable") from None
         except UsageError as error:
-            raise UsageError(f"cannot be read: {error}") from None
+            raise UsageError(f"cannot be read: {error}", code=error.code) from None
 
     def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
         """Write these rows to `into`, converted to its type. UsageError for what is malformed, or what the type cannot hold."""
@@ -156,7 +158,7 @@ class MtxFile:
             try:
                 self.load()
             except (UsageError, DoesNotFit) as error:
-                raise type(error)(f"{self.path} {error}") from None
+                raise type(error)(f"{self.path} {error}", code=error.code) from None
         found, self._loaded = self._loaded, None
         with refusing_overflow(self.path, into.dtype):
             if isinstance(found, np.ndarray):

@@ -32,7 +32,7 @@ class NpyFile:
     def __init__(self, path: str) -> None:
         """UsageError for anything else, without the file's name."""
         if os.path.exists(path) and not os.path.isfile(path):
-            raise UsageError("is not a regular file")
+            raise UsageError("is not a regular file", code="file-unreadable")
         array = _mapped(path)
         refuse_no_matrix(array.shape, np.dtype(np.int16) if array.dtype == _WITHOUT_A_NAME else array.dtype)
         self.path = os.path.abspath(path)
@@ -78,7 +78,9 @@ class NpyFile:
             self._file.seek(at)
             count = self._file.readinto(left)
             if not count:
-                raise HybridError(f"{self.path} has become shorter while it was read: it ends before byte {at + len(left)}")
+                raise HybridError(
+                    f"{self.path} has become shorter while it was read: it ends before byte {at + len(left)}", code="file-changed"
+                )
             at, left = at + count, left[count:]
 
 
@@ -88,26 +90,34 @@ def _mapped(path: str) -> np.memmap:
         with open(path, "rb") as file:
             begins = file.read(len(_MAGIC))
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}") from None
+        raise UsageError(f"cannot be read: {error.strerror}", code="file-unreadable") from None
     if begins != _MAGIC:
-        raise UsageError("is no .npy file: it does not begin like one")
+        raise UsageError("is no .npy file: it does not begin like one", code="file-format")
     try:
         with np.errstate(over="ignore"):  # refuses a header that promises more than there is
             array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # it raises many kinds for a malformed header
         text = str(error)
         if "Python objects" in text:
-            raise UsageError("holds Python objects: matrices of numbers are read, and pickles are not") from None
+            raise UsageError(
+                "holds Python objects: matrices of numbers are read, and pickles are not", code="file-format"
+            ) from None
         if isinstance(error, OverflowError) or "greater than file size" in text:
-            raise UsageError("is cut short, or malformed: its header promises more elements than the file holds") from None
+            raise UsageError(
+                "is cut short, or malformed: its header promises more elements than the file holds", code="file-format"
+            ) from None
         if text.startswith("EOF"):
-            raise UsageError("is cut short: it ends within its header") from None
+            raise UsageError("is cut short: it ends within its header", code="file-format") from None
         if "format version" in text:
-            raise UsageError("has a malformed header: NumPy reads no version of the format that it names") from None
-        raise UsageError("has a malformed header: type and shape cannot be read from it") from None
+            raise UsageError(
+                "has a malformed header: NumPy reads no version of the format that it names", code="file-format"
+            ) from None
+        raise UsageError("has a malformed header: type and shape cannot be read from it", code="file-format") from None
     more = os.path.getsize(path) - array.offset - array.nbytes
     if more > 0:
-        raise UsageError(f"is malformed, or holds several arrays: {more} bytes follow the one that its header promises")
+        raise UsageError(
+            f"is malformed, or holds several arrays: {more} bytes follow the one that its header promises", code="file-format"
+        )
     return array
 
 

@@ -45,7 +45,8 @@ class PartialMatrix:
         if not isinstance(output, RawRows):
             raise UsageError(
                 f"{output.path} cannot be written part by part: --resume writes .npy, .h5 and .zarr, "
-                "in which rows have their place before they are known (a .mtx file is text)"
+                "in which rows have their place before they are known (a .mtx file is text)",
+                code="file-kind",
             )
         self._output, self._height, self._row_bytes = output, height, row_bytes
         self.target = Path(os.path.realpath(output.path))

@@ -44,7 +44,7 @@ class _Pipe(io.FileIO):
             return memoryview(data).nbytes
         except OSError as error:
             self._end_in_nowhere()  # what is kept to be written once more would fail again, until the interpreter ends
-            raise HybridError(f"standard output cannot be written: {error.strerror}") from None
+            raise HybridError(f"standard output cannot be written: {error.strerror}", code="output-lost") from None
 
     def _end_in_nowhere(self) -> None:
         """Have all that is written from now on go to /dev/null."""

@@ -36,18 +36,23 @@ def open_array(path: str, inside: str) -> ChunkedMatrix:
     name."""
     zarr = _zarr("cannot be read")
     if os.path.isfile(path):
-        raise UsageError("is a file, and Zarr stores are read that are folders")
+        raise UsageError("is a file, and Zarr stores are read that are folders", code="file-unreadable")
     if not os.path.isdir(path):
-        raise UsageError("cannot be read: No such file or directory")
+        raise UsageError("cannot be read: No such file or directory", code="file-missing")
     node = _node(zarr, path, inside)
     if not isinstance(node, zarr.Array):
         names = _matrices(zarr, _node(zarr, path, ""))
         if inside:
-            raise UsageError(f"has no array /{inside}{', which is a group there' if node else ''}: {meant(inside, names)}")
+            raise UsageError(
+                f"has no array /{inside}{', which is a group there' if node else ''}: {meant(inside, names)}",
+                code="dataset-missing",
+            )
         node = _node(zarr, path, only_one(names))
     for codec in _codecs(node):
         if codec not in _CODECS:
-            raise UsageError(f"is encoded by {codec!r}, which is not read: pickles and unknown codecs could run any code")
+            raise UsageError(
+                f"is encoded by {codec!r}, which is not read: pickles and unknown codecs could run any code", code="file-format"
+            )
     return ChunkedMatrix(path, node, node.shards or node.chunks)
 
 
@@ -59,9 +64,11 @@ def _zarr(cannot: str) -> Any:
     except ImportError as error:
         if sys.version_info < _OLDEST_PYTHON:
             here = ".".join(map(str, sys.version_info[:2]))
-            raise UsageError(f"{cannot}: zarr-python 3 needs Python 3.11 or newer, and this is {here}") from None
+            raise UsageError(
+                f"{cannot}: zarr-python 3 needs Python 3.11 or newer, and this is {here}", code="package-missing"
+            ) from None
         why = "without zarr-python 3" if isinstance(error, ModuleNotFoundError) else f"by zarr-python ({one_line(error)})"
-        raise UsageError(f"{cannot} {why}: {install('zarr')}") from None
+        raise UsageError(f"{cannot} {why}: {install('zarr')}", code="package-missing") from None
     return zarr
 
 
@@ -72,9 +79,11 @@ def _node(zarr: Any, path: str, inside: str) -> Any:
     except FileNotFoundError:
         if inside:
             return None
-        raise UsageError("is no Zarr store: it has neither zarr.json nor .zarray or .zgroup") from None
+        raise UsageError("is no Zarr store: it has neither zarr.json nor .zarray or .zgroup", code="file-format") from None
     except Exception as error:  # it raises many kinds for malformed metadata
-        raise UsageError(f"has malformed metadata{f' of /{inside}' if inside else ''}: {one_line(error)}") from None
+        raise UsageError(
+            f"has malformed metadata{f' of /{inside}' if inside else ''}: {one_line(error)}", code="file-format"
+        ) from None
 
 
 def _matrices(zarr: Any, group: Any) -> list[str]:
@@ -86,7 +95,7 @@ def _matrices(zarr: Any, group: Any) -> list[str]:
             warnings.simplefilter("ignore")  # zarr warns of other files in the folder
             members = sorted(group.members(max_depth=None))
     except Exception as error:  # likewise
-        raise UsageError(f"has malformed metadata: {one_line(error)}") from None
+        raise UsageError(f"has malformed metadata: {one_line(error)}", code="file-format") from None
     return [name for name, each in members if isinstance(each, zarr.Array) and each.ndim == 2 and each.dtype.kind in NUMBERS]
 
 
@@ -123,11 +132,16 @@ class ZarrOutput(RawRows):
     def refuse(self, size: int) -> None:
         _zarr(f"{self.path} cannot be written")
         if sys.byteorder != "little":
-            raise UsageError(f"{self.path} cannot be written: chunks are little-endian, and this machine is not")
+            raise UsageError(
+                f"{self.path} cannot be written: chunks are little-endian, and this machine is not", code="file-unwritable"
+            )
         if self._name:
             refuse_name(self.path, self._name)
         if os.path.lexists(self.path) and not (os.path.isdir(self.path) and not os.listdir(self.path)):
-            raise UsageError(f"{self.path} is there, and a folder cannot be replaced in one step: remove it, or name another")
+            raise UsageError(
+                f"{self.path} is there, and a folder cannot be replaced in one step: remove it, or name another",
+                code="file-exists",
+            )
         refuse_unwritable(self.path, size, folder=True)
 
     def begin(self, beside: Path) -> int:

@@ -35,7 +35,7 @@ def resources_in(log: str, ptx: str = "") -> dict[str, Resources]:
         registers = re.search(r"Used (\d+) registers", part)
         shared = re.search(r"(\d+) bytes smem", part)
         if registers is None:
-            raise HybridError(f"the compiler's log says nothing of the registers of {name}")
+            raise HybridError(f"the compiler's log says nothing of the registers of {name}", code="compile-failed")
         stack, stores, loads = (sum(map(int, column)) for column in zip(*local, strict=True)) if local else (0, 0, 0)
         found[name] = Resources(int(registers[1]), int(shared[1]) if shared else 0, stack, stores, loads, bounds.get(name, 0))
     return found

@@ -123,11 +123,13 @@ def parse(text: str, nodes: int) -> Grid | None:
         return Grid(nodes, 1)
     found = re.fullmatch(r"(\d{1,6})x(\d{1,6})(?:x(\d{1,6}))?", text, re.ASCII)
     if found is None or not all(int(number) for number in found.groups("1")):
-        raise UsageError(f"grid must be {AUTO}, {ROWS}, RxC or RxCxL (rows, columns and layers of nodes), not {text!r}")
+        raise UsageError(
+            f"grid must be {AUTO}, {ROWS}, RxC or RxCxL (rows, columns and layers of nodes), not {text!r}", code="grid"
+        )
     rows, columns, layers = map(int, found.groups("1"))
     grid = Grid(rows, columns, layers)
     if grid.size != nodes:
-        raise UsageError(f"a grid {grid} has {grid.size} nodes, and this job {nodes}")
+        raise UsageError(f"a grid {grid} has {grid.size} nodes, and this job {nodes}", code="grid")
     return grid
 
 

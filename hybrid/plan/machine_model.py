@@ -154,11 +154,11 @@ class MachineModel:
         said = _said_in(path)
         unknown = sorted(set(said) - {known.name for known in fields(cls)})
         if unknown:
-            raise UsageError(f"{path}: {unknown[0]!r} is no field of a machine model")
+            raise UsageError(f"{path}: {unknown[0]!r} is no field of a machine model", code="machine-model")
         try:
             return cls(**said)
         except UsageError as wrong:
-            raise UsageError(f"{path}: {wrong}") from None
+            raise UsageError(f"{path}: {wrong}", code="machine-model") from None
 
     def write(self, path: str) -> None:
         """Write the model to a file that `read` reads."""
@@ -171,10 +171,13 @@ def _refuse_wrong(known: Field[Any], value: Any) -> None:
     """UsageError unless this field of the model can have the value."""
     kind, most = type(known.default), known.metadata["most"]
     if type(value) not in ((float, int) if kind is float else (int,)):
-        raise UsageError(f"{known.name} must be a {'number' if kind is float else 'whole number'}, not {value!r}"[:_LONGEST])
+        raise UsageError(
+            f"{known.name} must be a {'number' if kind is float else 'whole number'}, not {value!r}"[:_LONGEST],
+            code="machine-model",
+        )
     least = SMALLEST_NUMBER if kind is float else 1
     if not least <= value <= most:
-        raise UsageError(f"{known.name} must be from {least} to {most}, not {value!r}"[:_LONGEST])
+        raise UsageError(f"{known.name} must be from {least} to {most}, not {value!r}"[:_LONGEST], code="machine-model")
 
 
 def _said_in(path: str) -> Mapping[str, Any]:
@@ -182,14 +185,14 @@ def _said_in(path: str) -> Mapping[str, Any]:
     import json  # only who has such a file needs it
 
     if os.path.exists(path) and not os.path.isfile(path):  # nobody may ever close the other end of a pipe
-        raise UsageError(f"the machine model {path} cannot be read: it is no regular file")
+        raise UsageError(f"the machine model {path} cannot be read: it is no regular file", code="machine-model")
     try:
         with open(path, "rb") as file:
             raw = file.read(LARGEST_FILE + 1)
     except OSError as error:
-        raise UsageError(f"the machine model {path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"the machine model {path} cannot be read: {error.strerror}", code="machine-model") from None
     if len(raw) > LARGEST_FILE:
-        raise UsageError(f"{path} is larger than {LARGEST_FILE // MiB} MiB: no machine model")
+        raise UsageError(f"{path} is larger than {LARGEST_FILE // MiB} MiB: no machine model", code="machine-model")
     try:
         text = raw.decode()
         try:
@@ -197,15 +200,16 @@ def _said_in(path: str) -> Mapping[str, Any]:
         except json.JSONDecodeError:  # not one object, but perhaps one a line
             records = [json.loads(line) for line in text.splitlines() if line.strip()]
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON: {one_line(error)}"[:_LONGEST]) from None
+        raise UsageError(f"{path} is no JSON: {one_line(error)}"[:_LONGEST], code="machine-model") from None
     if not records or not all(isinstance(record, dict) for record in records):
-        raise UsageError(f"{path} holds no JSON object")
+        raise UsageError(f"{path} holds no JSON object", code="machine-model")
     if len(records) == 1 and "command" not in records[0]:
         return records[0]
     models = [record[RECORD_KEY] for record in records if isinstance(record.get(RECORD_KEY), dict)]
     if not models:
         raise UsageError(
-            f"{path} has no line with a {RECORD_KEY}: run python -m hybrid.doctor --json {path} on a machine with a GPU"
+            f"{path} has no line with a {RECORD_KEY}: run python -m hybrid.doctor --json {path} on a machine with a GPU",
+            code="machine-model",
         )
     return models[-1]
 

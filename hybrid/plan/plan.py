@@ -213,7 +213,8 @@ def refuse_many(problem: Problem, pieces: int) -> None:
     """UsageError where a rank would load more panels than MOST_PIECES."""
     if pieces > MOST_PIECES:
         raise UsageError(
-            f"{problem} would be cut into {pieces:,} panels, more than {MOST_PIECES:,}: allow more memory or larger panels"
+            f"{problem} would be cut into {pieces:,} panels, more than {MOST_PIECES:,}: allow more memory or larger panels",
+            code="sizes",
         )
 
 

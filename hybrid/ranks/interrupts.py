@@ -65,7 +65,7 @@ def end_when_interrupted(name: str) -> None:
     def end(signum: int, frame: FrameType | None) -> NoReturn:
         if os.getpid() == starting:
             if wait_for_turn(rank_by_launcher()):
-                os.write(2, f"{name}: interrupted\n".encode())
+                os.write(2, f"{name}: interrupted [interrupted]\n".encode())
             end_job(1, _remove_files)
         os._exit(1)
 

@@ -63,7 +63,7 @@ def compiler_flags() -> list[str]:
 
     mpicc = Path(_find_mpirun()[0]).with_name("mpicc")
     if not mpicc.exists():
-        raise StartError(f"no mpicc beside {_find_mpirun()[0]}", "install your MPI's files for developers")
+        raise StartError(f"no mpicc beside {_find_mpirun()[0]}", "install your MPI's files for developers", code="mpi-missing")
     shown = subprocess.run([str(mpicc), "-show"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
     return shlex.split(shown)[1:]
 
@@ -90,7 +90,9 @@ def _find_mpirun() -> tuple[str, ...]:
     beside = Path(sys.executable).with_name("mpirun")
     path = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
-        raise StartError("no mpirun beside this Python or on the PATH", "pip install mpich, or load your site's MPI module")
+        raise StartError(
+            "no mpirun beside this Python or on the PATH", "pip install mpich, or load your site's MPI module", code="mpi-missing"
+        )
     if family_of(path) != "Open MPI":
         return (path,)
     as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()

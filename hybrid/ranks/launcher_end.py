@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from hybrid.errors import with_code
 from hybrid.ranks.job_end import children
 from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
 from hybrid.ranks.session_folders import remove_of_launcher
@@ -167,7 +168,8 @@ def _send(process: int, signum: int) -> bool:
 def _of_itself() -> bytes:
     """What to print where the rank's worker has printed why the job ends, and nobody knows it any more."""
     where = f"rank {rank_by_launcher()} on {os.uname().nodename}"
-    return f"hybrid: {where}: mpirun had not ended {_END_TIME:g} s after this rank had failed, and was ended\n".encode()
+    text = f"hybrid: {where}: mpirun had not ended {_END_TIME:g} s after this rank had failed, and was ended"
+    return f"{with_code(text, 'launcher-waits')}\n".encode()
 
 
 def _print_where(launcher: int, process: int, text: bytes) -> None:

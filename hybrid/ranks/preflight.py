@@ -31,6 +31,7 @@ def refuse_too_little(launch: Launch) -> None:
             f"PMI_FD={os.environ['PMI_FD']}, is not open: the variables are left over from another job, or something in between "
             "has closed it",
             "unset them, or start with mpirun",
+            code="stale-launcher",
         )
         error.on_all_ranks = True  # nobody waits for this process
         raise error
@@ -44,12 +45,14 @@ def refuse_too_little(launch: Launch) -> None:
             f"files may have {readable(size)} only {where} (ulimit -f): MPI's memory that ranks share needs "
             f"{readable(_LEAST_FILE_SIZE)}, matrices need more",
             "ulimit -f unlimited",
+            code="file-limit",
         )
     if not os.access(SHARED, os.W_OK):
         why = "is read-only, or not writable for you" if SHARED.is_dir() else "is missing"
         raise StartError(
             f"{SHARED} {why}, {where}: MPI needs it for {ranks} ranks on one node",
             "mount -t tmpfs tmpfs /dev/shm (in a container: start it without --read-only, or with --tmpfs /dev/shm)",
+            code="shared-memory",
         )
     need, free = ranks * _SHARED_OF_A_RANK, free_shared_bytes()
     if free is not None and free < need:
@@ -57,6 +60,7 @@ def refuse_too_little(launch: Launch) -> None:
             f"MPI needs {readable(need)} of {SHARED} for {ranks} ranks {where}, {readable(free)} are free: "
             f"{readable(need - free)} are missing",
             "delete what ended programs left there, or enlarge it (mount -o remount,size=…; in a container --shm-size=…)",
+            code="shared-memory",
         )
     if free is not None and free < need + ranks * _UCX_OF_A_RANK + _LEAST_OF_UCX:
         # UCX 1.20 looks at the room before each of its files. Where a rank finds enough for the first but not for the next, as
@@ -75,6 +79,7 @@ def _allow_files() -> None:
         raise StartError(
             f"a process may open {soft} files only on {os.uname().nodename} (ulimit -n): MPI needs {_LEAST_FILES} or more",
             f"ulimit -n {_FILES}",
+            code="open-files",
         )
 
 

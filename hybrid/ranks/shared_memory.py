@@ -147,7 +147,9 @@ def _make_files(sizes: dict[str, int], made: dict[str, _File], *, named: bool) -
         try:
             os.truncate(file.descriptor, size)
         except OSError as error:
-            raise DoesNotFit(f"no file of {readable(size)} can be made in {shared_memory_folder()}: {_why(error)}") from None
+            raise DoesNotFit(
+                f"no file of {readable(size)} can be made in {shared_memory_folder()}: {_why(error)}", code="shared-memory"
+            ) from None
     return {key: (file.path, _identity(file.descriptor)) for key, file in made.items()}
 
 
@@ -172,7 +174,8 @@ def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
         free = free_bytes_in(folder)
         raise DoesNotFit(
             f"matrices need {readable(whole)} of {folder}, for the next {readable(len(reserved))} of them too little was free "
-            f"({error.strerror}; {readable(free)} are now): delete what ended programs left there, or enlarge it"
+            f"({error.strerror}; {readable(free)} are now): delete what ended programs left there, or enlarge it",
+            code="shared-memory",
         ) from None
     _reserved[mapped] = reserved
     return mapped

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.core.forks import Turn
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
-from hybrid.errors import HybridError, one_line, rebuild
+from hybrid.errors import HybridError, code_of, one_line, rebuild
 from hybrid.ranks.arrival import Limits
 from hybrid.ranks.heartbeat import heartbeat, interrupted
 from hybrid.ranks.interrupts import deferred
@@ -173,7 +173,7 @@ class Team:
         if failure is not None:
             # C code may have turned an interrupt into another error.
             said = KeyboardInterrupt() if interrupted() and not isinstance(failure, HybridError) else failure
-            report = (type(said).__name__, one_line(said), self.host, self.doing)
+            report = (type(said).__name__, one_line(said), code_of(said), self.host, self.doing)
             self._messages.notify_others()
             try:
                 reports = self._messages.exchange((report, None), self._patience, arriving=arriving)
@@ -218,16 +218,16 @@ class Team:
             self._messages = None
 
 
-def _on_all_ranks(failures: list[tuple[int, tuple[str, str, str, str]]], size: int) -> HybridError:
+def _on_all_ranks(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int) -> HybridError:
     """The error that all ranks raise, from the reports of those that have failed."""
     error = _common_error(failures, size)
     error.on_all_ranks = True
     return error
 
 
-def _common_error(failures: list[tuple[int, tuple[str, str, str, str]]], size: int) -> HybridError:
-    rank, (kind, text, host, doing) = failures[0]
+def _common_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int) -> HybridError:
+    rank, (kind, text, code, host, doing) = failures[0]
     if len(failures) == size and all(report[1] == text for _, report in failures):
-        return rebuild(kind, text)  # the same on all ranks: naming one would mislead
+        return rebuild(kind, text, code)  # the same on all ranks: naming one would mislead
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-    return rebuild(kind, f"rank {rank}{more} on {host}, {doing}: {text}")
+    return rebuild(kind, f"rank {rank}{more} on {host}, {doing}: {text}", code)

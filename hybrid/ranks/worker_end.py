@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import dataclass
 
+from hybrid.errors import with_code
 from hybrid.ranks.job_end import open_mpi_on_nodes
 from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
 from hybrid.ranks.signal_causes import killed_by
@@ -65,11 +66,24 @@ class WorkerEnd:
             return killed_by(-code, self.shared_before, starting=starting)
         return f"exited with code {code} before the other ranks were done"
 
+    def kind(self, code: int) -> str:
+        """The code (of `hybrid.errors.CODES`) of what `told` says."""
+        if self.missing:
+            return "node-silent"
+        if self.stuck:
+            return "stalled"
+        if self.asked:
+            return "terminated"
+        if self.interrupted:
+            return "interrupted"
+        return "killed" if code < 0 else "rank-left"
+
     def line(self, phase: str, told: str, code: int) -> str:
         """What is printed, of a worker that was in this phase."""
         launch = launched()
         begin = "\n" if -code in _TRACED and launch is not None and launch.name == OPEN_MPI else ""
-        return f"{begin}hybrid: rank {rank_by_launcher()} on {os.uname().nodename}, {phase}: {told}\n"
+        text = f"hybrid: rank {rank_by_launcher()} on {os.uname().nodename}, {phase}: {told}"
+        return f"{begin}{with_code(text, self.kind(code))}\n"
 
     def is_to_speak(self, code: int, *, starting: bool, waits: bool) -> bool:
         """Whether this rank is to say how it ended, after a while where other ranks may say the same, or have the cause to tell.

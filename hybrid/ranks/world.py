@@ -51,13 +51,18 @@ def team_of(comm: Any, stall: Any = None) -> Team:
     from mpi4py import MPI
 
     if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL:
-        raise UsageError("comm is MPI.COMM_NULL: a communicator that was freed, or to which this process does not belong")
+        raise UsageError(
+            "comm is MPI.COMM_NULL: a communicator that was freed, or to which this process does not belong", code="communicator"
+        )
     if not isinstance(comm, MPI.Intracomm):
-        raise UsageError(f"comm must be an mpi4py intracommunicator or None, not {type(comm).__name__}")
+        raise UsageError(f"comm must be an mpi4py intracommunicator or None, not {type(comm).__name__}", code="communicator")
     if MPI.Is_finalized():
-        raise UsageError("MPI has been finalized: comm cannot be used any more")
+        raise UsageError("MPI has been finalized: comm cannot be used any more", code="communicator")
     if forked_from_rank():
-        raise UsageError("this process was forked from a rank, and MPI does not work in it: leave out comm to compute here alone")
+        raise UsageError(
+            "this process was forked from a rank, and MPI does not work in it: leave out comm to compute here alone",
+            code="communicator",
+        )
     if MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.IDENT:
         _refuse_foreign_launcher(comm)
     if comm.Get_size() == 1:
@@ -116,7 +121,8 @@ def start_world(*, patience: float | None = None) -> Team:
     except (ImportError, RuntimeError) as error:
         raise StartError(
             f"started by {launch.name}, but mpi4py cannot start MPI ({one_line(error)}): install an MPI, "
-            "for example with pip install mpich"
+            "for example with pip install mpich",
+            code="mpi-missing",
         ) from error
     _refuse_foreign_launcher(MPI.COMM_WORLD)
     team = Team(MPI.COMM_WORLD, patience=patience)
@@ -216,10 +222,12 @@ def _refuse_foreign_launcher(world: MPI.Comm) -> None:
             f"{variables} say that {launch.name} started {launch.size} ranks, but no launcher is running above this process, and "
             "MPI sees it alone: they are left over from another job",
             "unset them, or start with mpirun",
+            code="stale-launcher",
         )
         error.on_all_ranks = True  # nobody waits for this process
         raise error
     raise StartError(
         f"{launch.name} started {launch.size} processes, but {library_name(MPI)} sees {size}: they belong to "
-        "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for"
+        "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for",
+        code="wrong-mpirun",
     )

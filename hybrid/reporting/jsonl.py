@@ -70,9 +70,9 @@ def read(path: str) -> Iterator[dict[str, Any]]:
             try:
                 record = json.loads(line.decode())
             except (ValueError, RecursionError) as error:
-                raise UsageError(f"{path}, line {number}: not JSON ({why_not_json(error)})") from None
+                raise UsageError(f"{path}, line {number}: not JSON ({why_not_json(error)})", code="file-format") from None
             if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-                raise UsageError(f"{path}, line {number}: not a record of schema {SCHEMA}")
+                raise UsageError(f"{path}, line {number}: not a record of schema {SCHEMA}", code="file-format")
             yield record
 
 
@@ -82,7 +82,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     try:
         lines = open(path, "rb")  # noqa: SIM115 (what the body raises is not about the file)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
     with lines:
         yield lines
 

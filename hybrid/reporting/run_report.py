@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import AskedProduct
 from hybrid.core.spans import Span
 from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import Spread
+from hybrid.errors import with_code
 from hybrid.plan.arithmetic import Arithmetic, Computed
 from hybrid.reporting.phase_table import Plans, operations
 
@@ -97,7 +99,8 @@ def wall_line(parts: dict[str, float]) -> str:
 def last_line(plan: Plans, total: Spread, check: Check | None) -> str:
     """`total <seconds> s  rate <number> MF/s|GF/s|TF/s  check ok|FAILED|off …`: scripts rely on this form."""
     speed = rate_in_units(operations(plan) / total.median if total.median else 0.0, "F")
-    return f"total {total.median:.4f} s  rate {speed}  check {verdict(check)}"
+    line = f"total {total.median:.4f} s  rate {speed}  check {verdict(check)}"
+    return line if check is None or check.ok else with_code(line, check.code)
 
 
 def verdict(check: Check | None) -> str:
@@ -152,7 +155,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "total": vars(outcome.total),
         "wall": {**wall, "total": sum(wall.values())},
         "rate": operations(plans_of(outcome)) / outcome.total.median if outcome.total.median else 0.0,
-        "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else vars(check),
+        "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else asdict(check),
         **({"resume": _record_of(outcome.parts, problem.n)} if outcome.parts else {}),
         "settings": settings,
         "placements": [

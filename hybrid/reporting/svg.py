@@ -43,7 +43,7 @@ svg text {{ font: 11px {_FONT} }}
 def refuse(path: str) -> None:
     """UsageError for a file name that does not end in .svg."""
     if not path.endswith(".svg"):
-        raise UsageError(f"--picture {path}: the name must end in .svg")
+        raise UsageError(f"--picture {path}: the name must end in .svg", code="file-kind")
 
 
 def write(path: str, title: str, size: tuple[float, float], drawn: Iterable[str], style: str = "") -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hybrid.core.settings import Settings
-from hybrid.errors import DoesNotFit
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
 from hybrid.selection.inventory import free_memory_of
 from hybrid.selection.machine import Inventory, Machine
@@ -33,7 +32,7 @@ def agree(session: Session, request: ProductRequest, settings: Settings, invento
         machine = _find_out(session, machine, settings, decision)
         decision = decide(machine, request, settings)
     if decision.shortage:
-        raise DoesNotFit(decision.shortage)
+        raise decision.shortage.error()
     decision.plan.refuse_endless()
     if decision.needs_reserved:
         session.release_device()

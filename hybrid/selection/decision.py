@@ -18,7 +18,7 @@ from hybrid.core.spans import Span
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel
 from hybrid.plan import possible_transports
-from hybrid.plan.capacity import FreeMemory, shortage
+from hybrid.plan.capacity import FreeMemory, Shortage, shortage
 from hybrid.plan.grid import Placement
 from hybrid.plan.plan import Plan
 from hybrid.plan.planning import make_plan
@@ -74,7 +74,7 @@ class Decision:
     precision_reason: str  # why tiles may come from remainders, or are native
     placements: tuple[RankPlacement, ...]
     tested: tuple[Test, ...] = ()  # the tests on whose outcomes the choice of the transport depended
-    shortage: str = ""  # the memory that is missing, where the plan does not fit
+    shortage: Shortage | None = None  # the memory that is missing, where the plan does not fit
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
     speed: float | None = None  # expected of the kernels, relative to the machine model's native ones; None: not known
 

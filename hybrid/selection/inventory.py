@@ -41,7 +41,8 @@ def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
             if other.get(key) != first[key]:
                 name = "" if key == "kind" else f"{key} "  # a kind's value says itself what it is
                 raise UsageError(
-                    f"rank {rank} asks for {name}{other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same"
+                    f"rank {rank} asks for {name}{other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same",
+                    code="ranks-differ",
                 )
 
 

@@ -25,10 +25,10 @@ def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capab
         try:
             return fastest(device, problem.operand_dtype, problem.m, capability)
         except LookupError as none:
-            raise UsageError(str(none)) from None
+            raise UsageError(str(none), code="kernel-unfit") from None
     refused = refusal(asked_for, problem.operand_dtype, problem.m, capability)
     if refused:
-        raise UsageError(refused)
+        raise UsageError(refused, code="kernel-unfit")
     return Choice(asked_for, "asked for")
 
 
@@ -40,5 +40,7 @@ def kernel_asked_for(settings: Settings) -> Kernel | None:
     kernel = named(settings.kernel)
     assert kernel is not None
     if settings.device != "auto" and not kernel.runs_on(settings.device):
-        raise UsageError(f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}")
+        raise UsageError(
+            f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}", code="kernel-device"
+        )
     return kernel

@@ -78,7 +78,8 @@ class Machine:
                 if value != getattr(model, name):
                     raise UsageError(
                         f"HYBRID_MACHINE gives {name} {value} on rank {rank}, {getattr(model, name)} on rank 0: "
-                        "all ranks must have the same numbers"
+                        "all ranks must have the same numbers",
+                        code="ranks-differ",
                     )
         return model
 
@@ -91,7 +92,8 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
     per_node = min(ranks, settings.ranks_per_node or gpus_per_node or ranks)
     if per_node > _MOST_OF_A_NODE:
         raise UsageError(
-            f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes"
+            f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes",
+            code="number",
         )
     topology = Topology.of_equal_nodes(ranks, per_node)
     kernel = named(settings.kernel)

@@ -77,7 +77,10 @@ def choose_precision(
         return Precision(0, f"sums have more than {MOST_TERMS:,} terms")
     if asked_for is not None:
         if fast:
-            raise UsageError(f"precision fast has kernels of its own: it goes with kernel auto, not with {asked_for.name}")
+            raise UsageError(
+                f"precision fast has kernels of its own: it goes with kernel auto, not with {asked_for.name}",
+                code="option-combination",
+            )
         return Precision(0, f"kernel {asked_for.name} was asked for")
     if device == "emulate":
         return Precision(most_moduli(problem.dtype), "asked for") if fast else Precision(0, "faster on an emulated GPU")

@@ -30,7 +30,9 @@ def choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, s
     """
     if not plan.staged:
         if settings.transport not in ("auto", "host"):
-            raise DeviceUnavailable(f"the transport {settings.transport} cannot be used: a CPU multiplies, and no GPU")
+            raise DeviceUnavailable(
+                f"the transport {settings.transport} cannot be used: a CPU multiplies, and no GPU", code="transport"
+            )
         return TransportChoice("in place", "a CPU multiplies the matrices where they lie")
     if settings.transport == "auto":
         return _fastest(plan, gpus, machine)
@@ -44,7 +46,7 @@ def choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, s
         return test
     hindrance = hindrance or machine.outcomes[test]
     if hindrance:
-        raise DeviceUnavailable(f"the transport {settings.transport} cannot be used: {hindrance}")
+        raise DeviceUnavailable(f"the transport {settings.transport} cannot be used: {hindrance}", code="transport")
     return TransportChoice(settings.transport, "asked for", (test,))
 
 

@@ -152,7 +152,9 @@ class DeviceGroup:
                 device.finish()  # before the memory is freed
             for rank, rows in enumerate(rows_of):
                 if not np.array_equal(received[rows.slice], pattern_of(rank, _ROWS, _COLUMNS)):
-                    raise DeviceUnavailable(f"what was brought from the GPU of rank {rank} is not what lies there")
+                    raise DeviceUnavailable(
+                        f"what was brought from the GPU of rank {rank} is not what lies there", code="gpu-data"
+                    )
         self._tested = True
 
     def _connect(self, team: Team, receivers: Mapping[int, int]) -> None:
@@ -182,7 +184,7 @@ class DeviceGroup:
         with team.phase("prepare", timed=False):
             for source, matrix in zip(sources, received, strict=True):
                 if not np.array_equal(matrix, pattern_of(source, _ROWS, _COLUMNS)):
-                    raise DeviceUnavailable(f"what the GPU of rank {source} sent is not what arrived")
+                    raise DeviceUnavailable(f"what the GPU of rank {source} sent is not what arrived", code="gpu-data")
 
 
 def pattern_of(rank: int, rows: int, columns: int) -> np.ndarray:

@@ -63,6 +63,8 @@ class PeerAccess:
                 device.copy_out(seen, fetched, [device.exchange(fetched, theirs, [links.loaded[rank][0]])])
                 device.finish()
                 if not np.array_equal(seen, pattern_of(rank, _SIZE, _SIZE)):
-                    raise DeviceUnavailable(f"what was fetched from the GPU of rank {rank} is not what lies there")
+                    raise DeviceUnavailable(
+                        f"what was fetched from the GPU of rank {rank} is not what lies there", code="gpu-data"
+                    )
             device.finish()
         self._passed = team.topology

@@ -12,11 +12,32 @@ import numpy as np
 from hybrid.core.problem import Problem
 from hybrid.core.record import record
 from hybrid.core.spans import Span
+from hybrid.errors import CheckFailed
 from hybrid.verification.copied import PiecesOfRanks, Place, named
 from hybrid.verification.rounding import THRESHOLD, Sums, is_exact, is_exact_product
 
 MOST_NAMED = 3  # wrong rows of one product, or of one rank, in a message
 MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
+
+
+@record
+class Fault:
+    """Something that is wrong with a product. As text it is its words.
+
+    `code`: of `hybrid.errors.CODES`. `rank`: whose device was wrong, and `row` of C; None where that is not known.
+    """
+
+    text: str
+    code: str = CheckFailed.code
+    rank: int | None = None
+    row: int | None = None
+
+    def of(self, what: str) -> Fault:
+        """The same fault, with `what` it is about before its words."""
+        return replace(self, text=f"{what}: {self.text}")
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @record
@@ -31,12 +52,17 @@ class Check:
     error: float
     tolerance: float
     ok: bool
-    faults: tuple[str, ...] = ()  # what is wrong, and where
+    faults: tuple[Fault, ...] = ()
     note: str = ""  # what a right product has that is unusual
     # The host has to check as well, because the device left sums unjudged (for NaN, infinity or overflow, or because the sums are
     # rounded though the product is exact), or found differences that only a look at the elements can tell from rounding errors.
     undecided: bool = False
     repaired: tuple[str, ...] = ()  # what was wrong, where, and how it was computed again; all other fields: after the repair
+
+    @property
+    def code(self) -> str:
+        """What is wrong, as one of `hybrid.errors.CODES`."""
+        return self.faults[0].code if self.faults else CheckFailed.code
 
     def refusal(self) -> str:
         """What is wrong, in one line."""
@@ -47,8 +73,8 @@ class Check:
 
     def of(self, what: str) -> Check:
         """The same check, with `what` it is about ("product 2", say) before each of its lines."""
-        faults, repaired = (tuple(f"{what}: {line}" for line in lines) for lines in (self.faults, self.repaired))
-        return replace(self, faults=faults, repaired=repaired)
+        repaired = tuple(f"{what}: {line}" for line in self.repaired)
+        return replace(self, faults=tuple(fault.of(what) for fault in self.faults), repaired=repaired)
 
     def settled(self, by_host: Check) -> Check:
         """The result of both checks, where this one, a device's, is undecided: the host's. If the host found a fault, the faults
@@ -125,6 +151,10 @@ class WrongCopy:
     rank: int | None = None  # whose device it reached or left; None where it differs between nodes
     number: int | None = None  # of the piece, among that rank's; None where it was copied several times
 
+    @property
+    def fault(self) -> Fault:
+        return Fault(self.text, "check-exchange" if self.rank is None else "check-copy", self.rank)
+
 
 def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -> bool:
     """Whether `wrong_copies` finds none. This takes less time, and most products have none."""
@@ -177,22 +207,22 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
 def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> Check:
     """The result of one product's check, from all ranks' findings. `group`: columns in a sum."""
     copies = wrong_copies(findings, pieces, root)
-    faults = [copy.text for copy in copies]
-    of_ranks = [(found, found.sums) for found in findings if found.sums is not None]
-    largest_a = max((sums.largest_a for _, sums in of_ranks), default=0.0)
-    largest_b = max((sums.largest_b for _, sums in of_ranks), default=0.0)
+    faults = [copy.fault for copy in copies]
+    of_ranks = [(rank, found, found.sums) for rank, found in enumerate(findings) if found.sums is not None]
+    largest_a = max((sums.largest_a for *_, sums in of_ranks), default=0.0)
+    largest_b = max((sums.largest_b for *_, sums in of_ranks), default=0.0)
     exact = is_exact(problem, group, largest_a, largest_b)
-    for found, sums in of_ranks:
+    for rank, found, sums in of_ranks:
         if sums.count if exact else sums.error > THRESHOLD:
             where = "; ".join(f"row {suspect.row}, columns {suspect.columns}" for suspect in found.suspects[:MOST_NAMED])
-            faults.append(f"{found.where} multiplied wrong: {where}")
+            faults.append(Fault(f"{found.where} multiplied wrong: {where}", rank=rank))
     if exact:
-        error, tolerance = float(sum(sums.count for _, sums in of_ranks)), 0.0
+        error, tolerance = float(sum(sums.count for *_, sums in of_ranks)), 0.0
     else:
-        error, tolerance = max((sums.error for _, sums in of_ranks), default=0.0), THRESHOLD
+        error, tolerance = max((sums.error for *_, sums in of_ranks), default=0.0), THRESHOLD
     only_sums = bool(faults) and not exact and not copies
     # With larger integers the product can still be exact while the device's sums are not: the host checks it modulo a prime.
-    left_to_host = any(sums.not_judged for _, sums in of_ranks) or (
+    left_to_host = any(sums.not_judged for *_, sums in of_ranks) or (
         not exact and is_exact_product(problem.dtype, problem.l, largest_a, largest_b)
     )
     undecided = only_sums or (not faults and left_to_host)

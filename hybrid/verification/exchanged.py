@@ -26,7 +26,9 @@ def verify_exchange(
     for to, (_, of_receiver) in enumerate(comparing.all):
         for source, checksum in of_receiver.items():
             if comparing.all[source][0].get(to) != checksum:
-                raise CheckFailed(f"what rank {source} sent of {name} did not reach rank {to}: check the network and MPI")
+                raise CheckFailed(
+                    f"what rank {source} sent of {name} did not reach rank {to}: check the network and MPI", code="check-exchange"
+                )
 
 
 def _checksums_by_rank(matrices: Mapping[int, Sequence[np.ndarray]], threads: int) -> dict[int, int]:

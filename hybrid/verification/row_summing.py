@@ -167,7 +167,7 @@ class InC:
 
     def wait(self) -> None:
         if self._batch and (failure := self._library.wait_for(self._pool, self._batch)):
-            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})")
+            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
         self._of_transposed.wait()
 
     def abandon(self) -> None:

@@ -24,7 +24,7 @@ from hybrid.host.threads import limited_threads
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.ranks.team import Team
 from hybrid.verification.alone import plan_alone, verify_alone
-from hybrid.verification.check import MOST_NAMED, Check, Suspect
+from hybrid.verification.check import MOST_NAMED, Check, Fault, Suspect
 from hybrid.verification.comparison import MOST_SUSPECTS, Comparison, columns_of, mark_fractions
 from hybrid.verification.freivalds import SCALE
 from hybrid.verification.group_sums import Integers, are_integers, norms_of, sums_and_norms
@@ -42,7 +42,7 @@ class StackCheck:
 
     kind: str
     error: float
-    wrong: Mapping[int, tuple[str, ...]]  # what is wrong in each wrong product, by its number
+    wrong: Mapping[int, tuple[Fault, ...]]  # what is wrong in each wrong product, by its number
 
 
 def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> StackCheck:
@@ -132,7 +132,7 @@ class _Sizes:
                 wrong[index] = faults
         return StackCheck("freivalds", float(worst.max()), wrong)
 
-    def faults(self, index: int, limit: float, *, exact: bool) -> tuple[str, ...]:
+    def faults(self, index: int, limit: float, *, exact: bool) -> tuple[Fault, ...]:
         """What is wrong in one product, where differences are larger than the limit."""
         sizes, views = self._sizes[index], _views(self._a, self._b, self._c, index)
         rows, groups = np.nonzero(sizes > limit)
@@ -165,7 +165,7 @@ def _modulo_a_prime(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> StackCheck:
         expected = modular.times(a[index if len(a) > 1 else 0], of_b)
         rows = np.flatnonzero(modular.impossible(c[index]) | modular.differ(modular.times(c[index], modular.x), expected))
         if len(rows):
-            wrong[index] = tuple(f"row {row} of C" for row in rows[:MOST_NAMED])
+            wrong[index] = tuple(Fault(f"row {row} of C", row=int(row)) for row in rows[:MOST_NAMED])
     return StackCheck("exact", float(len(wrong)), wrong)
 
 

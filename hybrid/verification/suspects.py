@@ -14,7 +14,7 @@ from hybrid.host.row_view import RowView
 from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
-from hybrid.verification.check import MOST_NAMED, Suspect
+from hybrid.verification.check import MOST_NAMED, Fault, Suspect
 from hybrid.verification.partial_sums import Deviations, wrong_columns
 from hybrid.verification.reexamine import (
     Rounding,
@@ -37,9 +37,9 @@ def unsaid(row: int, columns: Span) -> str:
     return ""
 
 
-def fault_in(row: int, text: str, by: str) -> str:
-    """The message of a fault in a row of C. `text`: more about it; `by`: who multiplied it, as MultipliedBy says."""
-    return f"row {row} of C{text}" + (f", multiplied by {by}" if by else "")
+def fault_in(row: int, text: str, by: str) -> Fault:
+    """A fault in a row of C. `text`: more about it; `by`: who multiplied it, as MultipliedBy says."""
+    return Fault(f"row {row} of C{text}" + (f", multiplied by {by}" if by else ""), row=row)
 
 
 class SecondLook:
@@ -62,12 +62,12 @@ class SecondLook:
         self._accuracy: float | None = None
         self._deviations: list[Deviations] | None = None
 
-    def faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[str], str]:
+    def faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[Fault], str]:
         """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault.
 
         `exact`: nothing was rounded in this product.
         """
-        faults: list[str] = []
+        faults: list[Fault] = []
         error = plain = 0.0
         for suspect in suspects:
             verdict = self._verdict(suspect, exact)

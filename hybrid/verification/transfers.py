@@ -33,7 +33,8 @@ def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view:
             comparing.mine = [rank for rank, sums in enumerate(received.all) if (sums != sent[rows_of(rank).slice]).any()]
     for rank in comparing.all[plan.root]:
         raise CheckFailed(
-            f"rows {rows_of(rank)} of {key} did not reach rank {rank} as they are at the root: check the network and MPI"
+            f"rows {rows_of(rank)} of {key} did not reach rank {rank} as they are at the root: check the network and MPI",
+            code="check-exchange",
         )
 
 
@@ -44,7 +45,9 @@ def verify_gathered(team: Team, rows: Span, own: np.ndarray, view: RowView, thre
         comparing.mine = rows if np.not_equal(*sums).any() else None
     for rank, wrong in enumerate(comparing.all):
         if wrong is not None:
-            raise CheckFailed(f"rows {wrong} of B did not reach the memory of its node as rank {rank} has them")
+            raise CheckFailed(
+                f"rows {wrong} of B did not reach the memory of its node as rank {rank} has them", code="check-exchange"
+            )
 
 
 def checksums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:

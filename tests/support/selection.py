@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What runs by default and what only with --all: of large tables of cases, a choice that still has every value in it.
-
-Time and again --one-in runs all of them as well, some in each run.
-"""
+"""What runs by default and what only with --all: of large tables of cases, a choice that still has every value in it."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
@@ -14,11 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from hybrid.ranks.launcher import launched
-
 _all = False  # whether --all is given
-_FEW_RANKS = 3
-_CASES_OF_FEW, _CASES_OF_MANY = 3, 6  # of so many cases of a test, several ranks run one by default; more ranks take longer
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,7 +20,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the cases marked `exhaustive`, too")
-    parser.addoption("--one-in", type=int, metavar="N", help="one in N cases of those that only --all runs, by --seed")
 
 
 LEFT_OUT = pytest.StashKey[bool]()  # of a test that only --all runs, and that -k and -m would have chosen
@@ -36,37 +27,16 @@ LEFT_OUT = pytest.StashKey[bool]()  # of a test that only --all runs, and that -
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.option.all:
-        return
-    left_out = {item for item in items if item.get_closest_marker("exhaustive")}
-    launch = launched()
-    if launch is not None and launch.size > 1:
-        one_of = _CASES_OF_FEW if launch.size <= _FEW_RANKS else _CASES_OF_MANY
-        left_out |= _others([item for item in items if item not in left_out], one_of)
-    left_out -= {item for item in left_out if _drawn(config, item)}
+    left_out = [] if config.option.all else [item for item in items if item.get_closest_marker("exhaustive")]
     if left_out:
         for item in left_out:
             item.stash[LEFT_OUT] = True
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
-
-
-def _drawn(config: pytest.Config, item: pytest.Item) -> bool:
-    """The same on all ranks and workers, which have one seed."""
-    one_in = config.option.one_in
-    return bool(one_in) and not zlib.crc32(f"{config.option.seed} {item.nodeid}".encode()) % one_in
-
-
-def _others(items: Iterable[pytest.Item], one_of: int) -> set[pytest.Item]:
-    """Of each test all but one of so many cases."""
-    of_test: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return {item for cases in of_test.values() for number, item in enumerate(cases) if number % one_of}
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 def examples(number: int, one_in: int = 4, **more: Any) -> settings:
-    """Of Hypothesis, so many with --all and a quarter of them by default, or one in so many."""
+    """Hypothesis draws `number` examples with --all, one in `one_in` of them by default."""
     return settings(max_examples=number if _all else -(-number // one_in), **more)
 
 

@@ -18,7 +18,7 @@ from hybrid.devices.base import PeerDevice
 from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, HostLink, copy_rate, pattern, rates_together
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.diagnostics.probes.proxy_team import ProxyTeam
-from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.errors import DeviceUnavailable, code_of, one_line
 from hybrid.transport.peer_access import PeerAccess
 from hybrid.transport.rank_device import RankDevice
 
@@ -39,7 +39,7 @@ def main(argument: str) -> None:
             _fetch_from_all(team, device, task["uuids"], task["size"])
         report(stage="done")
     except Exception as error:  # whatever it is, the rank judges it
-        report(failed=one_line(error))
+        report(failed=one_line(error), code=code_of(error))
 
 
 def device_of(index: int | None) -> Any:
@@ -121,4 +121,4 @@ def _compare(device: PeerDevice, target: Any, source: int, size: int) -> None:
     device.copy_out(arrived, target, [])
     device.finish()
     if not np.array_equal(arrived, pattern(source, size)):
-        raise DeviceUnavailable(f"what was fetched from the GPU of rank {source} is not what lies there")
+        raise DeviceUnavailable(f"what was fetched from the GPU of rank {source} is not what lies there", code="gpu-data")

@@ -11,7 +11,7 @@ from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.diagnostics.probes.copy_rates import HostLink, pattern, rates_together
 from hybrid.diagnostics.probes.protocol import report
-from hybrid.errors import one_line
+from hybrid.errors import code_of, one_line
 
 _COPIES = 4  # that are timed, of each pair
 
@@ -26,7 +26,7 @@ def main(size: str) -> None:
         _copy_between_all(gpus, int(size))
         report(stage="done")
     except Exception as error:  # whatever it is, the rank that started this process judges it
-        report(failed=one_line(error))
+        report(failed=one_line(error), code=code_of(error))
 
 
 def _measure_links(gpus: list[Gpu], size: int) -> None:

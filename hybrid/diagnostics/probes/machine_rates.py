@@ -18,7 +18,7 @@ from hybrid.core.spans import Span, pieces
 from hybrid.diagnostics.probes.all_ranks import device_of
 from hybrid.diagnostics.probes.copy_rates import ITEM, HostLink
 from hybrid.diagnostics.probes.protocol import report
-from hybrid.errors import one_line
+from hybrid.errors import code_of, one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, products_of
 
@@ -36,7 +36,7 @@ def main(argument: str) -> None:
         measure(device_of(task["index"]), task)
         report(stage="done")
     except Exception as error:  # whatever it is, the rank judges it
-        report(failed=one_line(error))
+        report(failed=one_line(error), code=code_of(error))
 
 
 def measure(device: Any, task: Mapping[str, Any]) -> None:

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: MIT
+"""Each benchmark runs small without a GPU, checks what it times, and gives its tables again from the lines it has recorded.
+
+docs/benchmarks.md names a command beside every number; these are those commands with small arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from support.commands import ROOT, start, successful
+
+SMALL = {
+    "ablation": "--device cpu --gpus 1 2 --sizes 96 --rounds 1 --repeat 1 --seconds 0.01",
+    "accuracy": "--sizes 8x64x8 --kinds normal",
+    "bench_check": "--device cpu --sizes 96 --rounds 1",
+    "bench_cpu": "100 --pairs 1",
+    "bench_hosts": "--device cpu --gpus 1 2 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours library",
+    "bench_nodes": "--nodes 2 --rate 1gbit --shapes square --pairs 1",
+    "bench_precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64 --fills normal --alone 0",
+    "bench_remainders": "--device emulate --sizes 32 --rounds 1 --dtypes float64 --alone 0",
+    "bench_types": "--device cpu --sizes 64 --rounds 1",
+    "detection": "--sizes 128 --faults 30 --seed 5",
+    "largest": "--device emulate --quick --gpu-memory 60k",
+}
+WITHOUT_LINES = {"bench_cpu"}  # prints what it measures and records nothing
+WITHOUT_FROM = {"ablation", *WITHOUT_LINES}
+NEEDS = {
+    "ablation": ["mpirun"],
+    "bench_cpu": ["mpirun"],
+    "bench_hosts": ["mpirun"],
+    "bench_nodes": ["namespaces", "mpirun"],
+    "bench_precision": ["compiler"],
+    "bench_remainders": ["compiler"],
+    "largest": ["compiler"],
+}
+LONG = {"ablation", "bench_cpu", "bench_nodes"}
+CASES = [
+    pytest.param(
+        name,
+        marks=[pytest.mark.needs(*NEEDS.get(name, [])), *([pytest.mark.exhaustive] if name in LONG else [])],
+    )
+    for name in SMALL
+]
+
+
+def script(name):
+    return [sys.executable, ROOT / "scripts" / f"{name}.py"]
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_small_run_records_lines_that_give_its_table_again(tmp_path, name):
+    path = tmp_path / "lines.jsonl"
+    recording = [] if name in WITHOUT_LINES else ["--json", path]
+    ran = successful(start(script(name), *SMALL[name].split(), *recording, limit=300))
+    assert ran.stdout.strip()
+    if name in WITHOUT_LINES:
+        return
+    lines = lines_of(path)
+    assert {line["command"] for line in lines} == {name}
+    assert all(line["schema"] == 1 and line["date"] and line["arguments"] for line in lines)
+    if name == "bench_nodes":
+        for line in lines:
+            if line["program"].startswith("ours"):
+                assert line["planned"] <= line["received"] <= 1.1 * line["planned"], "the bytes that the plan says"
+    if name not in WITHOUT_FROM:
+        again = successful(start(script(name), "--from", path, limit=120))
+        assert set(again.stdout.splitlines()) <= {*ran.stdout.splitlines(), ""}
+        assert len(again.stdout.splitlines()) >= 4
+
+
+@pytest.mark.needs("compiler")
+def test_products_from_remainders_err_no_more_than_native_ones(tmp_path):
+    """docs/remainders.md: `auto` takes remainders only where errors are smaller than natively, and the proved bound holds."""
+    path = tmp_path / "lines.jsonl"
+    successful(start(script("accuracy"), "--sizes", "8x64x8", "--device", "emulate", "--json", path, limit=300))
+    lines = [line for line in lines_of(path) if line["part"] == "errors"]
+    units = {"float64": 2.0**-53, "float32": 2.0**-24}
+    assert len(lines) == 2 * 15
+    for line in lines:
+        mean, largest = line["errors"]["auto"]
+        assert mean <= line["errors"]["native"][0], line["kind"]
+        if "moduli" in line["chosen"]["auto"]:
+            assert largest * units[line["dtype"]] <= line["certified"]["auto"], line["kind"]
+    assert {line["chosen"]["auto"] for line in lines if line["kind"] == "graded k"} == {"native"}
+
+
+WRONG = {
+    "bench_check": "--device cpu --sizes 300 --dtypes float64 --rounds 1",
+    "bench_types": "--device cpu --sizes 64 --dtypes complex128 --rounds 1",
+    "largest": "--device emulate --quick --gpu-memory 60k",
+}
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_product_is_never_timed(tmp_path, name):
+    path = tmp_path / "lines.jsonl"
+    plant = [sys.executable, "-m", "hybrid.testing", "--plant", "multiply how=element times=None"]
+    ran = start([*plant, script(name)[1]], *WRONG[name].split(), "--json", path, limit=120)
+    assert ran.returncode == 3, ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
+    assert not path.exists() or not any(line.get("seconds") for line in lines_of(path))
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in WITHOUT_FROM])
+def test_lines_of_another_command_or_none_are_refused(tmp_path, name):
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"schema": 1, "command": "another", "date": "2026-11-27"}\n')
+    ran = start(script(name), "--from", path)
+    assert ran.returncode in (1, 2)
+    assert len(ran.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.needs("compiler")
+def test_ladder_counts_the_loads_of_every_kernel_without_a_gpu():
+    """An element of A is read by n·m threads' blocks: with tiles of 16 columns at 90 columns, 6 times."""
+    table = successful(start(script("ladder"), "--loads", "--shape", 100, 60, 90, limit=300)).stdout.splitlines()
+    (tiled,) = [line.split() for line in table if line.split()[:2] == ["tiled", "float64"]]
+    (naive,) = [line.split() for line in table if line.split()[:2] == ["naive", "float64"]]
+    assert tiled[2:4] == ["6", "6"]
+    assert naive[2:4] == ["90", "90"]
+
+
+def test_scaling_tells_what_nodes_receive_by_the_plan(tmp_path):
+    """Row blocks: every node needs all of B. A grid of 4x4x4 reaches what is proven to be the least."""
+    lines = successful(start(script("scaling"), *[100000] * 3, "--most", 64, "--network", "10GB/s")).stdout.splitlines()
+    of_64 = lines[-1].split()
+    assert of_64[:2] == ["64", "64x1"]
+    assert "4x4x4" in of_64
+    *_, alone, of_two = successful(
+        start(script("scaling"), 1000, 1000, 1000, "--most", 2, "--network", "1kB/s", "--flops", "1e6")
+    ).stdout.splitlines()
+    assert "2e+03 s" in alone, "2·1000³ operations at 10⁶ a second, and nothing is sent"
+    assert "4e+03 s" in of_two, "half of B in bytes, at 1000 a second"
+
+
+def test_scaling_compares_recorded_runs(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    runs = ((1, 1000, 2.0), (2, 1000, 1.25), (2, 1260, 2.0))
+    path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "schema": 1,
+                    "command": "matmul",
+                    "nodes": nodes,
+                    "n": n,
+                    "total": {"median": seconds},
+                    "rate": 2 * n**3 / seconds,
+                }
+            )
+            + "\n"
+            for nodes, n, seconds in runs
+        )
+    )
+    table = [line.split() for line in successful(start(script("scaling"), "--runs", path)).stdout.splitlines()[1:]]
+    assert [(row[0], row[1], row[-1]) for row in table] == [
+        ("strong", "1", "1.00"),
+        ("strong", "2", "0.80"),
+        ("weak", "1", "1.00"),
+        ("weak", "2", "1.00"),
+    ]

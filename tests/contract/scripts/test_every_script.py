@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""Each public script tells what it does, refuses what it does not know in one line, and says what is not installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import ROOT, start
+
+PUBLIC = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
+MEASURE = ("check", "wall", "lab", "repair", "bytes", "types", "remainders", "precision", "energy", "hosts", "kernels")
+ON_GPU = ("bash", ROOT / "scripts" / "on_gpu.sh")
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_script_explains_itself_and_refuses_unknown_options(tmp_path, name):
+    script = [sys.executable, ROOT / "scripts" / name]
+    told = start(script, "--help", cwd=tmp_path)
+    assert told.returncode == 0
+    assert told.stdout.startswith("usage: ")
+    refused = start(script, "--no-such-option", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--no-such-option" in refused.stderr.strip().splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_says_what_is_not_installed(tmp_path):
+    """Python -S finds no installed packages."""
+    for name in PUBLIC:
+        bare = [sys.executable, "-S", str(ROOT / "scripts" / name), "--help"]
+        done = subprocess.run(bare, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+        assert done.returncode == 1
+        assert done.stderr.endswith(f" is not installed: pip install -e {ROOT}\n"), done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_scripts_use_the_checkout_they_lie_in_whatever_its_name(tmp_path):
+    copy = tmp_path / "hybrid"
+    for part in ("hybrid", "scripts", "kernels"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "hybrid" / "errors.py").write_text("raise RuntimeError('of the copy')\n")
+    done = start([sys.executable, Path("hybrid", "scripts", "scaling.py")], 10, 10, 10, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "of the copy" in done.stderr
+
+
+# --- on_gpu.sh, which measures on a machine with GPUs
+
+
+@pytest.fixture
+def with_a_gpu(tmp_path: Path) -> Path:
+    """A Python that says there is a GPU when the script asks, and finds none when it is to be used; and a launcher."""
+    python = tmp_path / "python"
+    counts = 'if [[ $1 == -c && $2 == *getDeviceCount* ]]; then echo 1; else CUDA_VISIBLE_DEVICES="" exec'
+    python.write_text(f'#!/usr/bin/env bash\n{counts} "{sys.executable}" "$@"; fi\n')
+    launcher = tmp_path / "mpirun"
+    launcher.write_text('#!/usr/bin/env bash\nshift 2 && exec "$@"\n')
+    for program in (python, launcher):
+        program.chmod(0o755)
+    return python
+
+
+def test_every_step_on_a_gpu_machine_is_a_command_that_is_understood(with_a_gpu, tmp_path):
+    launcher = str(with_a_gpu.parent / "mpirun")
+    run = start(ON_GPU, "--into", tmp_path / "lines", "--python", with_a_gpu, *MEASURE, limit=300, MPIRUN=launcher)
+    assert run.returncode == 1
+    assert run.stdout.splitlines()[-1] == f"failed: {' '.join(MEASURE)}"
+    for step in MEASURE:
+        said = (tmp_path / "lines" / f"{step}.txt").read_text()
+        assert "GPU" in said.splitlines()[-1] or "libcuda" in said.splitlines()[-1], said
+        assert "usage:" not in said
+
+
+def test_steps_on_a_gpu_machine_are_listed_and_others_refused(tmp_path):
+    listed = [line.split()[0] for line in start(ON_GPU, "--help").stdout.splitlines() if line.startswith("  ")]
+    assert listed == ["tests", "ranks", *MEASURE]
+    wrong = start(ON_GPU, "measure")
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+    python = tmp_path / "python"
+    python.write_text("#!/usr/bin/env bash\nexit 1\n")
+    python.chmod(0o755)
+    without = start(ON_GPU, "--into", tmp_path, "--python", python)
+    assert (without.returncode, without.stderr.count("\n")) == (1, 1)
+    assert "doctor" in without.stderr

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""scripts/report.py makes one page of all figures from recorded lines: whole, safe whatever they hold, right in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from support.chromium import browser, chromium
+from support.commands import ROOT, start, successful
+
+pytest.importorskip("matplotlib")
+
+REPORT = [sys.executable, ROOT / "scripts" / "report.py"]
+MEASURED = [ROOT / "docs" / "measured" / f"{name}.jsonl" for name in ("lectures-h200", "ladder-h200", "hosts-h200")]
+SCRIPT = "<script>alert(1)</script>"
+QUOTES = "\"'><img src=x onerror=alert(1)>"
+PATHS = {
+    "schema": 1, "date": "2026-11-27T10:00:00+00:00", "machine": {"processor": "x", "cores": 1}, "command": "paths",
+    "arguments": ["ten", "--length", "4"], "graph": "ten", "length": 4, "ranks": 2, "arithmetic": "exact", "products": 2,
+    "seconds": 0.5, "rows": ["A", "B"], "columns": ["A", "B"], "numbers": [["12", "14"], ["14", "30"]],
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What is in a page; what is opened must be closed."""
+
+    VOID = ("meta", "br", "img", "link")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.ids, self.links, self.cells, self.open = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        of_tag = dict(attributes)
+        assert len(attributes) == len(of_tag), attributes
+        assert not any(name.startswith("on") for name in of_tag)
+        self.tags.append(tag)
+        self.ids += [of_tag["id"]] if "id" in of_tag else []
+        self.links += [of_tag["href"]] if tag == "a" else []
+        if tag in ("td", "th"):
+            self.cells.append("")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.cells[-1] += data
+
+
+def visible(text):
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def written(path, *lines):
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    paths = written(folder / "paths.jsonl", PATHS)
+    successful(start(REPORT, *MEASURED, paths, "--out", folder / "report.html", limit=120))
+    return folder / "report.html"
+
+
+def test_every_section_has_a_table_a_picture_and_its_machine_date_and_command(page):
+    text = page.read_text(encoding="utf-8")
+    parsed = Page(text)
+    sections = [link[1:] for link in parsed.links]
+    assert {"ladder", "bench_hosts", "lecture_2d", "lecture_pmpp", "lecture_hochberg", "lecture_siegel", "paths"} <= set(sections)
+    assert set(sections) <= set(parsed.ids)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert parsed.tags.count("h2") == len(sections) <= parsed.tags.count("figure")
+    assert parsed.tags.count("table") >= len(sections)
+    shown = visible(text)
+    for command in (
+        "python scripts/ladder.py",
+        "python scripts/bench_hosts.py",
+        "mpirun -n 2 python -m hybrid.paths ten --length 4",
+    ):
+        assert command in shown
+    pictures = [ElementTree.fromstring(picture) for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+    assert len(pictures) == 2 * (len(sections) - 1), "one for a wide page, one for a narrow one; paths has none"
+    assert all(picture.attrib["aria-label"] for picture in pictures)
+
+
+def test_the_page_needs_no_other_file_and_no_network(page):
+    text = page.read_text(encoding="utf-8")
+    assert not set(Page(text).tags) & {"script", "link", "iframe", "object", "img", "base", "form"}
+    without_names_of_formats = re.sub(r'xmlns(:\w+)?="http://www\.w3\.org/[^"]*"', "", text)
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", without_names_of_formats)
+
+
+def test_what_is_missing_is_named_with_the_command_that_adds_it(tmp_path):
+    out = tmp_path / "report.html"
+    successful(start(REPORT, written(tmp_path / "l.jsonl", PATHS), "--out", out))
+    shown = visible(out.read_text(encoding="utf-8"))
+    for command in ("scripts/ladder.py", "scripts/bench_hosts.py", "scripts/pascal.py", "scripts/largest.py"):
+        assert f"{command}" in shown
+
+
+BROKEN = {
+    "no JSON": "{broken\n",
+    "no record": "[1, 2]\n",
+    "another schema": {"schema": 99, "command": "largest"},
+    "deep": "[" * 100_000 + "\n",
+    "NaN": '{"schema": 1, "command": "largest", "part": "resident", "n": NaN}\n',
+    "a huge number": '{"schema": 1, "command": "largest", "part": "resident", "seconds": ' + "9" * 1_000 + "}\n",
+    "no keys": {"schema": 1, "command": "largest", "part": "resident"},
+    "a part that is markup": {"schema": 1, "command": "largest", "part": SCRIPT},
+    "a part that is a list": {"schema": 1, "command": "largest", "part": ["resident"]},
+    "rows that are short": {**PATHS, "numbers": [["1"], ["2", "3"]]},
+}
+
+
+def test_hostile_lines_are_named_and_leave_the_others_as_they_are(tmp_path):
+    good, bad = written(tmp_path / "good.jsonl", PATHS), written(tmp_path / "bad.jsonl", *BROKEN.values())
+    alone, beside = tmp_path / "alone.html", tmp_path / "beside.html"
+    successful(start(REPORT, good, "--out", alone))
+    ran = start(REPORT, bad, good, "--out", beside)
+    assert ran.returncode == 1
+    assert "bad.jsonl, line 1" in ran.stderr
+    made = [Page(path.read_text(encoding="utf-8")) for path in (alone, beside)]
+    assert made[0].cells == made[1].cells
+    assert "script" not in made[1].tags
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_broken_line_is_refused_alone(tmp_path, name):
+    out = tmp_path / "report.html"
+    out.write_text("the old one")
+    ran = start(REPORT, written(tmp_path / "bad.jsonl", BROKEN[name]), "--out", out)
+    assert ran.returncode == 1
+    assert "bad.jsonl, line 1" in ran.stderr
+    assert "<script" not in ran.stderr
+    assert out.read_text() == "the old one"
+
+
+def test_texts_of_good_lines_are_escaped(tmp_path):
+    out = tmp_path / "report.html"
+    hostile = {**PATHS, "rows": [SCRIPT, QUOTES], "graph": QUOTES, "arithmetic": SCRIPT, "arguments": [SCRIPT]}
+    successful(start(REPORT, written(tmp_path / "l.jsonl", hostile), "--out", out))
+    parsed = Page(out.read_text(encoding="utf-8"))
+    assert not {"script", "img"} & set(parsed.tags)
+    assert {SCRIPT, QUOTES} <= set(parsed.cells)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nowhere.jsonl"], ["."], ["l.jsonl", "--quick"], ["l.jsonl", "--json", "more.jsonl"], ["l.jsonl", "--out", "l.jsonl"],
+     ["l.jsonl", "--out", "nowhere/r.html"], ["--json", "nowhere/l.jsonl"]],
+)  # fmt: skip
+def test_what_cannot_be_done_is_one_line_and_touches_no_file(arguments, tmp_path):
+    written(tmp_path / "l.jsonl", PATHS)
+    ran = start(REPORT, *arguments, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["l.jsonl"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.needs("compiler", "mpirun")
+def test_without_lines_the_experiments_are_run(tmp_path):
+    kept, out = tmp_path / "kept.jsonl", tmp_path / "report.html"
+    successful(start(REPORT, "--quick", "--json", kept, "--out", out, limit=600))
+    assert {"pascal", "paths", "lecture_2d"} <= {json.loads(line)["command"] for line in kept.read_text().splitlines()}
+    successful(start(REPORT, kept, "--out", out))
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
+def test_in_a_browser(page, width, dark):
+    program = chromium()
+    if program is None:
+        pytest.skip("needs Chromium")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, browser(program, Path(folder)) as shown:
+        shown.open(page, width, dark=dark)
+        assert shown.value("document.documentElement.scrollWidth") <= width
+        assert shown.requested() == [page.as_uri()]
+        assert shown.complaints() == []
+        seen = "[...document.querySelectorAll('svg')].filter(e => e.checkVisibility())"
+        assert shown.value(f"{seen}.every(e => e.closest('.{'below' if width < 700 else 'beside'}'))")
+        sizes = f"{seen}.map(e => e.getBoundingClientRect()).map(r => [r.width, r.height])"
+        assert all(min(size) > 100 for size in shown.value(sizes))
+        assert shown.value("[...document.querySelectorAll('table')].every(t => t.tBodies[0].innerText.trim())")
+        background = shown.value("getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(21, 24, 27)" if dark else "rgb(255, 255, 255)")
