@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The kernels of products from remainders (norms.cu, guard.cu, remainders.cu, products_mma.cu, products.cu, reconstruct.cu)
-compute what Python's integers do: exactly, but for the roundings that docs/remainders.md allows, in any order of threads and copies."""
+compute what Python's integers do: exactly, but for the roundings that docs/remainders.md allows, in any order of threads."""
 
 from __future__ import annotations
 

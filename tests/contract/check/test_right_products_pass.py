@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""No right product is refused, and none is changed: of matrices of any structure, type and size, multiplied in any form, in pieces
-of any size, in any order of summation, checked where it is multiplied or by the host (docs/check.md, Is a difference rounding?)."""
+"""No right product is refused, and none is changed: of matrices of any structure, type and size, in any form, in pieces of any
+size, in any order of summation, checked where it is multiplied or by the host (docs/check.md, Is a difference rounding?)."""
 
 from __future__ import annotations
 
