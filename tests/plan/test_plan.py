@@ -401,7 +401,7 @@ def test_the_parts_of_a_grid_are_cut_to_the_memory_of_a_device():
     plan = planned(problem, nodes, device="cuda", staged=True, grid=parse("2x2", 4), device_memory=64 * MiB)
     assert all(plan.bytes_of_buffers(rank) <= 64 * MiB and not plan.parts[rank].shares[0].holds_all for rank in range(4))
     too_small = planned(problem, nodes, device="cpu", staged=True, grid=parse("2x2", 4), device_memory=KiB)
-    assert "a row of A, a column of B" in shortage(too_small, [FreeMemory("host", PLENTY, PLENTY)] * 4).text
+    assert "a row of A, a column of B" in shortage(too_small, [FreeMemory("host", PLENTY, PLENTY)] * 4)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

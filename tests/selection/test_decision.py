@@ -77,7 +77,7 @@ def test_what_is_explained_is_what_would_run(problem, asked, ranks, gpus_per_nod
     def explained():
         decision = decide(machine, request, asked)
         if decision.shortage:
-            raise decision.shortage.error()
+            raise agreement.DoesNotFit(decision.shortage)
         decision.plan.refuse_endless()
         return decision
 
