@@ -142,6 +142,10 @@ def test_a_function_gets_what_was_written_what_it_was_made_of_and_what_was_there
     assert all(same(one, other) for one, other in zip(seen[0][1:], (a, b, np.full((5, 4), 5.0)), strict=True))
     seen[0][0][2, 1] = 77
     assert same(out, seen[0][0])
+    with hybrid.testing.plant("multiply", how=lambda into, source, before: None) as planted:
+        hybrid.multiply(a, b)
+    assert planted.seen
+    assert not planted.done
 
 
 @pytest.mark.parametrize("phase", ["agree", "multiply", "check"])
@@ -234,21 +238,21 @@ def test_what_is_pretended_is_restored(monkeypatch):
 
 
 def test_bytes_and_exchanges_are_counted(comm, rng):
-    a, b = rng.standard_normal((8, 6)), rng.standard_normal((6, 40))
+    a, b = rng.standard_normal((8, 6)), rng.standard_normal((6, 4000))
     with hybrid.testing.pretend(staged=True, ranks_per_node=1, transport="host"):
         checked(comm, a, b)
         with hybrid.testing.count() as counts:
             checked(comm, a, b)
     assert counts.multiplications == 1
     copied = [sum(each) for each in zip(*comm.allgather((counts.copied_in, counts.copied_out)), strict=True)]
-    assert copied == [a.nbytes + comm.size * b.nbytes, 8 * 40 * 8]
+    assert copied == [a.nbytes + comm.size * b.nbytes, 8 * 4000 * 8]
     assert len(set(comm.allgather(counts.exchanges))) == 1
     if comm.size == 1:
         assert (counts.exchanges, counts.bytes_sent) == (0, 0)
     elif comm.rank == 0:
         assert counts.bytes_sent > b.nbytes
     else:
-        assert counts.bytes_sent > 8 // comm.size * 40 * 8
+        assert 8 // comm.size * 4000 * 8 < counts.bytes_sent < b.nbytes
     assert counts == (before := type(counts)(**vars(counts)))
     checked(comm, a, b)
     assert counts == before
@@ -273,7 +277,7 @@ def test_the_check_s_vectors_follow_from_the_seed(tmp_path):
 
 def test_a_clock_tells_what_was_planted(tmp_path):
     for how, seconds in (("even", 1.0), ("slow 4", 4.0)):
-        phases = record(tmp_path, "--plant", f"clock how={how}")["seconds"]
+        phases = record(tmp_path, "--pretend", "staged=1", "--pretend", "panel_rows=16", "--plant", f"clock how={how}")["seconds"]
         assert phases["multiply"]["median"] == pytest.approx(seconds)
 
 
@@ -311,15 +315,26 @@ def test_a_disk_fails_at_each_of_its_operations(tmp_path):
         code = started("--report", told, "--plant", fault, command=command).returncode
         return code, len(told.read_text().splitlines()) if told.exists() else 0
 
+    def parts():
+        return [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
+
     while (found := report(f"disk at={operations} how=killed before")) != (0, 0):
         assert found == (128 + signal.SIGKILL, 1)
         assert not out.exists()
         operations += 1
+        for part in parts():
+            part.unlink()
     assert out.exists()
     assert operations >= 3, "rows are written, the file is flushed and renamed"
     out.unlink()
     assert report("disk how=full") == (1, 1)
-    assert report("disk how=killed amid") == report("disk how=killed after") == (128 + signal.SIGKILL, 1)
+    sizes = []
+    for how in ("amid", "after"):
+        assert report(f"disk how=killed {how}") == (128 + signal.SIGKILL, 1)
+        (part,) = parts()
+        sizes.append(part.stat().st_size)
+        part.unlink()
+    assert 0 < sizes[0] < sizes[1]
     assert not out.exists()
     assert report(f"disk at={operations - 1} how=killed after")[1] == 1
 
@@ -329,8 +344,11 @@ def test_a_disk_fails_at_each_of_its_operations(tmp_path):
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (0, 3))])
 def test_numpy_stands_for_the_gpus(tmp_path, ranks):
     command = ("-m", "hybrid.matmul", 40, 50, 60, "--device", "cuda", "--json", tmp_path / "json")
-    for fault, code in (("multiply rank=0 times=0", 0), ("multiply rank=0 how=lost k", 3), ("copy in rank=0 how=nan", 3)):
-        done = started("--gpus", ranks or 1, "--plant", fault, command=command, ranks=ranks)
+    faults = {"multiply rank=0 times=0": 0, "multiply rank=0 how=lost k": 3, "copy in rank=0 at=1 how=nan": 3}
+    for fault, code in {**faults, "arrive rank=1 at=1": 3 if ranks else 0}.items():
+        way = ["ranks_per_node=1", "transport=nccl"] if fault.startswith("arrive") else ["transport=peers"]
+        pretended = [word for setting in way for word in ("--pretend", setting)] if ranks else []
+        done = started("--gpus", ranks or 1, *pretended, "--plant", fault, command=command, ranks=ranks)
         assert done.returncode == code, done.stderr
         assert json.loads((tmp_path / "json").read_text().splitlines()[-1])["device"] == "cuda"
 
