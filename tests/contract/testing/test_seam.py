@@ -127,6 +127,36 @@ def test_each_spoil_changes_what_arrives_whatever_its_type_and_shape(rng, dtype)
             assert found.shape == mine.shape
 
 
+def test_a_spoil_does_what_its_name_says(rng):
+    a, b = rng.standard_normal((5, 3)), rng.standard_normal((3, 4))
+    right, before = a @ b, np.full((5, 4), 5.0)
+
+    def others(found):
+        return np.argwhere(found != right).tolist()
+
+    says = {
+        "element": lambda c: len(others(c)) == 1 and abs(c - right).max() >= abs(right).max(),
+        "lowest bit": lambda c: others(c) == [[4, 3]] and np.allclose(c, right, rtol=1e-15, atol=0),
+        "sign": lambda c: len(others(c)) == 1 and same(abs(c), abs(right)),
+        "zero": lambda c: len(others(c)) == 1 and (c == 0).sum() == 1,
+        "nan": lambda c: len(others(c)) == 1 and np.isnan(c).sum() == 1,
+        "stale row": lambda c: same(c, np.vstack([right[:4], before[4:]])),
+        "rows swapped": lambda c: same(c, right[[4, 1, 2, 3, 0]]),
+        "columns swapped": lambda c: same(c, right[:, [3, 1, 2, 0]]),
+        "shifted row": lambda c: same(c, np.roll(right, 1, axis=0)),
+        "shifted column": lambda c: same(c, np.roll(right, 1, axis=1)),
+        "nothing": lambda c: same(c, before),
+        "lost k": lambda c: np.allclose(c, a[:, :2] @ b[:2]),
+    }
+    assert set(says) == {*SPOILS, "lost k"}
+    right = hybrid.multiply(a, b)
+    for how, is_so in says.items():
+        out = before.copy()
+        with hybrid.testing.plant("multiply", how=how):
+            hybrid.multiply(a, b, out=out, check=False)
+        assert is_so(out), (how, out, right)
+
+
 def test_a_function_gets_what_was_written_what_it_was_made_of_and_what_was_there(rng):
     a, b = rng.standard_normal((5, 3)), rng.standard_normal((3, 4))
     seen = []
@@ -179,20 +209,22 @@ def everything_in_the_package():
 
 
 def test_nothing_is_left_of_it_after_an_exception():
+    planted = []
+
     def all_at_once():
         with (
             hybrid.testing.pretend(staged=True, panel_rows=2),
             hybrid.testing.seed(1),
-            hybrid.testing.plant("multiply") as one,
-            hybrid.testing.plant("copy in", times=None, how="nan") as two,
+            hybrid.testing.plant("multiply", times=None) as one,
+            hybrid.testing.plant("copy in", times=None, how="nan"),
             hybrid.testing.plant("arrive"),
             hybrid.testing.plant("disk", how="full"),
             hybrid.testing.plant("clock", how="even"),
             hybrid.testing.count() as counts,
-            hybrid.testing.plant("rank", how="raise", phase="check") as three,
+            hybrid.testing.plant("rank", how="raise", phase="check"),
         ):
+            planted.append((one, counts))
             hybrid.multiply(np.eye(4), np.eye(4))
-        return one, two, three, counts
 
     hybrid.multiply(np.eye(2), np.eye(2))
     for _ in range(2):  # the first time modules are loaded
@@ -203,7 +235,11 @@ def test_nothing_is_left_of_it_after_an_exception():
         assert {key: value for key, value in after.items() if key in before} == before
         assert dict(os.environ) == variables
     assert after == before
-    assert same(hybrid.multiply(np.eye(4), np.eye(4), check=False), np.eye(4))
+    told = repr(planted)
+    with hybrid.testing.plant("multiply", times=0) as last, hybrid.testing.count():
+        assert same(hybrid.multiply(np.eye(4), np.eye(4), check=False), np.eye(4))
+    assert last.seen == 1
+    assert repr(planted) == told
 
 
 def test_what_is_no_fault_is_refused():
@@ -351,6 +387,17 @@ def test_numpy_stands_for_the_gpus(tmp_path, ranks):
         done = started("--gpus", ranks or 1, *pretended, "--plant", fault, command=command, ranks=ranks)
         assert done.returncode == code, done.stderr
         assert json.loads((tmp_path / "json").read_text().splitlines()[-1])["device"] == "cuda"
+
+
+@pytest.mark.needs("compiler")
+def test_numpy_s_gpus_tell_a_program_in_whose_context_it_is(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import cupy, hybrid\nones = cupy.asarray([[1.0, 1.0]])\n"
+        "print(hybrid.multiply(ones, ones.T, device='cuda').get(), cupy.cuda.driver.ctxGetCurrent())\n"
+        "try:\n    cupy.cuda.alloc(1)\nexcept RuntimeError:\n    print('refused')\n"
+    )
+    done = started("--gpus", 1, command=(tmp_path / "program.py",))
+    assert done.stdout == "[[2.]] 0\nrefused\n", done.stderr
 
 
 def test_a_program_is_run_and_a_function_of_a_file_is_planted(tmp_path):
