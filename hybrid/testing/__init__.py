@@ -14,16 +14,19 @@ seed        have the check's random vectors follow from a number
 pretend     settings, as environment variables HYBRID_*, for a while
 count       exchanges, bytes and multiplications of this rank
 lacking     why this machine cannot test something
+mpirun      how a command is started on several ranks here
 
-Each is a context that leaves nothing behind, also after an exception. `python -m hybrid.testing` does the same to commands and
-programs, below mpirun too. Nothing else in the package knows of this one: while nothing is planted, it costs nothing.
+Each of the first four is a context that leaves nothing behind, also after an exception. `python -m hybrid.testing` does the same
+to commands and programs, below mpirun too. Nothing else in the package knows of this one: while nothing is planted, it costs
+nothing.
 """
 
 from __future__ import annotations
 
+from hybrid.ranks.launcher import mpirun
 from hybrid.testing.counting import Counts, count
 from hybrid.testing.machine import lacking, pretend
 from hybrid.testing.planting import Planted, plant
 from hybrid.testing.seeding import seed
 
-__all__ = ["Counts", "Planted", "count", "lacking", "plant", "pretend", "seed"]
+__all__ = ["Counts", "Planted", "count", "lacking", "mpirun", "plant", "pretend", "seed"]
