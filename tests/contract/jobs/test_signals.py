@@ -137,7 +137,7 @@ def test_an_interrupt_while_modules_are_loaded_is_one_line(start):
 
 # --- processes that stand still
 
-STALL = ("--stall", 2)
+STALL = ("--stall", 6)
 
 
 @pytest.mark.parametrize("ranks", exhaustive([2], [2, 4]))
@@ -167,7 +167,7 @@ def test_a_job_that_was_put_to_sleep_as_a_whole_goes_on(running, ranks):
     everybody = [process for pair in processes.values() for process in pair]
     job.send(SIGSTOP, *everybody)
     with pytest.raises(subprocess.TimeoutExpired):
-        job.wait(8)  # longer than any rank may be silent
+        job.wait(16)  # longer than any rank may be silent
     job.send(SIGCONT, *everybody)
     end = job.end()
     assert (end.code, end.lines, end.left) == (0, [], [])
