@@ -301,7 +301,7 @@ def _holders(case: Case) -> tuple[str, str]:
         if holder in ("DLPack", "memoryview"):
             native = layout not in ("other byte order", "unaligned", "read-only", "one row repeated")
             return name != "bfloat16" and native and (holder == "DLPack" or 0 not in shape)
-        return holder != "__array_interface__" or name != "bfloat16"
+        return holder not in ("__array_interface__", "CuPy") or name != "bfloat16"
 
     return tuple(
         holder if fits(holder, name, layout, shape) else "array"
