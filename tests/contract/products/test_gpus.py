@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""On GPUs products are what they must be, whatever holds the operands: of CuPy arrays the result is one, on their GPU. NumPy stands
-for CuPy, and the emulated GPU for kernels, where there is no GPU; `python -m pytest -m gpu` shows the same on real ones."""
+"""On GPUs products are what they must be, whatever holds the operands: of CuPy arrays the result is one, on their GPU. NumPy
+stands for CuPy, and the emulated GPU for kernels, where there is no GPU; `pytest -m gpu` shows the same on real ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import cases
-from support.commands import successful, start
+from support.commands import start, successful
 from support.refusals import refused
 
 import hybrid
@@ -82,7 +82,7 @@ SIZES = [(1500, 2000, 1300), (301, 1001, 515), (4096, 4000, 3500), (129, 16384, 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "complex64", "int8", "int64"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_large_products(rng, cupy, sizes, dtype, precision):
-    """Of numbers whose sums no type rounds, from host memory, on the GPU and transposed; and of any, with no right one refused."""
+    """Of numbers whose sums no type rounds, from host memory, on the GPU and transposed; and of any: no right one is refused."""
     (n, l, m), wide = sizes, "int64" if dtype.startswith("int") else "float32" if dtype == "float16" else None
     a, b = (rng.integers(-9, 10, shape) for shape in ((n, l), (l, m)))
     wanted = (a.astype(float) @ b.astype(float)).astype(wide or dtype)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Products from remainders have the same bits for any ranks, panels and transports, err by no more than the command says is proved,
-and are chosen where docs/remainders.md says so."""
+"""Products from remainders have the same bits for any ranks, panels and transports, err by no more than the command says is
+proved, and are chosen where docs/remainders.md says so."""
 
 from __future__ import annotations
 
@@ -41,7 +41,13 @@ def blocks(comm, *matrices):
 def test_the_bits_do_not_depend_on_panels(dtype):
     a, b = operands(dtype)
     alone = hybrid.multiply(a, b, **FAST)
-    for settings in ({"panel_columns": 128, "poison": True}, {"panel_rows": 128}, {"gpu_memory": "8M"}, {"threads": 1}, {"check": "host"}):
+    for settings in (
+        {"panel_columns": 128, "poison": True},
+        {"panel_rows": 128},
+        {"gpu_memory": "8M"},
+        {"threads": 1},
+        {"check": "host"},
+    ):
         with hybrid.testing.pretend(**settings):
             np.testing.assert_array_equal(hybrid.multiply(a, b, **FAST), alone)
     blocks_too = hybrid.multiply(hybrid.RowBlock(a), hybrid.RowBlock(b), **FAST).array
@@ -109,7 +115,9 @@ def test_what_is_written_to_a_b_that_stays_is_noticed_by_all_ranks(comm_or_self)
 @pytest.mark.needs("compiler")
 def test_a_product_on_a_grid_in_between_leaves_nothing(comm, rng):
     """Its panels lie in the same memory."""
-    first, second = ([rng.standard_normal(shape) for shape in shapes] for shapes in (((60, 140), (140, 50)), ((50, 120), (120, 40))))
+    first, second = (
+        [rng.standard_normal(shape) for shape in shapes] for shapes in (((60, 140), (140, 50)), ((50, 120), (120, 40)))
+    )
     with hybrid.testing.pretend(ranks_per_node=1, grid="rows"):
         before = hybrid.multiply(*blocks(comm, *first), comm=comm, **FAST).array
         with hybrid.testing.pretend(grid=f"1x{comm.size}"):
@@ -138,14 +146,22 @@ def matrices(kind, rng):
 
 
 # Which arithmetic elements get. Of the scaled ones only powers of two differ, which cost nothing.
-KINDS = {"normal": r"14 moduli", "uniform": r"14 moduli", "bytes": r"exact|\d moduli, exact", "integers": r"\d moduli, exact", "wide": r"1[45] moduli",
-         "scaled": r"14 moduli", "far apart": "native"}  # fmt: skip
+KINDS = {
+    "normal": r"14 moduli",
+    "uniform": r"14 moduli",
+    "bytes": r"exact|\d moduli, exact",
+    "integers": r"\d moduli, exact",
+    "wide": r"1[45] moduli",
+    "scaled": r"14 moduli",
+    "far apart": "native",
+}
 ACCURACY = [(kind, dtype) for kind in KINDS for dtype in ("float64", "float32")]
 
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize(
-    ("kind", "dtype"), exhaustive([("normal", "float64"), ("wide", "float32"), ("bytes", "float64"), ("far apart", "float64")], ACCURACY)
+    ("kind", "dtype"),
+    exhaustive([("normal", "float64"), ("wide", "float32"), ("bytes", "float64"), ("far apart", "float64")], ACCURACY),
 )
 def test_no_element_errs_by_more_than_is_proved(rng, tmp_path, kind, dtype):
     a, b = (each.astype(dtype) for each in matrices(kind, rng))
@@ -193,7 +209,9 @@ for line in sys.stdin.read().splitlines():
 
 def test_what_is_chosen_is_what_the_pages_say():
     asked = "\n".join(arguments.format(AUTO) for arguments, *_ in CHOICES)
-    said = subprocess.run([sys.executable, "-c", EXPLAINING], input=asked, capture_output=True, text=True, check=True, timeout=200).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", EXPLAINING], input=asked, capture_output=True, text=True, check=True, timeout=200
+    ).stdout
     plans = said.split("ended 0\n")[:-1]
     assert len(plans) == len(CHOICES), said
     for plan, (arguments, moduli, transport) in zip(plans, CHOICES, strict=True):

@@ -51,7 +51,11 @@ def faults_are_found():
         wanted = a.astype(object) @ b.astype(object)
         for kind in (np.asarray, cupy.asarray):
             for check in (True, "host"):
-                faults = ("multiply", "copy in", "copy out") if kind is np.asarray and comm.size == 1 and largest < 10 else ("multiply",)
+                faults = (
+                    ("multiply", "copy in", "copy out")
+                    if kind is np.asarray and comm.size == 1 and largest < 10
+                    else ("multiply",)
+                )
                 for fault in faults:
                     for how in ("element", "rows swapped") if fault != "multiply" else ("element", "nothing"):
                         with hybrid.testing.plant(fault, 0, how=how) as planted:
@@ -68,10 +72,18 @@ def faults_are_found():
 
 def integers_stay_there():
     """And C lies where A does, whatever lies elsewhere."""
-    a, b, c = rng.integers(-(2**31), 2**31, (12, 10), "int32"), rng.integers(-99, 99, (10, 8), "int32"), np.full((12, 8), 7, "int32")
+    a, b, c = (
+        rng.integers(-(2**31), 2**31, (12, 10), "int32"),
+        rng.integers(-99, 99, (10, 8), "int32"),
+        np.full((12, 8), 7, "int32"),
+    )
     wanted = a.astype(object) @ b.astype(object) + c
     for number in range(8):
-        rows = [block for bit, each in enumerate((a, b, c)) for block in blocks(cupy.asarray if number >> bit & 1 else np.asarray, each)]
+        rows = [
+            block
+            for bit, each in enumerate((a, b, c))
+            for block in blocks(cupy.asarray if number >> bit & 1 else np.asarray, each)
+        ]
         found = hybrid.multiply(*rows, beta=1, dtype="int64", **ON_GPU).array
         assert type(found) is (cupy.ndarray if number & 1 else np.ndarray)
         assert whole(found).tolist() == wanted.tolist()
