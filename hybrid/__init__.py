@@ -15,7 +15,7 @@ gather      RowBlocks or Block2Ds as a matrix at a root
 RowBlock    some consecutive rows of a distributed matrix
 Block2D     a rank's rows and columns of a matrix that is distributed over a grid
 
-What is raised stands in hybrid.errors; `python -m hybrid` lists the commands.
+What is raised stands in hybrid.errors. Tests plant faults by hybrid.testing. `python -m hybrid` lists the commands.
 """
 
 from __future__ import annotations

@@ -38,8 +38,12 @@ class Phase:
         self._began = 0.0
 
     def __enter__(self) -> Phase:
-        self._team._begin_phase(self._name)
         self._began = time.perf_counter()
+        try:
+            self._team._begin_phase(self._name)
+        except BaseException as failure:  # an interrupt: the others are in this phase, and hear of it here
+            self.__exit__(type(failure), failure, failure.__traceback__)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None) -> None:
@@ -69,6 +73,7 @@ class Team:
         self._patience = patience
         self._turn = Turn()  # for one call at a time
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
+        self._in_phase = False
         self._messages: Messages | None = None
         if comm is None or comm.Get_size() == 1:
             self.rank, self.size = 0, 1
@@ -157,12 +162,15 @@ class Team:
                     raise
 
     def _begin_phase(self, name: str) -> None:
-        if self._messages is not None:
+        # Where an interrupt came as a phase began, `together` reports it in this same phase, in which the other ranks are.
+        if self._messages is not None and not self._in_phase:
             self._messages.begin_phase()
+        self._in_phase = True
         self.enter(name)
 
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
         assert self._messages is not None
+        self._in_phase = False
         reports: list[Any] = []
         arriving, self._arriving = self._arriving, False
         if failure is None:

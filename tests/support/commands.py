@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid.ranks.launcher import mpirun
+from hybrid.testing import mpirun
 
 _PROGRESS = re.compile(r"hybrid: [^…]*… ")
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,84 +10,39 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from hybrid.core.wall import launcher_above
+from hybrid import testing
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def _program(what: str, *names: str) -> str:
-    return "" if any(map(shutil.which, names)) else what
+def _program(name: str, *others: str, called: str = "") -> Callable[[], str]:
+    return lambda: "" if any(map(shutil.which, (name, *others))) else called or name
 
 
-def _compiler() -> str:
-    from hybrid.emulation.build import compiler
-    from hybrid.errors import DeviceUnavailable
-
-    try:
-        compiler()
-    except DeviceUnavailable:
-        return "a C++ compiler"
-    return ""
+def _package(name: str, called: str = "") -> Callable[[], str]:
+    return lambda: "" if importlib.util.find_spec(name) else called or name
 
 
-def _c_compiler() -> str:
-    from hybrid.emulation.build import c_compiler
-    from hybrid.errors import DeviceUnavailable
-
-    try:
-        c_compiler()
-    except DeviceUnavailable:
-        return "a C compiler"
-    return ""
-
-
-def _gpu() -> str:
-    from hybrid.devices.cuda_gpus import usable_gpus
-    from hybrid.errors import DeviceUnavailable
-
-    try:
-        usable_gpus()
-    except DeviceUnavailable as missing:
-        return f"a GPU: {missing}"
-    return ""
-
-
-def _mpirun() -> str:
-    from hybrid.errors import StartError
-    from hybrid.ranks.launcher import mpirun
-
-    try:
-        mpirun(1)
-    except StartError as missing:
-        return f"mpirun: {missing}"
-    return ""
-
-
-def _git() -> str:
-    here = Path(__file__).resolve().parents[2]
-    if (here / ".git").exists() and shutil.which("git"):
-        return ""
-    return "git, and a checkout of it: this is an unpacked archive" if shutil.which("git") else "git"
+def _path(path: Path, called: str) -> Callable[[], str]:
+    return lambda: "" if path.exists() else called
 
 
 def hadolint() -> str | None:
     """The linter of Containerfiles, on PATH or in this Python's environment."""
-    import sys
-
     return shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
-def _installed() -> str:
-    import sys
-
-    return "" if Path(sys.executable).with_name("hybrid-matmul").exists() else "this package installed, with its commands"
-
-
-def _zarr() -> str:
-    return "" if importlib.util.find_spec("zarr") else "zarr-python 3, which needs Python 3.11"
+def _git() -> str:
+    if not shutil.which("git"):
+        return "git"
+    return "" if (ROOT / ".git").exists() else "a git checkout: this is an unpacked archive"
 
 
 def _namespaces() -> str:
@@ -97,53 +52,33 @@ def _namespaces() -> str:
     return "" if tried.returncode == 0 else "leave to mount things in a namespace of its own"
 
 
-def _landlock() -> str:
-    from hybrid.emulation import landlock
-
-    return "" if landlock.version() else "Landlock: Linux 5.13 or newer, with it turned on"
-
-
-def _user_namespaces() -> str:
-    from hybrid.emulation import namespaces
-
-    return "" if namespaces.possible(namespaces.keep_to_itself) else "a system that lets users make namespaces"
-
-
-_LACKING = {
-    "addr2line": lambda: _program("addr2line (binutils)", "addr2line"),
-    "compiler": _compiler,
-    "c compiler": _c_compiler,
-    "chromium": lambda: _program("Chromium", "chromium", "chromium-browser", "google-chrome"),
-    "commands": _installed,
-    "hadolint": lambda: "" if hadolint() else "hadolint (extra dev)",
-    "environment modules": lambda: _program("Environment Modules", "modulecmd"),
-    "gpu": _gpu,
-    "h5py": lambda: "" if importlib.util.find_spec("h5py") else "h5py",
+_LACKING: dict[str, Callable[[], str]] = {
+    "addr2line": _program("addr2line", called="addr2line (binutils)"),
+    "chromium": _program("chromium", "chromium-browser", "google-chrome", called="Chromium"),
+    "commands": _path(Path(sys.executable).with_name("hybrid-matmul"), "this package installed, with its commands"),
+    "environment modules": _program("modulecmd", called="Environment Modules"),
     "git": _git,
-    "landlock": _landlock,
-    "mpirun": _mpirun,
-    "matplotlib": lambda: "" if importlib.util.find_spec("matplotlib") else "matplotlib",
-    "ml_dtypes": lambda: "" if importlib.util.find_spec("ml_dtypes") else "ml_dtypes",
+    "h5py": _package("h5py"),
+    "hadolint": lambda: "" if hadolint() else "hadolint (extra dev)",
+    "matplotlib": _package("matplotlib"),
+    "ml_dtypes": _package("ml_dtypes"),
     "namespaces": _namespaces,
-    "notebooks": lambda: (
-        "" if importlib.util.find_spec("nbclient") and importlib.util.find_spec("ipykernel") else "Jupyter's nbclient"
-    ),
-    "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
+    "notebooks": lambda: _package("nbclient", "Jupyter's nbclient")() or _package("ipykernel", "Jupyter's ipykernel")(),
     "root": lambda: "" if os.geteuid() == 0 else "root",
-    "scipy": lambda: "" if importlib.util.find_spec("scipy") else "SciPy",
-    "shared memory": lambda: "" if Path("/dev/shm").is_dir() else "/dev/shm",
-    "user namespaces": _user_namespaces,
-    "zarr": _zarr,
-    "zsh": lambda: _program("zsh", "zsh"),
+    "scalapack": _path(Path("/usr/share/scalapack/PBLAS"), "PBLAS' test problems (Debian: scalapack-test-common)"),
+    "scipy": _package("scipy", "SciPy"),
+    "shared memory": _path(Path("/dev/shm"), "/dev/shm"),
+    "zarr": _package("zarr", "zarr-python 3, which needs Python 3.11"),
+    "zsh": _program("zsh"),
 }
-
+_OF_THE_PACKAGE = ("compiler", "c compiler", "gpu", "mpirun", "landlock", "user namespaces", "no launcher above")
 _IMPLIED = {"gpu": "gpu", "launcher": "mpirun"}  # by marks that say something else as well
 
 
 @cache
 def lacking(thing: str) -> str:
     """What is not there, in words; empty if it is."""
-    return _LACKING[thing]()
+    return testing.lacking(thing) if thing in _OF_THE_PACKAGE else _LACKING[thing]()
 
 
 def skip_without(thing: str) -> None:
@@ -154,7 +89,7 @@ def skip_without(thing: str) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        unknown = {thing for mark in item.iter_markers("needs") for thing in mark.args} - set(_LACKING)
+        unknown = {thing for mark in item.iter_markers("needs") for thing in mark.args} - {*_LACKING, *_OF_THE_PACKAGE}
         assert not unknown, f"{item.nodeid} needs what support/needs.py does not know: {unknown}"
 
 

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+"""The machine that tests run on: what it lacks, and what it is made to look like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import cache
+
+from hybrid.core.settings import Settings, one_of
+from hybrid.core.wall import launcher_above
+from hybrid.errors import HybridError
+
+
+@contextmanager
+def pretend(**settings: object) -> Iterator[None]:
+    """Set settings by their environment variables ``HYBRID_*``, and restore what was there before.
+
+    Parameters
+    ----------
+    **settings
+        By name, as ``ranks_per_node=1``, ``host_memory="1M"``, ``gpu_memory="200k"``, ``staged=True`` or ``panel_rows=13``. None
+        unsets one. They hold for what reads them from now on: commands that are started, too.
+
+    Raises
+    ------
+    hybrid.errors.UsageError
+        There is no such setting, or it cannot have this value.
+    """
+    known = [setting.name for setting in fields(Settings)]
+    wanted = {f"HYBRID_{one_of('setting', name, known).upper()}": _text(value) for name, value in settings.items()}
+    before = {name: os.environ.get(name) for name in wanted}
+    try:
+        _set(wanted)
+        Settings.gather({})
+        yield
+    finally:
+        _set(before)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _set(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _refusal(tried: Callable[[], object]) -> str:
+    try:
+        tried()
+    except HybridError as refusal:
+        return str(refusal)
+    return ""
+
+
+def _compiler() -> str:
+    from hybrid.emulation.build import compiler
+
+    return _refusal(compiler) and "a C++ compiler"
+
+
+def _c_compiler() -> str:
+    from hybrid.emulation.build import c_compiler
+
+    return _refusal(c_compiler) and "a C compiler"
+
+
+def _gpu() -> str:
+    from hybrid.devices.cuda_gpus import usable_gpus
+
+    refusal = _refusal(usable_gpus)
+    return refusal and f"a GPU: {refusal}"
+
+
+def _mpirun() -> str:
+    from hybrid.ranks.launcher import mpirun
+
+    refusal = _refusal(lambda: mpirun(1))
+    return refusal and f"mpirun: {refusal}"
+
+
+def _landlock() -> str:
+    from hybrid.emulation import landlock
+
+    return "" if landlock.version() else "Landlock: Linux 5.13 or newer, with it turned on"
+
+
+def _user_namespaces() -> str:
+    from hybrid.emulation import namespaces
+
+    return "" if namespaces.possible(namespaces.keep_to_itself) else "a system that lets users make namespaces"
+
+
+def _no_launcher_above() -> str:
+    return "a start without mpirun" if launcher_above() is not False else ""
+
+
+_LACKING: dict[str, Callable[[], str]] = {
+    "compiler": _compiler,
+    "c compiler": _c_compiler,
+    "gpu": _gpu,
+    "mpirun": _mpirun,
+    "landlock": _landlock,
+    "user namespaces": _user_namespaces,
+    "no launcher above": _no_launcher_above,
+}
+
+
+@cache
+def lacking(thing: str) -> str:
+    """What this machine lacks, in words, to test something; empty where it lacks nothing.
+
+    Parameters
+    ----------
+    thing
+        ``"compiler"`` (of C++), ``"c compiler"``, ``"gpu"``, ``"mpirun"``, ``"landlock"``, ``"user namespaces"`` or
+        ``"no launcher above"``.
+
+    Raises
+    ------
+    KeyError
+        Nothing is known of such a thing.
+    """
+    return _LACKING[thing]()

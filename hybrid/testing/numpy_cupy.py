@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: MIT
+"""A `cupy` made of NumPy, whose GPUs are the CPU: kernels run on the emulated GPU, and NCCL's messages go by MPI.
+
+What `CudaDevice` enqueues is done at once, so no missing event shows. A mixture of NumPy's and CuPy's arrays is refused, and so
+is a call without a CUDA context, for which CUDA would create one on GPU 0. It stays installed: it is for programs of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+CAPABILITY = 89  # whose kernels need no thread block clusters
+_BYTES = 1 << 30  # of a GPU's memory
+contexts: set[int] = set()  # the GPUs in whose contexts something was called
+
+
+class _Here(threading.local):
+    gpu: int | None = None  # whose context is current
+
+
+_here = _Here()
+
+
+def _in_context(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which needs a context."""
+
+    def called(*given: Any, **how: Any) -> Any:
+        if _here.gpu is None:
+            raise RuntimeError(f"{function.__name__} without a CUDA context: CUDA would create one on GPU 0")
+        contexts.add(_here.gpu)
+        return function(*given, **how)
+
+    return called
+
+
+class ndarray(np.ndarray):
+    def __new__(cls, shape: Any, dtype: Any, memory: Any) -> Any:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if not 0 <= memory.offset <= memory.offset + size <= memory.mem.size:
+            raise RuntimeError("a matrix reaches over its memory")
+        return super().__new__(cls, shape, dtype, memory.mem.array, memory.offset)
+
+    data: Any = property(lambda self: SimpleNamespace(ptr=self.ctypes.data))
+    device: Any = property(lambda self: Device(0))
+    __cuda_array_interface__ = property(lambda self: self.__array_interface__)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **how: Any) -> Any:
+        into = how.pop("out", ())
+        if method == "__call__":  # checksums are summed as those of NumPy's arrays
+            _refuse_mixture(*inputs, *into)
+        if into:
+            how["out"] = tuple(map(np.asarray, into))
+        made = getattr(ufunc, method)(*(np.asarray(each) if isinstance(each, ndarray) else each for each in inputs), **how)
+        return into[0] if into else made.view(ndarray) if isinstance(made, np.ndarray) else made
+
+    def __setitem__(self, places: Any, values: Any) -> None:
+        _refuse_mixture(values)
+        super().__setitem__(places, values)
+
+    def get(self, out: Any = None) -> Any:
+        return np.array(self, subok=False) if out is None else np.copyto(out, self)
+
+    def set(self, values: Any) -> None:
+        np.asarray(self)[...] = values
+
+
+def _refuse_mixture(*arrays: Any) -> None:
+    if not all(isinstance(each, ndarray) or np.ndim(each) == 0 for each in arrays):
+        raise TypeError("a mixture of NumPy and CuPy")
+
+
+def _on_gpu(array: Any) -> Any:
+    return array if isinstance(array, ndarray) else np.array(array, subok=False).view(ndarray)
+
+
+class Device:
+    attributes: ClassVar[dict[str, int]] = {"MultiProcessorCount": 4}
+
+    def __init__(self, index: int) -> None:
+        self.id = index
+
+    def __enter__(self) -> None:
+        self._before, _here.gpu = _here.gpu, self.id
+
+    def __exit__(self, *error: object) -> None:
+        _here.gpu = self._before
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Event:
+    made = 0
+
+    @_in_context
+    def __init__(self, **how: Any) -> None:
+        Event.made += 1
+        self.ptr = Event.made
+
+    @_in_context
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    @_in_context
+    def synchronize(self) -> None:
+        pass
+
+
+class Stream(nullcontext[None]):
+    of_ptr: ClassVar[WeakValueDictionary[int, Stream]] = WeakValueDictionary()
+
+    @_in_context
+    def __init__(self, **how: Any) -> None:
+        super().__init__()
+        self.ptr = id(self)
+        self.captured: list[Callable[[], object]] | None = None
+        self.of_ptr[self.ptr] = self
+
+    def record(self) -> Event:
+        event = Event()
+        event.record(self)
+        return event
+
+    @_in_context
+    def wait_event(self, event: Event) -> None:
+        assert event.ptr
+
+    @_in_context
+    def synchronize(self) -> None:
+        pass
+
+    def begin_capture(self) -> None:
+        self.captured = []
+
+    def end_capture(self) -> Any:
+        work, self.captured = self.captured or [], None
+        return SimpleNamespace(launch=lambda stream: [each() for each in work])
+
+
+def _enqueue(stream: int, work: Callable[[], object]) -> None:
+    captured = Stream.of_ptr[stream].captured
+    if captured is None:
+        work()
+    else:
+        captured.append(work)
+
+
+class Memory:
+    """As cudaMalloc gives it: an anonymous file, which other ranks open by its path."""
+
+    of_ptr: ClassVar[WeakValueDictionary[int, Memory]] = WeakValueDictionary()
+
+    @_in_context
+    def __init__(self, size: int, path: str = "") -> None:
+        self._file = os.open(path, os.O_RDWR) if path else os.memfd_create("gpu")
+        self.path = path or f"/proc/{os.getpid()}/fd/{self._file}"
+        os.ftruncate(self._file, max(1, size, os.fstat(self._file).st_size))
+        self.size = size or os.fstat(self._file).st_size
+        self.array = np.frombuffer(mmap.mmap(self._file, max(1, self.size)), np.uint8)
+        self.ptr = self.array.ctypes.data
+        self.of_ptr[self.ptr] = self
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+
+class MemoryPointer:
+    def __init__(self, memory: Any, offset: int) -> None:
+        self.mem, self.offset, self.ptr = memory, offset, memory.ptr + offset
+
+    def __add__(self, more: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, self.offset + more)
+
+
+def _runtime(gpus: int) -> SimpleNamespace:
+    """CUDA's runtime, as CuPy has it."""
+    opened: dict[int, Memory] = {}
+
+    def copy_2d(into: int, stride: int, source: int, other_stride: int, width: int, rows: int, kind: int, stream: int) -> None:
+        def copy() -> None:
+            for row in range(rows):
+                ctypes.memmove(into + row * stride, source + row * other_stride, width)
+
+        _enqueue(stream, copy)
+
+    def open_memory(path: str) -> int:
+        memory = Memory(0, path)
+        opened[memory.ptr] = memory
+        return memory.ptr
+
+    properties = dict(zip(("major", "minor", "name"), (*divmod(CAPABILITY, 10), b"NumPy"), strict=True))
+    of_context: dict[str, Callable[..., Any]] = {
+        "memcpy2DAsync": copy_2d,
+        "memcpyAsync": lambda into, source, size, kind, stream: _enqueue(stream, lambda: ctypes.memmove(into, source, size)),
+        "memsetAsync": lambda place, byte, size, stream: _enqueue(stream, lambda: ctypes.memset(place, byte, size)),
+        "memset": lambda *given: ctypes.memset(*given),
+        "eventQuery": lambda event: 0,
+        "eventDestroy": lambda event: None,
+        "deviceSynchronize": lambda: None,
+        "memGetInfo": lambda: (_BYTES, _BYTES),
+        "hostRegister": lambda *place: None,
+        "hostUnregister": lambda place: None,
+        "ipcGetMemHandle": lambda place: Memory.of_ptr[place].path,
+        "ipcOpenMemHandle": open_memory,
+        "ipcCloseMemHandle": lambda place: opened.pop(place),
+        "ipcGetEventHandle": lambda event: event,
+        "ipcOpenEventHandle": lambda event: event,
+    }
+    return SimpleNamespace(
+        CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
+        memcpyDefault=4,
+        memcpyDeviceToHost=2,
+        getDevice=lambda: _here.gpu or 0,
+        getDeviceCount=lambda: gpus,
+        getDeviceProperties=lambda index: properties,
+        deviceCanAccessPeer=lambda gpu, peer: 0,
+        **{name: _in_context(function) for name, function in of_context.items()},
+    )
+
+
+class _Communicator:
+    """A communicator of NCCL, by MPI: each operation is complete when its call returns, as if a GPU ran one after the other."""
+
+    def __init__(self, size: int, unique_id: Any, rank: int) -> None:
+        from hybrid.ranks.world import all_processes
+
+        self._comm = all_processes().Dup()
+        assert (size, rank) == (self._comm.size, self._comm.rank), "NumPy's NCCL is for all ranks of the job"
+        self.check_async_error = self.abort = self.destroy = lambda: None
+
+    def bcast(self, address: int, size: int, datatype: int, root: int, stream: int) -> None:
+        self._comm.Bcast(_at(address, size), root)
+
+    def send(self, address: int, size: int, datatype: int, peer: int, stream: int) -> None:
+        self._comm.Ssend(_at(address, size), peer)
+
+    def recv(self, address: int, size: int, datatype: int, peer: int, stream: int) -> None:
+        self._comm.Recv(_at(address, size), peer)
+
+
+def _at(address: int, size: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+class _Argument:
+    """A matrix that a kernel gets."""
+
+    def __init__(self, matrix: Any, packed: Any) -> None:
+        given = packed["data"], packed["rows"], packed["columns"], packed["stride"] * matrix.itemsize
+        assert given == (matrix.ctypes.data, *matrix.shape, matrix.strides[0]), "a kernel is given another matrix"
+        self.matrix = np.asarray(matrix)
+
+
+def _set(name: str, value: Any) -> Callable[..., None]:
+    return lambda *given: setattr(_here, name, value(*given))
+
+
+def install(gpus: int = 1) -> None:
+    """Let NumPy stand for CuPy in this process, with so many GPUs. To be called before hybrid looks for GPUs."""
+    from hybrid.devices import cuda_check, cuda_contexts, cuda_device, cuda_gpus, cuda_kernels, cuda_nccl, cuda_queues, nccl
+    from hybrid.emulation.kernel import EmulatedKernel
+    from hybrid.kernels.sources import KERNELS
+
+    with_gpu = Device(0)
+    with_gpu.__enter__()
+    default_stream = Stream()
+    with_gpu.__exit__()
+    contexts.clear()
+    cupy, cuda = ModuleType("cupy"), ModuleType("cupy.cuda")
+    pool = SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None)
+    vars(cuda).update(
+        Device=Device,
+        Event=Event,
+        Stream=Stream,
+        Memory=Memory,
+        MemoryPointer=MemoryPointer,
+        UnownedMemory=lambda place, size, owner, gpu: Memory.of_ptr[place],
+        runtime=_runtime(gpus),
+        driver=SimpleNamespace(ctxGetCurrent=lambda: _number(_here.gpu), ctxSetCurrent=_set("gpu", _index)),
+        memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+        alloc=lambda size: MemoryPointer(Memory(size), 0),
+        alloc_pinned_memory=_in_context(lambda size: bytearray(size)),
+        get_current_stream=lambda: default_stream,
+        get_elapsed_time=_in_context(lambda begin, end: 1.0),
+    )
+    vars(cupy).update(
+        cuda=cuda,
+        ndarray=ndarray,
+        dtype=np.dtype,
+        copyto=np.copyto,
+        matmul=np.matmul,
+        asarray=_on_gpu,
+        asnumpy=lambda array: array.get() if isinstance(array, ndarray) else np.array(array),
+        ascontiguousarray=lambda array, dtype: np.ascontiguousarray(array, dtype).view(ndarray),
+        empty=lambda shape, dtype: np.empty(shape, dtype).view(ndarray),
+        get_default_memory_pool=lambda: pool,
+    )
+    sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": vars(cuda)["runtime"]})
+    inside: dict[Any, dict[str, Any]] = {
+        cuda_gpus: {
+            "_driver": lambda: SimpleNamespace(
+                cuInit=lambda flags: 1,  # to those who would only warm it up
+                cuCtxGetCurrent=lambda context: setattr(context._obj, "value", _number(_here.gpu)),
+                cuCtxSetCurrent=_set("gpu", lambda context: _index(context.value or 0)),
+            ),
+            "_uuid": lambda index: f"GPU-{index}",
+        },
+        cuda_contexts: {"_primary_context": _number},
+        cuda_device: {"event_wait": lambda: None},
+    }
+    by_mpi = SimpleNamespace(
+        NCCL_UINT8=1,
+        NcclError=type("NcclError", (RuntimeError,), {}),
+        NcclCommunicator=_Communicator,
+        get_unique_id=lambda: (1,),
+        groupStart=lambda: None,
+        groupEnd=lambda: None,
+    )
+    inside |= {module: {"load_nccl": lambda: by_mpi} for module in (nccl, cuda_nccl)}
+    kernels: dict[tuple[str, str], EmulatedKernel] = {}
+    packed = cuda_kernels.matrix_argument
+
+    class Launch:
+        def __init__(self, function: tuple[str, str], grid: Any, block: Any, arguments: Any, shared_bytes: int = 0) -> None:
+            self._function, self._how = function, (grid, block, shared_bytes)
+            self._matrices = [each.matrix if isinstance(each, _Argument) else np.array([[each]]) for each in arguments]
+
+        def __call__(self, stream: int) -> None:
+            _enqueue(stream, self._run)
+
+        def _run(self) -> None:
+            if self._function not in kernels:
+                source, expression = self._function
+                kernels[self._function] = EmulatedKernel(KERNELS / source, expression, CAPABILITY)
+            kernels[self._function](*self._how, self._matrices)
+
+    launching = {
+        "matrix_argument": lambda matrix: _Argument(matrix, packed(matrix)),
+        "PreparedLaunch": Launch,
+        "compiled_functions": lambda source, expressions, architecture="": {each: (source, each) for each in expressions},
+        "allow_shared_memory": lambda function, size: None,
+        "prefer_shared_memory": lambda function: None,
+    }
+    inside |= dict.fromkeys((cuda_kernels, cuda_check, cuda_queues), launching)
+    for module, values in inside.items():
+        for name, value in values.items():
+            setattr(module, name, value)
+
+
+def _number(gpu: int | None) -> int:
+    """A context's handle; 0 for none."""
+    return 0 if gpu is None else gpu + 1
+
+
+def _index(context: int) -> int | None:
+    return context - 1 if context else None

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: MIT
+"""Where the inside is wrapped, as long as somebody listens: multiplications, copies, arrivals, phases, files and the clock.
+
+What listens is a `Listener`. The wrappers of a group are put in place with its first listener and taken away with its last.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from hybrid.ranks.launcher import rank_by_launcher
+
+FILE_OPERATIONS = ("pwrite", "fsync", "replace", "unlink", "ftruncate", "truncate")
+
+
+class Listener:
+    """What is told of operations. `kind`: "multiply", "copy in", "copy out", "arrive" or "rank", as `hybrid.testing.plant` names
+    them; of a phase of a rank `into` is its name."""
+
+    groups: tuple[str, ...] = ()  # of wrappers
+
+    def begins(self, kind: str, into: Any) -> bool:
+        """An operation begins. Whether this listener is to change what it writes."""
+        return False
+
+    def ends(self, into: Any, source: Any, before: Any) -> None:
+        """An operation for which `begins` was true has written `into`, a NumPy array. `before`: what was there before."""
+
+    def sends(self, size: int) -> None:
+        """This rank takes part in an exchange, or sends or receives a message, and sends so many bytes."""
+
+    def timed(self, timings: Any) -> Any:
+        """What `Device.finish` tells of when operations ran, as it is to be told."""
+        return timings
+
+    def file_operation(self, name: str, given: tuple[Any, ...], run: Callable[[], Any]) -> Callable[[], Any]:
+        """A file is written, flushed, renamed, removed or changed in size, by one of FILE_OPERATIONS: what is to be done."""
+        return run
+
+
+_listeners: list[Listener] = []
+_installed: dict[str, tuple[int, ExitStack]] = {}
+_here = threading.local()  # `inside`: this thread is in an operation that is told of already
+_rank_of_call: list[int] = []
+
+
+def _tell(what: str, *about: Any) -> None:
+    for listener in list(_listeners):
+        getattr(listener, what)(*about)
+
+
+def rank() -> int:
+    """This process's rank: in the communicator of the present call, or in the job before the first."""
+    return _rank_of_call[-1] if _rank_of_call else rank_by_launcher()
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """A context in which the listener is told."""
+    with ExitStack() as undone:
+        for group in ("phases", *listener.groups):
+            count, stack = _installed.pop(group, (0, ExitStack()))
+            if not count:
+                _GROUPS[group](stack)
+            _installed[group] = count + 1, stack
+            undone.callback(_left, group)
+        _listeners.append(listener)
+        undone.callback(_listeners.remove, listener)
+        yield
+
+
+def _left(group: str) -> None:
+    count, stack = _installed.pop(group)
+    if count > 1:
+        _installed[group] = count - 1, stack
+    else:
+        stack.close()
+
+
+def replace(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Until the stack is closed, have `around(original, ...)` called for a method of a class, or for a function, in all modules
+    that have imported it."""
+    original = owner.__dict__[name]
+
+    @functools.wraps(original)
+    def replaced(*given: Any, **how: Any) -> Any:
+        return around(original, *given, **how)
+
+    def swap(old: Any, new: Any) -> None:
+        ours = not isinstance(owner, type) and owner.__name__.startswith("hybrid.")
+        modules = [each for each in sys.modules.values() if getattr(each, "__name__", "").startswith("hybrid.")]
+        for place in modules if ours else [owner]:
+            if vars(place).get(name) is old:
+                setattr(place, name, new)
+
+    swap(original, replaced)
+    stack.callback(swap, replaced, original)
+
+
+class Operation:
+    """An operation that writes `into`: listeners that are to change that do so at its end."""
+
+    def __init__(self, kind: str, into: Any, source: Any = None, ready: Callable[[], object] = lambda: None) -> None:
+        """`ready`: waits until what was there before is complete."""
+        told = into.size and not getattr(_here, "inside", False)
+        self.changing = [listener for listener in list(_listeners) if listener.begins(kind, into)] if told else []
+        self._into, self._source = into, source
+        if self.changing:
+            ready()
+            self._before = _on_host(into).copy()
+
+    def end(self) -> None:
+        """To be called when the operation is complete."""
+        source = self._source
+        sources = tuple(map(_on_host, source)) if isinstance(source, tuple) else source if source is None else _on_host(source)
+        for listener in self.changing:
+            on_host = _on_host(self._into)
+            listener.ends(on_host, sources, self._before)
+            if hasattr(self._into, "get"):
+                self._into[...] = sys.modules["cupy"].asarray(on_host)
+
+
+def _on_host(matrix: Any) -> Any:
+    """The matrix as a NumPy array: itself, or a copy of a GPU's."""
+    import numpy as np
+
+    return np.asarray(matrix) if isinstance(matrix, np.ndarray) else matrix.get()
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    """A context of an operation: those of which it consists are not told."""
+    before, _here.inside = getattr(_here, "inside", False), True
+    try:
+        yield
+    finally:
+        _here.inside = before
+
+
+def _on_device(device: Any, kind: str, parts: Sequence[tuple[Any, Any]], after: Sequence[Any], run: Callable[[], Any]) -> Any:
+    """Enqueue one call whose operations write `parts`, each of a source, behind the events in `after`; and wait for it where
+    something is to be changed."""
+
+    def ready() -> None:
+        for event in after:  # another process's can only be asked
+            while not device.done(event):
+                time.sleep(1e-4)
+
+    operations = [Operation(kind, into, source, ready) for into, source in parts]
+    with _inside():
+        event = run()
+    if any(operation.changing for operation in operations):
+        device.wait(event)
+        for operation in operations:
+            operation.end()
+    return event
+
+
+def _phases(stack: ExitStack) -> None:
+    from hybrid.ranks import world
+    from hybrid.ranks.messages import Messages
+    from hybrid.ranks.team import Team
+
+    def enter(original: Any, team: Team, activity: str) -> None:
+        _rank_of_call[:] = [team.rank]
+        original(team, activity)
+        _tell("begins", "rank", activity)
+
+    def begin(phase: str, original: Any, *given: Any, **how: Any) -> Any:
+        _tell("begins", "rank", phase)
+        return original(*given, **how)
+
+    stack.callback(_rank_of_call.clear)
+    replace(stack, Team, "enter", enter)
+    replace(stack, Messages, "_poll", partial(begin, "wait"))
+    replace(stack, world, "start_world", partial(begin, "start"))
+    replace(stack, world, "start_mpi", partial(begin, "MPI start"))
+
+
+def _devices(stack: ExitStack) -> None:
+    from hybrid.devices import stacks
+    from hybrid.devices.cpu import CpuDevice
+    from hybrid.devices.emulated import EmulatedDevice
+    from hybrid.devices.modular import ModularProduct
+
+    def copy(kind: str, original: Any, device: Any, into: Any, source: Any, after: Sequence[Any]) -> Any:
+        return _on_device(device, kind, [(into, source)], after, lambda: original(device, into, source, after))
+
+    def multiply(original: Any, device: Any, *given: Any, **how: Any) -> Any:
+        after = how.get("after", given[-1])
+        a, b, c = given[-3:] if "after" in how else given[-4:-1]  # a product from remainders gets its tile before them
+        waiting = getattr(device, "_device", device)
+        return _on_device(waiting, "multiply", [(c, (a, b))], after, lambda: original(device, *given, **how))
+
+    def multiply_stack(original: Any, *given: Any) -> None:
+        a, b, c = given[-4:-1]
+        operations = [Operation("multiply", c[at], (a[at % len(a)], b[at % len(b)])) for at in range(len(c))]
+        original(*given)
+        for operation in operations:
+            operation.end()
+
+    def receive(original: Any, device: Any, communicator: Any, into: Any, source: int, after: Sequence[Any]) -> Any:
+        return _on_device(device, "arrive", [(into, None)], after, lambda: original(device, communicator, into, source, after))
+
+    def allgather(
+        original: Any, device: Any, communicator: Any, matrix: Any, rows_of: Sequence[Any], after: Sequence[Any]
+    ) -> Any:
+        parts = [(matrix[rows.slice], None) for each, rows in enumerate(rows_of) if each != rank()]
+        return _on_device(device, "arrive", parts, after, lambda: original(device, communicator, matrix, rows_of, after))
+
+    for owner, name in ((stacks, "multiply_on_cpu"), (stacks, "multiply_on_gpu")):
+        replace(stack, owner, name, multiply_stack)
+    for owner in (ModularProduct, EmulatedDevice, CpuDevice, *_cuda("cuda_device", "CudaDevice")):
+        replace(stack, owner, "multiply", multiply)
+    for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
+        for name, kind in (("copy_in", "copy in"), ("exchange", "arrive"), ("copy_out", "copy out")):
+            replace(stack, owner, name, partial(copy, kind))
+    for owner in _cuda("cuda_nccl", "CudaNccl"):
+        replace(stack, owner, "receive", receive)
+        replace(stack, owner, "allgather_rows", allgather)
+
+
+def _cuda(module: str, name: str) -> list[Any]:
+    """A class of the devices' package, where there is CuPy."""
+    there = "cupy" in sys.modules or importlib.util.find_spec("cupy")
+    return [getattr(importlib.import_module(f"hybrid.devices.{module}"), name)] if there else []
+
+
+def _clocks(stack: ExitStack) -> None:
+    from hybrid.devices.cpu import CpuDevice
+
+    def finish(original: Any, device: Any) -> Any:
+        timings = original(device)
+        for listener in list(_listeners):
+            timings = listener.timed(timings)
+        return timings
+
+    for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
+        replace(stack, owner, "finish", finish)
+
+
+class _Arriving:
+    """An MPI request at whose completion the operations end."""
+
+    def __init__(self, request: Any, operations: Sequence[Operation]) -> None:
+        self._request, self._operations = request, operations
+
+    def Test(self) -> bool:
+        if complete := self._request.Test():
+            operations, self._operations = self._operations, ()
+            for operation in operations:
+                operation.end()
+        return complete
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
+def _messages(stack: ExitStack) -> None:
+    from hybrid.ranks import collectives
+    from hybrid.ranks.messages import Messages
+
+    Parts = tuple[Sequence[Any], Sequence[Any]]  # the matrices that this rank sends to others, and those that arrive
+
+    def broadcast(me: int, matrix: Any, root: int) -> Parts:
+        return ([matrix], []) if me == root else ([], [matrix])
+
+    def allgather(me: int, matrix: Any, rows: Sequence[Any]) -> Parts:
+        return [matrix[rows[me].slice]], [matrix[each.slice] for number, each in enumerate(rows) if number != me]
+
+    def gather(me: int, matrix: Any, rows: Sequence[Any], root: int) -> Parts:
+        return ([], allgather(me, matrix, rows)[1]) if me == root else ([matrix], [])
+
+    def exchange(me: int, to: Any, taken: Any, own: int) -> Parts:
+        sent, arrives = ([each for other in some if other != own for each in some[other]] for some in (to, taken))
+        return sent, arrives
+
+    def collective(parts: Callable[..., Parts], original: Any, *given: Any) -> Callable[[Any], Any]:
+        def start(comm: Any) -> Any:
+            sent, arrives = parts(comm.Get_rank(), *given)
+            _tell("sends", sum(matrix.nbytes for matrix in sent))
+            operations = [Operation("arrive", matrix) for matrix in arrives]
+            request = original(*given)(comm)
+            return _Arriving(request, operations) if any(each.changing for each in operations) else request
+
+        return start
+
+    def exchange_objects(original: Any, messages: Messages, mine: Any, *given: Any, **how: Any) -> Any:
+        everybody = original(messages, mine, *given, **how)
+        _tell("sends", len(pickle.dumps(mine, protocol=5)))
+        return everybody
+
+    def send(original: Any, messages: Messages, data: Any, to: int) -> None:
+        _tell("sends", memoryview(data).nbytes)
+        original(messages, data, to)
+
+    def receive(original: Any, messages: Messages, into: Any, source: int) -> None:
+        _tell("sends", 0)
+        original(messages, into, source)
+
+    for name, parts in (
+        ("row_broadcast", broadcast),
+        ("row_allgather", allgather),
+        ("row_gather", gather),
+        ("exchange", exchange),
+    ):
+        replace(stack, collectives, name, partial(collective, parts))
+    for name, around in (("exchange", exchange_objects), ("send", send), ("receive", receive)):
+        replace(stack, Messages, name, around)
+
+
+def _files(stack: ExitStack) -> None:
+    def operation(original: Any, *given: Any, **how: Any) -> Any:
+        run: Callable[[], Any] = partial(original, *given, **how)
+        if sys._getframe(2).f_globals.get("__name__", "").startswith("hybrid.host."):
+            for listener in list(_listeners):
+                run = listener.file_operation(original.__name__, given, run)
+        return run()
+
+    for name in FILE_OPERATIONS:
+        replace(stack, os, name, operation)
+
+
+_GROUPS = {"phases": _phases, "devices": _devices, "clocks": _clocks, "messages": _messages, "files": _files}

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: MIT
+"""Faults that are planted: into what operations write, into ranks, disks and clocks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hybrid.testing.operations import Listener, listening, rank
+
+if TYPE_CHECKING:
+    from hybrid.testing.spoils import Spoil
+
+_DATA = {
+    "multiply": ("devices",),
+    "copy in": ("devices",),
+    "copy out": ("devices",),
+    "arrive": ("devices", "messages"),
+}
+_OF_DISKS = ("full", "killed before", "killed amid", "killed after")
+_FILLING = ("pwrite", "fsync", "ftruncate", "truncate")
+
+
+class Planted(Listener):
+    """A fault, and what has come of it on this rank.
+
+    Attributes
+    ----------
+    seen : int
+        Operations of the fault's kind so far, on the ranks where it is planted. With ``times=0`` they are only counted.
+    done : bool
+        Something was really changed: a value of a matrix, what a clock tells, a file operation; or a rank was made to fail.
+    """
+
+    def __init__(self, kind: str, of_rank: int | None, at: int, times: int | None) -> None:
+        self.kind, self.seen, self.done = kind, 0, False
+        self._rank, self._first, self._times = of_rank, at, times
+        self._counting = threading.Lock()
+        self.told: Callable[[Planted], object] = lambda planted: None  # is called once, when `done` becomes true
+
+    def __repr__(self) -> str:
+        return f"<a fault in {self.kind!r}: {self.seen} seen, {'done' if self.done else 'nothing changed'}>"
+
+    def _is_here(self) -> bool:
+        return self._rank is None or self._rank == rank()
+
+    def _next_is_meant(self) -> bool:
+        if not self._is_here():
+            return False
+        with self._counting:
+            number, self.seen = self.seen, self.seen + 1
+        return number >= self._first and (self._times is None or number < self._first + self._times)
+
+    def _note_done(self) -> None:
+        if not self.done:
+            self.done = True
+            self.told(self)
+
+
+class _Spoiling(Planted):
+    def __init__(self, kind: str, how: str | Spoil, *where: Any) -> None:
+        super().__init__(kind, *where)
+        self._how, self.groups = how, _DATA[kind]
+
+    def begins(self, kind: str, into: Any) -> bool:
+        return kind == self.kind and self._next_is_meant()
+
+    def ends(self, into: Any, source: Any, before: Any) -> None:
+        from hybrid.testing.spoils import spoiled
+
+        if spoiled(into, source, before, self._how):
+            self._note_done()
+
+
+class _FailingRank(Planted):
+    def __init__(self, how: str | Callable[[], object], phase: str, *where: Any) -> None:
+        super().__init__("rank", *where)
+        self._how, self._phase = how, phase
+
+    def begins(self, kind: str, into: Any) -> bool:
+        if kind == "rank" and into == self._phase and self._next_is_meant():
+            self._note_done()
+            _fail(self._how)
+        return False
+
+
+def _fail(how: str | Callable[[], object]) -> None:
+    if callable(how):
+        how()
+    elif how.startswith("exit "):
+        sys.exit(int(how.removeprefix("exit ")))
+    elif how.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[how])
+    elif how == "memory":
+        bytearray(1 << 62)  # more than any address space has: a MemoryError of Python's own
+    else:
+        raise ValueError("planted")
+
+
+class _FaultyDisk(Planted):
+    groups = ("files",)
+
+    def __init__(self, how: str, *where: Any) -> None:
+        super().__init__("disk", *where)
+        self._how = how
+
+    def file_operation(self, name: str, given: tuple[Any, ...], run: Callable[[], Any]) -> Callable[[], Any]:
+        if not self._next_is_meant() or (self._how == "full" and name not in _FILLING):
+            return run
+
+        def faulty() -> Any:
+            self._note_done()
+            if self._how == "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self._how == "killed amid" and name == "pwrite":
+                descriptor, data, at = given
+                os.pwrite(descriptor, memoryview(data).cast("B")[: memoryview(data).nbytes // 2], at)
+            elif self._how != "killed before":
+                run()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        return faulty
+
+
+class _FaultyClock(Planted):
+    """By the clock a rank's multiplications take a second in each product, or so many times as long where it is slow."""
+
+    groups = ("clocks",)
+
+    def __init__(self, how: str, *where: Any) -> None:
+        super().__init__("clock", *where)
+        self._factor = 1.0 if how == "even" else float(how.removeprefix("slow "))
+
+    def timed(self, timings: Any) -> Iterator[tuple[str, float, float]]:
+        factor = self._factor if self._next_is_meant() else 1.0
+        listed = sorted(timings, key=lambda timing: timing[1])
+        own = [timing for timing in listed if timing[0] == "multiply"]
+        yield from (timing for timing in listed if timing[0] != "multiply")
+        for number, (phase, _, _) in enumerate(own):
+            self._note_done()
+            begin = own[0][1] + number * factor / len(own)
+            yield phase, begin, begin + factor / len(own)
+
+
+@contextmanager
+def plant(
+    kind: str,
+    rank: int | None = None,
+    at: int = 0,
+    times: int | None = 1,
+    how: str | Callable[..., object] | None = None,
+    *,
+    phase: str = "multiply",
+) -> Iterator[Planted]:
+    """Plant a fault for as long as the context lasts. Several can be planted at once.
+
+    Parameters
+    ----------
+    kind
+        ``"multiply"``: what a device's multiplication wrote, in place and staged, each matrix of a stack by itself;
+        ``"copy in"`` and ``"copy out"``: the copies of a device with memory of its own (``HYBRID_STAGED=1``, or a GPU);
+        ``"arrive"``: a matrix, or part of one, that came from another rank or from its device;
+        ``"rank"``: a rank that enters a phase; ``"disk"``: a file operation; ``"clock"``: when multiplications ran.
+    rank
+        The rank in the communicator of the call, or in the job before its first; None: every rank. All ranks may plant it.
+    at, times
+        The first operation of this kind on that rank that is meant, from 0, and how many; None: all from there on. A clock is
+        wrong in all products from the first one on.
+    how
+        Of data ``"element"`` (off by as much as the largest, and what is planted where nothing is said), ``"lowest bit"``,
+        ``"sign"``, ``"zero"``, ``"nan"``, ``"stale row"``, ``"rows swapped"``, ``"columns swapped"``, ``"shifted row"``,
+        ``"shifted column"``, ``"nothing"`` (not written), ``"lost k"`` (a term of each sum of a multiplication), or a function
+        of ``into``, ``source`` and what was there ``before``, as NumPy matrices; a multiplication's source is ``(a, b)``. Where a
+        fault would change no value, such as rows swapped of a single one, one element is changed.
+        Of a rank ``"raise"`` (a ValueError), ``"exit N"``, a signal such as ``"SIGKILL"``, ``"memory"`` (a MemoryError), or a
+        function without arguments.
+        Of a disk ``"full"``, or ``"killed before"``, ``"killed amid"`` or ``"killed after"`` the operation.
+        Of a clock ``"even"``: all multiplications of a product take a second on each rank; ``"slow 4"``: and four on this one.
+    phase
+        For ``"rank"``: the phase as an error's message names it, such as ``"agree"``, ``"scatter"``, ``"multiply"``, ``"gather"``
+        or ``"check"``; of commands also ``"start"`` and ``"MPI start"``, before it; or ``"wait"``, a wait for other ranks.
+
+    Yields
+    ------
+    Planted
+        Counts the operations, and tells whether something was really changed.
+
+    Raises
+    ------
+    ValueError
+        There is no such fault.
+    """
+    planted = _made(kind, how, phase, (rank, at, times))
+    with listening(planted):
+        yield planted
+
+
+def _made(kind: str, how: Any, phase: str, where: tuple[int | None, int, int | None]) -> Planted:
+    if kind in _DATA:
+        from hybrid.testing.spoils import SPOILS
+
+        how = "element" if how is None else how
+        if callable(how) or how in SPOILS:
+            return _Spoiling(kind, how, *where)
+    elif kind == "rank":
+        how = "raise" if how is None else how
+        known = callable(how) or how in ("raise", "memory") or how in signal.Signals.__members__
+        if known or (how.startswith("exit ") and how[5:].isdecimal()):
+            return _FailingRank(how, phase, *where)
+    elif kind == "disk" and how in _OF_DISKS:
+        return _FaultyDisk(how, *where)
+    elif kind == "clock" and isinstance(how, str) and (how == "even" or how.startswith("slow ")):
+        return _FaultyClock(how, where[0], where[1], None)
+    raise ValueError(f"no fault is known as {kind!r}, how={how!r}")

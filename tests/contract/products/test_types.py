@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""A product has the type that NumPy gives it, or the one that `dtype=` names where that loses nothing but rounding; 16 bits are
+rounded once, from sums in float32."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import cases
+from support.refusals import refused
+
+import hybrid
+from hybrid.errors import UsageError
+
+PAIRS = list(product(cases.TYPES, cases.TYPES))
+NAMED = {"float64": (float, "f8", np.float64, ">f8", np.dtype("float64")), "complex64": ("c8", np.complex64), "int8": (np.int8, "b")}
+
+
+def dtype_of(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def ones(*types: str):
+    return [np.ones(shape, dtype_of(each)) for shape, each in zip(((2, 3), (3, 4)), types, strict=True)]
+
+
+def test_a_product_has_numpy_s_type():
+    for types in PAIRS:
+        a, b = ones(*types)
+        c = hybrid.multiply(a, b)
+        assert c.dtype.name == cases.promoted(*types), types
+        if "bfloat16" not in types:
+            assert c.dtype == (a @ b).dtype, types
+        assert (c == (1 if c.dtype == bool else 3)).all(), types
+
+
+def test_dtype_names_the_result_s_type_and_what_would_lose_more_than_rounding_is_refused():
+    for types in PAIRS:
+        a, b = ones(*types)
+        for name in cases.TYPES:
+            if name in cases.possible_types(*types):
+                c = hybrid.multiply(a, b, dtype=name)
+                assert (c.dtype.name, c.shape) == (name, (2, 4))
+                assert (c == (1 if name == "bool" else 3)).all(), (types, name)
+            else:
+                with refused(UsageError, "dtype"):
+                    hybrid.multiply(a, b, dtype=name)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_types_may_be_named_as_numpy_names_them(name):
+    for each in NAMED[name]:
+        assert hybrid.multiply(*ones("int8", "int8"), dtype=each).dtype == np.dtype(name)
+        assert hybrid.empty((2, 3), each).dtype == np.dtype(name)
+
+
+@pytest.mark.parametrize("dtype", ["bogus", "U3", object, "G", "M8[s]", "V2", ",", "f8,i4", 5])
+def test_what_is_no_type_of_a_product_is_refused(dtype):
+    for call in (lambda: hybrid.multiply(*ones("int8", "int8"), dtype=dtype), lambda: hybrid.empty((2, 2), dtype)):
+        with refused(UsageError, "dtype"):
+            call()
+
+
+@pytest.mark.parametrize("types", [("object", "float64"), ("U3", "int8"), ("S3", "S3"), ("M8[s]", "float64"), ("f8,i4", "f8"), ("G", "c16")])
+def test_operands_that_are_no_numbers_of_64_bits_are_refused(types):
+    if types[0] == "G" and np.dtype("G") == np.complex128:
+        pytest.skip("long double is double here")
+    a, b = np.zeros((2, 3), types[0]), np.zeros((3, 4), types[1])
+    for first, second in ((a, b), (b.T, a.T)):
+        with refused(UsageError, "dtype"):
+            hybrid.multiply(first, second)
+
+
+def test_without_the_package_bfloat16_is_refused(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
+    for call in (lambda: hybrid.multiply(*ones("int8", "int8"), dtype="bfloat16"), lambda: hybrid.empty((2, 2), "bfloat16")):
+        with refused(UsageError, "package-missing"):
+            call()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("emulate", marks=pytest.mark.needs("compiler"))])
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_16_bits_are_rounded_once_from_sums_in_float32(rng, half, device):
+    """Also with alpha and C, which are combined in float32."""
+    a, b, c = (rng.standard_normal(shape).astype(dtype_of(half)) for shape in ((130, 171), (171, 149), (130, 149)))
+    for how in ({}, {"c": c, "alpha": 1.7, "beta": -0.3}, {"transpose_a": True}):
+        first = a.T.copy() if "transpose_a" in how else a
+        sums = hybrid.multiply(first, b, device=device, dtype="float32", **how)
+        rounded = hybrid.multiply(first, b, device=device, **how)
+        assert (sums.dtype, rounded.dtype) == (np.float32, dtype_of(half))
+        np.testing.assert_array_equal(rounded, sums.astype(dtype_of(half)))
+
+
+def test_every_number_of_float32_is_rounded_to_16_bits_as_numpy_does_it():
+    """Those between two numbers of 16 bits, next to them, too large, too small, and NaN: by a product with 1."""
+    of_all = np.arange(0, 1 << 32, 65521, dtype=np.uint64)
+    halves = np.arange(1 << 16, dtype=np.uint64) << np.uint64(16)
+    between = np.arange(0, 1 << 32, 1 << 15, dtype=np.uint64)  # also half of the last bit of either type
+    near = [(each + np.uint64(offset)) & np.uint64(0xFFFFFFFF) for each in (halves, between) for offset in (-1 % 2**32, 0, 1)]
+    numbers = np.concatenate([of_all, *near]).astype(np.uint32).view(np.float32)[:, None]
+    numbers = numbers[~np.isnan(numbers[:, 0]) & (numbers[:, 0] != 0)]  # of -0, BLAS makes 0
+    with np.errstate(all="ignore"):
+        for half in ("float16", "bfloat16"):
+            rounded = hybrid.multiply(numbers, np.ones((1, 1), np.float32), dtype=half)
+            np.testing.assert_array_equal(rounded.view(np.uint16), numbers.astype(dtype_of(half)).view(np.uint16))
+        spoiled = hybrid.multiply(np.full((3, 1), np.nan, np.float32), np.ones((1, 1), np.float32), dtype="float16")
+    assert np.isnan(spoiled).all()
+
+
+@pytest.mark.parametrize("c_type", ["float16", "float32"])
+def test_c_of_a_narrower_type_is_scaled_in_the_result_s(c_type):
+    """Before it is rounded: 1.7 times the largest number of its own type is none of it."""
+    zero, c = np.zeros((2, 2)), np.full((2, 2), 0.9 * np.finfo(c_type).max, c_type)
+    np.testing.assert_array_equal(hybrid.multiply(zero, zero, c, beta=1.7), 1.7 * c.astype("float64"))
+    half = np.full((2, 1), 6e4, "float16"), np.ones((1, 2), "float16")
+    c = np.full((2, 2), -6e4, "float16")
+    np.testing.assert_array_equal(hybrid.multiply(*half, c, alpha=2, beta=1.5), np.full((2, 2), 3e4))
