@@ -35,8 +35,7 @@ def drawn(rng, *some):
 def refused_alike(comm, codes, form, a, b, root=0, about=None, **how):
     """What the refusal of all ranks names."""
     with np.errstate(all="ignore"), pytest.raises(CheckFailed) as refusal:
-        product(comm, form, a, b, root, **how)
-        pytest.fail(f"not refused: {form}, {about}")
+        pytest.fail(f"not refused: {form}, {about}: {product(comm, form, a, b, root, **how)}")
     said = refusal.value.code, refusal.value.exit_code, str(refusal.value)
     assert comm.allgather(said) == [said] * comm.size
     assert said[0] in codes, said

@@ -89,7 +89,7 @@ def test_only_what_is_wrong_is_computed_again(rng, way_, data, check):
     assert_right(a, b, c)
 
 
-# Matrices some rows of which tell nothing about others, so that no sample of rows shows which columns a wrong row of B has spoiled.
+# Some rows tell nothing about others, so that no sample of rows shows which columns a wrong row of B has spoiled.
 def uneven(rng, kind, dtype, n=80, l=53, m=1350):
     a, b = rng.standard_normal((n, l)), rng.standard_normal((l, m))
     if kind == "sparse":
@@ -194,9 +194,9 @@ def test_kernels_of_a_gpu_are_repaired(rng, dtype):
 def test_operands_that_are_written_at_every_check_are_refused(rng, check):
     """Whatever is computed again is wrong by the next look."""
     a, b = operands(rng, "normal", (N, L, M))
-    with plant("rank", phase="check", times=None, how=lambda: np.add(a, 1, out=a)) as planted:
-        with pytest.raises(CheckFailed) as refusal:
-            hybrid.multiply(a, b, on_fault="repair", check=check)
+    every_check = plant("rank", phase="check", times=None, how=lambda: np.add(a, 1, out=a))
+    with every_check as planted, pytest.raises(CheckFailed) as refusal:
+        hybrid.multiply(a, b, on_fault="repair", check=check)
     assert planted.seen > 1
     assert refusal.value.code == "check-product"
 
