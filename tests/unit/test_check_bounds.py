@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The numbers that the check rests on: its random vectors show any two columns that change places, and errors that are the same
-in all columns; a product is exact where nothing rounds, in it and in the check; sums modulo a prime, and checksums, show a bit."""
+in all columns; a product is exact where nothing rounds, in it and in the check; checksums show a single bit."""
 
 from __future__ import annotations
 
