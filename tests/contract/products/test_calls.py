@@ -137,7 +137,7 @@ print("right")
 @pytest.mark.parametrize(
     "case",
     [
-        {"size": 600, "first": True, "pauses": [0.003 * each for each in range(8)]},
+        {"size": 400, "first": True, "pauses": [0.002 * each for each in range(6)]},
         {"size": 60, "first": False, "pauses": [0.0]},
         {"size": 60, "first": False, "pauses": [0.02, 0.08]},
     ],

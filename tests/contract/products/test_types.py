@@ -41,8 +41,8 @@ def test_a_product_has_numpy_s_type():
         assert (c == (1 if c.dtype == bool else 3)).all(), types
 
 
-def test_dtype_names_the_result_s_type_and_what_would_lose_more_than_rounding_is_refused():
-    for types in PAIRS:
+def test_dtype_names_the_result_s_type_and_what_would_lose_more_than_rounding_is_refused(rng):
+    for types in (PAIRS[each] for each in rng.permutation(len(PAIRS))[: len(PAIRS) // 2]):
         a, b = ones(*types)
         for name in cases.TYPES:
             if name in cases.possible_types(*types):
