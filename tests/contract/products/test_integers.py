@@ -78,6 +78,15 @@ def test_the_last_number_that_fits_is_told_from_the_first_that_does_not(result, 
     assert_python_s(np.array([[value]], object), np.array([[high, low]]), np.array([[2**32], [1]]), dtype=result)
 
 
+@pytest.mark.parametrize("result", cases.INTEGERS)
+def test_every_type_holds_its_least_and_its_largest_number_and_no_more(result):
+    low, high = limits(result)
+    for value in (low - 1, low, high, high + 1):
+        of_a = "uint64" if value >= 2**63 else "int64"
+        if limits(of_a)[0] <= value <= limits(of_a)[1]:
+            assert_python_s(np.array([[value]], object), np.array([[value]], of_a), np.ones((1, 1), of_a), dtype=result)
+
+
 @pytest.mark.parametrize("wraps_to", [0, 5, -5])
 @pytest.mark.parametrize("times", [1, -1, 2, 2**40])
 def test_numbers_that_differ_by_multiples_of_two_to_the_64_are_told_apart(wraps_to, times):

@@ -97,7 +97,7 @@ def test_what_is_written_to_a_b_that_stays_is_noticed_by_all_ranks(comm_or_self)
             b[2] *= 2
 
     product()
-    for number in range(6):
+    for number in range(6) if comm.size < 4 else (1, 3, 5):
         change(number, b)
         if comm.rank == 0:
             rows_b.array[...] = b[:part]
