@@ -8,7 +8,7 @@ import json
 import math
 import re
 from dataclasses import fields, replace
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -20,9 +20,8 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
 from hybrid.errors import UsageError
 from hybrid.kernels.sources import KERNELS
-from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, UNIT, Arithmetic, Summary, choose, joined, largest_error_bound
+from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, choose, largest_error_bound
 from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.remainder_layout import remainder_layout
 
 ALONE = Topology(((0,),))
 NUMBERS = Summary(3.0, integral=False, in_range=True)
@@ -75,33 +74,6 @@ def test_scaled_products_lie_within_half_of_the_moduli_and_their_errors_are_prov
         for ratio in (2.0**-exponent for exponent in range(12)):
             arithmetic, error = choose(NUMBERS, NUMBERS, inner, dtype, lambda ratio=ratio: ratio, fast=fast)
             assert error is None if arithmetic == NATIVE else error <= most
-
-
-def test_the_worst_of_several_parts_counts():
-    some, others = {Arithmetic(15): (10, 1e-15), BYTES: (5, 0.0)}, {Arithmetic(15): (20, 3e-15), NATIVE: (1, None)}
-    assert joined([some, others, {}]) == {Arithmetic(15): (30, 3e-15), BYTES: (5, 0.0), NATIVE: (1, None)}
-
-
-@pytest.mark.parametrize(("rows", "inner", "width", "slots"), [(1, 1, 1, 1), (513, 1000, 700, 3), (8000, 8000, 1024, 8)])
-def test_remainders_do_not_overlap_and_have_whole_units(rows, inner, width, slots):
-    layout, units = remainder_layout(1 << 20, rows, inner, width, slots, "float64", 15), -(-inner // UNIT)
-    for operand, lines in ((layout.a, rows), (layout.b, width)):
-        assert operand.slot_lines >= lines
-        assert operand.plane_bytes == operand.lines * units * UNIT
-        starts = [operand.planes, operand.magnitudes, operand.measures, operand.numbers, operand.steps, operand.end]
-        sizes = [15 * operand.plane_bytes, operand.magnitude_bytes, 0, 40 * operand.lines, 4 * operand.lines]
-        assert all(start + size <= after for (start, after), size in zip(pairwise(starts), sizes, strict=True))
-    assert layout.a.end <= layout.b.planes < layout.b.end <= layout.summaries < layout.products < layout.end
-
-
-@pytest.mark.parametrize("asked", [{}, {"device_memory": 4 << 30}, {"panel_rows": 100}, {"device_memory": 20 << 20}], ids=str)
-def test_plans_from_remainders_have_whole_units_or_are_native(asked):
-    problem = {"problem": Problem(16000, 16000, 16000), "topology": ALONE, "device": "cuda", "accumulates": True, **asked}
-    plan, (share,) = (made := planned(**problem, moduli=15, speed=1.5)), made.shares
-    if plan.moduli:
-        assert share.tiling.panel_rows % UNIT == share.tiling.panel_columns % UNIT == len(share.slabs) == 0
-        assert share.layout.bytes == share.layout.remainders.end > planned(**problem).shares[0].layout.bytes * (not asked)
-    assert bool(plan.moduli) == (asked.get("device_memory", 1 << 40) > 1 << 30 and "panel_rows" not in asked)
 
 
 # The numbers of a machine

@@ -25,7 +25,6 @@ from hybrid.plan.grid_layout import GridLayout
 from hybrid.plan.machine_model import H200
 from hybrid.plan.node_forecast import node_forecast
 from hybrid.plan.rectangles import Part
-from hybrid.plan.request import PlanRequest
 
 PLENTY = 1 << 60
 
@@ -215,15 +214,6 @@ def test_where_the_network_is_slow_its_bytes_are_the_time_and_where_it_is_fast_t
     by = [forecast_of(problem, "rows", 1e30, fast, transport=each).multiplied for each in ("nccl", "peers", "host")]
     assert by == sorted(by)
     assert len({*by}) == 3
-
-
-@examples(50)
-@given(st.builds(Problem, *[st.integers(1, 3000)] * 3), st.sampled_from(["rows", "2x2", "4x1", "1x2x2"]), st.floats(1e6, 1e12))
-def test_nothing_is_there_before_its_bytes_can_be(problem, grid, network):
-    expected, placement = forecast_of(problem, grid, network), PlanRequest(problem, FOUR_NODES).placement
-    for node in range(4):
-        assert expected.c_there >= 0.999 * 8 * received(parse(grid, 4), node, problem, FOUR_NODES, placement) / network
-    assert expected.a_there <= expected.b_there <= expected.multiplied <= expected.c_there
 
 
 # C from GPU to GPU

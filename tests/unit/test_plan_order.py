@@ -171,17 +171,6 @@ def test_a_panel_is_overwritten_after_its_last_use(rows, columns, column_panel, 
         assert last == max(readers, default=-1)
 
 
-@examples(100)
-@given(counts=st.tuples(st.integers(1, 30), st.integers(1, 30)))
-def test_where_all_fits_no_operand_gets_ahead_and_nothing_is_overwritten(counts):
-    order, here = list(arrivals(spans(counts[0], 1), spans(counts[1], 1), *counts)), {"A": 0, "B": 0}
-    for arrival in order:
-        here[arrival.operand] += 1
-        parts = here["A"] / counts[0], here["B"] / counts[1]
-        assert abs(parts[0] - parts[1]) <= max(1 / counts[0], 1 / counts[1]) + 1e-12
-    assert set(last_uses(order)) == {-1}
-
-
 @examples(60)
 @given(row_panels=few, column_panels=few, separate=st.booleans())
 def test_column_panels_of_c_may_be_complete_one_after_the_other(row_panels, column_panels, separate):

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import cases
+from support.commands import start
 from support.distributed import refused
 
 import hybrid
 from hybrid.errors import DoesNotFit, UsageError
 
-pytestmark = pytest.mark.mpi
 SETTINGS = [
     {},
     {"staged": 1, "poison": 1, "panel_rows": 7},
@@ -33,6 +34,7 @@ def filled(comm, array, values, root=0):
     return array
 
 
+@pytest.mark.mpi
 def test_any_product_of_shared_matrices_is_right_and_all_ranks_see_it(comm, rng):
     for number, name in enumerate(cases.TYPES):
         dtype, root = cases._dtype(name), number % comm.size
@@ -66,6 +68,7 @@ def test_nothing_is_sent_or_distributed_for_products_of_shared_matrices(comm):
     comm.Barrier()
 
 
+@pytest.mark.mpi
 def test_every_rank_may_fill_rows(comm):
     a = hybrid.empty((np.int64(2 * comm.size), np.uint8(3)), "float32", comm=comm, root=np.int32(0))
     a[2 * comm.rank : 2 * comm.rank + 2] = comm.rank
@@ -139,6 +142,55 @@ def test_the_memory_has_no_name_and_goes_when_the_root_lets_go_of_it(comm):
     assert len(mapped() - before) <= 1
 
 
+OPENED = """
+import os, re, stat, sys
+named = sys.argv[1] == "named"
+if named:
+    del os.O_TMPFILE  # as where the file system has no files without a name
+opened, original = [], os.open
+def noting(path, flags, mode=0o777, **how):
+    descriptor = original(path, flags, mode, **how)
+    if "/dev/shm" in os.path.realpath(f"/proc/self/fd/{descriptor}"):
+        status = os.fstat(descriptor)
+        opened.append((str(path), flags, stat.S_IMODE(status.st_mode), status.st_nlink))
+    return descriptor
+os.open = noting
+from mpi4py import MPI
+import numpy, hybrid
+comm = MPI.COMM_WORLD
+os.umask(0)
+for _ in range(2):
+    a = hybrid.empty((600, 600), comm=comm)
+    a[comm.rank] = comm.rank
+    comm.Barrier()
+    assert (a[:2, 5] == [0, 1]).all()
+    comm.Barrier()
+ours = [each for each in opened if "hybrid" in each[0] or each[3] == 0]
+assert len(ours) >= 2, opened
+assert {mode for _, _, mode, _ in ours} == {0o600}
+if named:
+    names = {re.fullmatch(r"hybrid-.*-([0-9a-f]{16})", os.path.basename(path))[1] for path, *_ in ours}
+    assert len(names) == 2, "64 random bits each"
+    new = os.O_CREAT | os.O_EXCL
+    assert all(flags & new == new or flags & os.O_NOFOLLOW for _, flags, _, _ in ours), ours
+    assert not any(os.path.exists(path) for path, *_ in ours), "until all have opened it"
+else:
+    assert {links for *_, links in ours} == {0}
+print("as it should be")
+"""
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("how", ["without a name", "named"])
+def test_no_other_user_can_open_the_memory_or_guess_its_name(tmp_path, how):
+    """SECURITY.md: 0600, without a name where the system allows it, else with a random one that is new and no link."""
+    program = tmp_path / "opened.py"
+    program.write_text(OPENED)
+    done = start([sys.executable, program, how], ranks=2)
+    assert (done.returncode, done.stdout.count("as it should be")) == (0, 2), done.stderr
+
+
+@pytest.mark.mpi
 def test_odd_wishes_are_refused_on_all_ranks(comm):
     for shape in (3, (3,), (3, -1), (2, 2.5), (1, 2, 3), (True, False), (1 << 63, 0)):
         with refused("shapes", UsageError):
@@ -157,6 +209,7 @@ def test_odd_wishes_are_refused_on_all_ranks(comm):
     assert hybrid.empty([3, 2], comm=comm).shape == (3, 2)
 
 
+@pytest.mark.mpi
 def test_what_does_not_fit_is_refused(comm):
     for where in (comm, None):
         with refused("host-memory", DoesNotFit):
