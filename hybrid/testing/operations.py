@@ -99,7 +99,7 @@ def replace(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any])
 
     def swap(old: Any, new: Any) -> None:
         ours = not isinstance(owner, type) and owner.__name__.startswith("hybrid.")
-        modules = [each for each in sys.modules.values() if getattr(each, "__name__", "").startswith("hybrid.")]
+        modules = [each for each in list(sys.modules.values()) if getattr(each, "__name__", "").startswith("hybrid.")]
         for place in modules if ours else [owner]:
             if vars(place).get(name) is old:
                 setattr(place, name, new)

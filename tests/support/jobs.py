@@ -7,6 +7,7 @@ What belongs to a job the kernel tells: processes have a variable in their envir
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import resource
@@ -30,8 +31,10 @@ LIMIT = 120.0  # seconds in which a job must do what a test waits for, on a mach
 LEAVING = 30.0  # seconds in which all processes of a job must be gone that has ended
 _TOKEN = "TESTS_JOB"
 _RANK = re.compile(r"^(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)$", re.MULTILINE)
+_DAEMON = re.compile(r"\b(hydra_pmi_proxy|hydra_bstrap_proxy|prted)\b")  # of launchers, one on each node
 _CODE = re.compile(r" \[([a-z0-9-]+)\]$")
 _SHARED = "/dev/shm"
+_prctl, _PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1  # of Linux
 
 
 @cache
@@ -180,28 +183,29 @@ class Job:
             self.send(signal.SIGKILL, process)
 
     def end(self) -> End:
-        """Wait for it, and for all of its processes."""
-        out, err = self._process.communicate()
+        """Wait for it, and for all of its processes but those of its launcher on nodes that are cut off, which are ended."""
+        said: list[str] = []
+        reader = threading.Thread(target=lambda: said.extend(text or "" for text in self._process.communicate()))
+        reader.start()
+        _await(self.launcher, LIMIT)
         left = [f"process {process}" for process in self._living(LEAVING)]
-        self._overdue.cancel()
         overdue = time.monotonic() - self.began > LIMIT
         self.kill()
+        reader.join()
+        self._overdue.cancel()
         for folder in (self._shared, self._temporary):
             left += sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) if folder.exists() else []
         shutil.rmtree(self._shared, ignore_errors=True)
-        end = End(self._process.returncode, self._read + out, (err or "").replace("\0", ""), left)
+        end = End(self._process.returncode, self._read + said[0], said[1].replace("\0", ""), left)
         assert not overdue, f"it had not ended after {LIMIT} s: {end}"
         return end
 
     def _living(self, seconds: float) -> list[int]:
         """Those that are still there after so many seconds."""
         deadline = time.monotonic() + seconds
-        while left := self._ours():
+        while left := [process for process in self._ours() if not _DAEMON.search(_command(process))]:
             for process in left:
-                with suppress(OSError):  # it is gone
-                    descriptor = os.pidfd_open(process)
-                    select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-                    os.close(descriptor)
+                _await(process, deadline - time.monotonic())
             if time.monotonic() > deadline:
                 return sorted(left)
         return []
@@ -221,11 +225,27 @@ Start = Callable[..., Job]
 
 
 def _prepare(limits: Mapping[str, int], ignoring: Sequence[int]) -> None:
-    """In the child. What a shell starts in the background ignores interrupts, and so would this."""
+    """In the child. It ends with the tests; what a shell starts in the background ignores interrupts, and so would this."""
+    if _prctl is not None:
+        _prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for signum in (signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN if signum in ignoring else signal.SIG_DFL)
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, name), (most, most))
+
+
+def _await(process: int, seconds: float) -> None:
+    """Wait until the process has ended, for so many seconds at most."""
+    with suppress(OSError):  # it is gone
+        descriptor = os.pidfd_open(process)
+        select.select([descriptor], [], [], max(0.0, seconds))
+        os.close(descriptor)
+
+
+def _command(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text(errors="replace").replace("\0", " ")
+    return ""
 
 
 def _parent(process: int) -> int:

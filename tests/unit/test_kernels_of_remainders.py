@@ -244,6 +244,20 @@ def test_the_largest_integers_come_back(run, sign, by_integers):
         assert got[0, 0] == sign * prod(factors)
 
 
+@both_ways
+def test_a_product_from_three_moduli_by_hand(run, multiply, by_integers):
+    """The example of kernels/README.md, and of the picture there: (3, -5) · (700, 11)ᵀ = 2100 - 55 = 2045."""
+    a, b, ones = np.array([[3.0, -5.0]]), np.array([[700.0], [11.0]]), np.ones((1, 1))
+    of_a, of_b = (runs.reduced(run.but(), operand, matrix, ones, 3) for operand, matrix in (("A", a), ("B", b)))
+    assert [models.unpacked(plane, 1, interleaved=False)[0, :2].tolist() for plane in of_a] == [[3, 251], [3, 250], [3, 248]]
+    assert [models.unpacked(plane, 1, interleaved=True)[0, :2].tolist() for plane in of_b] == [[188, 11], [190, 11], [194, 11]]
+    planes = (np.pad(each, ((0, 0), (0, len(each[0])))) for each in (of_a, of_b))  # as long as pairs are
+    of_c = multiply(*planes, 1, 2, 1, 3)
+    assert of_c.ravel().tolist() == [253, 5, 21]
+    assert [models.weight(i, 3) for i in range(3)] == [11032065, 8225536, 13774080]
+    assert runs.put_together(run.but(), of_c, ones, ones, "float64", by_integers=by_integers).tolist() == [[2045.0]]
+
+
 @pytest.fixture(scope="module", params=[80, 90])
 def guard(request, run):
     """(a, b, every) -> the least ratio that the kernels find, of mma and of clusters."""

@@ -17,26 +17,16 @@ FORMS = ["npy", pytest.param("h5", marks=pytest.mark.needs("h5py")), pytest.para
          pytest.param("mtx", marks=pytest.mark.needs("scipy"))]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("A.npy", ("npy", "A.npy", "")),
-        ("A", ("npy", "A", "")),
-        ("a:b.npy", ("npy", "a:b.npy", "")),
-        ("a:b", ("npy", "a:b", "")),
-        ("A.h5", ("hdf5", "A.h5", "")),
-        ("A.h5:", ("hdf5", "A.h5", "")),
-        ("dir.h5/A.HDF5:/group/name/", ("hdf5", "dir.h5/A.HDF5", "group/name")),
-        ("A.h5:a:b", ("hdf5", "A.h5", "a:b")),
-        ("A.h5:/x.h5:/y", ("hdf5", "A.h5:/x.h5", "y")),
-        ("run:3/A.h5:x", ("hdf5", "run:3/A.h5", "x")),
-        ("A.h5.npy", ("npy", "A.h5.npy", "")),
-        ("A.zarr/", ("zarr", "A.zarr/", "")),
-        ("A.zarr/:/g/x", ("zarr", "A.zarr/", "g/x")),
-        ("A.zarr:/g/x", ("zarr", "A.zarr", "g/x")),
-        ("A.mtx", ("mtx", "A.mtx", "")),
-    ],
-)
+NAMES = [
+    ("A.npy", ("npy", "A.npy", "")), ("A", ("npy", "A", "")), ("a:b.npy", ("npy", "a:b.npy", "")), ("a:b", ("npy", "a:b", "")),
+    ("A.h5", ("hdf5", "A.h5", "")), ("A.h5:", ("hdf5", "A.h5", "")), ("A.h5:a:b", ("hdf5", "A.h5", "a:b")),
+    ("dir.h5/A.HDF5:/group/name/", ("hdf5", "dir.h5/A.HDF5", "group/name")), ("A.h5:/x.h5:/y", ("hdf5", "A.h5:/x.h5", "y")),
+    ("run:3/A.h5:x", ("hdf5", "run:3/A.h5", "x")), ("A.h5.npy", ("npy", "A.h5.npy", "")), ("A.zarr/", ("zarr", "A.zarr/", "")),
+    ("A.zarr/:/g/x", ("zarr", "A.zarr/", "g/x")), ("A.zarr:/g/x", ("zarr", "A.zarr", "g/x")), ("A.mtx", ("mtx", "A.mtx", "")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "meant"), NAMES)
 def test_the_ending_of_a_name_says_the_format(text, meant):
     assert matrix_name(text) == meant
 

@@ -34,8 +34,8 @@ MODES = ("forward", "reverse", "shuffled", "undefined", "address", "threads")
 
 PREFACE = """# Planted faults, and what finds them
 
-Written by `python scripts/mutants.py kernels --all --write`: each fault is planted into a kernel, which then runs on the CPU's CUDA
-runtime. The columns are the modes in which it runs: in forward, reverse and shuffled order of the threads, with asynchronous
+Written by `python scripts/mutants.py kernels --all --write`: each fault is planted into a kernel, which then runs on the CPU's
+CUDA runtime. The columns are the modes in which it runs: in forward, reverse and shuffled order of the threads, with asynchronous
 copies done as late as allowed, as early, or mixed; and under the compiler's sanitizers for undefined behaviour, addresses and
 threads. Each cell says what was noticed first:
 

@@ -18,7 +18,7 @@ OF_PRODUCTS = ["element", "sign", "zero", "nan", "stale row", "rows swapped", "c
 OF_COPIES = ["lowest bit", "element", "sign", "stale row", "rows swapped", "columns swapped", "shifted column", "nothing"]
 # Of one row, which is all that some messages have, elements that have changed places are noticed in one row of 32.
 OF_MESSAGES = ["lowest bit", "element", "sign", "stale row", "rows swapped", "nothing"]
-KINDS = ["normal", "integers", "large integers", "graded rows"]
+KINDS = ["normal", "uniform", "integers", "large integers"]
 STAGED = [name for name, settings in WAYS_OF_RANKS.items() if "staged" in settings]
 each_way = pytest.mark.parametrize("name", WAYS_OF_RANKS)
 each_draw = pytest.mark.parametrize("draw", exhaustive(range(1), range(10)))
@@ -32,10 +32,10 @@ def drawn(rng, *some):
     return (each[int(rng.integers(len(each)))] for each in some)
 
 
-def refused_alike(comm, codes, *arguments, **how):
+def refused_alike(comm, codes, form, a, b, root=0, about=None, **how):
     """What the refusal of all ranks names."""
     with np.errstate(all="ignore"), pytest.raises(CheckFailed) as refusal:
-        product(comm, *arguments, **how)
+        pytest.fail(f"not refused: {form}, {about}: {product(comm, form, a, b, root, **how)}")
     said = refusal.value.code, refusal.value.exit_code, str(refusal.value)
     assert comm.allgather(said) == [said] * comm.size
     assert said[0] in codes, said
@@ -52,7 +52,7 @@ def test_a_wrong_multiplication(comm, rng, name, draw):
         a, b = case(comm, rng, kind)
         with way(name):
             with plant("multiply", rank=None if form == "stack" else victim, how=how) as planted:  # it has matrices for two only
-                found = refused_alike(comm, {"check-product"}, form, a, b, root)
+                found = refused_alike(comm, {"check-product"}, form, a, b, root, (how, kind, victim))
             wrong = [rank for rank, done in enumerate(comm.allgather(planted.done)) if done]
             assert set(wrong) & set(found.ranks), (how, form, found, wrong)
     with way(name):

@@ -127,9 +127,9 @@ def test_old_files_that_nobody_uses_are_removed_and_nothing_else(shared, tempora
 
 
 def alone(temporary: Path) -> Path:
-    """What Open MPI makes for a process without a launcher."""
-    (temporary / f"ompi.{HOST}.{USER}" / "jf.0" / "123" / "0").mkdir(parents=True)
-    return temporary / f"ompi.{HOST}.{USER}"
+    """What Open MPI makes for a process without a launcher: of root, as which the command runs in its namespace."""
+    (temporary / f"ompi.{HOST}.0" / "jf.0" / "123" / "0").mkdir(parents=True)
+    return temporary / f"ompi.{HOST}.0"
 
 
 def test_of_processes_without_a_launcher_all_must_be_old(shared, temporary):

@@ -17,7 +17,7 @@ from support.selection import exhaustive
 REASON = why_not()
 pytestmark = [pytest.mark.launcher, pytest.mark.skipif(bool(REASON), reason=REASON)]
 
-PRODUCT = ("-m", "hybrid.matmul", 300, 300, 300, "--device", "cpu", "--threads", 1, "--stall", 3)
+PRODUCT = ("-m", "hybrid.matmul", 300, 300, 300, "--device", "cpu", "--threads", 1, "--stall", 6)
 CUT = """
 import subprocess, time
 def cut():

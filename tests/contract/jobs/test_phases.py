@@ -66,7 +66,7 @@ def test_any_of_three_ranks_may_fail(start, rank, how):
 
 @pytest.mark.parametrize("phase", exhaustive(["multiply"], ["MPI start", "agree", "multiply", "gather", "report"]))
 def test_a_rank_that_stands_still_is_named(start, phase):
-    end = start(planted(f"rank=1 phase={phase} how=SIGSTOP", "hybrid.matmul", 90, 90, 90, "--stall", 2), 2).end()
+    end = start(planted(f"rank=1 phase={phase} how=SIGSTOP", "hybrid.matmul", 90, 90, 90, "--stall", 6), 2).end()
     assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
     assert re.search(rf"rank 1 on \S+, {phase if phase not in STARTING else 'start'}: ", end.lines[0])
 
@@ -76,7 +76,7 @@ import hybrid.testing, runpy, sys
 def compute():
     while True:
         pass
-sys.argv = ["hybrid.matmul", "50", "40", "30", "--stall", "1"]
+sys.argv = ["hybrid.matmul", "50", "40", "30", "--stall", "3"]
 with hybrid.testing.plant("rank", rank=0, phase="multiply", how=compute):
     runpy.run_module("hybrid.matmul", run_name="__main__")
 """
@@ -85,6 +85,28 @@ with hybrid.testing.plant("rank", rank=0, phase="multiply", how=compute):
 def test_a_rank_that_makes_no_progress_is_ended(start):
     end = start(["-c", ENDLESS]).end()
     assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
+
+
+EXITS = """
+import hybrid.testing, os, runpy, sys
+how, sys.argv = sys.argv[1], ["hybrid.matmul", "50", "40", "30"]
+with hybrid.testing.plant("rank", rank=1, phase="fill", how=lambda: eval(how)):
+    runpy.run_module("hybrid.matmul", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "cause"),
+    [
+        ("os._exit(0)", 1, "rank-left"),  # as C code may end it
+        ("os._exit(9)", 9, "rank-left"),
+        ("[os.kill(os.getppid(), 15), __import__('time').sleep(300)]", 143, "terminated"),  # before any product is finished
+    ],
+)
+def test_a_rank_whose_process_ends_without_a_word_is_named(start, how, code, cause):
+    end = start(["-c", EXITS, how], 2).end()
+    assert (end.code, end.codes, end.left) == (code, [cause], [])
+    assert "rank 1 on" in end.lines[0]
 
 
 SLOW = """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What becomes of arrays: the result is one of its own, or `out` and nothing beside it; operands are left alone and let go of; and
-what a call takes of memory was forecast, or refused with nothing allocated."""
+"""What becomes of arrays: the result is one of its own, or `out` and nothing beside it; operands are left alone and let go of;
+and what a call takes of memory was forecast, or refused with nothing allocated."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def taken(call):
 N, L, M = 700, 500, 600
 REAL, COMPLEX = (np.ones((N, L)), np.ones((L, M))), (np.ones((N, L), complex), np.ones((L, M), complex))
 ADDED, WHOLE = np.ones((N, M)), (np.full((N, L), 2**30), np.full((L, M), 2**20))
-# What is multiplied, how, the settings; and the bytes that must be forecast beside the arrays of the call: those of the result, of
-# what is converted, expanded or copied into buffers.
+# What is multiplied, how, the settings; and the bytes that must be forecast beside the arrays of the call: those of the result,
+# of what is converted, expanded or copied into buffers.
 FORECASTS = {
     "the result": (REAL, {}, {}, 8 * N * M),
     "nothing beside out": (REAL, {"out": np.empty((N, M))}, {}, 0),
@@ -197,8 +197,7 @@ def test_in_little_gpu_memory_products_come_in_parts(rng, dtype):
         try:
             c = hybrid.multiply(a, b, device="emulate", gpu_memory=memory)
         except DoesNotFit as refusal:
-            assert refusal.code == "gpu-memory"
-            fits.append(False)
+            fits.append({"gpu-memory": False}[refusal.code])
         else:
             np.testing.assert_array_equal(c, a @ b)
             fits.append(True)

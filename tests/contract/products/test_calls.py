@@ -41,7 +41,9 @@ def python(script, **environment):
     """What a program of its own prints, which must end well and without a warning."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
     more = {"PYTHONPATH": str(ROOT), "HYBRID_DEVICE": "cpu", **environment}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], env=clean | more, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], env=clean | more, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -81,7 +81,9 @@ def test_products_use_them_where_they_lie(comm, rng, way):
         for operands in calls * 2:
             filled(comm, c, np.nan)
             with hybrid.testing.count() as counts:
-                out = hybrid.multiply(*at_root(comm, *operands[:2]), **operands[2], out=c if comm.rank == 0 else None, comm=comm, check=check)
+                out = hybrid.multiply(
+                    *at_root(comm, *operands[:2]), **operands[2], out=c if comm.rank == 0 else None, comm=comm, check=check
+                )
             assert out is (c if comm.rank == 0 else None)
             np.testing.assert_allclose(c, first @ second, rtol=1e-10, atol=1e-10)  # on every rank: the memory is the same
             assert counts.bytes_sent < 40_000, "as much as they say to each other, and checksums"

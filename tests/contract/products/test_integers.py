@@ -94,7 +94,9 @@ WAYS = [
 
 
 @pytest.mark.parametrize("how", WAYS, ids=str)
-@pytest.mark.parametrize("bits", [(11, 11, 4), (11, 11, 5), (25, 25, 8), (25, 25, 9), (24, 15, 3000), (31, 31, 3), (62, 62, 2)], ids=str)
+@pytest.mark.parametrize(
+    "bits", [(11, 11, 4), (11, 11, 5), (25, 25, 8), (25, 25, 9), (24, 15, 3000), (31, 31, 3), (62, 62, 2)], ids=str
+)
 def test_sums_are_exact_beside_and_beyond_what_floating_point_holds(rng, how, bits):
     """Up to 2²⁴ and 2⁵³ and above: with the largest operands in every place, and with odd ones."""
     of_a, of_b, l = bits

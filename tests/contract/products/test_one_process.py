@@ -36,7 +36,7 @@ def test_thousands_of_products_are(request, part):
 def test_every_value_of_every_dimension_is_met(request):
     found = cases.met(drawn(request))
     assert found["way"] == set(ways())
-    assert {each for each in cases.dimensions(ways())["types"]} == found["types"]
+    assert set(cases.dimensions(ways())["types"]) == found["types"]
     assert found["form"] == set(cases.FORMS)
     assert found["values"] == set(cases.VALUES)
     assert found["out"] == set(cases.OUTS)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""NaN and infinity spoil the elements that they spoil in NumPy and no others, subnormal numbers are no zeros, and no right product
-is refused for the size of its numbers."""
+"""NaN and infinity spoil the elements that they spoil in NumPy and no others, subnormal numbers are no zeros, and no right
+product is refused for the size of its numbers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def test_a_real_a_has_no_imaginary_zeros_that_infinity_would_make_nan():
 @pytest.mark.parametrize("powers", [(-140, 100), (-68, -68), (55, 55), (-145, 20)], ids=str)
 def test_subnormal_and_large_numbers_are_numbers(rng, powers, how):
     """As operands of either side, and as results."""
-    a, b = ((rng.standard_normal(shape) * 2.0**power).astype("float32") for shape, power in zip(((50, 90), (90, 40)), powers, strict=True))
+    a, b = (
+        (rng.standard_normal(shape) * 2.0**power).astype("float32")
+        for shape, power in zip(((50, 90), (90, 40)), powers, strict=True)
+    )
     for first, second in ((a, b), (b.T, a.T)):
         exact = first.astype(float) @ second.astype(float)
         bound = 1e-5 * (np.abs(first).astype(float) @ np.abs(second).astype(float)) + 90 * 2.0**-149

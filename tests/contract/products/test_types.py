@@ -16,7 +16,11 @@ import hybrid
 from hybrid.errors import UsageError
 
 PAIRS = list(product(cases.TYPES, cases.TYPES))
-NAMED = {"float64": (float, "f8", np.float64, ">f8", np.dtype("float64")), "complex64": ("c8", np.complex64), "int8": (np.int8, "b")}
+NAMED = {
+    "float64": (float, "f8", np.float64, ">f8", np.dtype("float64")),
+    "complex64": ("c8", np.complex64),
+    "int8": (np.int8, "b"),
+}
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -64,7 +68,9 @@ def test_what_is_no_type_of_a_product_is_refused(dtype):
             call()
 
 
-@pytest.mark.parametrize("types", [("object", "float64"), ("U3", "int8"), ("S3", "S3"), ("M8[s]", "float64"), ("f8,i4", "f8"), ("G", "c16")])
+@pytest.mark.parametrize(
+    "types", [("object", "float64"), ("U3", "int8"), ("S3", "S3"), ("M8[s]", "float64"), ("f8,i4", "f8"), ("G", "c16")]
+)
 def test_operands_that_are_no_numbers_of_64_bits_are_refused(types):
     if types[0] == "G" and np.dtype("G") == np.complex128:
         pytest.skip("long double is double here")

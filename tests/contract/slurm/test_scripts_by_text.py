@@ -183,10 +183,14 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(run, tmp_path, mo
 
 
 def test_a_failing_step_fails_the_job(run, tmp_path):
+    """Also the first of several."""
+    failed = tmp_path / "failed"
     for name in ("srun", "mpirun"):
-        (tmp_path / "venv" / "bin" / name).write_text('#!/bin/sh\n[ "$1" = --mpi=list ] && { echo pmix; exit; }; exit 3\n')
-    codes = {script.stem: run(script, SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="0")[0].returncode for script in SCRIPTS}
-    assert codes == dict.fromkeys(codes, 3)
+        stub = f'[ "$1" = --mpi=list ] && {{ echo pmix; exit; }}; [ -e {failed} ] || {{ touch {failed}; exit 3; }}'
+        (tmp_path / "venv" / "bin" / name).write_text(f"#!/bin/sh\n{stub}\n")
+    for script in SCRIPTS:
+        failed.unlink(missing_ok=True)
+        assert run(script, SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="0")[0].returncode == 3, script
     assert run(SLURM / "sweep.sbatch", SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="12")[0].returncode == 2, "there are 12 runs"
 
 
