@@ -97,7 +97,7 @@ def test_faults_on_a_grid_reach_all_ranks_and_the_next_product_is_right(comm, rn
 def test_a_grid_of_other_nodes_or_from_gpu_to_gpu_is_refused(comm):
     rows = hybrid.RowBlock(np.ones((2, 2 * comm.size)))
     with hybrid.testing.pretend(ranks_per_node=1):
-        for grid in ("5x7", f"{comm.size}x2", "2x", "0x4", "nonsense"):
+        for grid in ("5x7", "1x1", f"{comm.size}x2", "2x", "0x4", "nonsense"):
             with hybrid.testing.pretend(grid=grid), pytest.raises(UsageError):
                 hybrid.multiply(rows, rows, comm=comm)
         with hybrid.testing.pretend(grid="5x7"), refused("grid", UsageError):

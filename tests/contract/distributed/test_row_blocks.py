@@ -95,7 +95,8 @@ def test_a_row_block_shows_its_rows_and_its_rank_where_they_are_known(comm):
 REFUSED = {
     "an array beside it": ("mixed-kinds", lambda rows, comm: (rows, np.ones((2 * comm.size, 2)), {})),
     "a Block2D beside it": ("mixed-kinds", lambda rows, comm: (rows, hybrid.Block2D(np.ones((0, 2)), (2, 2), [], [(0, 2)]), {})),
-    "shapes": ("shapes", lambda rows, comm: (hybrid.RowBlock(np.ones((2, 3))), rows, {})),
+    "fewer columns": ("shapes", lambda rows, comm: (hybrid.RowBlock(np.ones((2, 1))), rows, {})),
+    "more columns": ("shapes", lambda rows, comm: (hybrid.RowBlock(np.ones((2, 9 * comm.size))), rows, {})),
     "out": ("out", lambda rows, comm: (rows, rows, {"out": np.ones((2, 2))})),
     "root": ("out", lambda rows, comm: (rows, rows, {"root": comm.size - 1})),
     "beta without c": ("addend", lambda rows, comm: (rows, rows, {"beta": 2})),
