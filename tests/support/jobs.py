@@ -159,6 +159,10 @@ class Job:
                 ranks.setdefault(int(rank[1]) if rank else 0, []).append(process)
         return {rank: sorted(pair, key=lambda process: _parent(process) in pair) for rank, pair in ranks.items()}
 
+    def launchers(self) -> list[int]:
+        """mpirun, and what it has started on each node to start ranks."""
+        return [process for process in self._ours() if not _is_python(process)]
+
     def _ours(self) -> dict[int, str]:
         """The processes that have this job's token, and their environments. Of another user's the kernel tells nothing."""
         found = {}

@@ -27,6 +27,7 @@ CASES = [
     ("H200", 256, None, (113 << 10) + 1, 1, {"shared memory"}),
     ("T4", 1000, 64, 0, 1, {"threads", "registers"}),  # 1000 threads are 32 warps
     ("H200", 1024, 65, 0, 0, {"registers"}),
+    ("H200", 65, None, 0, 21, {"threads"}),  # 65 threads are 3 warps
 ]
 
 

@@ -86,7 +86,10 @@ CASES = [(*case, group) for case in TO_MPIRUN for group in (False, True) if not 
 )
 def test_what_mpirun_makes_of_a_signal(running, signum, mpich, of_open_mpi, group):
     job, _ = running(3 if signum in (SIGTERM, SIGINT) else 2)
-    os.killpg(job.launcher, signum) if group else job.send(signum, job.launcher)
+    if group:
+        os.killpg(job.launcher, signum)
+    else:
+        job.send(signum, *(job.launchers() if signum == SIGKILL else [job.launcher]))
     end = job.end()
     assert (end.code, end.codes) == (of_open_mpi if open_mpi() else mpich)
     assert end.left == [], "without mpirun the ranks end, too, and remove what it has left"

@@ -165,8 +165,7 @@ def test_an_error_of_the_compiler_names_the_file_and_the_line(tmp_path, more):
 def test_without_a_compiler_it_is_said_what_to_install(tmp_path):
     done = lab("run", "tiled", PATH=str(tmp_path), CXX="")
     assert done.returncode == 1
-    (line,) = own_lines(done.stderr)
-    assert "[no-compiler]" in line
+    assert own_lines(done.stderr)[-1].endswith("[no-compiler]")
 
 
 @pytest.mark.needs("compiler")
