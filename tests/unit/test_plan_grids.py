@@ -153,7 +153,7 @@ def test_blocks_of_scalapack_cost_what_its_own_product_costs(grid):
 def test_grids_are_read_and_others_refused():
     assert parse("auto", 4) is None
     assert [parse(text, nodes) for text, nodes in (("rows", 4), ("2x3x2", 12))] == [Grid(4, 1), Grid(2, 3, 2)]
-    for text in ("2x3", "", "2", "2x", "0x4", "2x2x2x2", "2×2", "-1x4", "x", "2x2 ", "9999999x1"):
+    for text in ("2x3", "1x2", "", "2", "2x", "0x4", "2x2x2x2", "2×2", "-1x4", "x", "2x2 ", "9999999x1"):
         with pytest.raises(UsageError):
             parse(text, 4)
     assert all(len({grid.place(node) for node in range(12)}) == 12 for grid in candidates(12))
