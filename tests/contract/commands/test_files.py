@@ -323,9 +323,9 @@ def test_without_the_libraries_it_is_said_what_to_install(folder, tmp_path):
     (folder / "M.mtx").write_text(WORD.replace("three", "3"))
     path = f"{shadow}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     for name, extra in (("A.h5:/g/A", "hdf5"), ("B.zarr", "zarr"), ("M.mtx", "graphs")):
-        line = line_of_failure(run("--a", name, "--b", name, PYTHONPATH=path), 2)
+        line = line_of_failure(run("--a", name, "--b", name, PYTHONPATH=path, anew=True), 2)
         assert "pip install" in line
         assert extra in line
         assert code_in(line) == "package-missing"
-    good(9, 9, 9, "--out", "C.mtx", PYTHONPATH=path)
+    good(9, 9, 9, "--out", "C.mtx", PYTHONPATH=path, anew=True)
     shutil.rmtree(shadow)
