@@ -19,11 +19,11 @@ POINTS = {
     "vector": 6,
     "barriers": 6,
     "edges": 6,
-    "stride": 6,
+    "stride": 10,
     "tiles": 14,
     "coalesce": 10,
-    "conflicts": 10,
-    "registers": 14,
+    "conflicts": 14,
+    "registers": 18,
     "ranks": 10,
 }
 THE_SAME = {"barriers": "tiles", "edges": "tiles"}  # what solves both
@@ -208,7 +208,7 @@ VARIANTS = {
             [("[TILE + 1]", "[TILE]"), ("a_turned[x][y] =", "a_turned[x][y ^ x] ="), ("a_turned[k][y]", "a_turned[k][y ^ k]")],
             10,
         ),
-        "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 6),
+        "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 10),
     },
     "registers": {
         "an element a thread": ("tiles", [("TILE 16", "TILE 32")], 10),
