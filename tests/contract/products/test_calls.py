@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.cases import refused
 from support.commands import ROOT
-from support.refusals import refused
 from support.selection import pairs_first
 
 import hybrid

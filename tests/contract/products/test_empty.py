@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import cases
-from support.refusals import refused
+from support.cases import refused
 
 import hybrid
 import hybrid.testing

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from support import cases
-from support.refusals import refused
+from support.cases import refused
 from support.selection import examples
 
 import hybrid

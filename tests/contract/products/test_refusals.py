@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cases import held
+from support.cases import held, refused
 from support.needs import lacking
-from support.refusals import refused
 
 import hybrid
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
