@@ -110,9 +110,9 @@ def test_every_number_of_float32_is_rounded_to_16_bits_as_numpy_does_it():
     """Those between two numbers of 16 bits, next to them, too large, too small, and NaN: by a product with 1."""
     of_all = np.arange(0, 1 << 32, 65521, dtype=np.uint64)
     halves = np.arange(1 << 16, dtype=np.uint64) << np.uint64(16)
-    between = np.arange(0, 1 << 32, 1 << 15, dtype=np.uint64)  # also half of the last bit of either type
-    near = [(each + np.uint64(offset)) & np.uint64(0xFFFFFFFF) for each in (halves, between) for offset in (-1 % 2**32, 0, 1)]
-    numbers = np.concatenate([of_all, *near]).astype(np.uint32).view(np.float32)[:, None]
+    between = np.arange(0, 1 << 32, 1 << 12, dtype=np.uint64)  # half of the last bit of either type
+    near = [(halves + np.uint64(offset)) & np.uint64(0xFFFFFFFF) for offset in (-1 % 2**32, 1, 0x8001, 0x7FFF)]
+    numbers = np.concatenate([of_all, between, *near]).astype(np.uint32).view(np.float32)[:, None]
     numbers = numbers[~np.isnan(numbers[:, 0]) & (numbers[:, 0] != 0)]  # of -0, BLAS makes 0
     with np.errstate(all="ignore"):
         hybrid.multiply(*ones("float16", "float16"))
