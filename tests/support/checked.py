@@ -145,7 +145,7 @@ KINDS: dict[str, _Make] = {
     "huge": _scaled(1e16, 1e16),
     "overflowing": _scaled(1e30, 1e25),
     "integers": _integers(9),
-    "large integers": _integers(2**21),
+    "large integers": _integers(2**23),
     "NaN in A": _changed(_uniform, _with(np.nan)),
     "infinity in A": _changed(_normal, _with(np.inf)),
     "NaN in B": _changed(_normal, _with(np.nan, of_b=True)),

@@ -82,6 +82,19 @@ def test_in_any_order_of_summation(rng, kind, order):
             passes(a, b, (order, dtype, a.shape), check=(True, "host")[rng.integers(2)])
 
 
+@pytest.mark.parametrize("way_", ["in place", "staged"])
+@pytest.mark.parametrize("kind", ["cosines", "walks"])
+@pytest.mark.parametrize("shape", [(500, 500, 500), (203, 500, 1)])
+def test_of_smooth_matrices(rng, shape, kind, way_):
+    """Whose terms oscillate, so that some orders round much more than others."""
+    for dtype in ("float32", "float64"):
+        a, b = operands(rng, kind, shape, dtype)
+        lanes = sum(a[:, lane::8] @ b[lane::8] for lane in range(8))
+        for c in (a @ b, lanes, a[:, ::-1] @ b[::-1]):
+            with way(way_), plant("multiply", how=lambda into, source, before, c=c: np.copyto(into, c)):
+                np.testing.assert_array_equal(hybrid.multiply(a, b), c)
+
+
 def test_of_long_sums_that_lose_terms():
     """To 2²⁴ a float32 cannot add 1: each of the other terms is lost, which is the largest error that rounding can make."""
     a, b = np.ones((8, 20_000), np.float32), np.ones((20_000, 1), np.float32)
