@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What README and the pages of docs/ show works as it stands there, and what cannot be run says why.
 
-```bash: every line is run, those of a block in one folder. ```console, ```pycon: sessions of a shell and of Python. ```python:
-run on 2 ranks if it uses mpi4py; a comment above it, <!-- then: EXPRESSION -->, says what holds afterwards. ```text: something that
-was printed, or a listing. A comment <!-- not run: REASON --> above a block leaves it out.
+```bash: each line is run, a block in one folder. ```console, ```pycon: sessions of a shell and of Python. ```python: on 2
+ranks if it uses mpi4py; a comment above it, <!-- then: EXPRESSION -->, says what holds afterwards. ```text: something that was
+printed, or a listing. A comment <!-- not run: REASON --> above a block leaves it out.
 """
 
 from __future__ import annotations
