@@ -343,7 +343,11 @@ def test_products_are_exact_in_every_order(multiply, rng, rows, inner, columns):
         np.testing.assert_array_equal(got, models.products(a, b), f"{order} {copies}")
 
 
-@pytest.mark.parametrize("inner", exhaustive([33_100], [33_100, 66_700]))
+@pytest.mark.parametrize(
+    ("multiply", "inner"),
+    exhaustive([(80, 33_100)], [(at, n) for at in (75, 80, 90) for n in (33_100, 66_700)]),
+    indirect=["multiply"],
+)
 def test_products_are_reduced_before_a_sum_has_no_room(multiply, inner):
     """All remainders are the largest. Of so many such products 32 bits with, or without, a sign cannot hold the sum."""
     lines = np.stack([np.full((3, inner), p - 1, np.uint8) for p in MODULI[:1]])
