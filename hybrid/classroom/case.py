@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hybrid.classroom.finding import Finding
 from hybrid.classroom.launch import Extents, Launch
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.student_kernel import StudentKernel
@@ -26,7 +27,7 @@ class Case:
     sites: tuple[Site, ...] = ()  # for a right kernel, how its lines use memory
     branches: tuple[Branch, ...] = ()  # for a right kernel, where the lanes of warps diverge
     shared: int = 0  # bytes of dynamic shared memory
-    faults: tuple[str, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
+    faults: tuple[Finding, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
     notes: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
 

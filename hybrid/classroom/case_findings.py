@@ -8,32 +8,33 @@ from collections.abc import Sequence
 
 from hybrid.classroom.case import Case
 from hybrid.classroom.counters import Names
+from hybrid.classroom.finding import Finding
 from hybrid.classroom.trial import Outcome
 from hybrid.core.text import counted
 
 # Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
-_CAUSES = ("^data race", "^out of bounds|^illegal address", "^uninitialised|has no value yet")
+_CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
 _EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
 _NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
 
 
-def lines_named(finding: str) -> set[int]:
+def lines_named(finding: Finding) -> set[int]:
     """The lines of the student's file that a finding names."""
-    found = re.findall(r"\bline (\d+)\b(?! of \w+\.\w)|\w\.cu:(\d+)", finding)
+    found = re.findall(r"\bline (\d+)\b(?! of \w+\.\w)|\w\.cu:(\d+)", finding.text)
     return {int(number) for pair in found for number in pair if number}
 
 
-def findings(case: Case, names: Names) -> list[str]:
+def findings(case: Case, names: Names) -> list[Finding]:
     """What is wrong, causes before their consequences. Consequences that say nothing new are left out. `names`: of A, B and C."""
     (n, _, m), c = case.sizes, names[2]
     found = without_repetition(case.faults)
-    has_race, is_stray, has_no_value = (any(re.search(what, text) for text in found) for what in _CAUSES)
+    has_race, is_stray, has_no_value = (any(fault.code in codes for fault in found) for codes in _CAUSES)
     for name, number in () if is_stray else case.outside:
-        found.append(f"it writes {name}[{number // m}][{number % m}], where nothing may be written")
+        found.append(Finding(f"it writes {name}[{number // m}][{number % m}], where nothing may be written", "out-of-bounds"))
     if case.uncertain and not is_stray:
-        found.append(f"{counted(len(case.uncertain), 'element')} of {c} written by several threads")
+        found.append(Finding(f"{counted(len(case.uncertain), 'element')} of {c} written by several threads", "several-writers"))
     if case.never:
-        found.append(f"{len(case.never)} of {c}'s {n * m} elements never written")
+        found.append(Finding(f"{len(case.never)} of {c}'s {n * m} elements never written", "never-written"))
     worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
     if worst is not None and worst.mistaken_for:
         found.append(_mistaken(worst.mistaken_for, names))
@@ -41,51 +42,54 @@ def findings(case: Case, names: Names) -> list[str]:
         is_now, right = worst.first_wrong
         if not (has_race or is_stray or has_no_value):
             if worst.nan > len(case.never):
-                found.append(f"{c} has NaN, and its factors have none: memory or a variable that nothing has written is read")
+                text = f"{c} has NaN, and its factors have none: memory or a variable that nothing has written is read"
+                found.append(Finding(text, "uninitialised"))
             if is_now < _NO_VALUE:
-                found.append("a variable is used that has never been given a value: here it then begins with a huge negative one")
+                text = "a variable is used that has never been given a value: here it then begins with a huge negative one"
+                found.append(Finding(text, "no-value"))
         row, column = divmod(worst.wrong[0], m)
         first = f"the first {c}[{row}][{column}]: {_instead(is_now, right)}{_written_by(worst)}{_in_float(is_now, right)}"
-        found.append(f"{len(case.wrong)} of {n * m} elements are wrong, {first}")
+        found.append(Finding(f"{len(case.wrong)} of {n * m} elements are wrong, {first}", "wrong-elements"))
     if case.depends_on_order and not has_race:
-        found.append(f"{c} depends on the order in which blocks, warps and threads run")
+        found.append(Finding(f"{c} depends on the order in which blocks, warps and threads run", "order-dependent"))
     return found
 
 
-def _mistaken(matrices: str, names: Names) -> str:
+def _mistaken(matrices: str, names: Names) -> Finding:
     """A sentence about the other product that C is. `matrices`: as `mistaken_for` of elements.py returns them."""
     called = dict(zip("ABC", names, strict=True))
     if matrices in ("AA", "BB"):
         same, other = called[matrices[0]], called["AB".replace(matrices[0], "")]
-        return f"{called['C']} is {same} · {same}: what should be of {other} is read from {same}"
+        return Finding(f"{called['C']} is {same} · {same}: what should be of {other} is read from {same}", "wrong-operand")
     *others, last = (called[letter] for letter in matrices)
     listed = " and ".join(filter(None, (", ".join(others), last)))
     by_columns = "column by column" + (", as BLAS and Fortran have it" if matrices == "ABC" else "")
-    return (
+    text = (
         f"row and column are exchanged in the index of {listed}: with {listed} stored {by_columns}, {called['C']} would be right"
     )
+    return Finding(text, "transposed-index")
 
 
-def without_repetition(faults: Sequence[str]) -> list[str]:
+def without_repetition(faults: Sequence[Finding]) -> list[Finding]:
     """The faults, but of those that differ only in elements and threads just the first, and without missing values that follow
     from a race."""
-    first: dict[str, str] = {}
+    first: dict[str, Finding] = {}
     for fault in faults:
         first.setdefault(kind_of(fault), fault)
-    races = [fault for fault in first.values() if fault.startswith("data race")]
-    racing = {name for race in races for name in re.findall(r"(\w+)\[", race)}
+    races = [fault for fault in first.values() if fault.code == "data-race"]
+    racing = {name for race in races for name in re.findall(r"(\w+)\[", race.text)}
     return [*races, *(fault for fault in first.values() if not _follows(fault, racing) and fault not in races)]
 
 
-def kind_of(finding: str) -> str:
+def kind_of(finding: Finding) -> str:
     """A finding without its elements, numbers and threads: findings of the same kind have the same lines and arrays."""
-    text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*|, (?:which|half of what) --stall sets", "", finding)
+    text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*|, (?:which|half of what) --stall sets", "", finding.text)
     return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
 
 
-def _follows(fault: str, racing: set[str]) -> bool:
-    reads = re.match(r"uninitialised: line \d+ reads (\w+)\[", fault)
-    return reads is not None and reads[1] in racing
+def _follows(fault: Finding, racing: set[str]) -> bool:
+    reads = re.search(r"line \d+ reads (\w+)\[", fault.text)
+    return fault.code == "uninitialised" and reads is not None and reads[1] in racing
 
 
 def _instead(is_now: float, right: float) -> str:

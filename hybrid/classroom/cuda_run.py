@@ -23,7 +23,7 @@ from hybrid.classroom.trial import Task
 from hybrid.classroom.wrapper import field_of
 from hybrid.core.problem import Problem
 from hybrid.emulation.child import run_child
-from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.errors import DeviceUnavailable, HybridError, with_code
 from hybrid.kernels.catalogue import dotted
 
 _CHILD, _START = "hybrid.classroom.gpu_trial", 60  # seconds that CuPy and NVRTC may take besides the launches
@@ -81,7 +81,7 @@ def _outcome(trials: Trials, task: Task) -> GpuOutcome:
         )
     found: dict[str, Any] = json.loads(lines[-1])
     if "unavailable" in found:
-        raise DeviceUnavailable(found["unavailable"]["why"], code="gpu-failed")
+        raise DeviceUnavailable(found["unavailable"]["why"], code=found["unavailable"]["code"])
     outcome: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in found["outcome"].items()}
     return GpuOutcome(**outcome)
 
@@ -137,12 +137,12 @@ def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
     """The lines about one shape."""
     n, _, m = task.sizes
     if outcome.failure:
-        yield f"* the launch failed: {outcome.failure}"
+        yield with_code(f"* the launch failed: {outcome.failure}", outcome.code)
     elif outcome.first_wrong is not None:
         number, is_now, right = outcome.first_wrong
         first = f"the first {c}[{number // m}][{number % m}]: {is_now:g} instead of {right:g}"
         begins = f", and {c} begins as NaN: was it written, or computed from what nobody has written?" if isnan(is_now) else ""
-        yield f"* {outcome.wrong} of {n * m} elements are wrong, {first}{begins}"
+        yield with_code(f"* {outcome.wrong} of {n * m} elements are wrong, {first}{begins}", outcome.code)
     else:
         problem, median = Problem(*task.sizes, task.dtype), statistics.median(outcome.milliseconds)
         least, most = min(outcome.milliseconds), max(outcome.milliseconds)
@@ -157,7 +157,13 @@ def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
 def as_record(trials: Trials, run: CudaRun) -> dict[str, Any]:
     """The entries of a JSON line."""
     cases = [
-        {**dict(zip("nlm", task.sizes, strict=True)), "grid": task.grid, "block": task.block, **asdict(outcome)}
+        {
+            **dict(zip("nlm", task.sizes, strict=True)),
+            "grid": task.grid,
+            "block": task.block,
+            **asdict(outcome),
+            "code": outcome.code,
+        }
         for task, outcome in run.cases
     ]
     about = {"file": trials.file.path.name, "kernel": trials.kernel.name, "dtype": trials.meaning.dtype}

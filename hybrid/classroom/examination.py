@@ -16,6 +16,7 @@ from typing import Any
 from hybrid.classroom import kernel_program
 from hybrid.classroom.case import Case, Examination, Sizes
 from hybrid.classroom.compiled_text import joined
+from hybrid.classroom.finding import Finding
 from hybrid.classroom.kernel_findings import Looked
 from hybrid.classroom.launch import Launch
 from hybrid.classroom.launched import Run, launched
@@ -31,7 +32,7 @@ from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
 from hybrid.emulation.cache import cache_folder
 from hybrid.emulation.child import Ended
-from hybrid.emulation.errors import EmulationError
+from hybrid.emulation.errors import CODES_OF_KINDS, EmulationError
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.requests import Site, shared_variables
 from hybrid.emulation.trace import Access
@@ -81,7 +82,7 @@ class Trials:
             try:
                 tasks.append(self.task(sizes))
             except UsageError as error:
-                refused[number] = Case(self.meaning.on(sizes), (0, 0), (0, 0), {}, faults=(str(error),))
+                refused[number] = Case(self.meaning.on(sizes), (0, 0), (0, 0), {}, faults=(Finding.of(error),))
                 if len(refused) == len(shapes):
                     raise
         return tasks, refused
@@ -95,7 +96,8 @@ class Trials:
             ((ended, found),) = self._launched(libraries, [task], "trace", ORDERS[:1])
         outcomes = [Outcome(**_tuples(each)) for each in found]
         if not outcomes or outcomes[0].stopped:
-            why = outcomes[0].why if outcomes else next(_stopped({}, ended, self.seconds), _cause(ended))
+            stopped = next(_stopped({}, ended, self.seconds), _crash(ended))
+            why = outcomes[0].why if outcomes else stopped.text
             raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}; lab run says where")
         accesses = [Access(**{**each, "block": tuple(each["block"])}) for each in found[0]["accesses"]]
         return Case(sizes, task.grid, task.block, {}, shared=task.shared), accesses
@@ -142,9 +144,9 @@ class Trials:
         for number, (ended, found) in zip(unclear, runs, strict=True):
             if ended.status is None:
                 why = f"accesses out of bounds could not be looked for within {self.seconds:g} s, which --stall sets"
-                cases[number] = replace(cases[number], faults=(why,))
+                cases[number] = replace(cases[number], faults=(Finding(why, "not-searched"),))
             elif ended.status and not found:
-                cases[number] = replace(cases[number], faults=(stray_access_in(ended) or f"it crashed: {_cause(ended)}",))
+                cases[number] = replace(cases[number], faults=(stray_access_in(ended) or _crash(ended),))
         right = [number for number, case in enumerate(cases) if case.is_right]
         runs = self._launched(libraries, [tasks[number] for number in right], "requests", ORDERS[:1])
         for number, (_, found) in zip(right, runs, strict=True):
@@ -159,7 +161,7 @@ class Trials:
         outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
         faults = case.faults or tuple(_stopped(outcomes, ended, self.seconds))
         if len(outcomes) < len(ORDERS) and not faults:
-            faults = (f"it crashed: {_cause(ended)}",)
+            faults = (_crash(ended),)
         return replace(case, outcomes=outcomes, faults=faults)
 
     def _launched(self, libraries: dict[str, str], tasks: Sequence[Task], checks: str, orders: Sequence[str]) -> list[Run]:
@@ -190,15 +192,19 @@ def _tuples(outcome: dict[str, Any]) -> dict[str, Any]:
     return {key: restored(value) for key, value in outcome.items()}
 
 
-def _stopped(outcomes: dict[str, Outcome], ended: Ended, seconds: float) -> Iterator[str]:
+def _stopped(outcomes: dict[str, Outcome], ended: Ended, seconds: float) -> Iterator[Finding]:
     """Why a launch was stopped, if one was."""
     for outcome in outcomes.values():
         if outcome.stopped:
-            yield outcome.why
+            yield Finding(outcome.why, CODES_OF_KINDS.get(outcome.stopped, "no-result"))
             return
     if ended.status is None:
         why = "a loop that never ends, or very much work for a CPU"
-        yield f"it had not ended after {seconds:g} s, which --stall sets: {why}"
+        yield Finding(f"it had not ended after {seconds:g} s, which --stall sets: {why}", "no-end")
+
+
+def _crash(ended: Ended) -> Finding:
+    return Finding(f"it crashed: {_cause(ended)}", "kernel-crashed")
 
 
 def _cause(ended: Ended) -> str:

@@ -52,6 +52,11 @@ class GpuOutcome:
     static_shared: int = 0  # bytes of a block
     local: int = 0  # bytes of a thread's local memory
 
+    @property
+    def code(self) -> str:
+        """What is wrong, of `hybrid.errors.CODES`; "ok" if nothing is."""
+        return "gpu-failed" if self.failure else "wrong-elements" if self.wrong else "ok"
+
 
 def carried_out(given: GpuTask) -> GpuOutcome:
     """Launch the kernel on the first GPU. DeviceUnavailable where there is none, or the kernel does not compile."""
@@ -93,7 +98,7 @@ def main() -> None:
         try:
             tell(results, task.mark, "outcome", asdict(carried_out(GpuTask(**each, task=task))))
         except DeviceUnavailable as error:
-            tell(results, task.mark, "unavailable", {"why": one_line(error)})
+            tell(results, task.mark, "unavailable", {"why": one_line(error), "code": error.code})
 
 
 if __name__ == "__main__":

@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.compiler_warnings import used_without_value
-from hybrid.classroom.program_findings import Place, Telling
+from hybrid.classroom.finding import Finding, Place
+from hybrid.classroom.program_findings import Telling
 from hybrid.classroom.wording import index_text, thread_text
 from hybrid.emulation.whole_program import Ran
 
 Matrix = tuple[str, int, int]  # its name in the kernel, its rows and columns
-_TOO_LONG = "had not ended after"
 
 
 @dataclass(frozen=True)
 class Looked:
     """What was found in one launch."""
 
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()  # lines
 
     @property
     def is_endless(self) -> bool:
         """Whether the launch was ended because its time was up."""
-        return any(_TOO_LONG in finding for finding in self.findings)
+        return any(finding.code == "no-end" for finding in self.findings)
 
 
 def looked(
@@ -49,11 +49,13 @@ def looked(
     telling = _OfKernel(ran, program, sources, limit, matrices)
     own = next(iter(sources))
     without_value = [
-        f"line {line} uses {name}, which has no value yet" for file, line, name in used_without_value(warnings) if file == own
+        Finding(f"line {line} uses {name}, which has no value yet", "no-value")
+        for file, line, name in used_without_value(warnings)
+        if file == own
     ]
-    found = [finding.text for finding in telling.findings()]
+    found = telling.findings()
     if not found and ran.status > 0 and not without_value:
-        found = [f"the kernel ended the process with exit status {ran.status}"]
+        found = [Finding(f"the kernel ended the process with exit status {ran.status}", "exit-status")]
     return Looked((*without_value, *found), tuple(telling.notes()), tuple(printed.splitlines()))
 
 

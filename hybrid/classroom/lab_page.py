@@ -26,7 +26,7 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
     kernel, meaning = examination.kernel, examination.meaning
     names, first = meaning.names(kernel), examination.cases[0]
     counters = [use_of_memory(site, names) for site in first.sites]
-    texts = [text for case in examination.cases for text in findings(case, names)]
+    found = [finding for case in examination.cases for finding in findings(case, names)]
     notes: dict[int, list[Note]] = {}
     for counter in counters:
         notes.setdefault(counter.line, []).append(Note(counter.text, counter.dear))
@@ -44,7 +44,7 @@ def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None = Non
             cases=[_view(case, names, meaning.dtype) for case in examination.cases],
             source=[*file.lines[:-1], *(line for line in file.lines[-1:] if line)],
             notes=notes,
-            named=frozenset(line for text in texts for line in lines_named(text)),
+            named=frozenset(line for finding in found for line in lines_named(finding)),
             gpu=[_sentence(line) for line in gpu.told()] if gpu is not None else [],
             roofline=_roofline(gpu, first) if gpu is not None else None,
             steps=steps,
@@ -74,11 +74,15 @@ def _view(case: Case, names: tuple[str, str, str], dtype: str) -> CaseView:
             told.append(f"{operations:.3g} operations for each byte of global memory that is moved.")
         return CaseView(heading(case, names), True, (), told)
     if not (case.wrong or case.uncertain):
-        return CaseView(heading(case, names), False, findings(case, names), ())
+        return CaseView(heading(case, names), False, _told(case, names), ())
     height, width = -(-n // _MOST), -(-m // _MOST)
     codes = reduced(kinds((n, m), case.wrong, case.never, case.uncertain), height, width)
     scale = f"{height}×{width} elements of {names[2]}" if height * width > 1 else f"an element of {names[2]}"
-    return CaseView(heading(case, names), False, findings(case, names), (), codes.tolist(), scale)
+    return CaseView(heading(case, names), False, _told(case, names), (), codes.tolist(), scale)
+
+
+def _told(case: Case, names: tuple[str, str, str]) -> list[str]:
+    return [finding.line for finding in findings(case, names)]
 
 
 def _sentence(line: str) -> str:

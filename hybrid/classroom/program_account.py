@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.compiler_warnings import dropped_results, used_without_value
-from hybrid.classroom.program_findings import Finding, Place, Telling
+from hybrid.classroom.finding import Finding, Place
+from hybrid.classroom.program_findings import Telling
 from hybrid.classroom.wording import product_text
 from hybrid.emulation.whole_program import Ran
 
@@ -35,7 +36,7 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
     of each file; `seconds`: that it had."""
     telling = Telling(ran, program, sources, f"{seconds} s, which --stall sets")
     found = [
-        Finding(f"line {line} uses {name}, which has no value yet", ((file, line),))
+        Finding(f"line {line} uses {name}, which has no value yet", "no-value", ((file, line),))
         for file, line, name in used_without_value(warnings)
     ]
     found += telling.findings()

@@ -6,14 +6,15 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.allocations import Allocations, Arrays
+from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.symbols import Variables
 from hybrid.classroom.wording import index_text, index_told, race_told, thread_of_block, thread_text
 from hybrid.core.text import counted
+from hybrid.emulation.errors import CODES_OF_KINDS
 from hybrid.emulation.requests import places_of
 from hybrid.emulation.whole_program import Ran
 
@@ -29,15 +30,21 @@ _NOTES = {
 }
 _STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
 
-Place = tuple[str, int]  # a file's name and a line
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A sentence about something wrong."""
-
-    text: str
-    places: tuple[Place, ...]  # whose lines are to be shown
+# The codes of what the runtime found, by its kinds.
+_CODES = {
+    "bounds": "out-of-bounds",
+    "index": "out-of-bounds",
+    "freed": "illegal-address",
+    "null": "illegal-address",
+    "host": "illegal-address",
+    "unwritten": "uninitialised",
+    "copies unwritten": "uninitialised",
+    "early": "data-race",
+    "race": "data-race",
+    "race of blocks": "data-race",
+}
+# The codes of the signals that end a program.
+_SIGNALS = {signal.SIGALRM: "no-end", signal.SIGSEGV: "segmentation-fault", signal.SIGFPE: "zero-division"}
 
 
 class Telling:
@@ -66,7 +73,7 @@ class Telling:
         found = [self._finding(each) for each in self.of("finding")]
         ended = [self._ended(each) for each in self.of("ended")]
         if not ended and not any(self.of("end")) and self._status < 0:
-            ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", ())]
+            ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
         return list(dict.fromkeys([*found, *ended]))
 
     def _finding(self, event: dict[str, Any]) -> Finding:
@@ -75,7 +82,8 @@ class Telling:
         text = getattr(self, f"_{event['kind'].replace(' ', '_')}")(event, place, other)
         if event["kind"] == "stopped":
             place = (self._own, int((re.findall(r"\w\.\w+:(\d+)", text) or ["0"])[0]))
-        return Finding(f"{text}{self._by(event)}", tuple(sorted({each for each in (place, other) if each[1]})))
+        code = CODES_OF_KINDS[event["stop"]] if event["kind"] == "stopped" else _CODES[event["kind"]]
+        return Finding(f"{text}{self._by(event)}", code, tuple(sorted({each for each in (place, other) if each[1]})))
 
     def _by(self, event: dict[str, Any]) -> str:
         """The kernel and the thread that did it."""
@@ -158,7 +166,7 @@ class Telling:
         return f"out of bounds: {self._line(place)} uses {what}"
 
     def _stopped(self, event: dict[str, Any], _: Place, __: Place) -> str:
-        return f"divergent barrier: {event['text']}" if "at the barrier" in event["text"] else str(event["text"])
+        return f"divergent barrier: {event['text']}" if event["stop"] == "barrier" else str(event["text"])
 
     def _ended(self, event: dict[str, Any]) -> Finding:
         places = [self._places[offset] for offset in event["frames"] if self._places[offset][1]]
@@ -180,7 +188,7 @@ class Telling:
             does = {signal.SIGSEGV: "segmentation fault", signal.SIGABRT: "abort"}.get(name, name.name)
             stack = name == signal.SIGSEGV and event["kernel"]
             text = f"{does}: {who} in {at}{_STACK if stack else ''}"
-        return Finding(text, (place,) if place[1] else ())
+        return Finding(text, _SIGNALS.get(name, "killed"), (place,) if place[1] else ())
 
     def notes(self) -> Iterator[str]:
         leaks = [each["number"] for each in self.of("leak")]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hybrid.classroom.program_account import Account
+from hybrid.errors import with_code
 
 _MOST = 8  # findings that are shown
 
@@ -19,7 +20,7 @@ def told(account: Account) -> Iterator[str]:
     launches = "" if account.launches is None else f", {account.launches} kernel launch{'' if account.launches == 1 else 'es'}"
     yield f"{name}: {how}{launches}"
     for finding in account.findings[:_MOST]:
-        yield f"  * {finding.text}"
+        yield f"  * {finding.line}"
         for file, line in finding.places:
             lines = account.sources.get(file, ())
             if 0 < line <= len(lines):
@@ -28,7 +29,7 @@ def told(account: Account) -> Iterator[str]:
         yield f"  and {len(account.findings) - _MOST} more; --json FILE keeps all"
     yield from (f"  note: {note}" for note in account.notes)
     if account.failed:
-        yield f"first CUDA call that failed: {account.failed}"
+        yield with_code(f"first CUDA call that failed: {account.failed}", "cuda-call")
     yield "no error found" if account.is_right else "wrong"
 
 
@@ -40,7 +41,7 @@ def as_record(account: Account, arguments: Sequence[str]) -> dict[str, Any]:
         "status": account.status,
         "launches": account.launches,
         "right": account.is_right,
-        "findings": [finding.text for finding in account.findings],
+        "findings": [finding.as_record() for finding in account.findings],
         "notes": list(account.notes),
         "first_failed": account.failed or None,
     }

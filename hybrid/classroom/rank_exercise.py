@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import numpy as np
 from hybrid.classroom.case import Sizes
 from hybrid.classroom.elements import compared, decoded, operands
 from hybrid.classroom.exercise import Exercise, Part
+from hybrid.classroom.finding import Finding
 from hybrid.classroom.rank_trial import DTYPE
 from hybrid.core.text import counted
 from hybrid.emulation.child import python_environment
@@ -37,7 +38,7 @@ class Outcome:
 
     sizes: Sizes
     rows: tuple[int, ...]  # how many each rank has multiplied
-    why: str  # what is wrong with C on rank 0; "" if nothing
+    fault: Finding | None  # what is wrong with C on rank 0
 
     def __str__(self) -> str:
         return "×".join(map(str, self.sizes))
@@ -49,19 +50,19 @@ class Try:
 
     ranks: int
     outcomes: tuple[Outcome, ...]  # for each shape, up to one that gave none
-    why: str  # why there are no more
+    ended: Finding | None  # why there are no more
     has_no_end: bool = False
 
     @property
-    def faults(self) -> list[str]:
+    def faults(self) -> list[Finding]:
         """All that is wrong."""
-        faults = [f"{each}: {each.why}" for each in self.outcomes if each.why]
-        return [*faults, self.why] if self.why else faults
+        faults = [replace(each.fault, text=f"{each}: {each.fault}") for each in self.outcomes if each.fault]
+        return [*faults, self.ended] if self.ended else faults
 
     @property
     def is_shared(self) -> bool:
         """Whether no rank multiplies more rows than it must, and all are multiplied once."""
-        return not self.why and all(
+        return not self.ended and all(
             sum(each.rows) == each.sizes[0] and max(each.rows) <= -(-each.sizes[0] // self.ranks) for each in self.outcomes
         )
 
@@ -90,7 +91,7 @@ def told(tries: list[Try]) -> list[str]:
     for each in tries:
         rows = [f"{one}: rows {', '.join(map(str, one.rows))}" for one in each.outcomes]
         lines.append(f"{counted(each.ranks, 'rank')}  {'; '.join(rows)}")
-        lines += [f"  * {fault}" for fault in each.faults]
+        lines += [f"  * {fault.line}" for fault in each.faults]
     if tries[-1].has_no_end and tries[-1].ranks != _RANKS[-1]:
         lines.append("more ranks were not tried")
     return lines
@@ -113,12 +114,12 @@ def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int)
         copy.parent.mkdir()  # since Python looks for modules beside the results
         copy.write_bytes(Path(path).read_bytes())
         process = _started(mpirun(ranks), copy, results, shapes, seconds, seed)
-        has_no_end = False
+        why, has_no_end = None, False
         try:
-            out, why = process.communicate(timeout=seconds)[0].decode(errors="replace"), ""
+            out = process.communicate(timeout=seconds)[0].decode(errors="replace")
         except subprocess.TimeoutExpired:
             has_no_end = True
-            why = f"it had not ended after {seconds} s: does every rank take part in each collective call?"
+            why = Finding(f"it had not ended after {seconds} s: does every rank take part in each collective call?", "no-end")
         finally:
             _end(process)
         is_own = results.is_file() and not results.is_symlink()
@@ -160,19 +161,22 @@ def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
         right_shape = (sizes[0], sizes[2])
         c = decoded(told["c"], sizes, DTYPE) if shape == right_shape else None
     except (ValueError, TypeError, KeyError):
-        return Outcome(sizes, (0,) * ranks, "what came from rank 0 is no result of multiply")
+        return Outcome(sizes, (0,) * ranks, Finding("what came from rank 0 is no result of multiply", "no-result"))
     return Outcome(sizes, rows, _fault(shape, operands(sizes, DTYPE, seed)[-1], c))
 
 
-def _fault(shape: tuple[int, ...] | None, right: np.ndarray, c: np.ndarray | None) -> str:
-    """What is wrong with C on rank 0; "" if nothing. `shape`: C's, None for no C; `c`: None where the shape is wrong."""
+def _fault(shape: tuple[int, ...] | None, right: np.ndarray, c: np.ndarray | None) -> Finding | None:
+    """What is wrong with C on rank 0. `shape`: C's, None for no C; `c`: None where the shape is wrong."""
     if shape is None:
-        return "rank 0 returns None"
+        return Finding("rank 0 returns None", "no-result")
     if c is None:
-        return f"C is {'×'.join(map(str, shape)) or 'a number'}, and should be {'×'.join(map(str, right.shape))}"
+        text = f"C is {'×'.join(map(str, shape)) or 'a number'}, and should be {'×'.join(map(str, right.shape))}"
+        return Finding(text, "shapes")
     wrong = compared(c, right).wrong
-    row, column = divmod(wrong[0], right.shape[1]) if wrong else (0, 0)
-    return f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]" if wrong else ""
+    if not wrong:
+        return None
+    row, column = divmod(wrong[0], right.shape[1])
+    return Finding(f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]", "wrong-elements")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -186,7 +190,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.communicate()
 
 
-def _cause(out: str, unanswered: str, status: int, file: str) -> str:
+def _cause(out: str, unanswered: str, status: int, file: str) -> Finding:
     """Why a program ended: the error that Python's traceback names, and in which line of the file of this name, or else the exit
     status, and the last line that was printed before the launcher's message, which a line of dashes or the like begins.
     `unanswered`: the shape without a result; "" for none."""
@@ -196,7 +200,7 @@ def _cause(out: str, unanswered: str, status: int, file: str) -> str:
             error = next((each for each in lines[number + 1 :] if each.split(":")[0].isidentifier()), "")
             traced = " ".join(lines[number : lines.index(error, number) if error else None])
             places = re.findall(rf'/{re.escape(file)}", line (\d+)', traced)
-            return (error or line) + (f" (line {places[-1]})" if places else "")
+            return Finding((error or line) + (f" (line {places[-1]})" if places else ""), "raised")
     printed = [*takewhile(lambda line: any(map(str.isalnum, line)), lines)][-1:]
     ended = f"{unanswered}: the program ended before multiply had returned on every rank" if unanswered else "the program ended"
-    return ": ".join([f"{ended}, with exit status {status}", *printed])
+    return Finding(": ".join([f"{ended}, with exit status {status}", *printed]), "exit-status")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,14 +11,19 @@ from hybrid.classroom.c_map import drawn
 from hybrid.classroom.case import Case, Examination
 from hybrid.classroom.case_findings import findings, kind_of, lines_named
 from hybrid.classroom.counters import Names, divergence, intensity, traffic, use_of_memory
+from hybrid.classroom.finding import Finding
 from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.text import counted
 
 _IN_SHORT = {  # what findings are called when they come again
-    **{f"^{kind}": kind for kind in ("data race", "out of bounds", "illegal address", "uninitialised", "divergent barrier")},
-    "had not ended after": "no end",
-    "divides a whole number by zero": "a division by zero",
+    "data-race": "data race",
+    "out-of-bounds": "out of bounds",
+    "illegal-address": "illegal address",
+    "uninitialised": "uninitialised",
+    "kernel-barrier": "divergent barrier",
+    "no-end": "no end",
+    "zero-division": "a division by zero",
 }
 _MOST = 4  # findings of a shape that are shown
 _MOST_PRINTED = 8  # lines
@@ -64,7 +68,7 @@ def _by_columns(strides: Mapping[str, str]) -> str:
 def _is_explained(case: Case) -> bool:
     """Whether wrong elements are explained by the kernel itself, and not by a wrong guess of the launch."""
     return any(outcome.mistaken_for for outcome in case.outcomes.values()) or any(
-        re.match("data race|divergent barrier|uninitialised", fault) for fault in case.faults
+        fault.code in ("data-race", "kernel-barrier", "uninitialised") for fault in case.faults
     )
 
 
@@ -81,16 +85,16 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
     n, _, m = case.sizes
     yield heading(case, names)
     found = findings(case, names)
-    faults = [text for text in found if text in case.faults]
-    new = [text for text in faults if kind_of(text) not in shown.kinds]
+    faults = [finding for finding in found if finding in case.faults]
+    new = [finding for finding in faults if kind_of(finding) not in shown.kinds]
     shown.kinds.update(map(kind_of, new))
     if len(new) < len(faults):
-        told = list(dict.fromkeys(_in_short(text) for text in faults if text not in new))
+        told = list(dict.fromkeys(_in_short(finding) for finding in faults if finding not in new))
         again = "; ".join([*told[:_MOST], *([f"{len(told) - _MOST} more"] if len(told) > _MOST else [])])
         yield f"  * {'also' if new else 'again'} what was found above: {again}"
-    for text in [*new[:_MOST], *(text for text in found if text not in faults)]:
-        yield f"  * {text}"
-        for line in sorted(lines_named(text) - shown.lines):
+    for finding in [*new[:_MOST], *(finding for finding in found if finding not in faults)]:
+        yield f"  * {finding.line}"
+        for line in sorted(lines_named(finding) - shown.lines):
             if 0 < line <= len(source):
                 shown.lines.add(line)
                 yield f"      {line:>4}  {source[line - 1].strip()}"
@@ -123,12 +127,12 @@ class _Shown:
     printed: bool = False
 
 
-def _in_short(finding: str) -> str:
+def _in_short(finding: Finding) -> str:
     """The finding in a few words, as: data race in lines 7 and 9."""
     lines = sorted(lines_named(finding))
     where = f" in line{'s' if len(lines) > 1 else ''} {' and '.join(map(str, lines))}" if lines else ""
-    what = next((short for begins, short in _IN_SHORT.items() if re.search(begins, finding)), "")
-    return f"{what or finding.partition(':')[0]}{where if what else ''}"
+    what = _IN_SHORT.get(finding.code, "")
+    return f"{what or finding.text.partition(':')[0]}{where if what else ''}"
 
 
 def heading(case: Case, names: Names) -> str:
@@ -145,7 +149,7 @@ def first_finding(examination: Examination) -> str:
     names = examination.meaning.names(examination.kernel)
     for case in examination.cases:
         if not case.is_right:
-            return ": ".join(["×".join(map(str, case.sizes)), *findings(case, names)[:1]])
+            return ": ".join(["×".join(map(str, case.sizes)), *(finding.line for finding in findings(case, names)[:1])])
     return ""
 
 
@@ -158,7 +162,7 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
             "grid": list(case.grid),
             "block": list(case.block),
             "right": case.is_right,
-            "findings": findings(case, names),
+            "findings": [finding.as_record() for finding in findings(case, names)],
             "notes": list(case.notes),
             "printed": list(case.printed),
             "wrong": len(case.wrong),

@@ -6,27 +6,29 @@ from __future__ import annotations
 import json
 import re
 
+from hybrid.classroom.finding import Finding
 from hybrid.emulation.child import Ended
 
 _PLACE = re.compile(r"#\d+ .*?([\w.+-]+\.(?:cuh?|h)):(\d+)")
 _NEAR = 2  # rows and columns beside a matrix that are named after it
 
 
-def stray_access_in(ended: Ended) -> str:
-    """A sentence about an access beyond an array, or about something else that C++ does not define; "" if nothing was
-    reported."""
+def stray_access_in(ended: Ended) -> Finding | None:
+    """A sentence about an access beyond an array, or about something else that C++ does not define; None if nothing
+    was reported."""
     found = re.search(r"AddressSanitizer: (\S+)", ended.err)
     if found is None:
         undefined = re.search(r"[\w.+-]+\.(?:cuh?|h):(\d+)(?::\d+)?: runtime error: (.*)", ended.err)
-        return f"line {undefined[1]}: {undefined[2]}" if undefined else ""
+        return Finding(f"line {undefined[1]}: {undefined[2]}", "undefined") if undefined else None
     access = re.search(r"(READ|WRITE) of size \d+", ended.err)
     does = {"READ": "reads", "WRITE": "writes"}.get(access[1] if access else "", "uses")
     place = _PLACE.search(ended.err)
     where = f"line {place[2]} {does}" if place else f"it {does}"
     if shared := re.search(r"global variable '[^']*?(\w+)'", ended.err):
-        return f"out of bounds: {where} beyond the shared array {shared[1]}"
+        return Finding(f"out of bounds: {where} beyond the shared array {shared[1]}", "out-of-bounds")
     address = re.search(r"on (?:unknown )?address 0x([0-9a-f]+)", ended.err)
-    return f"out of bounds: {where} {_named(ended.out, int(address[1], 16)) if address else 'memory that is not there'}"
+    what = _named(ended.out, int(address[1], 16)) if address else "memory that is not there"
+    return Finding(f"out of bounds: {where} {what}", "out-of-bounds")
 
 
 def _named(out: str, address: int) -> str:

@@ -96,7 +96,8 @@ def text_of(path: str) -> str:
             raise UsageError(f"{path} cannot be read: it is {what}, and no file", code="file-unreadable")
         content = file.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
+        code = "file-missing" if isinstance(error, FileNotFoundError) else "file-unreadable"
+        raise UsageError(f"{path} cannot be read: {error.strerror}", code=code) from None
     if len(content) > _MOST_BYTES or b"\0" in content:
         raise UsageError(
             f"{path} is no source file: it has {len(content)} bytes, and a zero among them or more than {_MOST_BYTES}",

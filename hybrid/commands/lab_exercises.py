@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
 from hybrid.commands.streams import text_stream
 from hybrid.core.text import counted
-from hybrid.errors import DeviceUnavailable, HybridError, one_line
+from hybrid.errors import DeviceUnavailable, HybridError, one_line, with_code
 
 if TYPE_CHECKING:
     from hybrid.classroom.examination import Trials
@@ -95,7 +95,7 @@ def _judged_silently(exercise: Exercise, path: str, options: argparse.Namespace,
         from hybrid.classroom import rank_exercise
 
         tries = rank_exercise.tried(exercise, path, options.stall or _STALL_OF_RANKS, options.seed)
-        wrong = next((f"{counted(each.ranks, 'rank')}: {each.faults[0]}" for each in tries if each.faults), "")
+        wrong = next((f"{counted(each.ranks, 'rank')}: {each.faults[0].line}" for each in tries if each.faults), "")
         return _Judgement(rank_exercise.told(tries), rank_exercise.judged(tries), wrong)
     from hybrid.classroom.report import first_finding, told
     from hybrid.classroom.student_file import read
@@ -120,7 +120,7 @@ def _grade(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf)
         except DeviceUnavailable:
             raise
         except HybridError as error:
-            why = one_line(error)
+            why = with_code(one_line(error), error.code)
         print(f"{got:>3} of {exercise.points}  {path}  {why}", file=stream, flush=True)
         _keep(options, {**_record(exercise, options, path, got), "why": why})
     return 0

@@ -119,7 +119,7 @@ def judge(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str]
 
 def _compiler(tools: Tools, who: str, gpus: bool) -> Finding:
     if tools.compiler_absent:
-        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}", code="kernel-cache")
+        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}", code="no-compiler")
     if tools.compiler_trouble:
         remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
         return Finding(

@@ -55,8 +55,8 @@ def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
 def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
     """The file at `path`, made if it is missing, or if others than this user could have put it there.
 
-    It is moved there atomically, since ranks may compile the same at once. Threads of one process that want the same at once get
-    what the first of them makes, or its error.
+    It is moved there atomically, since processes may compile the same at once. Threads of one process that want the same at once
+    get what the first of them makes, or its error.
     """
     if private_folder.is_own(path):
         return path
@@ -76,7 +76,7 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
                     code="compile-failed",
                 )
             file.chmod(0o700)
-            os.replace(file, path)
+            _put(file, path)
         mine.set_result(path)
     except BaseException as error:
         mine.set_exception(error)
@@ -85,6 +85,15 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
         with _lock:
             del _being_made[path]
     return path
+
+
+def _put(file: Path, path: Path) -> None:
+    """Move the file to `path`, but leave what another process has put there meanwhile: its children may read only that file."""
+    try:
+        os.link(file, path)
+    except OSError as error:  # also of a file system without links
+        if error.errno != errno.EEXIST or not private_folder.is_own(path):
+            os.replace(file, path)
 
 
 def _remove_abandoned(cache: Path) -> None:

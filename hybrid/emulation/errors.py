@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from hybrid.errors import HybridError
 
-_CODES = {
+CODES_OF_KINDS = {
     "build": "compile-failed",
     "launch": "kernel-launch",
     "barrier": "kernel-barrier",
     "warp": "kernel-warp",
     "copy": "kernel-copy",
     "memory": "kernel-memory",
+    "assert": "kernel-assert",
+    "illegal": "illegal-address",
 }
 
 
@@ -24,9 +26,9 @@ class EmulationError(HybridError, RuntimeError):
     """A kernel could not be built or launched, or did what CUDA leaves undefined.
 
     `kind`: "build", "launch", "barrier", "warp" (a *_sync operation that not all lanes of
-    its mask call), "copy" (cp.async) or "memory".
+    its mask call), "copy" (cp.async), "memory", "assert" or "illegal".
     """
 
     def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text, code=_CODES[kind])
+        super().__init__(text, code=CODES_OF_KINDS[kind])
         self.kind = kind

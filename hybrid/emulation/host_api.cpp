@@ -152,8 +152,8 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes)
         std::string why(error), kind = why.substr(0, why.find('|'));
         in_flight = kind == "illegal" ? cudaErrorIllegalAddress : kind == "assert" ? cudaErrorAssert : cudaErrorLaunchFailure;
         if (kind != "illegal")
-            tell("{\"event\": \"finding\", \"kind\": \"stopped\", \"text\": %s, \"kernel\": %s, \"launched\": %d}",
-                 quoted(why.substr(kind.size() + 1).c_str()).c_str(), quoted(kernel_).c_str(), line_);
+            tell("{\"event\": \"finding\", \"kind\": \"stopped\", \"stop\": %s, \"text\": %s, \"kernel\": %s, \"launched\": %d}",
+                 quoted(kind.c_str()).c_str(), quoted(why.substr(kind.size() + 1).c_str()).c_str(), quoted(kernel_).c_str(), line_);
     }
     memory_check::kernels_may_run(true);
 }

@@ -13,7 +13,7 @@ from experiments.common.records import END, Line, Recorder
 from experiments.common.results import Results
 from hybrid.commands.parser import Parser
 from hybrid.core import text
-from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
+from hybrid.errors import DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
 from hybrid.host import files, memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.reporting import svg
@@ -102,6 +102,8 @@ def command(
         return work(options)
     except (HybridError, OSError, KeyboardInterrupt) as error:
         said, code = one_line(error), max(failure, getattr(error, "exit_code", failure))
+        if not isinstance(error, OSError):
+            said = with_code(said, code_of(error))
     except (LookupError, RuntimeError) as missing:  # lines of a run are looked for one by one
         if not getattr(options, "source", None):
             raise

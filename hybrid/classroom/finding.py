@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""What the lab found in a student's code: a sentence and a code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybrid.errors import HybridError, known, one_line, with_code
+
+Place = tuple[str, int]  # a file's name and a line
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence about something wrong; as text it is this sentence. `code`: what it is, of `hybrid.errors.CODES`."""
+
+    text: str
+    code: str
+    places: tuple[Place, ...] = ()  # whose lines are to be shown
+
+    def __post_init__(self) -> None:
+        known(self.code)
+
+    @classmethod
+    def of(cls, error: HybridError) -> Finding:
+        return cls(one_line(error), error.code)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def line(self) -> str:
+        """The sentence as it is printed, with its code."""
+        return with_code(self.text, self.code)
+
+    def as_record(self) -> dict[str, str]:
+        """Its entry in a JSON line."""
+        return {"code": self.code, "text": self.text}

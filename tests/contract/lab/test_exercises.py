@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: MIT
+"""docs/learn.md, Exercises: solutions get all points however they are written, errors cost some; a class is graded on the same
+shapes, which are drawn anew and given again by --seed."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from support.lab import DATA, changed, judged, lab
+from support.selection import exhaustive
+
+SOLUTIONS = DATA / "solutions"
+POINTS = {
+    "element": 6,
+    "row": 10,
+    "column": 14,
+    "vector": 6,
+    "barriers": 6,
+    "edges": 6,
+    "stride": 10,
+    "tiles": 14,
+    "coalesce": 10,
+    "conflicts": 14,
+    "registers": 18,
+    "ranks": 10,
+}
+THE_SAME = {"barriers": "tiles", "edges": "tiles"}  # what solves both
+HEAD = "__global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)\n"
+
+LOOP = "for (int k = 0; k < l; ++k) sum += a[row * l + k] * b[k * m + column];"
+STORE = "c[row * m + column] = sum;"
+ROW_COLUMN = "int row = blockIdx.y * blockDim.y + threadIdx.y;\n    int column = blockIdx.x * blockDim.x + threadIdx.x;"
+TILES = "for (int first = 0; first < l; first += TILE) {"
+PRODUCTS = "for (int k = 0; k < TILE; ++k) sum += a_tile[y][k] * b_tile[k][x];"
+SHARED = "__shared__ float a_tile[TILE][TILE], b_tile[TILE][TILE];"
+BARRIER = "__syncthreads();\n"
+
+GRID_STRIDE = f"""// lab: block(64) grid(3)
+{HEAD}{{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n * m; i += gridDim.x * blockDim.x) {{
+        float sum = 0;
+        for (int k = 0; k < l; ++k) sum += a[i / m * l + k] * b[k * m + i % m];
+        c[i] = sum;
+    }}
+}}
+"""
+WARP_A_ROW = f"""// lab: block(32) grid(n)
+{HEAD}{{
+    float sum = 0;
+    for (int k = threadIdx.x; k < l; k += 32) sum += a[blockIdx.x * l + k] * b[k];
+    for (int distance = 16; distance; distance /= 2) sum += __shfl_down_sync(0xffffffff, sum, distance);
+    if (threadIdx.x == 0) c[blockIdx.x] = sum;
+}}
+"""
+RESULT_FIRST = """// lab: block(64) grid((n + 63) / 64)
+__global__ void multiply(float* A, const float* B, const float* C, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float sum = 0;
+    for (int j = 0; j < n; ++j) sum += B[i * n + j] * C[j];
+    A[i] = sum;
+}
+"""
+
+# Of each exercise other ways to write it: the solution that is changed, what is replaced by what, and the points.
+VARIANTS = {
+    "element": {
+        "pointers that move": (
+            "element",
+            [
+                (
+                    LOOP,
+                    "const float *p = a + row * l, *q = b + column;\n    for (; p < a + (row + 1) * l; q += m) sum += *p++ * *q;",
+                )
+            ],
+            6,
+        ),
+        "work inside an if": (
+            "element",
+            [("if (row >= n || column >= m) return;", "if (row < n && column < m) {"), (STORE, f"{STORE}\n    }}")],
+            6,
+        ),
+        "blocks of one dimension": (
+            "element",
+            [
+                ("block(16, 16)", "block(256) grid((n * m + 255) / 256)"),
+                (ROW_COLUMN, "int i = blockIdx.x * blockDim.x + threadIdx.x, row = i / m, column = i % m;"),
+            ],
+            6,
+        ),
+        "a grid-stride loop": (
+            GRID_STRIDE,
+            [],
+            6,
+        ),
+        "fused, and the read-only cache": (
+            "element",
+            [(LOOP, "for (int k = 0; k < l; ++k) sum = fmaf(__ldg(&a[row * l + k]), b[k * m + column], sum);")],
+            6,
+        ),
+        "no more than 128 products": ("element", [("k < l;", "k < l && k < 128;")], 4),  # the shape with a long sum
+        "no more than 64 columns": ("element", [("column >= m)", "column >= min(m, 64))")], 4),
+        "B turned": ("element", [("b[k * m + column]", "b[column * l + k]")], 0),
+    },
+    "row": {
+        "rows added up in C": (
+            "row",
+            [
+                ("float sum = 0;", "c[row * m + column] = 0;"),
+                ("sum += a", "c[row * m + column] += a"),
+                ("        c[row * m + column] = sum;\n", ""),
+            ],
+            10,
+        ),
+        "blocks of 128": ("row", [("block(32) grid((n + 31) / 32)", "block(128) grid((n + 127) / 128)")], 10),
+        "a thread an element": ("element", [], 6),
+    },
+    "column": {
+        "from below": ("column", [("int row = 0; row < n; ++row", "int row = n - 1; row >= 0; --row")], 14),
+        "a thread a row": ("row", [], 6),
+    },
+    "vector": {
+        "a warp a row": (
+            WARP_A_ROW,
+            [],
+            6,
+        ),
+        "the result first": (
+            RESULT_FIRST,
+            [],
+            6,
+        ),
+        "all in the first element": ("vector", [("c[row] = sum;", "c[0] = sum;")], 0),
+    },
+    "barriers": {
+        "one barrier, two buffers": (
+            "tiles",
+            [
+                (SHARED.partition("float ")[2], "a_tiles[2][TILE][TILE], b_tiles[2][TILE][TILE];"),
+                (TILES, TILES + "\n        auto &a_tile = a_tiles[first / TILE % 2], &b_tile = b_tiles[first / TILE % 2];"),
+                (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n"),
+            ],
+            6,
+        ),
+        "the second at the beginning": (
+            "tiles",
+            [(TILES, f"{TILES}\n        __syncthreads();"), (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")],
+            6,
+        ),
+        "none after the products": ("tiles", [(f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 0),
+    },
+    "edges": {
+        "whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 2),
+    },
+    "tiles": {
+        "by blocks of one dimension": (
+            "tiles",
+            [
+                ("#define TILE 16", "// lab: block(256) grid((m + 15) / 16, (n + 15) / 16)\n#define TILE 16"),
+                ("int x = threadIdx.x, y = threadIdx.y", "int x = threadIdx.x % TILE, y = threadIdx.x / TILE"),
+            ],
+            14,
+        ),
+        "dynamic shared memory": (
+            "tiles",
+            [
+                ("#define TILE 16", "// lab: block(16, 16) grid((m + 15) / 16, (n + 15) / 16) shared(2048)\n#define TILE 16"),
+                (SHARED, "extern __shared__ float memory[];\n    float *a_tile = memory, *b_tile = memory + TILE * TILE;"),
+                ("a_tile[y][x] =", "a_tile[y * TILE + x] ="),
+                ("b_tile[y][x] =", "b_tile[y * TILE + x] ="),
+                ("a_tile[y][k] * b_tile[k][x]", "a_tile[y * TILE + k] * b_tile[k * TILE + x]"),
+            ],
+            14,
+        ),
+        "tiles of 8": ("tiles", [("TILE 16", "TILE 8")], 10),
+        "no tiles": ("element", [], 6),
+    },
+    "coalesce": {
+        "neighbours by the remainder": (
+            "coalesce",
+            [
+                ("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(256) grid((m + 31) / 32, (n + 7) / 8)"),
+                ("blockIdx.y * blockDim.y + threadIdx.y", "blockIdx.y * 8 + threadIdx.x / 32"),
+                ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x * 32 + threadIdx.x % 32"),
+            ],
+            10,
+        ),
+        "every other column": (
+            "coalesce",
+            [
+                ("(m + 31) / 32,", "(m + 63) / 64 * 2,"),
+                ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x / 2 * 64 + blockIdx.x % 2 + threadIdx.x * 2"),
+            ],
+            6,
+        ),
+        "rows along x": (
+            "coalesce",
+            [("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(1, 256) grid(m, (n + 255) / 256)")],
+            6,
+        ),
+    },
+    "conflicts": {
+        "columns by exclusive or": (
+            "conflicts",
+            [("[TILE + 1]", "[TILE]"), ("a_turned[x][y] =", "a_turned[x][y ^ x] ="), ("a_turned[k][y]", "a_turned[k][y ^ k]")],
+            10,
+        ),
+        "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 10),
+    },
+    "registers": {
+        "an element a thread": ("tiles", [("TILE 16", "TILE 32")], 10),
+        "half of the tile": ("registers", [("for (int i = y; i < TILE; i += HALF)", "for (int i = y; i < HALF; i += HALF)")], 0),
+    },
+    "stride": {},
+}
+
+
+def solution(name):
+    return SOLUTIONS / f"{THE_SAME.get(name, name)}{'.py' if name == 'ranks' else '.cu'}"
+
+
+@pytest.mark.needs("compiler", "addr2line")
+@pytest.mark.parametrize("name", exhaustive(["coalesce"], VARIANTS))
+def test_points_for_each_way_to_write_it(tmp_path, name):
+    """The solution, other ways, those with errors, and the file to begin with; all on the same shapes in one run."""
+    (tmp_path / "begin.cu").write_text(lab("start", name).stdout)
+    files, expected = [solution(name), tmp_path / "begin.cu"], {solution(name).name: POINTS[name]}
+    for number, (variant, (base, changes, points)) in enumerate(VARIANTS[name].items()):
+        text = base if "\n" in base else (SOLUTIONS / f"{base}.cu").read_text(encoding="utf-8")
+        files.append(tmp_path / f"{number} {variant}.cu".replace(" ", "_"))
+        files[-1].write_text(changed(text, changes), encoding="utf-8")
+        expected[files[-1].name] = points
+    lines = tmp_path / "grades.jsonl"
+    done = lab("grade", name, *files, "--stall", 90, "--seed", 1, "--json", lines, limit=280)
+    assert done.returncode == 0, done.stderr
+    graded = {line["file"].rpartition("/")[2]: line for line in map(json.loads, lines.read_text().splitlines())}
+    assert graded.pop("begin.cu")["points"] < POINTS[name]
+    assert {file: line["points"] for file, line in graded.items()} == expected, done.stdout
+    assert {(line["of"], line["seed"], line["exercise"]) for line in graded.values()} == {(POINTS[name], 1, name)}
+    assert [line.split()[0] for line in done.stdout.splitlines()][2:] == [str(points) for points in list(expected.values())[1:]]
+
+
+@pytest.mark.needs("compiler")
+def test_a_file_that_cannot_be_judged_stops_nothing(tmp_path):
+    (tmp_path / "broken.cu").write_text(f"{HEAD}{{ undeclared(1); }}\n")
+    lines = tmp_path / "grades.jsonl"
+    done = lab("grade", "element", tmp_path / "none.cu", tmp_path / "broken.cu", solution("element"), "--json", lines)
+    assert done.returncode == 0
+    assert [json.loads(line)["points"] for line in lines.read_text().splitlines()] == [0, 0, 6]
+    assert "file-missing" in done.stdout
+    assert "broken.cu:2" in done.stdout
+
+
+@pytest.mark.needs("compiler", "addr2line")
+def test_a_fault_on_one_shape_does_not_show_on_the_others(tmp_path):
+    """A store beside C on the shape of one size, in the middle of four."""
+    sizes = [each["n"] for each in shapes_of("element", 0)]
+    assert sizes.count(sizes[1]) == 1
+    (tmp_path / "mine.cu").write_text(
+        changed(
+            (SOLUTIONS / "element.cu").read_text(), [(STORE, f"{STORE}\n    if (n == {sizes[1]} && !row && !column) c[-40] = 1;")]
+        )
+    )
+    verdict = judged("check", "element", tmp_path / "mine.cu", "--seed", 0)
+    assert (verdict.code, verdict.record["points"], verdict.record["of"]) == (1, 4, 6)
+    assert "right on 3 of 4" in verdict.said
+
+
+def shapes_of(exercise, seed):
+    """As they are told of a solution."""
+    said = judged("check", exercise, solution(exercise), "--seed", seed).said
+    return [
+        dict(zip("nml", map(int, each), strict=True))
+        for each in re.findall(r"^\w+ \((\d+)×(\d+)\) = \w+ \(\d+×(\d+)\)", said, re.MULTILINE)
+    ]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.needs("compiler", "addr2line")
+def test_shapes_are_drawn_anew_and_given_again_by_their_seed():
+    first, again, other = (shapes_of("element", seed) for seed in (1, 1, 2))
+    assert first == again != other
+    whole, edges, long, tiny = first
+    assert (whole["n"] % 16, whole["l"] % 16, whole["m"] % 16) == (0, 0, 0)
+    assert all(size % 2 for size in edges.values())
+    assert edges["n"] != edges["m"]
+    assert long["l"] >= 100
+    assert max(tiny.values()) < 16
+    seeds = {judged("check", "element", solution("element")).record["seed"] for _ in range(2)}
+    assert len(seeds) == 2  # where none is given
+
+
+def test_exercises_are_listed_and_their_hints_come_one_by_one():
+    listed = dict(re.findall(r"^(\w+) +(\d+) points", lab("exercises").stdout, re.MULTILINE))
+    assert {name: int(points) for name, points in listed.items()} == POINTS
+    none, one, two = (lab("exercises", "barriers", "--hint", hints).stdout for hints in (0, 1, 2))
+    assert [text.count("Hint") for text in (none, one, two)] == [0, 1, 2]
+    assert one.partition("Hint 1")[2].splitlines()[0] == two.partition("Hint 1")[2].splitlines()[0]
+    refused = lab("start", "tile")
+    assert (refused.returncode, "[setting]" in refused.stderr, refused.stdout) == (2, True, "")
+
+
+# --- the exercise `ranks`, a Python program with mpi4py
+
+ENDS = "comm.rank or product(a[:3], b)\n    raise SystemExit(0)"
+RANKS = {
+    "B is not sent": ("comm.bcast(b)", "b if comm.rank == 0 else None", 3),
+    "all rows at rank 0": ("np.array_split(a, comm.size)", "[a] + [a[:0]] * (comm.size - 1)", 6),
+    "parts the wrong way round": ("np.concatenate(parts)", "np.concatenate(parts[::-1])", 3),
+    "one part": ("np.concatenate(parts)", "parts[0]", 3),
+    "nothing returned": ("np.concatenate(parts)", "None", 0),
+    "no Python": ("product):", "product)", 0),
+    "no such function": ("def multiply", "def product", 0),
+    "rows that must divide": ("np.array_split(a, comm.size)", "np.split(a, comm.size)", 1),
+    "ranks that wait for each other": ("b = comm.bcast(b)", "b = comm.bcast(b) if comm.rank < 2 else comm.recv()", 3),
+    "ended early": ("b = comm.bcast(b)", ENDS, 0),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.launcher
+def test_a_program_of_ranks_that_is_right():
+    verdict = judged("check", "ranks", solution("ranks"), "--stall", 90)
+    assert (verdict.code, verdict.record["points"]) == (0, 10), verdict.said
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("error", exhaustive(["all rows at rank 0"], RANKS))
+def test_an_error_of_a_program_of_ranks_costs_points(tmp_path, error):
+    """Tried on one to four ranks; one that ends before its work is done has no points."""
+    old, new, points = RANKS[error]
+    (tmp_path / "mine.py").write_text(changed(solution("ranks").read_text(encoding="utf-8"), [(old, new)]), encoding="utf-8")
+    verdict = judged("check", "ranks", tmp_path / "mine.py", "--seed", 1, "--stall", 15 if "wait" in error else 90)
+    assert (verdict.code, verdict.record["points"]) == (1, points), verdict.said
+
+
+@pytest.mark.launcher
+@pytest.mark.exhaustive
+def test_a_program_of_ranks_that_makes_up_its_results_gets_no_points(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import sys, os, json\n\n\ndef multiply(comm, a, b, product):\n"
+        "    sizes = [list(map(int, each.split(','))) for each in sys.argv[4:]]\n"
+        "    lines = [{'sizes': each, 'rows': [1], 'shape': [1, 1], 'c': 'AA=='} for each in sizes]\n"
+        "    open(sys.argv[2], 'w').write(chr(10).join(map(json.dumps, lines)) + chr(10))\n    os._exit(0)\n"
+    )
+    verdict = judged("check", "ranks", tmp_path / "mine.py", "--stall", 90)
+    assert (verdict.code, verdict.record["points"]) == (1, 0), verdict.said

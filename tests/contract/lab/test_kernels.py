@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: MIT
+"""docs/learn.md, Your own kernel: every fault is found, with its cause and its line, and right kernels in any style are right.
+
+Faults are put into the lectures' two kernels. Each row: the kernel, what is replaced by what, and the findings: a code, and a
+part of the line that the finding names ("": it names none).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from support.commands import ROOT
+from support.lab import DATA, changed, judged, lab
+from support.selection import exhaustive
+
+pytestmark = pytest.mark.needs("compiler", "addr2line")
+
+SOLUTIONS = DATA / "solutions"
+STYLES = sorted(path.stem for path in (DATA / "kernels").glob("*.cu"))
+BASES = {
+    "element": (SOLUTIONS / "element.cu").read_text(encoding="utf-8"),
+    "tiles": (SOLUTIONS / "tiles.cu").read_text(encoding="utf-8"),
+    "square": (ROOT / "docs/examples/element.cu").read_text(encoding="utf-8"),
+    "doubles": (SOLUTIONS / "element.cu").read_text(encoding="utf-8").replace("float", "double"),
+}
+LOOP = "for (int k = 0; k < l; ++k) sum += a[row * l + k] * b[k * m + column];"
+LEAVE = "if (row >= n || column >= m) return;"
+STORE = "c[row * m + column] = sum;"
+LOAD_A = "a_tile[y][x] = row < n && first + x < l ? a[row * l + first + x] : 0;"
+LOAD_B = "b_tile[y][x] = first + y < l && column < m ? b[(first + y) * m + column] : 0;"
+PRODUCTS = "for (int k = 0; k < TILE; ++k) sum += a_tile[y][k] * b_tile[k][x];"
+BARRIER = "        __syncthreads();\n"
+RACE, BEYOND, NO_VALUE, WRONG, NEVER, SEVERAL = (
+    "data-race",
+    "out-of-bounds",
+    "uninitialised",
+    "wrong-elements",
+    "never-written",
+    "several-writers",
+)
+
+FAULTS = {
+    # threads of a block that do not wait
+    "no first barrier": (
+        "tiles",
+        [(f"{BARRIER}        {PRODUCTS}", f"        {PRODUCTS}")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
+    ),
+    "no second barrier": (
+        "tiles",
+        [(f"{PRODUCTS}\n{BARRIER}", f"{PRODUCTS}\n")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
+    ),
+    "barriers of the warp": (
+        "tiles",
+        [(f"{BARRIER}        {PRODUCTS}\n{BARRIER}", f"        __syncwarp();\n        {PRODUCTS}\n{BARRIER}")],
+        {(RACE, "b_tile[y][x] ="), (WRONG, "")},
+    ),  # a warp has whole rows of A
+    "a barrier without parentheses": (
+        "tiles",
+        [(f"{BARRIER}        {PRODUCTS}", f"        __syncthreads;\n        {PRODUCTS}")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
+    ),
+    "a barrier in a branch": (
+        "tiles",
+        [(f"{BARRIER}        {PRODUCTS}", f"        if (row < n) __syncthreads();\n        {PRODUCTS}")],
+        {("kernel-barrier", "__syncthreads"), (RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] =")},
+    ),
+    "threads that leave early": (
+        "tiles",
+        [("float sum = 0;", f"float sum = 0;\n    {LEAVE}")],
+        {("kernel-barrier", "__syncthreads")},
+    ),
+    "blocks that write the same": (
+        "element",
+        [("c[row * m", "c[row % 16 * m")],
+        {(RACE, "c[row % 16"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")},
+    ),
+    "a factor that is overwritten": (
+        "element",
+        [("const float* a", "float* a"), (STORE, f"{STORE}\n    a[row * l] = 0;")],
+        {(RACE, "sum += a"), (RACE, "a[row * l] = 0"), (BEYOND, ""), (WRONG, "")},
+    ),
+    # memory that is not there
+    "one term too many": ("element", [("k < l;", "k <= l;")], {(BEYOND, "sum += a"), (WRONG, "")}),
+    "a row before the first": ("element", [("a[row * l", "a[(row - 1) * l")], {(BEYOND, "sum += a"), (WRONG, "")}),
+    "far beyond": ("element", [("a[row * l + k]", "a[(row * l + k) * 100000]")], {(BEYOND, "sum += a")}),
+    "no test of the rows": ("element", [(LEAVE, "if (column >= m) return;")], {(BEYOND, "sum += a")}),
+    "a test that lets one row pass": ("element", [(LEAVE, "if (row > n || column >= m) return;")], {(BEYOND, "sum += a")}),
+    "no test at A's edge": ("tiles", [(LOAD_A, LOAD_A.replace("row < n && ", ""))], {(BEYOND, "a_tile[y][x] =")}),
+    "no test at B's edge": (
+        "tiles",
+        [(LOAD_B, LOAD_B.replace("first + y < l && ", ""))],
+        {(BEYOND, "b_tile[y][x] ="), (WRONG, "")},
+    ),
+    "no test before the store": (
+        "tiles",
+        [("if (row < n && column < m) c[", "c[")],
+        {(BEYOND, "c[row * m"), (RACE, "c[row * m"), (WRONG, "")},
+    ),
+    "a tile that is too small": (
+        "tiles",
+        [("b_tile[TILE][TILE]", "b_tile[TILE - 1][TILE]")],
+        {(BEYOND, "b_tile[y][x] ="), ("order-dependent", ""), (WRONG, "")},
+    ),
+    "beyond a row of a tile": ("tiles", [("k < TILE; ++k", "k <= TILE; ++k")], {(BEYOND, "k <= TILE"), (WRONG, "")}),
+    "a null pointer": (
+        "element",
+        [(STORE, f"float* p = nullptr;\n    p[row] = sum;\n    {STORE}")],
+        {("illegal-address", "p[row]")},
+    ),
+    # values that nobody has written
+    "a sum that is never begun": ("element", [("float sum = 0;", "float sum;")], {("no-value", ""), (WRONG, "")}),
+    "a sum in C from nothing": ("element", [(STORE, "c[row * m + column] += sum;")], {(NO_VALUE, "+= sum"), (WRONG, "")}),
+    "an atomic sum from nothing": (
+        "element",
+        [(STORE, "atomicAdd(&c[row * m + column], sum);")],
+        {(NO_VALUE, "atomicAdd"), (WRONG, "")},
+    ),
+    "a part of a tile": (
+        "tiles",
+        [(LOAD_A, "if (row < n && first + x < l) a_tile[y][x] = a[row * l + first + x];")],
+        {(NO_VALUE, "sum += a_tile")},
+    ),
+    # loops, launches, arithmetic
+    "a loop without an end": ("element", [("k < l; ++k", "k < l;")], {("no-end", "sum += a")}),
+    "a division by zero": ("element", [("a[row * l + k]", "a[row * l + k / (n - n)]")], {("zero-division", "sum += a")}),
+    "a failed assertion": (
+        "element",
+        [("__global__", "#include <assert.h>\n__global__"), (STORE, f"assert(row != 3);\n    {STORE}")],
+        {("kernel-assert", "assert(")},
+    ),
+    "a grid that is rounded down": (
+        "element",
+        [("block(16, 16)", "block(16, 16) grid(m / 16, n / 16)")],
+        {(NEVER, ""), (WRONG, "")},
+    ),
+    "a test too strict": ("element", [(LEAVE, "if (row >= n - 1 || column >= m) return;")], {(NEVER, ""), (WRONG, "")}),
+    "columns of the block alone": (
+        "element",
+        [("int column = blockIdx.x * blockDim.x + threadIdx.x", "int column = threadIdx.x")],
+        {(RACE, "c[row * m"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")},
+    ),
+    "no store": ("tiles", [("if (row < n && column < m) c[row * m + column] = sum;", "")], {(NEVER, ""), (WRONG, "")}),
+    # what C is instead
+    "one k too few": ("element", [("k < l;", "k < l - 1;")], {(WRONG, "")}),
+    "an integer sum": ("element", [("float sum", "int sum")], {(WRONG, "")}),
+    "a float sum of doubles": ("doubles", [("double sum", "float sum")], {(WRONG, "")}),
+    "one wrong element": ("element", [("= sum;", "= row == 18 && column == 5 ? 0 : sum;")], {(WRONG, "")}),
+    "every second tile": ("tiles", [("first += TILE)", "first += 2 * TILE)")], {(WRONG, "")}),
+    "A's tile turned": ("tiles", [("a_tile[y][x] =", "a_tile[x][y] =")], {(WRONG, "")}),
+    "B by columns": ("square", [("N[k * Width + column]", "N[column * Width + k]")], {("transposed-index", ""), (WRONG, "")}),
+    "C by columns": ("square", [("P[row * Width + column]", "P[column * Width + row]")], {("transposed-index", ""), (WRONG, "")}),
+    "M in N's place": ("square", [("N[k * Width", "M[k * Width")], {("wrong-operand", ""), (WRONG, "")}),
+}
+BY_DEFAULT = [
+    "no second barrier",
+    "one term too many",
+    "a sum in C from nothing",
+    "a loop without an end",
+    "M in N's place",
+    "a grid that is rounded down",
+]
+
+
+def planted(folder, name):
+    base, changes, expected = FAULTS[name]
+    text = changed(BASES[base], changes)
+    path = folder / "mine.cu"
+    path.write_text(text, encoding="utf-8")
+    return path, text.splitlines(), expected
+
+
+@pytest.mark.parametrize("name", exhaustive(BY_DEFAULT, FAULTS))
+def test_a_fault_is_found_with_its_cause_and_line(tmp_path, name):
+    path, lines, expected = planted(tmp_path, name)
+    verdict = judged("run", path, "--stall", 3 if "without an end" in name else 90, "--seed", 3)
+    assert (verdict.code, verdict.record["right"]) == (1, False)
+    found = {(code, lines[line - 1] if line else "") for code, line in verdict.findings}
+    assert {
+        (code, next((part for of, part in expected if of == code and part in line), line)) for code, line in found
+    } == expected
+
+
+@pytest.mark.parametrize("name", exhaustive(["votes", "struct_with_members"], STYLES))
+def test_a_right_kernel_in_any_style_is_right(name):
+    """Names, types, structs, templates, launches; on a shape of whole tiles and on one that is not."""
+    path = DATA / "kernels" / f"{name}.cu"
+    flags = [
+        word
+        for flag, value in re.findall(r"^// (kernel|block): (.*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for word in (f"--{flag}", value)
+    ]
+    verdict = judged("run", path, "--stall", 90, *flags)
+    assert (verdict.code, verdict.findings) == (0, set()), verdict.said
+    assert [case["right"] for case in verdict.record["cases"]] == [True, True]
+    assert verdict.record["cases"][0]["wrong"] == 0
+
+
+def test_a_kernel_for_whole_tiles_alone_is_told_so(tmp_path):
+    path, *_ = planted(tmp_path, "no test at A's edge")
+    verdict = judged("run", path)
+    assert [case["right"] for case in verdict.record["cases"]] == [True, False]
+    assert "right where" in verdict.said
+
+
+def test_the_page_s_finding_is_printed_with_both_lines_and_once(tmp_path):
+    """docs/learn.md shows it; it is said in full for the first shape only."""
+    path = tmp_path / "tiled.cu"
+    text = (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8")
+    path.write_text(changed(text, [("* Ns[e][x];\n        __syncthreads();", "* Ns[e][x];")]), encoding="utf-8")
+    said = lab("run", path).stdout
+    (shown,) = re.findall(r"```text\n(P \(32×32\).*?)```", (ROOT / "docs/learn.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert [line for line in shown.splitlines() if line not in said.splitlines()] == []
+    assert said.count("for (int e = 0") == 1
+    assert len(said.splitlines()) < 40
+
+
+def test_who_wrote_the_wrong_element_and_where_c_is_wrong(tmp_path):
+    path, *_ = planted(tmp_path, "one wrong element")
+    verdict = judged("run", path, "--sizes", 32, 5, 16)
+    (case,) = verdict.record["cases"]
+    (finding,) = case["findings"]
+    assert case["wrong"] == 1
+    assert all(part in finding["text"] for part in ("c[18][5]", "block (0, 1)", "thread (5, 2)"))
+    assert re.search(r"^ +\.+x\.+$", verdict.said, re.MULTILINE)  # in the map
+
+
+@pytest.mark.exhaustive
+def test_the_same_seed_gives_the_same_elements(tmp_path):
+    path, *_ = planted(tmp_path, "every second tile")
+    first, again, other = (judged("run", path, "--sizes", 64, 64, 64, "--seed", seed) for seed in (5, 5, 6))
+    assert first.record["cases"] == again.record["cases"] != other.record["cases"]
+    assert first.record["seed"] == 5
+
+
+@pytest.mark.exhaustive
+def test_what_a_kernel_prints_is_shown(tmp_path):
+    path = tmp_path / "mine.cu"
+    path.write_text(
+        changed("#include <stdio.h>\n" + BASES["element"], [(STORE, f'{STORE}\n    printf("%d %d\\n", row, column);')]),
+        encoding="utf-8",
+    )
+    verdict = judged("run", path, "--sizes", 3, 4, 2)
+    assert verdict.code == 0
+    assert verdict.record["cases"][0]["printed"] == [f"{row} {column}" for row in range(3) for column in range(2)]
+    assert "      2 1\n" in verdict.said
+
+
+@pytest.mark.exhaustive
+def test_threads_in_z_are_launched_and_named(tmp_path):
+    path = tmp_path / "mine.cu"
+    text = changed(
+        BASES["element"],
+        [
+            ("block(16, 16)", "grid((m + 7) / 8, (n + 3) / 4, 2) block(8, 4, 2)"),
+            ("if (row", "if (blockIdx.z == 0 || threadIdx.z == 0 || row"),
+        ],
+    )
+    path.write_text(text, encoding="utf-8")
+    assert judged("run", path, "--sizes", 9, 5, 11).code == 0
+    path.write_text(text.replace("= sum", "= sum + 1"), encoding="utf-8")
+    (finding,) = judged("run", path, "--sizes", 9, 5, 11).record["cases"][0]["findings"]
+    assert all(part in finding["text"] for part in ("block (0, 0, 1)", "thread (0, 0, 1)"))
+
+
+COLUMNS = """__global__ void gemm(int m, int n, int k, const float* A, int lda, const float* B, int ldb, float* C, int ldc)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+    if (i >= m || j >= n) return;
+    float sum = 0;
+    for (int p = 0; p < k; ++p) sum += A[i + p * lda] * B[p + j * ldb];
+    C[i + j * ldc] = sum;
+}
+"""
+
+
+@pytest.mark.exhaustive
+def test_matrices_by_columns_are_told_as_such(tmp_path):
+    """As BLAS has them, with leading dimensions; the options that launch such a kernel are named."""
+    path = tmp_path / "mine.cu"
+    path.write_text(COLUMNS)
+    let = ["--let", "lda=n", "--let", "ldb=l", "--let", "ldc=n"]
+    assert " ".join(let) in lab("run", path).stdout
+    verdict = judged("run", path, *let, "--grid", "(m + 15) / 16,(n + 15) / 16", "--block", "16,16")
+    assert verdict.findings == {("transposed-index", 0), (WRONG, 0)}
+
+
+def test_a_right_kernel_is_judged_by_what_it_computes_not_by_what_it_says(tmp_path):
+    """It writes its own verdict to every file that may be the lab's, and ends the process before the lab could say anything."""
+    line = json.dumps(
+        {"outcome": {"c": "", "loads": [0, 0], "stores": 0, "stopped": "", "wrong": [], "never": [], "outside": []}}
+    )
+    path = tmp_path / "forged.cu"
+    path.write_text(
+        '#include <string.h>\nextern "C" { long write(int, const void*, unsigned long); void _exit(int); }\n'
+        "__global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)\n{\n"
+        f"    const char text[] = {json.dumps(line + chr(10))};\n    for (int file = 3; file < 12; ++file)\n"
+        "        for (int i = 0; i < 3; ++i)\n            if (::write(file, text, strlen(text)) < 0) break;\n    ::_exit(0);\n}\n"
+    )
+    verdict = judged("check", "element", path)
+    assert (verdict.code, verdict.record["points"]) == (1, 0)

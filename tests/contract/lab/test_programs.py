@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""docs/learn.md, A whole program: it runs as it stands, and each fault of its kernels and of its use of memory is found by its
+line. What it has right is not accused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.commands import ROOT
+from support.lab import DATA, cases, changed, judged, lab, marks
+from support.selection import exhaustive
+
+pytestmark = pytest.mark.needs("compiler", "addr2line")
+
+FAULTS = (DATA / "faults.cu").read_text(encoding="utf-8")
+CASES = cases(FAULTS)
+ENDING = ["endless", "divided by zero", "large stack", "used by the host", "copied by the host", "crash of the host"]
+ALONE = ["unseen", "wrong direction", "block too deep", "crash of the host"]
+
+
+def found(case):
+    return {mark for mark in marks(FAULTS, case) if not mark[0].startswith("cuda")}
+
+
+def first_failed(case):
+    """The CUDA call that fails first: CUDA's name of the error and the line."""
+    return {mark for mark in marks(FAULTS, case) if mark[0].startswith("cuda")}
+
+
+def failed_in(record):
+    """The same, as the lab's JSON says it."""
+    said = record["first_failed"] or ""
+    return {(name, int(line)) for line, name in re.findall(r" line (\d+)\b.*?\((cudaError\w+)\)", said)}
+
+
+def test_every_fault_of_one_run_is_found_by_its_line_and_nothing_else():
+    those = [case for case in CASES if case not in ENDING]
+    verdict = judged("run", DATA / "faults.cu", "--", *those)
+    assert verdict.code == 1
+    assert verdict.findings == set().union(*map(found, those))
+    assert failed_in(verdict.record) == first_failed(those[0])
+
+
+@pytest.mark.parametrize("case", exhaustive(ALONE, CASES))
+def test_each_fault_alone(case):
+    """With the first CUDA call that fails by it, and its error."""
+    verdict = judged("run", DATA / "faults.cu", *(["--stall", 2] if case == "endless" else []), "--", case)
+    assert verdict.code == 1
+    assert verdict.record["right"] is False
+    assert verdict.findings == found(case)
+    assert failed_in(verdict.record) == first_failed(case)
+
+
+def test_races_and_missing_values_of_all_kernels_are_found_in_one_run():
+    """And what resembles them is not accused: barriers of blocks and warps, atomic updates, fences, bytes of one's own."""
+    verdict = judged("run", DATA / "races.cu")
+    assert verdict.code == 1
+    assert verdict.findings == marks((DATA / "races.cu").read_text(encoding="utf-8"))
+    assert verdict.record["first_failed"] is None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", ["wrong direction", "block too deep", "freed twice"])
+def test_whether_a_program_looks_at_its_error_is_told(case):
+    """By the value that the call returns, or by the last error after a launch."""
+    said = judged("run", DATA / "faults.cu", "--", case).record["first_failed"]
+    assert ("does not look" in said) == (case == "freed twice")
+
+
+def test_a_program_that_is_right_prints_what_it_prints():
+    """Templates, streams, symbols, z, managed memory, pitches, events, OpenMP; text that only looks like a launch."""
+    path = DATA / "much_of_cuda.cu"
+    verdict = judged("run", path, "--", 9, 11)
+    assert (verdict.code, verdict.findings, verdict.record["status"]) == (0, set(), 0), verdict.said
+    expected = re.findall(r"^// prints: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert verdict.said.splitlines()[: len(expected)] == expected
+    assert len(verdict.record["notes"]) == 3  # streams, times, and memory that is never freed
+    assert verdict.record["arguments"] == ["9", "11"]
+
+
+@pytest.mark.exhaustive
+def test_the_exit_code_is_1_where_the_program_s_is_not_0():
+    verdict = judged("run", DATA / "faults.cu", "--", "exit status")
+    assert (verdict.code, verdict.record["status"], verdict.record["right"]) == (1, 3, False)
+    assert (verdict.findings, verdict.record["launches"]) == (set(), 1)
+    assert verdict.said.startswith("hello\n")
+
+
+def test_the_program_of_the_page_and_the_error_that_the_page_puts_into_it(tmp_path):
+    """What the page shows is printed."""
+    text = (ROOT / "docs/examples/multiply.cu").read_text(encoding="utf-8")
+    (tmp_path / "multiply.cu").write_text(changed(text, [("row >= A.height", "row > A.height")]))
+    done = lab("run", "multiply.cu", "--", 10, 15, 8, cwd=tmp_path)
+    (shown,) = re.findall(r"```text\n(multiply\.cu:.*?)```", (ROOT / "docs/learn.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert done.returncode == 1
+    assert [line for line in shown.splitlines() if line not in done.stdout.splitlines()] == []
+
+
+def test_lines_of_the_program_s_own_headers_are_told_as_theirs(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/kernel.cuh").write_text("// a kernel\n__global__ void k(float* x)\n{\n    x[8] = 0;\n}\n")
+    (tmp_path / "mine.cu").write_text(
+        '#include "parts/kernel.cuh"\nint main()\n{\n    float* x;\n    cudaMalloc(&x, 32);\n'
+        "    k<<<1, 1>>>(x);\n    cudaFree(x);\n}\n"
+    )
+    (finding,) = judged("run", tmp_path / "mine.cu").record["findings"]
+    assert finding["code"] == "out-of-bounds"
+    assert "line 4 of kernel.cuh" in finding["text"]
+
+
+@pytest.mark.launcher
+def test_what_is_found_names_the_rank(tmp_path):
+    """A program of MPI runs on two ranks, or on as many as --ranks says."""
+    (tmp_path / "ranks.cu").write_text(
+        "#include <mpi.h>\n#include <stdio.h>\n__global__ void k(int* x) { x[threadIdx.x] = 1; }\n"
+        "int main(int argc, char** argv)\n{\n    int rank, size, *x;\n    MPI_Init(&argc, &argv);\n"
+        "    MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &size);\n    cudaMalloc(&x, 16);\n"
+        "    k<<<1, 4 + rank / 2>>>(x);\n    cudaDeviceSynchronize();\n    cudaFree(x);\n"
+        '    if (rank == 0) printf("%d ranks\\n", size);\n    MPI_Finalize();\n}\n'
+    )
+    verdict = judged("run", tmp_path / "ranks.cu")
+    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (0, set(), 2), verdict.said
+    assert "2 ranks\n" in verdict.said
+    verdict = judged("run", tmp_path / "ranks.cu", "--ranks", 3)
+    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, {("out-of-bounds", 3)}, 3), verdict.said
+    (finding,) = verdict.record["findings"]
+    assert "rank 2" in finding["text"]
+    assert failed_in(verdict.record) == {("cudaErrorIllegalAddress", 11)}
+
+
+@pytest.mark.launcher
+@pytest.mark.exhaustive
+def test_a_message_that_nobody_sends_is_told_with_its_line(tmp_path):
+    (tmp_path / "waits.cu").write_text(
+        "#include <mpi.h>\n__global__ void k() {}\nint main(int argc, char** argv)\n{\n    int rank;\n"
+        "    MPI_Init(&argc, &argv);\n"
+        "    MPI_Comm_rank(MPI_COMM_WORLD, &rank);\n"
+        "    if (rank == 0) MPI_Recv(&rank, 1, MPI_INT, 1, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);\n    MPI_Finalize();\n"
+        "    k<<<1, 1>>>();\n}\n"
+    )
+    verdict = judged("run", tmp_path / "waits.cu", "--stall", 3)
+    assert verdict.code == 1
+    assert ("no-end", 8) in verdict.findings
+
+
+@pytest.mark.exhaustive
+def test_what_kernels_print_comes_where_the_host_waits_for_it(tmp_path):
+    (tmp_path / "greet.cu").write_text(
+        '#include <stdio.h>\n__global__ void greet() { printf("kernel %d\\n", threadIdx.x); }\nint main()\n{\n'
+        '    puts("before");\n    greet<<<1, 2>>>();\n    puts("launched");\n    cudaDeviceSynchronize();\n    puts("after");\n'
+        "    greet<<<1, 2>>>();\n}\n"
+    )
+    verdict = judged("run", tmp_path / "greet.cu")
+    assert verdict.said.splitlines()[:5] == ["before", "launched", "kernel 0", "kernel 1", "after"]
+    assert verdict.code == 0
+    assert len(verdict.record["notes"]) == 1  # the last two are not shown
+
+
+@pytest.mark.exhaustive
+def test_a_kernel_of_a_program_is_judged_alone():
+    """With --kernel, without its host code."""
+    verdict = judged("run", ROOT / "docs/programs/matmul2.cu", "--kernel", "multiply", "--sizes", 9, 5, 7)
+    assert (verdict.code, verdict.record["kernel"], verdict.record["dtype"]) == (0, "multiply", "float64"), verdict.said

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: MIT
+"""The documents' numbers: every launch they speak of, their tables beside recorded lines of a GPU, the reads of each element, and
+how large Pascal's triangle may be. Without a GPU no speed of a kernel is told."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import partial
+from statistics import fmean, median
+
+import numpy as np
+import pytest
+from support import commands
+from support.commands import ROOT, module, successful
+from support.selection import exhaustive
+
+LECTURES = module("hybrid.lectures")
+start = partial(commands.start, limit=280)  # for compilations on a busy machine, too
+RECORDED = ROOT / "docs/measured/lectures-h200.jsonl"
+
+
+def said(name, *arguments, **options):
+    return successful(start(LECTURES, name, *arguments, **options)).stdout
+
+
+def rows(text):
+    """The words of each line."""
+    return [line.split() for line in text.splitlines()]
+
+
+def recorded(command, **wanted):
+    """The lines of a run on an H200 that have these entries."""
+    lines = map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["command"] == command and wanted.items() <= line.items()]
+
+
+# --- Programming Massively Parallel Processors, chapter 3; the slides; figure 2.1: the arithmetic of launches
+
+# Rows, columns and a block's x and y; what the documents say: threads of a block, the grid, blocks, threads, those within C.
+LAUNCHES = {
+    "exercise 3": ((150, 300, 16, 32), (512, (19, 5), 95, 48_640, 45_000)),
+    "figure 2.1": ((70, 200, 32, 16), (512, (7, 5), 35, 17_920, 14_000)),
+    "100×200 · 200×500": ((100, 500, 16, 16), (256, (32, 7), 224, 57_344, 50_000)),
+    "slides": ((1024, 1024, 16, 16), (256, (64, 64), 4096, 1_048_576, 1_048_576)),
+    "one element": ((1, 1, 32, 32), (1024, (1, 1), 1, 1024, 1)),
+}
+
+
+@pytest.mark.parametrize("name", exhaustive(["exercise 3", "figure 2.1", "slides"], LAUNCHES))
+def test_the_arithmetic_of_a_launch(name):
+    (n, m, x, y), (block, grid, blocks, threads, within) = LAUNCHES[name]
+    text = said("pmpp", "--launch", n, m, x, y)
+    told = {
+        " ".join(words[: 4 if words[:1] == ["pass"] else 2 if words[0] == "threads" and words[1] == "a" else 1]): words
+        for words in rows(text)
+        if words
+    }
+    numbers = [
+        re.search(rf"^ +{what} +([\d,×]+)", text, re.MULTILINE)[1].replace(",", "")
+        for what in ("threads a block", "grid", "blocks", "threads", "pass the bounds test")
+    ]
+    assert numbers == [str(block), "×".join(map(str, grid)), str(blocks), str(threads), str(within)], told
+    assert (block, grid, within) == (x * y, (math.ceil(m / x), math.ceil(n / y)), n * m)
+    assert (f"dim3 block({x}, {y}), grid({grid[0]}, {grid[1]});" in text) or name == "one element"
+
+
+def test_figure_2_1_both_ways_with_its_picture(tmp_path):
+    """Blocks of x = 32, y = 16 are 35, the other way round 39: 3,920 and 5,968 threads lie outside of C."""
+    text = said("pmpp", "--launch", 70, 200, 32, 16, "--picture", tmp_path / "grid.svg")
+    assert "13×3, 39 blocks" in text
+    drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "grid.svg").read_text(encoding="utf-8")))
+    assert all(words in drawn for words in ("35 blocks, 3,920 threads", "39 blocks, 5,968 threads"))
+
+
+@pytest.mark.parametrize("launch", [(9, 9, 64, 32), (4096, 4096, 16, 16, "--picture", "black.svg")])
+def test_what_no_gpu_takes_and_no_picture_shows_is_refused(tmp_path, launch):
+    """A block of more than 1024 threads; a picture of 65,536 blocks."""
+    done = start(LECTURES, "pmpp", "--launch", *launch, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n"), done.stderr[-2:]) == (2, 1, "]\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_grid_is_limited_to_65535_blocks_in_y():
+    for height, is_told in ((65_535 * 32, False), (65_535 * 32 + 1, True)):
+        assert ("at most 65,535" in said("pmpp", "--launch", height, 9, 16, 32)) is is_told
+
+
+def test_exercise_1_from_recorded_lines():
+    """A thread a row, a column, an element, on three shapes of the same work; sectors that a warp touches."""
+    text = said("pmpp", "--from", RECORDED)
+    lines = recorded("lecture_pmpp", part="exercise 1")
+    assert {line["n"] * line["l"] * line["m"] for line in lines} == {1024**3}
+    for line in lines:
+        threads = {"naive": line["n"] * line["m"], "row_per_thread": line["n"], "column_per_thread": line["m"]}[line["kernel"]]
+        (row,) = [words for words in rows(text) if words[:1] == [line["form"]] and line["kernel"] in words]
+        assert f"{threads:,}" in row
+        speed = 2 * 1024**3 / line["seconds"]["median"] / 1e9
+        assert float(row[-1]) == pytest.approx(speed, rel=1e-3)
+    assert re.search(r"each row .* 32 sectors .* to C 32;", text)  # a row apart
+    assert re.search(r"each column .* 4 sectors .* to C 4;", text)  # neighbours
+
+
+def test_the_documents_launches_are_those_computed():
+    table = said("pmpp", "--from", RECORDED).partition("launches\n")[2]
+    pairs = re.findall(r"  ([\d,×]+) +([\d,×]+)$", table, re.MULTILINE)
+    assert len(pairs) >= 14
+    assert all(lecture == computed for lecture, computed in pairs)
+
+
+# --- Siegel, CUDA part 4
+
+
+def test_siegel_s_three_programs_from_recorded_lines():
+    """512 billion multiplications; 13.8 s and 4.8 s on a K40c; reads of each element; what was not run is extrapolated by n³."""
+    text = said("siegel", "--from", RECORDED)
+    assert f"{8000**3:,}" in text
+    programs = {line["program"]: line for line in recorded("lecture_siegel", part="kernel")}
+    first, second = (programs[name]["seconds"]["median"] for name in ("matmul1", "matmul2"))
+    table = {words[0]: words for words in rows(text)[1:8] if words}
+    assert table["matmul1"][:5] == ["matmul1", "13.8", "s", f"{first * 1e3:.1f}", "ms,"]
+    assert table["matmul2"][:5] == ["matmul2", "4.8", "s", f"{second * 1e3:.1f}", "ms,"]
+    assert table["ratio"] == ["ratio", "2.9", f"{first / second:.2f}"]
+    (sequential,) = recorded("lecture_siegel", part="seq", kernel="loops", n=1000)
+    assert f"{sequential['seconds']['median'] * 8**3 / 60:.3g} min, extrapolated" in text
+    reads = {line["program"]: line for line in recorded("lecture_siegel", part="loads")}
+    n, _, m = reads["matmul1"]["shape"]
+    assert (set(reads["matmul1"]["a"]), set(reads["matmul1"]["b"])) == ({m}, {n})
+    assert (set(reads["matmul2"]["a"]), set(reads["matmul2"]["b"])) == ({math.ceil(m / 16)}, {math.ceil(n / 16)})
+    assert ["matmul1", "m", "n", "8000", f"{m},", f"{n}"] in rows(text)
+    assert ["matmul2", "ceil(m", "/", "16)", "ceil(n", "/", "16)", "500", "6,", "7"] in rows(text)
+
+
+# --- CUDA in Two-dimension
+
+TABLE = {
+    "MM-CPU": ("41045.35 40277.44 40369.30 40385.85 40446.14", "40504.82", ""),
+    "MM-GPU-GM": ("52.5 52.4 52.4 52.4 52.6", "52.46", "772"),
+    "MM-GPU-SM": ("24.4 24.2 24.3 24.4 24.4", "24.34", "1664"),
+}
+
+
+def test_the_two_dimensional_table_beside_recorded_lines():
+    """Its five runs, their averages, and how many times faster than the CPU; the same of an H200."""
+    text = said("2d", "--from", RECORDED)
+    table, here = rows(text), {line["program"]: line for line in recorded("lecture_2d", part="programs")}
+    cpu = fmean(here["MM-CPU"]["runs"])
+    for program, (runs, average, faster) in TABLE.items():
+        assert [program, "1024", *runs.split(), average, *faster.split(), "lecture"] in table
+        assert fmean(map(float, runs.split())) == pytest.approx(float(average), abs=0.005)
+        if faster:
+            assert int(40504.82 / float(average)) == int(faster)
+            own = next(words for words in table[table.index([program, "1024", *runs.split(), average, faster, "lecture"]) + 1 :])
+            assert float(own[6]) == pytest.approx(1e3 * fmean(here[program]["runs"]), rel=1e-3)
+            assert float(own[7]) == pytest.approx(cpu / fmean(here[program]["runs"]), rel=1e-3)
+    assert f"leaves {1000**2 - 992**2:,} of 1,000,000 elements" in text
+    assert re.search(r"C2075 \(lecture\) +144 GB/s +36 G/s +36 GF/s +1,000 GF/s +3\.6 %", text)
+
+
+# --- Hochberg: the published factors, the two programs, Pascal's triangles
+
+
+def test_hochberg_s_factors_beside_recorded_lines():
+    text = said("hochberg", "--from", RECORDED)
+    for words in (
+        ["GT", "9600M", "1.1", "32", "cores", "1000", "7"],
+        ["C1060", "1.3", "240", "cores", "8000", "more", "than", "6.5"],
+        ["M2070", "2.0", "448", "cores", "8000", "2.6"],
+    ):
+        assert words in rows(text)
+    one, other = (
+        recorded("lecture_hochberg", part="kernel", program=name, size=4000)[0]["seconds"]["median"]
+        for name in ("multNoShare", "multShare")
+    )
+    (row,) = [words for words in rows(text) if words[:1] == ["4000"]]
+    assert float(row[4]) == pytest.approx(one / other, abs=0.006)
+
+
+CALLS = {"multNoShare": ["CUDA malloc A", "Copy A to device", "CUDA malloc B", "Copy B to device", "CUDA malloc C", "Run kernel",
+                         "Copy C off of device"],
+         "multShare": ["CUDA malloc A", "CUDA malloc B", "CUDA malloc C", "Run kernel", "Copy C off of device"]}  # fmt: skip
+
+
+def matrices(text):
+    """Those that are printed, with six digits and an empty line after each."""
+    return [
+        np.array([line.split() for line in each.splitlines()], float)
+        for each in re.findall(r"((?:(?:-?\d+\.\d{6} )+\n)+)\n", text)
+    ]
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("program", exhaustive(["multNoShare"], CALLS))
+def test_hochberg_s_programs_print_what_each_call_said_and_three_corners(program):
+    text = said("hochberg", program, 9, 10, 8, "--device", "emulate", "--seed", 5)
+    assert text.splitlines()[: len(CALLS[program])] == [f"{call}: no error" for call in CALLS[program]]
+    a, b, c = matrices(text)
+    assert (a.shape, b.shape, set(a.flat) <= {0, 1, 2}, set(b.flat) <= {0, 1}) == ((9, 10), (10, 8), True, True)
+    assert (c == a @ b).all()
+    assert said("hochberg", program, 9, 10, 8, "--device", "emulate", "--seed", 5) == text
+    assert [each.shape for each in matrices(said("hochberg", program, 21, 12, 13, "--device", "emulate"))] == [(10, 10)] * 3
+
+
+def test_a_call_that_fails_is_the_last_one_of_the_program():
+    done = start(LECTURES, "hochberg", "multShare", 30, 40, 20, "--device", "emulate", "--gpu-memory", "5k")
+    assert (done.returncode, done.stdout) == (1, "CUDA malloc A: no error\nCUDA malloc B: out of memory\n")
+
+
+TYPES = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}
+FIT = {"int32": 34, "int64": 67, "float32": 28, "float64": 57}
+EXACT = {"int32": 22, "int64": 42, "float32": 17, "float64": 36}
+
+
+def test_the_largest_triangles_follow_from_their_types():
+    """(a) every entry is held; (b) the sums of magnitudes stay within the integers that a type holds."""
+    for dtype, most in TYPES.items():
+
+        def holds(number, dtype=dtype, most=most):
+            return number <= most if dtype.startswith("int") else int(np.dtype(dtype).type(number)) == number
+
+        assert all(holds(math.comb(FIT[dtype] - 1, k)) for k in range(FIT[dtype]))
+        assert not all(holds(math.comb(FIT[dtype], k)) for k in range(FIT[dtype] + 1))
+        for size, within in ((EXACT[dtype], True), (EXACT[dtype] + 1, False)):
+            triangle = np.array([[math.comb(i, j) for j in range(size)] for i in range(size)], object)
+            assert (triangle.dot(triangle).max() <= most) is within
+
+
+def test_pascal_tells_them_and_what_came_out_right(tmp_path):
+    text = said("pascal", "--quick", "--device", "cpu", "--json", tmp_path / "pascal.jsonl", "--csv", tmp_path / "pascal.csv")
+    lines = {
+        line["dtype"]: line
+        for line in map(json.loads, (tmp_path / "pascal.jsonl").read_text().splitlines())
+        if line["part"] != "end"
+    }
+    assert {dtype: (line["fit"], line["exact"]) for dtype, line in lines.items()} == {
+        dtype: (FIT[dtype], EXACT[dtype]) for dtype in TYPES
+    }
+    for dtype, line in lines.items():
+        assert EXACT[dtype] <= line["right"] <= FIT[dtype]
+        assert (line["right"] == FIT[dtype]) is dtype.startswith("int")  # which wrap around to the identity
+        assert [dtype, str(FIT[dtype]), str(EXACT[dtype]), str(line["right"])] in [words[:4] for words in rows(text)]
+    assert (tmp_path / "pascal.csv").read_text().count("\n") >= 4
+    assert said("pascal", "--from", tmp_path / "pascal.jsonl") == text
+
+
+def test_pascal_s_matrices_are_shown_and_one_size_is_tried():
+    text = said("pascal", "--show", 8, "--device", "cpu")
+    assert ["1", "7", "21", "35", "35", "21", "7", "1"] in rows(text)
+    assert ["-1", "7", "-21", "35", "-35", "21", "-7", "1"] in rows(text)
+    assert text.endswith("the identity\n")
+    assert said("pascal", "--size", 17, "--device", "cpu") == "".join(f"{dtype}  N = 17: the identity\n" for dtype in TYPES)
+    wrong = start(LECTURES, "pascal", "--size", 57, "--device", "cpu", "--dtype", "float64")
+    assert (wrong.returncode, wrong.stdout.startswith("float64  N = 57: [")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--size", 0], ["--size", 35, "--dtype", "int32"], ["--show", 21], ["--show", 8, "--size", 8], ["--kernel", "blass"]],
+)
+def test_what_pascal_cannot_do_is_one_line(words):
+    done = start(LECTURES, "pascal", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(r" \[[\w-]+\]$", done.stderr.splitlines()[-1])
+
+
+# --- measured here: without a GPU the products are checked, and no speed is told
+
+
+@pytest.mark.needs("compiler", "c compiler")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("siegel", marks=[pytest.mark.launcher, pytest.mark.exhaustive]),
+        pytest.param("2d", marks=pytest.mark.exhaustive),
+        pytest.param("hochberg", marks=pytest.mark.exhaustive),
+        "pmpp",
+    ],
+)
+def test_a_quick_run_without_a_gpu_checks_and_tells_no_speed(tmp_path, name):
+    text = said(name, "--quick", "--device", "emulate", "--json", tmp_path / "lines.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert {line["gpu"] for line in lines[:-1]} == {None}
+    assert lines[-1]["part"] == "end"
+    assert "right" in text
+    assert not re.search(r"GF/s|GB/s| as fast", text if name == "pmpp" else "")
+    assert said(name, "--from", tmp_path / "lines.jsonl") == text
+    for line in lines:
+        if line.get("part") == "loads":
+            assert (median(line["a"]), median(line["b"])) == {"matmul1": (90, 100), "matmul2": (6, 7)}[line["program"]]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "words", [["pmpp", "--quick"], ["2d", "--quick"], ["hochberg", "--sizes", 100, 130], ["siegel", "--quick", "--size", 300]]
+)
+def test_a_quick_run_on_a_gpu(tmp_path, words):
+    said(*words, "--device", "cuda", "--json", tmp_path / "lines.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert all(line["seconds"]["median"] > 0 for line in lines if line.get("seconds"))
+    assert any(line["gpu"] for line in lines)

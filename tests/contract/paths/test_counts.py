@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: MIT
+"""docs/learn.md, Counting paths, exactly: the lecture's figures; any power of any matrix is that of Python's integers, on any
+number of ranks and at any length; a wrong product is noticed."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from support.commands import module, own_lines, start, successful
+from support.selection import exhaustive
+
+PATHS = module("hybrid.paths")
+TEN = ["AB", "AC", "BC", "BD", "BF", "CD", "CE", "DF", "EH", "FG", "FH", "FI", "GH", "GI", "GJ", "HJ", "IJ"]  # figure 1.1
+FIVE = ["AB", "AE", "BC", "BD", "CD", "DE"]  # question 1
+launcher = pytest.mark.launcher
+
+
+def run(*arguments, **options):
+    return start(PATHS, *arguments, limit=240, **options)
+
+
+def shown(done):
+    """The names above the matrix, those before it, and its numbers."""
+    head, *lines = (line.split() for line in successful(done).stdout.splitlines())
+    return head[1:], [line[0] for line in lines], [[int(number) for number in line[1:]] for line in lines]
+
+
+def adjacency(edges, names):
+    return np.array([[int(a + b in edges or b + a in edges) for b in names] for a in names], object)
+
+
+def power(matrix, length):
+    """By Python's integers."""
+    matrix = np.array(matrix, object)
+    result, square = np.array([[int(i == j) for j in range(len(matrix))] for i in range(len(matrix))], object), matrix
+    while length:
+        result = result.dot(square) if length & 1 else result
+        square, length = square.dot(square), length >> 1
+    return result
+
+
+def counted(folder, matrix, length, *options, **more):
+    """All counts, from a file of the matrix."""
+    np.savetxt(folder / "graph.csv", np.array(matrix, object), fmt="%d", delimiter=",")
+    successful(run("graph.csv", "--length", length, "--out", "counts.json", *options, cwd=folder, **more))
+    return np.array([[int(each) for each in row] for row in json.loads((folder / "counts.json").read_text())["walks"]], object)
+
+
+# --- the lecture
+
+
+@pytest.mark.parametrize("length", exhaustive([4], [1, 2, 3, 4]))
+def test_the_figures_matrices(length):
+    """Figures 1.5, 1.8, 1.2 and 1.7."""
+    names = list("ABCDEFGHIJ")
+    found = shown(run("ten", "--length", length))
+    assert found == (names, names, power(adjacency(TEN, names), length).tolist())
+    if length == 4:
+        assert found[2][0] == [12, 14, 12, 15, 8, 13, 6, 5, 4, 4]  # as printed there
+
+
+def test_the_numbers_asked_for():
+    """Figure 1.4's 7 paths from C to J with the sum that they are, and question 1's 208. Vertices by name or counted from 1."""
+    done = successful(run("ten", "--length", 4, "--from", "C", "--to", 10, "--list", "--terms"))
+    number, *rest = done.stdout.splitlines()
+    assert number == "7"
+    assert rest[:7] == ["C-B-F-G-J", "C-B-F-H-J", "C-B-F-I-J", "C-D-F-G-J", "C-D-F-H-J", "C-D-F-I-J", "C-E-H-G-J"]
+    _, *table, total, last = rest[7:]
+    row, column = [1, 1, 0, 1, 1, 0, 0, 0, 0, 0], [0, 3, 1, 3, 1, 4, 8, 9, 8, 4]  # figure 1.3
+    assert [line.split() for line in table] == [
+        [name, str(one), str(more), str(one * more)] for name, one, more in zip("ABCDEFGHIJ", row, column, strict=True)
+    ]
+    assert total.split() == ["sum", "7"]
+    assert last == "1·0 + 1·3 + 0·1 + 1·3 + 1·1 + 0·4 + 0·8 + 0·9 + 0·8 + 0·4 = 7"
+    assert successful(run("five", "--length", 8, "--from", "A", "--to", "B")).stdout == "208\n"
+
+
+@pytest.mark.exhaustive
+def test_a_row_and_a_column_alone():
+    """Figure 1.3: what --from and --to leave of the matrix."""
+    _, [vertex], [row] = shown(run("ten", "--from", "C", "--length", 1))
+    [above], _, column = shown(run("ten", "--to", "J", "--length", 3))
+    assert (vertex, above, sum(a * b for a, [b] in zip(row, column, strict=True))) == ("C", "J", 7)
+
+
+# --- exact arithmetic
+
+
+def matrices(rng):
+    """One matrix of many kinds: blocks that grow fast, slowly, in every other step, and not at all, and paths that end."""
+    blocks = [rng.integers(0, top + 1, (int(size),) * 2) for top, size in zip((1, 2, 9, 1), rng.integers(1, 5, 4), strict=True)]
+    star = np.zeros((6, 6), int)
+    star[0, 1:] = star[1:, 0] = 1
+    blocks += [star, np.eye(4, k=1, dtype=int) * 7, np.eye(3, dtype=int)[[1, 2, 0]], np.zeros((1, 1), int)]
+    whole = np.zeros((sum(map(len, blocks)),) * 2, object)
+    at = 0
+    for block in blocks:
+        whole[at : at + len(block), at : at + len(block)] = block.astype(object)
+        at += len(block)
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype"),
+    exhaustive(
+        [(0, "float64"), (13, "float32"), (137, "float64")],
+        [(length, dtype) for length in (0, 1, 6, 13, 14, 15, 40, 137) for dtype in ("float32", "float64")],
+    ),
+)
+def test_any_power_of_any_matrix_is_python_s(tmp_path, rng, length, dtype):
+    """Where floating point is exact it is used as it is, and beyond that remainders modulo primes."""
+    matrix = matrices(rng)
+    assert (counted(tmp_path, matrix, length, "--dtype", dtype, "--threads", 1) == power(matrix, length)).all()
+
+
+@pytest.mark.parametrize(("dtype", "bits"), exhaustive([("float64", 53)], [("float64", 53), ("float32", 24)]))
+def test_numbers_are_exact_just_below_and_beyond_what_the_type_holds(tmp_path, dtype, bits):
+    """3^k and its neighbours, which no rounding would leave as they are."""
+    matrix = np.array([[3, 1], [0, 2]])
+    for length in (int(bits / 1.585) - 1, int(bits / 1.585) + 1):
+        assert (counted(tmp_path, matrix, length, "--dtype", dtype) == power(matrix, length)).all()
+
+
+@pytest.mark.exhaustive
+def test_edges_as_many_as_int64_holds(tmp_path):
+    """Also where they lead to nothing: 2^62 edges, and paths that come to an end."""
+    steep = np.eye(4, k=1, dtype=np.int64) * 2**62
+    assert (counted(tmp_path, steep, 3) == power(steep, 3)).all()
+    assert not counted(tmp_path, steep, 4).any()
+    largest = np.array([[2**63 - 1, 1], [1, 2**63 - 1]], object)
+    assert (counted(tmp_path, largest, 5) == power(largest, 5)).all()
+
+
+def test_a_cycle_s_numbers_do_not_grow_at_any_length(tmp_path):
+    length = 10**400
+    found = counted(tmp_path, np.eye(3, dtype=int)[[1, 2, 0]], length)  # length % 3 is 1
+    assert found.tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+
+
+@launcher
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    exhaustive([(2, {})], [(0, {}), (2, {}), (3, {}), (4, {"HYBRID_RANKS_PER_NODE": "2", "HYBRID_THREADS": "1"})]),
+)
+def test_any_number_of_ranks_and_nodes_counts_the_same(ranks, options):
+    """And more digits than Python prints by default are printed."""
+    done = successful(run("ten", "--length", 12000, "--from", "C", "--to", "J", "--threads", 1, ranks=ranks, **options))
+    number = power(adjacency(TEN, "ABCDEFGHIJ"), 12000)[2, 9]
+    digits = done.stdout.strip()
+    assert len(digits) > 4300
+    most = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        assert digits == str(number)
+    finally:
+        sys.set_int_max_str_digits(most)
+
+
+@pytest.mark.exhaustive
+def test_the_arithmetic_is_told():
+    """On standard error, beside the graph."""
+    graph, arithmetic = successful(run("five", "--length", 200, "--from", "A", "--to", "B")).stderr.splitlines()
+    assert "5 vertices, 6 edges" in graph
+    assert re.search(r"numbers up to 2\^\d+ .* primes of \d+ bits in float64.*; 9 matrix products", arithmetic)
+
+
+@launcher
+@pytest.mark.parametrize(("ranks", "length"), exhaustive([(0, 300), (2, 5)], [(0, 5), (0, 300), (2, 5), (2, 300)]))
+def test_a_wrong_product_is_noticed(ranks, length):
+    """A multiplication that writes one element wrongly, in plain arithmetic and modulo primes."""
+    planted = [*module("hybrid.testing"), "--plant", "multiply at=0 times=1 how=element", *PATHS[1:]]
+    done = start(planted, "ten", "--length", length, "--device", "cpu", ranks=ranks, limit=240)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "[check-product]" in own_lines(done.stderr)[-1]
+
+
+# --- Markov chains
+
+CHAIN = "sun sun 0.9\nsun rain 0.1\nrain sun 0.5\nrain rain 0.5\n"
+
+
+@launcher
+@pytest.mark.parametrize(
+    ("ranks", "dtype", "length"),
+    exhaustive(
+        [(0, "float64", 3), (2, "float32", 63)],
+        [(ranks, dtype, length) for ranks in (0, 2) for dtype in ("float64", "float32") for length in (1, 3, 63, 1000)],
+    ),
+)
+def test_probabilities_are_right_to_the_bound_that_is_told(tmp_path, ranks, dtype, length):
+    (tmp_path / "weather.txt").write_text(CHAIN)
+    done = successful(
+        run("weather.txt", "--stochastic", "--length", length, "--dtype", dtype, "--out", "after.npy", cwd=tmp_path, ranks=ranks)
+    )
+    rest = 0.4**length  # the second eigenvalue's share
+    expected = np.array([[1 + 5 * rest, 5 - 5 * rest], [1 - rest, 5 + rest]]) / 6
+    bound = float(re.search(r"at most ([\d.e-]+);", done.stderr)[1])
+    assert bound < (1e-11 if dtype == "float64" else 1e-3)
+    np.testing.assert_allclose(np.load(tmp_path / "after.npy"), expected, rtol=bound + 1e-15)
+
+
+def test_probabilities_that_do_not_add_up_name_the_vertex(tmp_path):
+    (tmp_path / "weather.txt").write_text(CHAIN.replace("0.1", "0.2"))
+    done = run("weather.txt", "--stochastic", "--length", 3, cwd=tmp_path)
+    assert (done.returncode, "[graph]" in done.stderr, " sun " in done.stderr) == (2, True, True)

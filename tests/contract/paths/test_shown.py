@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""What `hybrid.paths` shows besides the numbers: every path, the sum that a number is, the picture, a JSON line; and usage."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from support.commands import module, own_lines, start, successful
+from support.selection import exhaustive
+
+PATHS = module("hybrid.paths")
+SVG = "{http://www.w3.org/2000/svg}"
+launcher = pytest.mark.launcher
+
+
+def run(*arguments, **options):
+    return start(PATHS, *arguments, limit=240, **options)
+
+
+@pytest.mark.parametrize("length", exhaustive([4], [0, 1, 2, 4]))
+def test_the_list_has_the_paths_that_trying_all_sequences_finds(tmp_path, rng, length):
+    """Each with the number of ways, where edges are parallel."""
+    edges = rng.integers(0, 3, (3, 3))
+    np.savetxt(tmp_path / "g.csv", edges, fmt="%d", delimiter=",")
+    every = {}
+    for inner in itertools.product(range(3), repeat=max(0, length - 1)):
+        walk = (1, *inner, 2)[: length + 1] if length else (1,)
+        ways = int(np.prod([edges[step] for step in itertools.pairwise(walk)], dtype=np.int64))
+        if walk[-1] == 2 and ways:
+            every["-".join(str(vertex + 1) for vertex in walk)] = ways
+    number, *lines = successful(
+        run("g.csv", "--length", length, "--from", 2, "--to", 3, "--list", cwd=tmp_path)
+    ).stdout.splitlines()
+    assert int(number) == sum(every.values()) == np.linalg.matrix_power(edges, length)[1, 2]
+    listed = {line.split()[0]: int(re.search(r"\((\d+)", line)[1]) if "(" in line else 1 for line in lines}
+    assert listed == every
+
+
+@pytest.mark.exhaustive
+def test_terms_are_exact_beyond_int64():
+    done = successful(run("five", "--length", 150, "--from", "A", "--to", "B", "--terms"))
+    number, *table, total, last = done.stdout.splitlines()
+    products = [int(line.split()[-1]) for line in table[1:] if line.split()[-1].isdigit()]
+    assert len(number) > 19
+    assert last.endswith(f"({len(number)} digits)")
+    assert total.split()[0] == "sum"
+    assert not products or max(products) <= int(number)
+
+
+@pytest.mark.exhaustive
+def test_large_graphs_show_their_corner_and_long_numbers_are_shortened(tmp_path):
+    np.save(tmp_path / "g.npy", np.ones((30, 30), np.int8))
+    done = successful(run("g.npy", "--length", 3, "--print", 4, cwd=tmp_path))
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["from\\to", *"1234"],
+        *([str(n), *["900"] * 4] for n in range(1, 5)),
+    ]
+    assert "4 of 30" in done.stderr
+    corner = successful(run("five", "--length", 300, "--print", 1)).stdout.splitlines()
+    assert re.fullmatch(r"\s+A  \d{8}…\d{8} \(\d+ digits\)", corner[1])
+
+
+def texts(path):
+    return [element.text for element in ElementTree.parse(path).getroot().iter(f"{SVG}text")]
+
+
+def test_pictures_of_the_graph_and_a_panel_for_each_path(tmp_path):
+    successful(run("ten", "--length", 4, "--picture", "ten.svg", cwd=tmp_path))
+    title, *names = texts(tmp_path / "ten.svg")
+    assert (names, "10 vertices, 17 edges" in title) == (list("ABCDEFGHIJ"), True)
+    root = ElementTree.parse(tmp_path / "ten.svg").getroot()
+    assert len([path for path in root.iter(f"{SVG}path") if path.get("fill") == "none"]) == 17
+    successful(run("ten", "--length", 4, "--from", "C", "--to", "J", "--list", "--picture", "seven.svg", cwd=tmp_path))
+    title, *rest = texts(tmp_path / "seven.svg")
+    assert "7 paths of length 4 from C to J" in title
+    assert [text for text in rest if "-" in text][-1] == "C-E-H-G-J"
+    assert rest.count("A") == 7
+
+
+def test_names_cannot_break_the_picture_and_vertices_stay_apart(tmp_path):
+    """Also in a graph without edges between its parts."""
+    (tmp_path / "g.csv").write_text('from/to,<a>,"b&",c,d\n<a>,0,2,0,0\n"b&",1,1,0,0\nc,0,0,0,0\nd,0,0,0,0\n')
+    successful(run("g.csv", "--length", 1, "--picture", "g.svg", cwd=tmp_path))
+    assert texts(tmp_path / "g.svg")[1:] == ["×2", "<a>", "b&", "c", "d"]
+    root = ElementTree.parse(tmp_path / "g.svg").getroot()
+    at = np.array([[float(circle.get("cx")), float(circle.get("cy"))] for circle in root.iter(f"{SVG}circle")])
+    assert len(at) == 4
+    apart = np.hypot(*np.moveaxis(at[:, None] - at[None], -1, 0)) + 1e9 * np.eye(4)
+    assert apart.min() > 20
+
+
+def test_runs_are_recorded(tmp_path):
+    successful(run("ten", "--length", 3, "--from", "C", "--to", "J", "--list", "--json", tmp_path / "runs.jsonl"))
+    line = json.loads((tmp_path / "runs.jsonl").read_text())
+    expected = {
+        "command": "paths",
+        "graph": "ten",
+        "length": 3,
+        "from": "C",
+        "to": "J",
+        "vertices": 10,
+        "result": "1",
+        "walks": ["C-E-H-J"],
+        "ranks": 1,
+    }
+    assert {name: line[name] for name in expected} == expected
+    done = successful(run("ten", "--length", 4, "--from", "C", "--to", "J", "--json", "-"))
+    assert (json.loads(done.stdout)["result"], done.stderr.splitlines()[-1]) == ("7", "7")
+
+
+ENDS = ["--from", "C", "--to", "J"]
+WRONG = [
+    (["ten"], "option"),
+    (["--length", "x"], "number"),
+    (["--length", "-1"], "number"),
+    (["--length", "4", "--from", "K"], "setting"),
+    (["--length", "4", "--to", "0"], "setting"),
+    (["eleven", "--length", "4"], "file-missing"),
+    (["--length", "4", "--dtype", "float16"], "setting"),
+    (["--length", "4", "--directed"], "option-combination"),
+    (["--length", "4", "--out", "c.txt"], "file-kind"),
+    (["--length", "4", "--out", "none/c.csv"], "file-missing"),
+    (["--length", "4", "--out", "c.csv", "--from", "A"], "option-combination"),
+    (["--length", "4", "--stochastic"], "graph"),
+    (["--length", "1000000000000"], "too-long"),
+    (["--length", "4", "--kernel", "blass"], "setting"),
+    (["--lenght", "4"], "option"),
+    (["--length", "4", "--list"], "option-combination"),
+    (["--length", "4", "--terms", "--from", "A"], "option-combination"),
+    (["--length", "1001", "--list", *ENDS], "number"),
+    (["--length", "0", "--terms", *ENDS], "number"),
+    (["--length", "9", "--list", *ENDS], "number"),
+    (["--length", "4", "--list", "--stochastic", *ENDS], "option-combination"),
+    (["--length", "4", "--picture", "ten.png"], "file-kind"),
+    (["--length", "4", "--picture", "none/ten.svg"], "file-missing"),
+]
+BY_DEFAULT = [(words, code) for words, code in WRONG if code in ("too-long", "file-kind") or words[0] == "--lenght"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), exhaustive(BY_DEFAULT, WRONG), ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_wrong_usage_is_one_line_and_writes_nothing(tmp_path, words, code):
+    graph = [] if words[0] in ("ten", "eleven") else ["ten"]
+    done = run(*graph, *words, cwd=tmp_path)
+    (line,) = own_lines(done.stderr)[-1:]
+    assert (done.returncode, done.stdout, re.search(r"\[([\w-]+)\]$", line)[1]) == (2, "", code)
+    assert list(tmp_path.iterdir()) == []
+
+
+@launcher
+def test_wrong_usage_under_mpirun_is_said_once(tmp_path):
+    done = run("ten", "--from", "K", "--length", 4, ranks=3, cwd=tmp_path)
+    assert (done.returncode, done.stdout, len(own_lines(done.stderr))) == (2, "", 1)
+
+
+@launcher
+def test_ranks_started_differently_are_named():
+    command = [*PATHS, "ten", "--length", "4", ":", "-n", "1", *PATHS, "ten", "--length", "5"]
+    done = start(command, ranks=1, limit=240)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = own_lines(done.stderr)
+    assert line.endswith("[ranks-differ]")
+    assert "rank 1" in line
+
+
+@pytest.mark.exhaustive
+def test_large_graphs_have_no_picture_and_no_terms(tmp_path):
+    np.save(tmp_path / "g.npy", np.ones((101, 101), np.int64))
+    for words in (["--picture", "g.svg"], ["--from", 1, "--to", 2, "--terms"]):
+        done = run("g.npy", "--length", 2, *words, cwd=tmp_path)
+        assert (done.returncode, done.stdout, len(own_lines(done.stderr)) >= 1) == (2, "", True)
+    assert [path.name for path in tmp_path.iterdir()] == ["g.npy"]
