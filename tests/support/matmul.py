@@ -90,11 +90,7 @@ def _forked(words: list[str], limit: float, cwd: Path | None, environment: dict[
 def run(
     *arguments: Any, way: str = "alone", planted: list[str] | None = None, anew: bool = False, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-<<<<<<< HEAD
     """The command; with faults of `python -m hybrid.testing --plant`. `anew`: by an interpreter of its own, also alone."""
-=======
-    """The command; with faults of `python -m hybrid.testing --plant`. `anew`: by a new interpreter also where it is alone."""
->>>>>>> main
     ranks, environment = WAYS[way]
     command = MATMUL
     if planted:
