@@ -65,11 +65,10 @@ for line in sys.stdin:
 
 
 @cache
-def _forking() -> subprocess.Popen[str]:
+def _forking() -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    server = subprocess.Popen(
-        [sys.executable, "-c", _FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment
-    )
+    command = [sys.executable, "-c", _FORKING]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment)
     atexit.register(server.kill)
     return server
 
@@ -78,17 +77,12 @@ def _forked(words: list[str], limit: float, cwd: Path | None, environment: dict[
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
     server = _forking()
     with tempfile.NamedTemporaryFile("r", errors="replace") as out, tempfile.NamedTemporaryFile("r", errors="replace") as err:
-        job = {
-            "words": words,
-            "cwd": str(cwd or Path.cwd()),
-            "environment": clean | environment,
-            "out": out.name,
-            "err": err.name,
-        }
-        print(json.dumps(job), file=server.stdin, flush=True)
+        place = {"cwd": str(Path(cwd or ".").absolute()), "out": out.name, "err": err.name}
+        server.stdin.write(f"{json.dumps({'words': words, 'environment': clean | environment, **place})}\n".encode())
         child = int(server.stdout.readline())
         if not select.select([server.stdout], [], [], limit)[0]:
             os.killpg(child, 9)
+            server.stdout.readline()
             raise subprocess.TimeoutExpired(words, limit)
         return subprocess.CompletedProcess(words, int(server.stdout.readline()), out.read(), err.read())
 
@@ -96,7 +90,7 @@ def _forked(words: list[str], limit: float, cwd: Path | None, environment: dict[
 def run(
     *arguments: Any, way: str = "alone", planted: list[str] | None = None, anew: bool = False, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """The command; with faults of `python -m hybrid.testing --plant`. `anew`: by a new interpreter also where it is alone."""
+    """The command; with faults of `python -m hybrid.testing --plant`. `anew`: by an interpreter of its own, also alone."""
     ranks, environment = WAYS[way]
     command = MATMUL
     if planted:

@@ -280,6 +280,10 @@ def test_an_existing_file_stays_until_the_product_is_whole_and_right(tmp_path):
     (tmp_path / "C.npy").write_bytes(b"old")
     done = run(30, 20, 10, "--fill", "normal", "--out", "C.npy", planted=["multiply how=element"], cwd=tmp_path)
     assert (done.returncode, names_in(tmp_path), (tmp_path / "C.npy").read_bytes()) == (3, ["C.npy"], b"old")
+    for way in ("alone", "2 ranks"):
+        full = run(30, 20, 10, "--out", "C.npy", planted=["disk rank=0 times=None how=full"], way=way, cwd=tmp_path)
+        assert code_in(line_of_failure(full, 1)) == "disk-full"
+        assert (names_in(tmp_path), (tmp_path / "C.npy").read_bytes()) == (["C.npy"], b"old")
     good(5, 5, 5, "--out", "C.npy", cwd=tmp_path)
     assert np.load(tmp_path / "C.npy").shape == (5, 5)
 
