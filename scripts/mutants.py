@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Are faults in kernels found without a GPU? `python scripts/mutants.py --help` says how to ask."""
+"""Do the tests find planted faults? `python scripts/mutants.py --help` says how to ask."""
 
 from experiments.start import run
 
-run("kernel_checks.mutants")
+run("mutation.command")

@@ -55,6 +55,7 @@ nodes_for_hydra() { paste -d : <(scontrol show hostnames "$SLURM_JOB_NODELIST") 
 start_by_hydra() {
     local nodes=$1 ranks=$2 turn='' dealt=()
     shift 2
+    ranks_of_nodes >/dev/null # below it is asked in other shells, which would fail alone
     case ${SLURM_DISTRIBUTION-} in
         cyclic*) turn=1 ;;
         plane*) turn=${SLURM_DIST_PLANESIZE:-1} ;;
@@ -100,6 +101,7 @@ launch_on() {
     shift
     if ((nodes < ${SLURM_JOB_NUM_NODES:-1})); then
         ranks=0
+        ranks_of_nodes >/dev/null
         for count in $(ranks_of_nodes | head -n "$nodes"); do ranks=$((ranks + count)); done
         part=(--nodes="$nodes" --ntasks="$ranks")
     fi

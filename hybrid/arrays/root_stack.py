@@ -12,7 +12,7 @@ import numpy as np
 
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.integers import Exact, largest_of
-from hybrid.arrays.interop import as_array
+from hybrid.arrays.interop import as_array, on_gpu
 from hybrid.arrays.operand_checks import can_hold, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.product_type import ProductType, numpy_type, product_type
 from hybrid.arrays.root_operands import RootOperands
@@ -146,6 +146,7 @@ class RootStack:
 
 def operands_at_root(a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Callable[[], int]) -> RootOperands | RootStack:
     """The root's arrays as operands of one product, if they can be that, or of several. UsageError where they have none."""
+    a, b = (each if on_gpu(each) else as_array(each, name) for each, name in ((a, "a"), (b, "b")))
     if not is_stack(a, b):
         return RootOperands.of(a, b, c, out, gemm, threads)
     shape = _shape_of_one(a, b, gemm)
@@ -169,7 +170,7 @@ def _shape_of_one(a: Any, b: Any, gemm: Gemm) -> tuple[int, ...] | None:
 
 
 def is_stack(*operands: Any) -> bool:
-    """Whether one of them has more dimensions than a matrix."""
+    """Whether one of these arrays or nested lists has more dimensions than a matrix."""
     return any(getattr(each, "ndim", 2) > 2 or (isinstance(each, (list, tuple)) and _depth(each) > 2) for each in operands)
 
 

@@ -41,7 +41,7 @@ def _capability(text: str) -> int:
     """For argparse: a compute capability, times ten."""
     found = re.fullmatch(r"(\d+)\.(\d)", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a compute capability (such as 8.0)")
+        raise UsageError(f"{text!r} is not a compute capability (such as 8.0)", code="number")
     return 10 * int(found[1]) + int(found[2])
 
 
@@ -49,7 +49,7 @@ def rate(text: str) -> float:
     """For argparse: bytes a second, such as 25GB/s or 100Gbit/s. Units are powers of 1000, as networks have them."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(B|bit)/s", text)
     if found is None or not float(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate (such as 25GB/s or 100Gbit/s)")
+        raise UsageError(f"{text!r} is no rate (such as 25GB/s or 100Gbit/s)", code="number")
     return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]] / (8 if found[3] == "bit" else 1)
 
 

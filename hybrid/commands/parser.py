@@ -114,7 +114,7 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
 def file_name(text: str) -> str:
     """For argparse: the type of a file's name."""
     if not text:
-        raise UsageError("the name of a file is missing", code="file-missing")
+        raise UsageError("the name of a file is missing", code="option")
     if _URL.match(text):
         raise UsageError(
             f"{text} is a URL: files that this machine sees are read and written, so fetch it first", code="file-missing"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 # The names of launchers' processes, and of those that they start on each node: Hydra's (MPICH), Open MPI's and Slurm's.
 _LAUNCHERS = (
     *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr"),
-    *("orterun", "orted", "prterun", "prted"),
+    *("orterun", "orted", "prterun", "prted", "prte"),
     *("srun", "slurmstepd"),
 )
 _PARENT, _BEGAN = 1, 19  # columns of /proc/PID/stat after the process's name

@@ -39,9 +39,7 @@ def multiply_blocks_2d(
     with team.phase("agree", timed=False) as looking:
         settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
         if out is not None or root != 0:
-            raise UsageError(
-                "a product of Block2Ds has neither out nor root: every rank keeps its part", code="option-combination"
-            )
+            raise UsageError("a product of Block2Ds has neither out nor root: every rank keeps its part", code="out")
         if c is not None or replace(gemm, dtype="") != PRODUCT:
             raise UsageError(
                 "a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks", code="option-combination"

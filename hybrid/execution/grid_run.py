@@ -131,8 +131,10 @@ class GridRun:
     def _named(self, rank: int, check: Check) -> Check:
         """The check of one rank's part, which counts its own rows and columns, with the names of that rank and part."""
         part = self._layout.part_of_c(rank)
-        named = check.of(f"{self._decision.device_of(rank)}, rows {part.rows}, columns {part.columns}, counted from there")
-        return replace(named, faults=tuple(replace(fault, rank=rank, row=None) for fault in named.faults))
+        named = check.of(
+            f"{self._decision.device_of(rank)}, rows {part.rows}, columns {part.columns}, counted from there", part.rows.lo
+        )
+        return replace(named, faults=tuple(replace(fault, rank=rank) for fault in named.faults))
 
     def note_work(self) -> None:
         """Note, after the clock has stopped, when each multiplication of the product ran."""

@@ -36,7 +36,7 @@ class SumOfParts:
         self._total += outcome.total.median
         self._arithmetic = joined([self._arithmetic, outcome.arithmetic])
         if outcome.check is not None:
-            named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}")
+            named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}", part.lo)
             self.check = worse_of(self.check, named)
 
     @property

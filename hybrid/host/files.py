@@ -188,6 +188,11 @@ def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Seque
             raise UsageError(f"{other} and {option} name the same file, {path}", code="same-file")
 
 
+def code_of_reading(error: OSError) -> str:
+    """The code of the failure to open or read a file."""
+    return "file-missing" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "file-unreadable"
+
+
 def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:
     """Write all of `data` at offset `at`, also where pwrite takes it in parts."""
     left = memoryview(data)

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from hybrid.errors import UsageError
+from hybrid.host.files import code_of_reading
 
 _BEGINNING = 4096  # bytes: the header of most formats
 
@@ -30,7 +31,7 @@ def fingerprint(path: str) -> str:
                     f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n".encode(errors="surrogateescape")
                 )
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", code=code_of_reading(error)) from None
     seconds, nanoseconds = divmod(changed, 10**9)
     return f"{target} ({size} bytes, changed at {seconds}.{nanoseconds:09d}, {digest.hexdigest()})"
 

@@ -16,7 +16,7 @@ import numpy as np
 from hybrid.core.installation import install
 from hybrid.errors import UsageError, one_line
 from hybrid.host.chunked_matrix import ChunkedMatrix
-from hybrid.host.files import refuse_unwritable
+from hybrid.host.files import code_of_reading, refuse_unwritable
 from hybrid.host.matrix_output import RawRows, refuse_name
 from hybrid.host.matrix_values import NUMBERS, listed, meant, only_one
 
@@ -60,7 +60,7 @@ def _opened(h5py: Any, path: str) -> Any:
         ) from None
     except OSError as error:
         if error.errno:
-            raise UsageError(f"cannot be read: {os.strerror(error.errno)}", code="file-unreadable") from None
+            raise UsageError(f"cannot be read: {os.strerror(error.errno)}", code=code_of_reading(error)) from None
         text = str(error)
         if "truncated file" in text:
             raise UsageError("is cut short: it begins as an HDF5 file that has more bytes", code="file-format") from None

@@ -106,7 +106,7 @@ def _lock(descriptor: int, path: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Locked(f"{path} is locked: another job writes it") from None
+        raise Locked(f"{path} is locked: another job writes it", code="file-locked") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a file system without locks
             raise

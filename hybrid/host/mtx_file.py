@@ -18,7 +18,7 @@ from hybrid.core.installation import install
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError, one_line
-from hybrid.host.files import refuse_unwritable, write_whole
+from hybrid.host.files import code_of_reading, refuse_unwritable, write_whole
 from hybrid.host.matrix_values import refusing_overflow
 from hybrid.host.memory import available_host_bytes
 
@@ -120,7 +120,7 @@ class MtxFile:
         except IsADirectoryError:
             raise UsageError("is not a regular file", code="file-unreadable") from None
         except OSError as error:
-            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}", code="file-unreadable") from None
+            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}", code=code_of_reading(error)) from None
         except UsageError as error:
             raise UsageError(f"cannot be read: {error}", code=error.code) from None
         self.path, self.shape = os.path.abspath(path), self._header.shape
@@ -146,7 +146,7 @@ class MtxFile:
         try:
             self._loaded = elements(self.path, self._header)
         except OSError as error:
-            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}", code="file-unreadable") from None
+            raise UsageError(f"cannot be read: {error.strerror or one_line(error)}", code=code_of_reading(error)) from None
         except UsageError as error:
             raise UsageError(f"cannot be read: {error}", code=error.code) from None
 

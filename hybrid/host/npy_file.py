@@ -15,7 +15,7 @@ import numpy as np
 
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, UsageError
-from hybrid.host.files import refuse_unwritable
+from hybrid.host.files import code_of_reading, refuse_unwritable
 from hybrid.host.matrix_output import BYTES_AT_ONCE, RawRows
 from hybrid.host.matrix_values import refuse_no_matrix, refusing_overflow
 from hybrid.host.thread_map import rows_of_about
@@ -90,7 +90,7 @@ def _mapped(path: str) -> np.memmap:
         with open(path, "rb") as file:
             begins = file.read(len(_MAGIC))
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", code="file-unreadable") from None
+        raise UsageError(f"cannot be read: {error.strerror}", code=code_of_reading(error)) from None
     if begins != _MAGIC:
         raise UsageError("is no .npy file: it does not begin like one", code="file-format")
     try:
@@ -100,7 +100,7 @@ def _mapped(path: str) -> np.memmap:
         text = str(error)
         if "Python objects" in text:
             raise UsageError(
-                "holds Python objects: matrices of numbers are read, and pickles are not", code="file-format"
+                "holds Python objects: matrices of numbers are read, and pickles are not", code="no-numbers"
             ) from None
         if isinstance(error, OverflowError) or "greater than file size" in text:
             raise UsageError(

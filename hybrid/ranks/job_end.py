@@ -69,12 +69,6 @@ def end_job(code: int, last: Callable[[], None]) -> NoReturn:
     raise AssertionError("still alive after SIGKILL")
 
 
-def open_mpi_on_nodes() -> bool:
-    """Whether Open MPI's launcher has started ranks of this job on other nodes, too."""
-    launch = launched()
-    return launch is not None and launch.name == OPEN_MPI and launch.on_other_nodes
-
-
 def children(process: int) -> list[int]:
     """The child processes of a process that run, or have not been waited for yet; none where there is no /proc."""
     found: list[int] = []

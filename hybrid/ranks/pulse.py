@@ -206,6 +206,7 @@ class Pulse:
 
     def since_failure(self) -> float:
         """The seconds since the word came that the job is to end, since some rank has failed; 0 without one."""
+        self._listen()
         return 0.0 if self._failed is None else time.monotonic() - self._failed
 
     def _send(self, sign: bytes) -> None:

@@ -231,7 +231,7 @@ class _Watch:
             exit_at_once(told_code)
         self._launcher_end.see_to_it()
         starting = self._told.starting
-        how = self._end.told(code, starting=starting)
+        how, kind = self._end.told(code, starting=starting), self._end.kind(code)
         if told_code is None and self._start_failed is not None and not (self._told.mpi_started or self._end.asked):
             end_by_signals()
             other_code = self._start_failed(how)
@@ -239,9 +239,13 @@ class _Watch:
                 exit_at_once(other_code)
         # Else the worker has said itself what happened.
         untold = told_code is None or (agreed and not (self._end.interrupted or self._end.asked))
-        if untold and self._end.is_to_speak(code, starting=starting, waits=self._waits):
-            self._launcher_end.say(self._end.line(self._told.phase, how + self._told.how_to_go_on, code))
+        if untold and self._end.is_to_speak(code, starting=starting, waits=self._waits) and not self._follows_from_another(code):
+            self._launcher_end.say(self._end.line(self._told.phase, how + self._told.how_to_go_on, code, kind))
         code = told_code if told_code is not None and not agreed else self._end.exit_code(code)
         if self._pulse:
             self._pulse.end(failed=True)
         end_job(code, (lambda: None) if gone else partial(remove_files_of_job, self._files, self._began if starting else None))
+
+    def _follows_from_another(self, code: int) -> bool:
+        """Whether a rank, maybe of another node, has said why the job ends, and this one has exited or was asked to end since."""
+        return bool((code > 0 or self._end.asked) and self._pulse and self._pulse.since_failure())

@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass
 
 from hybrid.errors import with_code
-from hybrid.ranks.job_end import open_mpi_on_nodes
 from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
 from hybrid.ranks.signal_causes import killed_by
 from hybrid.ranks.turns import speak, wait_for_turn
@@ -78,12 +77,12 @@ class WorkerEnd:
             return "interrupted"
         return "killed" if code < 0 else "rank-left"
 
-    def line(self, phase: str, told: str, code: int) -> str:
-        """What is printed, of a worker that was in this phase."""
+    def line(self, phase: str, told: str, code: int, kind: str) -> str:
+        """What is printed, of a worker that was in this phase. `kind`: as of the method."""
         launch = launched()
         begin = "\n" if -code in _TRACED and launch is not None and launch.name == OPEN_MPI else ""
         text = f"hybrid: rank {rank_by_launcher()} on {os.uname().nodename}, {phase}: {told}"
-        return f"{begin}{with_code(text, self.kind(code))}\n"
+        return f"{begin}{with_code(text, kind)}\n"
 
     def is_to_speak(self, code: int, *, starting: bool, waits: bool) -> bool:
         """Whether this rank is to say how it ended, after a while where other ranks may say the same, or have the cause to tell.
@@ -94,14 +93,15 @@ class WorkerEnd:
         asked = self.asked or self.interrupted
         if self.over:
             return False
-        if launched() is None:
+        launch = launched()
+        if launch is None:
             return True
         while asked and not self.asked_again and time.monotonic() < asked + GRACE:
             time.sleep(_POLL)
         # Where /dev/shm becomes full all ranks of a node are killed by SIGBUS at once, where memory does several by SIGKILL.
         by_kernel = code == -signal.SIGBUS or (code == -signal.SIGKILL and not (self.stuck or self.missing))
-        # MPI exits, while it starts because another rank has been killed, and Open MPI's when the connection to one is lost.
-        exited = code > 0 and (starting or open_mpi_on_nodes())
+        # MPI exits, while it starts because another rank has been killed, and when the connection to one on another node is lost.
+        exited = code > 0 and (starting or launch.local_size != launch.size)
         if asked or waits or by_kernel or exited:
             # A launcher that is ending the job sends SIGTERM again, perhaps since MPI has ended a rank that lost this one.
             return wait_for_turn(rank_by_launcher(), after_causes=exited and not (asked or waits), soon=lambda: self.asked_again)

@@ -89,9 +89,10 @@ class Decision:
         device = "" if placement.gpu else f", device {self.plan.device}"
         return f"{placement.name}{device}, kernel {self.kernel.name}"
 
-    def multiplied_by(self, row: int, columns: Span) -> str:
-        """Who computed these elements of C, for messages."""
-        return " or ".join(map(self.device_of, self.plan.multiplied_by(row, columns)))
+    def multiplied_by(self, row: int, columns: Span) -> tuple[str, int | None]:
+        """Who computed these elements of C, for messages; and the rank, where it was one."""
+        ranks = self.plan.multiplied_by(row, columns)
+        return " or ".join(map(self.device_of, ranks)), ranks[0] if len(ranks) == 1 else None
 
 
 @record

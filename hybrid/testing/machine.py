@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +31,11 @@ def pretend(**settings: object) -> Iterator[None]:
         There is no such setting, or it cannot have this value.
     """
     known = [setting.name for setting in fields(Settings)]
-    wanted = {f"HYBRID_{one_of('setting', name, known).upper()}": _text(value) for name, value in settings.items()}
+    texts = {
+        name: value if value is None else str(int(value) if isinstance(value, bool) else value)
+        for name, value in settings.items()
+    }
+    wanted = {f"HYBRID_{one_of('setting', name, known).upper()}": text for name, text in texts.items()}
     before = {name: os.environ.get(name) for name in wanted}
     try:
         _set(wanted)
@@ -38,10 +43,6 @@ def pretend(**settings: object) -> Iterator[None]:
         yield
     finally:
         _set(before)
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _set(variables: dict[str, str | None]) -> None:
@@ -52,38 +53,13 @@ def _set(variables: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _refusal(tried: Callable[[], object]) -> str:
+def _refused(module: str, function: str, what: str, *given: object, why: bool = False) -> str:
+    """What is lacking, and why, where a function of the package refuses to give it."""
     try:
-        tried()
+        getattr(importlib.import_module(f"hybrid.{module}"), function)(*given)
     except HybridError as refusal:
-        return str(refusal)
+        return f"{what}: {refusal}" if why else what
     return ""
-
-
-def _compiler() -> str:
-    from hybrid.emulation.build import compiler
-
-    return _refusal(compiler) and "a C++ compiler"
-
-
-def _c_compiler() -> str:
-    from hybrid.emulation.build import c_compiler
-
-    return _refusal(c_compiler) and "a C compiler"
-
-
-def _gpu() -> str:
-    from hybrid.devices.cuda_gpus import usable_gpus
-
-    refusal = _refusal(usable_gpus)
-    return refusal and f"a GPU: {refusal}"
-
-
-def _mpirun() -> str:
-    from hybrid.ranks.launcher import mpirun
-
-    refusal = _refusal(lambda: mpirun(1))
-    return refusal and f"mpirun: {refusal}"
 
 
 def _landlock() -> str:
@@ -98,18 +74,14 @@ def _user_namespaces() -> str:
     return "" if namespaces.possible(namespaces.keep_to_itself) else "a system that lets users make namespaces"
 
 
-def _no_launcher_above() -> str:
-    return "a start without mpirun" if launcher_above() is not False else ""
-
-
 _LACKING: dict[str, Callable[[], str]] = {
-    "compiler": _compiler,
-    "c compiler": _c_compiler,
-    "gpu": _gpu,
-    "mpirun": _mpirun,
+    "compiler": lambda: _refused("emulation.build", "compiler", "a C++ compiler"),
+    "c compiler": lambda: _refused("emulation.build", "c_compiler", "a C compiler"),
+    "gpu": lambda: _refused("devices.cuda_gpus", "usable_gpus", "a GPU", why=True),
+    "mpirun": lambda: _refused("ranks.launcher", "mpirun", "mpirun", 1, why=True),
     "landlock": _landlock,
     "user namespaces": _user_namespaces,
-    "no launcher above": _no_launcher_above,
+    "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
 }
 
 

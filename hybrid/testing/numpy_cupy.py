@@ -221,7 +221,7 @@ def _runtime(gpus: int) -> SimpleNamespace:
         CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
         memcpyDefault=4,
         memcpyDeviceToHost=2,
-        getDevice=lambda: 0,
+        getDevice=lambda: _here.gpu or 0,
         getDeviceCount=lambda: gpus,
         getDeviceProperties=lambda index: properties,
         deviceCanAccessPeer=lambda gpu, peer: 0,

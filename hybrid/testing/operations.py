@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 import pickle
 import sys
 import threading
@@ -21,7 +22,6 @@ from typing import Any
 from hybrid.ranks.launcher import rank_by_launcher
 
 FILE_OPERATIONS = ("pwrite", "fsync", "replace", "unlink", "ftruncate", "truncate")
-Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Listener:
@@ -55,6 +55,11 @@ _here = threading.local()  # `inside`: this thread is in an operation that is to
 _rank_of_call: list[int] = []
 
 
+def _tell(what: str, *about: Any) -> None:
+    for listener in list(_listeners):
+        getattr(listener, what)(*about)
+
+
 def rank() -> int:
     """This process's rank: in the communicator of the present call, or in the job before the first."""
     return _rank_of_call[-1] if _rank_of_call else rank_by_launcher()
@@ -83,21 +88,24 @@ def _left(group: str) -> None:
         stack.close()
 
 
-def replace(stack: ExitStack, owner: Any, name: str, wrapper: Wrapper) -> None:
-    """Wrap a function until the stack is closed: a method of a class, or a function in all modules that have imported it."""
+def replace(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Until the stack is closed, have `around(original, ...)` called for a method of a class, or for a function, in all modules
+    that have imported it."""
     original = owner.__dict__[name]
-    wrapped = functools.wraps(original)(wrapper(original))
+
+    @functools.wraps(original)
+    def replaced(*given: Any, **how: Any) -> Any:
+        return around(original, *given, **how)
 
     def swap(old: Any, new: Any) -> None:
-        if isinstance(owner, type) or not owner.__name__.startswith("hybrid"):
-            setattr(owner, name, new)
-            return
-        for module in list(sys.modules.values()):
-            if getattr(module, "__name__", "").startswith("hybrid.") and vars(module).get(name) is old:
-                setattr(module, name, new)
+        ours = not isinstance(owner, type) and owner.__name__.startswith("hybrid.")
+        modules = [each for each in list(sys.modules.values()) if getattr(each, "__name__", "").startswith("hybrid.")]
+        for place in modules if ours else [owner]:
+            if vars(place).get(name) is old:
+                setattr(place, name, new)
 
-    swap(original, wrapped)
-    stack.callback(swap, wrapped, original)
+    swap(original, replaced)
+    stack.callback(swap, replaced, original)
 
 
 class Operation:
@@ -119,18 +127,17 @@ class Operation:
         for listener in self.changing:
             on_host = _on_host(self._into)
             listener.ends(on_host, sources, self._before)
-            if not _is_numpy(self._into):
-                self._into[...] = sys.modules["cupy"].asarray(on_host)
-
-
-def _is_numpy(matrix: Any) -> bool:
-    return hasattr(matrix, "__array_interface__")
+            if hasattr(self._into, "get"):
+                cupy = sys.modules["cupy"]
+                self._into[...] = cupy.asarray(on_host)
+                cupy.cuda.runtime.deviceSynchronize()  # what reads it next may run on another stream
 
 
 def _on_host(matrix: Any) -> Any:
+    """The matrix as a NumPy array: itself, or a copy of a GPU's."""
     import numpy as np
 
-    return np.asarray(matrix) if _is_numpy(matrix) else matrix.get()
+    return np.asarray(matrix) if isinstance(matrix, np.ndarray) else matrix.get()
 
 
 @contextmanager
@@ -143,8 +150,16 @@ def _inside() -> Iterator[None]:
         _here.inside = before
 
 
-def _on_device(device: Any, operations: Sequence[Operation], run: Callable[[], Any]) -> Any:
-    """Enqueue one call that does these operations, and wait for it where something is to be changed."""
+def _on_device(device: Any, kind: str, parts: Sequence[tuple[Any, Any]], after: Sequence[Any], run: Callable[[], Any]) -> Any:
+    """Enqueue one call whose operations write `parts`, each of a source, behind the events in `after`; and wait for it where
+    something is to be changed."""
+
+    def ready() -> None:
+        for event in after:  # another process's can only be asked
+            while not device.done(event):
+                time.sleep(1e-4)
+
+    operations = [Operation(kind, into, source, ready) for into, source in parts]
     with _inside():
         event = run()
     if any(operation.changing for operation in operations):
@@ -159,33 +174,20 @@ def _phases(stack: ExitStack) -> None:
     from hybrid.ranks.messages import Messages
     from hybrid.ranks.team import Team
 
-    def told(phase: str) -> None:
-        for listener in list(_listeners):
-            listener.begins("rank", phase)
+    def enter(original: Any, team: Team, activity: str) -> None:
+        _rank_of_call[:] = [team.rank]
+        original(team, activity)
+        _tell("begins", "rank", activity)
 
-    def enter(original: Callable[..., Any]) -> Callable[..., Any]:
-        def entered(team: Team, activity: str) -> None:
-            _rank_of_call[:] = [team.rank]
-            original(team, activity)
-            told(activity)
+    def begin(phase: str, original: Any, *given: Any, **how: Any) -> Any:
+        _tell("begins", "rank", phase)
+        return original(*given, **how)
 
-        return entered
-
-    def before(phase: str) -> Wrapper:
-        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-            def entered(*given: Any, **how: Any) -> Any:
-                told(phase)
-                return original(*given, **how)
-
-            return entered
-
-        return wrapper
-
-    replace(stack, Team, "enter", enter)
-    replace(stack, Messages, "_poll", before("wait"))
-    replace(stack, world, "start_world", before("start"))
-    replace(stack, world, "start_mpi", before("MPI start"))
     stack.callback(_rank_of_call.clear)
+    replace(stack, Team, "enter", enter)
+    replace(stack, Messages, "_poll", partial(begin, "wait"))
+    replace(stack, world, "start_world", partial(begin, "start"))
+    replace(stack, world, "start_mpi", partial(begin, "MPI start"))
 
 
 def _devices(stack: ExitStack) -> None:
@@ -194,89 +196,60 @@ def _devices(stack: ExitStack) -> None:
     from hybrid.devices.emulated import EmulatedDevice
     from hybrid.devices.modular import ModularProduct
 
-    def copying(kind: str) -> Wrapper:
-        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-            def copy(device: Any, into: Any, source: Any, after: list[Any]) -> Any:
-                operation = Operation(kind, into, source, partial(_wait_all, device, after))
-                return _on_device(device, [operation], lambda: original(device, into, source, after))
+    def copy(kind: str, original: Any, device: Any, into: Any, source: Any, after: Sequence[Any]) -> Any:
+        return _on_device(device, kind, [(into, source)], after, lambda: original(device, into, source, after))
 
-            return copy
+    def multiply(original: Any, device: Any, *given: Any, **how: Any) -> Any:
+        after = how.get("after", given[-1])
+        a, b, c = given[-3:] if "after" in how else given[-4:-1]  # a product from remainders gets its tile before them
+        waiting = getattr(device, "_device", device)
+        return _on_device(waiting, "multiply", [(c, (a, b))], after, lambda: original(device, *given, **how))
 
-        return wrapper
+    def multiply_stack(original: Any, *given: Any) -> None:
+        a, b, c = given[-4:-1]
+        operations = [Operation("multiply", c[at], (a[at % len(a)], b[at % len(b)])) for at in range(len(c))]
+        original(*given)
+        for operation in operations:
+            operation.end()
 
-    def multiplying(original: Callable[..., Any]) -> Callable[..., Any]:
-        def multiply(device: Any, *given: Any, **how: Any) -> Any:
-            after = how.get("after", given[-1])
-            a, b, c = given[-3:] if "after" in how else given[-4:-1]  # a product from remainders gets its tile before them
-            waiting = getattr(device, "_device", device)
-            operation = Operation("multiply", c, (a, b), partial(_wait_all, waiting, after))
-            return _on_device(waiting, [operation], lambda: original(device, *given, **how))
+    def receive(original: Any, device: Any, communicator: Any, into: Any, source: int, after: Sequence[Any]) -> Any:
+        return _on_device(device, "arrive", [(into, None)], after, lambda: original(device, communicator, into, source, after))
 
-        return multiply
+    def allgather(
+        original: Any, device: Any, communicator: Any, matrix: Any, rows_of: Sequence[Any], after: Sequence[Any]
+    ) -> Any:
+        parts = [(matrix[rows.slice], None) for each, rows in enumerate(rows_of) if each != rank()]
+        return _on_device(device, "arrive", parts, after, lambda: original(device, communicator, matrix, rows_of, after))
 
-    def of_stacks(original: Callable[..., Any]) -> Callable[..., Any]:
-        def multiply(*given: Any) -> None:
-            a, b, c = given[-4:-1]
-            operations = [Operation("multiply", c[at], (a[at % len(a)], b[at % len(b)])) for at in range(len(c))]
-            original(*given)
-            for operation in operations:
-                operation.end()
-
-        return multiply
-
-    def receiving(original: Callable[..., Any]) -> Callable[..., Any]:
-        def receive(device: Any, communicator: Any, into: Any, source: int, after: list[Any]) -> Any:
-            run = partial(original, device, communicator, into, source, after)
-            return _on_device(device, [Operation("arrive", into, None, partial(_wait_all, device, after))], run)
-
-        return receive
-
-    def gathering(original: Callable[..., Any]) -> Callable[..., Any]:
-        def allgather(device: Any, communicator: Any, matrix: Any, rows_of: Sequence[Any], after: list[Any]) -> Any:
-            ready = partial(_wait_all, device, after)
-            parts = [matrix[rows.slice] for each, rows in enumerate(rows_of) if each != rank()]
-            run = partial(original, device, communicator, matrix, rows_of, after)
-            return _on_device(device, [Operation("arrive", part, None, ready) for part in parts], run)
-
-        return allgather
-
-    replace(stack, stacks, "multiply_on_cpu", of_stacks)
-    replace(stack, stacks, "multiply_on_gpu", of_stacks)
-    replace(stack, ModularProduct, "multiply", multiplying)
-    replace(stack, EmulatedDevice, "multiply", multiplying)
-    devices: list[Any] = [CpuDevice]
-    if "cupy" in sys.modules or importlib.util.find_spec("cupy"):
-        devices.append(importlib.import_module("hybrid.devices.cuda_device").CudaDevice)
-        cuda_nccl = importlib.import_module("hybrid.devices.cuda_nccl").CudaNccl
-        replace(stack, cuda_nccl, "receive", receiving)
-        replace(stack, cuda_nccl, "allgather_rows", gathering)
-    for device in devices:
-        replace(stack, device, "multiply", multiplying)
+    for owner, name in ((stacks, "multiply_on_cpu"), (stacks, "multiply_on_gpu")):
+        replace(stack, owner, name, multiply_stack)
+    for owner in (ModularProduct, EmulatedDevice, CpuDevice, *_cuda("cuda_device", "CudaDevice")):
+        replace(stack, owner, "multiply", multiply)
+    for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
         for name, kind in (("copy_in", "copy in"), ("exchange", "arrive"), ("copy_out", "copy out")):
-            replace(stack, device, name, copying(kind))
+            replace(stack, owner, name, partial(copy, kind))
+    for owner in _cuda("cuda_nccl", "CudaNccl"):
+        replace(stack, owner, "receive", receive)
+        replace(stack, owner, "allgather_rows", allgather)
 
 
-def _wait_all(device: Any, events: Sequence[Any]) -> None:
-    for event in events:  # another process's can only be asked
-        while not device.done(event):
-            time.sleep(1e-4)
+def _cuda(module: str, name: str) -> list[Any]:
+    """A class of the devices' package, where there is CuPy."""
+    there = "cupy" in sys.modules or importlib.util.find_spec("cupy")
+    return [getattr(importlib.import_module(f"hybrid.devices.{module}"), name)] if there else []
 
 
 def _clocks(stack: ExitStack) -> None:
     from hybrid.devices.cpu import CpuDevice
 
-    def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def finish(device: Any) -> Any:
-            timings = original(device)
-            for listener in list(_listeners):
-                timings = listener.timed(timings)
-            return timings
+    def finish(original: Any, device: Any) -> Any:
+        timings = original(device)
+        for listener in list(_listeners):
+            timings = listener.timed(timings)
+        return timings
 
-        return finish
-
-    replace(stack, CpuDevice, "finish", finishing)
-    if "cupy" in sys.modules or importlib.util.find_spec("cupy"):
-        replace(stack, importlib.import_module("hybrid.devices.cuda_device").CudaDevice, "finish", finishing)
+    for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
+        replace(stack, owner, "finish", finish)
 
 
 class _Arriving:
@@ -300,89 +273,65 @@ def _messages(stack: ExitStack) -> None:
     from hybrid.ranks import collectives
     from hybrid.ranks.messages import Messages
 
-    def sends(size: int) -> None:
-        for listener in list(_listeners):
-            listener.sends(size)
+    Parts = tuple[Sequence[Any], Sequence[Any]]  # the matrices that this rank sends to others, and those that arrive
 
-    def collective(parts: Callable[..., tuple[list[Any], list[Any]]]) -> Wrapper:
-        """`parts(rank, ...)`: the matrices that this rank sends to others, and those that arrive."""
-
-        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-            def make(*given: Any) -> Callable[[Any], Any]:
-                def start(comm: Any) -> Any:
-                    sent, arrives = parts(comm.Get_rank(), *given)
-                    sends(sum(matrix.nbytes for matrix in sent))
-                    operations = [Operation("arrive", matrix) for matrix in arrives]
-                    request = original(*given)(comm)
-                    return _Arriving(request, operations) if any(each.changing for each in operations) else request
-
-                return start
-
-            return make
-
-        return wrapper
-
-    def broadcast(me: int, matrix: Any, root: int) -> tuple[list[Any], list[Any]]:
+    def broadcast(me: int, matrix: Any, root: int) -> Parts:
         return ([matrix], []) if me == root else ([], [matrix])
 
-    def allgather(me: int, matrix: Any, rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def allgather(me: int, matrix: Any, rows: Sequence[Any]) -> Parts:
         return [matrix[rows[me].slice]], [matrix[each.slice] for number, each in enumerate(rows) if number != me]
 
-    def gather(me: int, matrix: Any, rows: Sequence[Any], root: int) -> tuple[list[Any], list[Any]]:
+    def gather(me: int, matrix: Any, rows: Sequence[Any], root: int) -> Parts:
         return ([], allgather(me, matrix, rows)[1]) if me == root else ([matrix], [])
 
-    def exchange(me: int, to: Any, taken: Any, own: int) -> tuple[list[Any], list[Any]]:
+    def exchange(me: int, to: Any, taken: Any, own: int) -> Parts:
         sent, arrives = ([each for other in some if other != own for each in some[other]] for some in (to, taken))
         return sent, arrives
 
-    for name, parts in (("row_broadcast", broadcast), ("row_allgather", allgather), ("row_gather", gather)):
-        replace(stack, collectives, name, collective(parts))
-    replace(stack, collectives, "exchange", collective(exchange))
+    def collective(parts: Callable[..., Parts], original: Any, *given: Any) -> Callable[[Any], Any]:
+        def start(comm: Any) -> Any:
+            sent, arrives = parts(comm.Get_rank(), *given)
+            _tell("sends", sum(matrix.nbytes for matrix in sent))
+            operations = [Operation("arrive", matrix) for matrix in arrives]
+            request = original(*given)(comm)
+            return _Arriving(request, operations) if any(each.changing for each in operations) else request
 
-    def exchanging(original: Callable[..., Any]) -> Callable[..., Any]:
-        def exchanged(messages: Messages, mine: Any, *given: Any, **how: Any) -> Any:
-            everybody = original(messages, mine, *given, **how)
-            sends(len(pickle.dumps(mine, protocol=5)))
-            return everybody
+        return start
 
-        return exchanged
+    def exchange_objects(original: Any, messages: Messages, mine: Any, *given: Any, **how: Any) -> Any:
+        everybody = original(messages, mine, *given, **how)
+        _tell("sends", len(pickle.dumps(mine, protocol=5)))
+        return everybody
 
-    def sending(original: Callable[..., Any]) -> Callable[..., Any]:
-        def send(messages: Messages, data: Any, to: int) -> None:
-            sends(memoryview(data).nbytes)
-            original(messages, data, to)
+    def send(original: Any, messages: Messages, data: Any, to: int) -> None:
+        _tell("sends", memoryview(data).nbytes)
+        original(messages, data, to)
 
-        return send
+    def receive(original: Any, messages: Messages, into: Any, source: int) -> None:
+        _tell("sends", 0)
+        original(messages, into, source)
 
-    def receiving(original: Callable[..., Any]) -> Callable[..., Any]:
-        def receive(messages: Messages, into: Any, source: int) -> None:
-            sends(0)
-            original(messages, into, source)
-
-        return receive
-
-    replace(stack, Messages, "exchange", exchanging)
-    replace(stack, Messages, "send", sending)
-    replace(stack, Messages, "receive", receiving)
+    for name, parts in (
+        ("row_broadcast", broadcast),
+        ("row_allgather", allgather),
+        ("row_gather", gather),
+        ("exchange", exchange),
+    ):
+        replace(stack, collectives, name, partial(collective, parts))
+    for name, around in (("exchange", exchange_objects), ("send", send), ("receive", receive)):
+        replace(stack, Messages, name, around)
 
 
 def _files(stack: ExitStack) -> None:
-    import os
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*given: Any, **how: Any) -> Any:
-            of = sys._getframe(1).f_globals.get("__name__", "")
-            if not of.startswith("hybrid.host."):
-                return original(*given, **how)
-            run: Callable[[], Any] = partial(original, *given, **how)
+    def operation(original: Any, *given: Any, **how: Any) -> Any:
+        run: Callable[[], Any] = partial(original, *given, **how)
+        if sys._getframe(2).f_globals.get("__name__", "").startswith("hybrid.host."):
             for listener in list(_listeners):
                 run = listener.file_operation(original.__name__, given, run)
-            return run()
-
-        return operation
+        return run()
 
     for name in FILE_OPERATIONS:
-        replace(stack, os, name, wrapper)
+        replace(stack, os, name, operation)
 
 
 _GROUPS = {"phases": _phases, "devices": _devices, "clocks": _clocks, "messages": _messages, "files": _files}

@@ -23,14 +23,11 @@ def seed(number: int) -> Iterator[None]:
     """
     drawn = count()
 
-    def drawing(original: Callable[[int], int]) -> Callable[[int], int]:
-        def randbits(bits: int) -> int:
-            if not sys._getframe(1).f_globals.get("__name__", "").startswith(_DRAWING):
-                return original(bits)
-            return random.Random(f"{number} {next(drawn)}").getrandbits(bits)  # noqa: S311 (nothing is kept secret)
-
-        return randbits
+    def draw(original: Callable[[int], int], bits: int) -> int:
+        if not sys._getframe(2).f_globals.get("__name__", "").startswith(_DRAWING):
+            return original(bits)
+        return random.Random(f"{number} {next(drawn)}").getrandbits(bits)  # noqa: S311 (nothing is kept secret)
 
     with ExitStack() as stack:
-        replace(stack, secrets, "randbits", drawing)
+        replace(stack, secrets, "randbits", draw)
         yield

@@ -32,9 +32,9 @@ class Fault:
     rank: int | None = None
     row: int | None = None
 
-    def of(self, what: str) -> Fault:
-        """The same fault, with `what` it is about before its words."""
-        return replace(self, text=f"{what}: {self.text}")
+    def of(self, what: str, first: int = 0) -> Fault:
+        """The same fault, with `what` it is about before its words. `first`: the row of the whole C from which its row counts."""
+        return replace(self, text=f"{what}: {self.text}", row=None if self.row is None else first + self.row)
 
     def __str__(self) -> str:
         return self.text
@@ -71,10 +71,10 @@ class Check:
         more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
         return f"the product is wrong: {self.faults[0]}{more}"
 
-    def of(self, what: str) -> Check:
-        """The same check, with `what` it is about ("product 2", say) before each of its lines."""
+    def of(self, what: str, first: int = 0) -> Check:
+        """The same check, with `what` it is about ("product 2", say) before each of its lines. `first`: as in `Fault.of`."""
         repaired = tuple(f"{what}: {line}" for line in self.repaired)
-        return replace(self, faults=tuple(fault.of(what) for fault in self.faults), repaired=repaired)
+        return replace(self, faults=tuple(fault.of(what, first) for fault in self.faults), repaired=repaired)
 
     def settled(self, by_host: Check) -> Check:
         """The result of both checks, where this one, a device's, is undecided: the host's. If the host found a fault, the faults

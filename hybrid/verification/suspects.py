@@ -29,17 +29,19 @@ from hybrid.verification.reexamine import (
 
 _ELEMENTS, _LEAST_ROWS, _MOST_ROWS = 192, 3, 64  # elsewhere, and the rows they are in, that tell how large errors are
 
-MultipliedBy = Callable[[int, Span], str]  # who multiplied these columns of a row of C, for messages; "" where that is not said
+# Who multiplied these columns of a row of C: for messages, "" where that is not said; and the rank, where it was one.
+MultipliedBy = Callable[[int, Span], tuple[str, int | None]]
 
 
-def unsaid(row: int, columns: Span) -> str:
+def unsaid(row: int, columns: Span) -> tuple[str, int | None]:
     """A MultipliedBy that never says who it was."""
-    return ""
+    return "", None
 
 
-def fault_in(row: int, text: str, by: str) -> Fault:
+def fault_in(row: int, text: str, by: tuple[str, int | None]) -> Fault:
     """A fault in a row of C. `text`: more about it; `by`: who multiplied it, as MultipliedBy says."""
-    return Fault(f"row {row} of C{text}" + (f", multiplied by {by}" if by else ""), row=row)
+    who, rank = by
+    return Fault(f"row {row} of C{text}" + (f", multiplied by {who}" if who else ""), rank=rank, row=row)
 
 
 class SecondLook:

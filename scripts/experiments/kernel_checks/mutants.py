@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Are faults in kernels found without a GPU? Plants them one by one: python scripts/mutants.py [--all] [NAME ...]
+"""Are faults in kernels found without a GPU? Plants them one by one: python scripts/mutants.py kernels [--all] [NAME ...]
 
 Each fault is a small change of a kernel or of a header, such as a barrier left out. The changed kernel runs on the CPU's
 CUDA runtime in the mode that finds it soonest, or with --all in every mode. Ends with 1 if a fault goes unnoticed there, or
@@ -34,8 +34,8 @@ MODES = ("forward", "reverse", "shuffled", "undefined", "address", "threads")
 
 PREFACE = """# Planted faults, and what finds them
 
-Written by `python scripts/mutants.py --all --write`: each fault is planted into a kernel, which then runs on the CPU's CUDA
-runtime. The columns are the modes in which it runs: in forward, reverse and shuffled order of the threads, with asynchronous
+Written by `python scripts/mutants.py kernels --all --write`: each fault is planted into a kernel, which then runs on the CPU's
+CUDA runtime. The columns are the modes in which it runs: in forward, reverse and shuffled order of the threads, with asynchronous
 copies done as late as allowed, as early, or mixed; and under the compiler's sanitizers for undefined behaviour, addresses and
 threads. Each cell says what was noticed first:
 
@@ -53,8 +53,8 @@ threads. Each cell says what was noticed first:
 
 From norms on, the kernels are those of products from remainders. What they compute is compared with exact integers.
 
-Faults in Python, in how products of complex numbers and of integers are put together of real ones, are planted by
-`tests/arrays/test_planted_faults.py`; all of them are found by comparisons with exact results.
+Faults in all other rooms stand in `tests/mutants`, a JSON object a line, half of them drawn at random by Cosmic Ray:
+`python scripts/mutants.py run` plants each in a copy of the checkout and runs the tests that should find it.
 
 """
 

@@ -85,7 +85,10 @@ def test_what_is_planted_happens_once_on_the_rank_that_was_named(comm, rng, way)
     if comm.size == 1:
         settings = {name: value for name, value in settings.items() if name != "transport"}
     for number in range(CASES):
-        form, how, dtype, (n, l, m), victim = case = drawn(rng, number, comm.size)
+        form, how, dtype, shape, victim = case = drawn(rng, number, comm.size)
+        n, l, m = shape
+        if way == "between devices":  # where no rank may have nothing, and which grids and stacks do without
+            form, (n, l, m) = ("root" if number % 2 else "row blocks"), SHAPES[0]
         a, b = (matrix.astype(dtype) for matrix in (8 * rng.standard_normal((n, l)), 8 * rng.standard_normal((l, m))))
         with hybrid.testing.pretend(**settings):
             right = multiply(comm, a, b, form)
@@ -124,6 +127,36 @@ def test_each_spoil_changes_what_arrives_whatever_its_type_and_shape(rng, dtype)
             assert found.shape == mine.shape
 
 
+def test_a_spoil_does_what_its_name_says(rng):
+    a, b = rng.standard_normal((5, 3)), rng.standard_normal((3, 4))
+    right, before = a @ b, np.full((5, 4), 5.0)
+
+    def others(found):
+        return np.argwhere(found != right).tolist()
+
+    says = {
+        "element": lambda c: len(others(c)) == 1 and abs(c - right).max() >= abs(right).max(),
+        "lowest bit": lambda c: others(c) == [[4, 3]] and np.allclose(c, right, rtol=1e-15, atol=0),
+        "sign": lambda c: len(others(c)) == 1 and same(abs(c), abs(right)),
+        "zero": lambda c: len(others(c)) == 1 and (c == 0).sum() == 1,
+        "nan": lambda c: len(others(c)) == 1 and np.isnan(c).sum() == 1,
+        "stale row": lambda c: same(c, np.vstack([right[:4], before[4:]])),
+        "rows swapped": lambda c: same(c, right[[4, 1, 2, 3, 0]]),
+        "columns swapped": lambda c: same(c, right[:, [3, 1, 2, 0]]),
+        "shifted row": lambda c: same(c, np.roll(right, 1, axis=0)),
+        "shifted column": lambda c: same(c, np.roll(right, 1, axis=1)),
+        "nothing": lambda c: same(c, before),
+        "lost k": lambda c: np.allclose(c, a[:, :2] @ b[:2]),
+    }
+    assert set(says) == {*SPOILS, "lost k"}
+    right = hybrid.multiply(a, b)
+    for how, is_so in says.items():
+        out = before.copy()
+        with hybrid.testing.plant("multiply", how=how):
+            hybrid.multiply(a, b, out=out, check=False)
+        assert is_so(out), (how, out, right)
+
+
 def test_a_function_gets_what_was_written_what_it_was_made_of_and_what_was_there(rng):
     a, b = rng.standard_normal((5, 3)), rng.standard_normal((3, 4))
     seen = []
@@ -139,6 +172,10 @@ def test_a_function_gets_what_was_written_what_it_was_made_of_and_what_was_there
     assert all(same(one, other) for one, other in zip(seen[0][1:], (a, b, np.full((5, 4), 5.0)), strict=True))
     seen[0][0][2, 1] = 77
     assert same(out, seen[0][0])
+    with hybrid.testing.plant("multiply", how=lambda into, source, before: None) as planted:
+        hybrid.multiply(a, b)
+    assert planted.seen
+    assert not planted.done
 
 
 @pytest.mark.parametrize("phase", ["agree", "multiply", "check"])
@@ -172,20 +209,22 @@ def everything_in_the_package():
 
 
 def test_nothing_is_left_of_it_after_an_exception():
+    planted = []
+
     def all_at_once():
         with (
             hybrid.testing.pretend(staged=True, panel_rows=2),
             hybrid.testing.seed(1),
-            hybrid.testing.plant("multiply") as one,
-            hybrid.testing.plant("copy in", times=None, how="nan") as two,
+            hybrid.testing.plant("multiply", times=None) as one,
+            hybrid.testing.plant("copy in", times=None, how="nan"),
             hybrid.testing.plant("arrive"),
             hybrid.testing.plant("disk", how="full"),
             hybrid.testing.plant("clock", how="even"),
             hybrid.testing.count() as counts,
-            hybrid.testing.plant("rank", how="raise", phase="check") as three,
+            hybrid.testing.plant("rank", how="raise", phase="check"),
         ):
+            planted.append((one, counts))
             hybrid.multiply(np.eye(4), np.eye(4))
-        return one, two, three, counts
 
     hybrid.multiply(np.eye(2), np.eye(2))
     for _ in range(2):  # the first time modules are loaded
@@ -196,7 +235,11 @@ def test_nothing_is_left_of_it_after_an_exception():
         assert {key: value for key, value in after.items() if key in before} == before
         assert dict(os.environ) == variables
     assert after == before
-    assert same(hybrid.multiply(np.eye(4), np.eye(4), check=False), np.eye(4))
+    told = repr(planted)
+    with hybrid.testing.plant("multiply", times=0) as last, hybrid.testing.count():
+        assert same(hybrid.multiply(np.eye(4), np.eye(4), check=False), np.eye(4))
+    assert last.seen == 1
+    assert repr(planted) == told
 
 
 def test_what_is_no_fault_is_refused():
@@ -231,21 +274,21 @@ def test_what_is_pretended_is_restored(monkeypatch):
 
 
 def test_bytes_and_exchanges_are_counted(comm, rng):
-    a, b = rng.standard_normal((8, 6)), rng.standard_normal((6, 40))
+    a, b = rng.standard_normal((8, 6)), rng.standard_normal((6, 4000))
     with hybrid.testing.pretend(staged=True, ranks_per_node=1, transport="host"):
         checked(comm, a, b)
         with hybrid.testing.count() as counts:
             checked(comm, a, b)
     assert counts.multiplications == 1
-    rows = len(a) * (comm.rank + 1) // comm.size - len(a) * comm.rank // comm.size
-    assert (counts.copied_in, counts.copied_out) == (rows * a[0].nbytes + b.nbytes, rows * 40 * 8)
+    copied = [sum(each) for each in zip(*comm.allgather((counts.copied_in, counts.copied_out)), strict=True)]
+    assert copied == [a.nbytes + comm.size * b.nbytes, 8 * 4000 * 8]
     assert len(set(comm.allgather(counts.exchanges))) == 1
     if comm.size == 1:
         assert (counts.exchanges, counts.bytes_sent) == (0, 0)
     elif comm.rank == 0:
         assert counts.bytes_sent > b.nbytes
     else:
-        assert counts.bytes_sent > rows * 40 * 8
+        assert 8 // comm.size * 4000 * 8 < counts.bytes_sent < b.nbytes
     assert counts == (before := type(counts)(**vars(counts)))
     checked(comm, a, b)
     assert counts == before
@@ -270,7 +313,7 @@ def test_the_check_s_vectors_follow_from_the_seed(tmp_path):
 
 def test_a_clock_tells_what_was_planted(tmp_path):
     for how, seconds in (("even", 1.0), ("slow 4", 4.0)):
-        phases = record(tmp_path, "--plant", f"clock how={how}")["seconds"]
+        phases = record(tmp_path, "--pretend", "staged=1", "--pretend", "panel_rows=16", "--plant", f"clock how={how}")["seconds"]
         assert phases["multiply"]["median"] == pytest.approx(seconds)
 
 
@@ -296,7 +339,6 @@ def test_a_command_s_rank_fails_as_asked(tmp_path, fault, ranks, code):
     told = [json.loads(line) for line in report.read_text().splitlines()]
     wanted = int(found[1]) if (found := re.search(r"rank=(\d)", fault)) else 0
     assert [(each["fault"], each["rank"]) for each in told] == [(fault, wanted)]
-    assert started(ranks=ranks).returncode == 0
 
 
 def test_a_disk_fails_at_each_of_its_operations(tmp_path):
@@ -309,28 +351,53 @@ def test_a_disk_fails_at_each_of_its_operations(tmp_path):
         code = started("--report", told, "--plant", fault, command=command).returncode
         return code, len(told.read_text().splitlines()) if told.exists() else 0
 
+    def parts():
+        return [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
+
     while (found := report(f"disk at={operations} how=killed before")) != (0, 0):
         assert found == (128 + signal.SIGKILL, 1)
         assert not out.exists()
         operations += 1
+        for part in parts():
+            part.unlink()
     assert out.exists()
     assert operations >= 3, "rows are written, the file is flushed and renamed"
     out.unlink()
     assert report("disk how=full") == (1, 1)
-    assert report("disk how=killed amid") == report("disk how=killed after") == (128 + signal.SIGKILL, 1)
+    sizes = []
+    for how in ("amid", "after"):
+        assert report(f"disk how=killed {how}") == (128 + signal.SIGKILL, 1)
+        (part,) = parts()
+        sizes.append(part.stat().st_size)
+        part.unlink()
+    assert 0 < sizes[0] < sizes[1]
     assert not out.exists()
     assert report(f"disk at={operations - 1} how=killed after")[1] == 1
 
 
 @pytest.mark.launcher
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("ranks", [0, 2, 3])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (0, 3))])
 def test_numpy_stands_for_the_gpus(tmp_path, ranks):
     command = ("-m", "hybrid.matmul", 40, 50, 60, "--device", "cuda", "--json", tmp_path / "json")
-    for fault, code in (("multiply rank=0 times=0", 0), ("multiply rank=0 how=lost k", 3), ("copy in rank=0 how=nan", 3)):
-        done = started("--gpus", ranks or 1, "--plant", fault, command=command, ranks=ranks)
+    faults = {"multiply rank=0 times=0": 0, "multiply rank=0 how=lost k": 3, "copy in rank=0 at=1 how=nan": 3}
+    for fault, code in {**faults, "arrive rank=1 at=1": 3 if ranks else 0}.items():
+        way = ["ranks_per_node=1", "transport=nccl"] if fault.startswith("arrive") else ["transport=peers"]
+        pretended = [word for setting in way for word in ("--pretend", setting)] if ranks else []
+        done = started("--gpus", ranks or 1, *pretended, "--plant", fault, command=command, ranks=ranks)
         assert done.returncode == code, done.stderr
         assert json.loads((tmp_path / "json").read_text().splitlines()[-1])["device"] == "cuda"
+
+
+@pytest.mark.needs("compiler")
+def test_numpy_s_gpus_tell_a_program_in_whose_context_it_is(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import cupy, hybrid\nones = cupy.asarray([[1.0, 1.0]])\n"
+        "print(hybrid.multiply(ones, ones.T, device='cuda').get(), cupy.cuda.driver.ctxGetCurrent())\n"
+        "try:\n    cupy.cuda.alloc(1)\nexcept RuntimeError:\n    print('refused')\n"
+    )
+    done = started("--gpus", 1, command=(tmp_path / "program.py",))
+    assert done.stdout == "[[2.]] 0\nrefused\n", done.stderr
 
 
 def test_a_program_is_run_and_a_function_of_a_file_is_planted(tmp_path):

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""A command whose product is wrong ends with 3 on every rank, hands nothing of it out, and its JSON line tells what was wrong;
+with --on-fault repair it ends with 0 and tells what it repaired (docs/use.md, docs/failures.md)."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from support.checked import named
+from support.commands import start
+
+pytestmark = pytest.mark.launcher
+SIZES = [90, 60, 70, "--fill", "normal"]
+
+
+def run(tmp_path, *arguments, plant=(), ranks=0, **pretended):
+    """The finished command and its JSON line."""
+    faults = [word for fault in plant for word in ("--plant", fault)]
+    settings = [word for name, value in pretended.items() for word in ("--pretend", f"{name}={value}")]
+    record = tmp_path / "run.jsonl"
+    record.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "hybrid.testing", "--seed", "7", *faults, *settings, "-m", "hybrid.matmul"]
+    done = start(command, *SIZES, "--json", record, *arguments, ranks=ranks, limit=120)
+    return done, json.loads(record.read_text().splitlines()[-1]) if record.exists() else None
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize(
+    ("fault", "code"), [("multiply", "check-product"), ("copy in", "check-copy"), ("copy out", "check-copy")]
+)
+def test_a_wrong_product_ends_the_command_with_3(tmp_path, fault, code, ranks):
+    out = tmp_path / "C.npy"
+    np.save(out, np.full((2, 2), 7.0))
+    done, line = run(tmp_path, "--out", out, plant=[f"{fault} how=element"], ranks=ranks, staged=1)
+    assert done.returncode == 3, done.stderr
+    np.testing.assert_array_equal(np.load(out), np.full((2, 2), 7.0), "what was there stays")
+    assert {path.name for path in tmp_path.iterdir()} == {"C.npy", "run.jsonl"}, "nothing of the wrong product is left"
+    check = line["check"]
+    assert check["ok"] is False
+    faults = [each for each in check["faults"] if each["rank"] is not None]  # the others: what the host has found
+    assert {each["code"] for each in check["faults"]} == {code}
+    assert {each["rank"] for each in faults} == set(range(ranks or 1))
+    assert all(0 <= each["row"] < 90 for each in faults if each["row"] is not None)
+    assert done.stdout.splitlines()[-1].endswith(f"[{code}]")
+
+
+def test_many_faults_are_shown_in_part_and_told_in_full(tmp_path):
+    plants = [f"copy in at={number}" for number in range(5)]
+    done, line = run(tmp_path, plant=plants, staged=1, panel_rows=10, panel_columns=30)
+    assert done.returncode == 3
+    assert len(line["check"]["faults"]) == 5
+    assert sum(line.endswith("[check-copy]") for line in done.stdout.splitlines()) == 3 + 1
+
+
+def test_what_is_not_checked_passes_and_says_so(tmp_path):
+    done, line = run(tmp_path, "--check", "off", plant=["multiply how=element"])
+    assert done.returncode == 0, done.stderr
+    assert not line.get("check") or line["check"].get("kind") != "freivalds"
+
+
+@pytest.mark.parametrize(("fill", "kind"), [("lecture", "exact"), ("normal", "freivalds")])
+@pytest.mark.parametrize("check", ["on", "host"])
+def test_a_right_product_tells_how_it_was_checked(tmp_path, fill, kind, check):
+    done, line = run(tmp_path, "--check", check, "--fill", fill, staged=1)
+    assert done.returncode == 0, done.stderr
+    found = line["check"]
+    assert (found["ok"], found["kind"], found["tolerance"]) == (True, kind, 0 if kind == "exact" else 8)
+    assert found["error"] <= found["tolerance"]
+    assert not found["faults"]
+    assert kind in done.stdout.splitlines()[-1]
+
+
+def test_what_cannot_be_judged_is_told(tmp_path):
+    a, b = np.random.default_rng(1).standard_normal((2, 50, 50))
+    a[3, 4], b[5, 6] = np.nan, np.inf
+    for name, matrix in (("A", a), ("B", b)):
+        np.save(tmp_path / f"{name}.npy", matrix)
+    record = tmp_path / "run.jsonl"
+    command = [sys.executable, "-m", "hybrid.matmul", "--a", tmp_path / "A.npy", "--b", tmp_path / "B.npy", "--json", record]
+    done = start(command)
+    assert done.returncode == 0, done.stderr
+    check = json.loads(record.read_text())["check"]
+    assert check["ok"]
+    assert check["note"]
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_repaired_product_is_right_and_the_command_ends_with_0(tmp_path, ranks):
+    out, faults = tmp_path / "C.npy", ["multiply how=element", "multiply how=element at=3"]
+    done, line = run(tmp_path, "--on-fault", "repair", "--repeat", "4", "--out", out, plant=faults, ranks=ranks)
+    assert done.returncode == 0, done.stderr
+    told = line["check"]["repaired"]
+    assert line["check"]["ok"]
+    assert len(told) == 2 * max(1, ranks)
+    assert sorted(named(each).rank for each in told) == sorted([*range(ranks or 1)] * 2)
+    if ranks:  # another one has computed it again
+        assert all(named(each).ranks[-1] == 1 - named(each).rank for each in told)
+    assert [each for each in done.stdout.splitlines() if each.startswith("repaired")] == [f"repaired: {each}" for each in told]
+    again, _ = run(tmp_path, "--out", tmp_path / "right.npy")
+    assert again.returncode == 0
+    np.testing.assert_allclose(np.load(out), np.load(tmp_path / "right.npy"), rtol=1e-9, atol=1e-12)
+
+
+def test_what_cannot_be_repaired_ends_with_3(tmp_path):
+    """Rows that arrived differently on another node: nobody knows which are right."""
+    done, line = run(
+        tmp_path,
+        "--on-fault",
+        "repair",
+        plant=["arrive rank=1 how=element"],
+        ranks=2,
+        staged=1,
+        ranks_per_node=1,
+        transport="host",
+    )
+    assert done.returncode == 3, done.stdout
+    assert not line["check"]["ok"]
+    assert "check-exchange" in {each["code"] for each in line["check"]["faults"]}

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""On real GPUs: every kernel multiplies right, right products pass, faults are found and repaired, wherever operands lie
+(python -m pytest -m gpu; mpirun -n P python -m pytest --with-mpi -m "gpu and mpi")."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from support.checked import KINDS, assert_right, named, operands, repaired
+from support.commands import start
+
+import hybrid
+from hybrid.errors import CheckFailed
+from hybrid.testing import plant
+
+pytestmark = pytest.mark.gpu
+N, L, M = 900, 800, 700
+DTYPES = ["float32", "float64"]
+KERNELS = ["naive", "row_per_thread", "column_per_thread", "tiled", "tiled32", "register_tiled", "pipelined", "warp_tiled"]
+KERNELS += ["tensor", "matvec", "matvec_warp", "cublas"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_multiplies_right(rng, kernel, dtype):
+    """Of ragged shapes, within wider arrays, with subnormal numbers kept."""
+    if (kernel, dtype) == ("tensor", "float32"):
+        pytest.skip("a kernel for float64")
+    for _ in range(20):
+        n, l, m = (int(size) for size in rng.integers(1, 700, 3))
+        a, b = operands(rng, str(rng.choice(["normal", "integers", "uniform"])), (n, l, 1 if "matvec" in kernel else m), dtype)
+        wide = np.full((n, l + 3), np.nan, dtype)
+        wide[:, :l] = a
+        assert_right(a, b, hybrid.multiply(wide[:, :l], b, device="cuda", kernel=kernel), (n, l, m))
+    if dtype == "float32":
+        a, b = np.full((3, 40), 1e-30, dtype), np.full((40, 1), 1e-10, dtype)
+        assert (hybrid.multiply(a, b, device="cuda", kernel=kernel) > 3.9e-39).all()
+
+
+@pytest.mark.parametrize("check", [True, "host"])
+@pytest.mark.parametrize("precision", ["native", "auto", "fast"])
+@pytest.mark.parametrize("dtype", [*DTYPES, "complex128", "float16"])
+def test_right_products_pass(rng, dtype, precision, check):
+    for kind in KINDS if dtype in DTYPES else ["normal", "uniform", "cosines", "integers"]:
+        with np.errstate(all="ignore"):
+            a, b = operands(rng, kind, (310, 900, 270), dtype)
+            assert_right(a, b, hybrid.multiply(a, b, device="cuda", precision=precision, check=check), kind)
+
+
+@pytest.mark.parametrize("precision", ["native", "fast"])
+@pytest.mark.parametrize("times", [1, None])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kind", "code"), [("copy in", "check-copy"), ("multiply", "check-product"), ("copy out", "check-copy")])
+def test_a_fault_is_refused_or_repaired(rng, kind, code, dtype, times, precision):
+    a, b = operands(rng, "normal", (N, L, M), dtype)
+    how = {"device": "cuda", "precision": precision}
+    with plant(kind, times=times) as planted, pytest.raises(CheckFailed) as refusal:
+        hybrid.multiply(a, b, **how)
+    assert planted.done
+    assert (refusal.value.code, named(refusal.value).rank) == (code, 0)
+    with plant(kind, times=times):
+        c, lines = repaired(lambda: hybrid.multiply(a, b, on_fault="repair", **how))
+    assert_right(a, b, c)
+    assert [named(line).rank for line in lines] == [0]
+
+
+def test_row_blocks_on_a_gpu_are_repaired_there(rng):
+    cupy = pytest.importorskip("cupy")
+    a, b = operands(rng, "normal", (N, L, M))
+    with plant("multiply"):
+        c, lines = repaired(lambda: hybrid.multiply(*(hybrid.RowBlock(cupy.asarray(x)) for x in (a, b)), on_fault="repair"))
+    assert isinstance(c.array, cupy.ndarray)
+    assert_right(a, b, cupy.asnumpy(c.array))
+    assert lines
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("kind", ["copy in", "multiply", "copy out"])
+def test_whichever_rank_was_wrong(comm, rng, kind):
+    a, b = operands(rng, "normal", (N, L, M))
+    victim = comm.size - 1 if kind == "multiply" else 0  # the root's process makes all copies of its own arrays
+    given = (a, b) if comm.rank == 0 else (None, None)
+    with plant(kind, rank=victim, at=0 if kind == "multiply" else 1):
+        c, lines = repaired(lambda: hybrid.multiply(*given, comm=comm, device="cuda", on_fault="repair"))
+    if comm.rank == 0:
+        assert_right(a, b, c)
+        assert len(lines) == 1
+        assert kind != "multiply" or named(lines[0]).rank == victim
+
+
+def test_the_command_names_gpu_and_kernel(tmp_path):
+    record = tmp_path / "run.jsonl"
+    command = [sys.executable, "-m", "hybrid.testing", "--plant", "multiply", "-m", "hybrid.matmul"]
+    done = start(command, 700, 600, 500, "--fill", "normal", "--device", "cuda", "--kernel", "tiled", "--json", record, limit=300)
+    assert done.returncode == 3, done.stderr
+    line = json.loads(record.read_text())
+    assert (line["device"], line["kernel"], line["check"]["ok"]) == ("cuda", "tiled", False)
+    assert {fault["code"] for fault in line["check"]["faults"]} == {"check-product"}

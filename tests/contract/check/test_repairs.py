@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: MIT
+"""With on_fault="repair" a product that fails its check is made right in every element, a warning at the root tells whose device
+was wrong, and what cannot be made right is refused (docs/failures.md, Repairs; docs/check.md, Repair)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.checked import FORMS, WAYS, assert_right, exact, forms_of, named, operands, product, repaired, rounding, way
+from support.selection import pairs_first
+
+import hybrid
+from hybrid.errors import CheckFailed, UsageError
+from hybrid.testing import plant
+
+N, L, M = 261, 71, 149
+REPAIRABLE = [form for form in FORMS if form != "blocks"]
+DTYPES = ["float64", "float32"]
+HOWS = ["element", "sign", "nan", "rows swapped", "columns swapped", "stale row", "nothing", "lowest bit"]
+# A lowest bit of a product is rounding; before a check by the host alone, that of an operand is, too.
+
+
+@pytest.mark.parametrize(
+    ("kind", "way_", "how", "times", "form", "data"),
+    pairs_first(
+        ["copy in", "multiply", "copy out"],
+        list(WAYS),
+        HOWS,
+        [1, None],
+        REPAIRABLE,
+        ["normal", "uniform", "integers", "graded rows"],
+    ),
+)
+def test_a_fault_is_repaired_and_told(rng, kind, way_, how, times, form, data):
+    """`times` None: also when the product is computed once more."""
+    if way_ == "in place":
+        kind = "multiply"  # nothing is copied
+    if kind == "multiply" and (how == "lowest bit" or data == "graded rows"):
+        how, data = "element", "normal"
+    a, b = operands(rng, data, (N, L, M), DTYPES[int(rng.integers(2))])
+    with way(way_), np.errstate(all="ignore"):
+        with plant(kind, times=times, how=how) as planted:
+            c, lines = repaired(lambda: product(None, form, a, b, on_fault="repair"))
+        assert planted.done
+        assert_right(a, b, c)
+        assert lines
+        assert {named(line).rank for line in lines} == {0}
+        c, lines = repaired(lambda: product(None, form, a, b, on_fault="repair"))
+    assert not lines, "the fault was one product's"
+    assert_right(a, b, c)
+
+
+def test_only_what_was_asked_for_is_repaired(rng):
+    a, b = operands(rng, "normal", (N, L, M))
+    with plant("multiply"), pytest.raises(CheckFailed):
+        hybrid.multiply(a, b)
+    with plant("multiply"):
+        c, lines = repaired(lambda: hybrid.multiply(a, b, on_fault="repair", check=False))
+    assert not lines
+    with pytest.raises(AssertionError):
+        assert_right(a, b, c)
+    with pytest.raises(UsageError) as refusal:
+        hybrid.multiply(a, b, on_fault="repare")
+    assert refusal.value.code == "setting"
+
+
+@pytest.mark.parametrize("check", [True, "host"])
+@pytest.mark.parametrize("data", ["normal", "integers"])
+@pytest.mark.parametrize("way_", ["in place", "staged"])
+def test_only_what_is_wrong_is_computed_again(rng, way_, data, check):
+    a, b = operands(rng, data, (640, 20, 640))
+
+    def spoil(into, source, before):
+        into[300:330, 200:240] *= 2
+
+    with way(way_):
+        right = hybrid.multiply(a, b)
+        with plant("multiply", how=spoil):
+            c, (line,) = repaired(lambda: hybrid.multiply(a, b, on_fault="repair", check=check))
+    found = named(line)
+    assert found.rows[0] <= 300 < 330 <= found.rows[1]
+    assert found.columns[0] <= 200 < 240 <= found.columns[1]
+    if data == "integers":  # elsewhere a large rounding error may be computed again, too
+        assert found.rows[1] - found.rows[0] <= 192
+        assert found.columns[1] - found.columns[0] <= 256
+    outside = np.ones(c.shape, bool)
+    outside[slice(*found.rows), slice(*found.columns)] = False
+    np.testing.assert_array_equal(c[outside], right[outside])
+    assert_right(a, b, c)
+
+
+# Some rows tell nothing about others, so that no sample of rows shows which columns a wrong row of B has spoiled.
+def uneven(rng, kind, dtype, n=80, l=53, m=1350):
+    a, b = operands(rng, "normal", (n, l, m))
+    if kind in ("zero rows", "single entries"):
+        rows = np.arange(0, n, 1 if kind == "single entries" else 2)
+        columns = rng.permutation(np.arange(len(rows)) % l)
+        a[...] = 0
+        a[rows, columns] = 1 / (1 + columns)
+    else:
+        a *= np.logspace(8, -8, n)[:, None]
+    if kind == "even columns":  # as a regression's constant term: next to nothing in the large rows, nearly all of the small
+        a[:, 7::8] = 1
+    if kind == "scaled both ways":
+        b *= rng.permutation(np.logspace(8, -8, l))[:, None]
+    return a.astype(dtype), b.astype(dtype)
+
+
+UNEVEN = ["zero rows", "single entries", "scaled rows", "even columns", "scaled both ways"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "dtype", "form"),
+    pairs_first(UNEVEN, [1, 9, 20], DTYPES, ["root", "row blocks"]),
+)
+def test_every_element_is_right_after_a_wrong_copy_of_b(rng, kind, wrong, dtype, form):
+    """By little, in rows that are wrong in one column each, every other one, in another group of 64 columns each."""
+    a, b = uneven(rng, kind, dtype)
+
+    def spoil(into, source, before):
+        if into.shape == b.shape:
+            into[7 + 2 * np.arange(wrong), 3 + 67 * np.arange(wrong)] *= 1 + 2**16 * np.finfo(dtype).eps
+
+    with way("staged"), plant("copy in", times=None, how=spoil) as planted:
+        c, lines = repaired(lambda: product(None, form, a, b, on_fault="repair"))
+    assert planted.done
+    assert lines
+    assert_right(a, b, c)
+
+
+@pytest.mark.parametrize(("check", "form"), [(True, "root"), ("host", "row blocks")])
+@pytest.mark.parametrize("kind", UNEVEN)
+def test_every_element_is_right_after_a_wrong_multiplication(rng, kind, check, form):
+    a, b = uneven(rng, kind, "float64")
+
+    def spoil(into, source, before):
+        into[5::20, 3::300] *= 1.4
+        into[40, 0] += 1e9
+
+    with way("staged"), plant("multiply", how=spoil):
+        c, lines = repaired(lambda: product(None, form, a, b, on_fault="repair", check=check))
+    assert lines
+    assert_right(a, b, c)
+
+
+@pytest.mark.parametrize("way_", ["in place", "staged"])
+def test_small_errors_that_large_ones_hide_are_repaired(rng, way_):
+    a, b = operands(rng, "normal", (192, 500, 640))
+    right, error = exact(a, b), rounding(a, b)
+
+    def spoil(into, source, before):
+        into[:40] += 1e-9 * rng.standard_normal((40, 640))  # so the product looks less accurate than it is elsewhere
+        into[180, ::64] += (20 if way_ == "in place" else 100) * error
+
+    with way(way_), plant("multiply", how=spoil):
+        c, lines = repaired(lambda: hybrid.multiply(a, b, on_fault="repair"))
+    assert lines
+    assert np.abs(c - right).max() <= 4 * error
+
+
+@pytest.mark.parametrize("way_", ["in place", "staged"])
+def test_what_cannot_be_judged_does_not_hinder_a_repair(rng, way_):
+    a, b = operands(rng, "normal", (N, L, M))
+    a[200], b[3, 140] = np.nan, np.inf
+    with (
+        way(way_),
+        plant("multiply", how=lambda into, source, before: into.__setitem__((20, 30), 50.0)),
+        np.errstate(all="ignore"),
+    ):
+        c, lines = repaired(lambda: hybrid.multiply(a, b, on_fault="repair"))
+        np.testing.assert_allclose(c, a @ b)
+    assert len(lines) == 1
+
+
+def test_large_integers_are_repaired_exactly(rng):
+    """Their sums are checked modulo a prime."""
+    for way_ in WAYS:
+        a, b = operands(rng, "large integers", (200, 90, 150))
+        with way(way_), plant("multiply"):
+            c, lines = repaired(lambda a=a, b=b: hybrid.multiply(a, b, on_fault="repair"))
+        assert lines
+        np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kernels_of_a_gpu_are_repaired(rng, dtype):
+    def stuck_lane(into, source, before):
+        into[:, 5::32] = 1.0
+
+    a, b = operands(rng, "normal", (150, 40, 130), dtype)
+    for precision in ("native", "fast"):
+        with plant("multiply", how=stuck_lane, times=None) as planted:
+            c, lines = repaired(lambda p=precision: hybrid.multiply(a, b, device="emulate", on_fault="repair", precision=p))
+        assert planted.done
+        assert lines
+        assert_right(a, b, c)
+
+
+@pytest.mark.parametrize("check", [True, "host"])
+def test_operands_that_are_written_at_every_check_are_refused(rng, check):
+    """Whatever is computed again is wrong by the next look."""
+    a, b = operands(rng, "normal", (N, L, M))
+    every_check = plant("rank", phase="check", times=None, how=lambda: np.add(a, 1, out=a))
+    with every_check as planted, pytest.raises(CheckFailed) as refusal:
+        hybrid.multiply(a, b, on_fault="repair", check=check)
+    assert planted.seen > 1
+    assert refusal.value.code == "check-product"
+
+
+@pytest.fixture
+def own(comm):
+    """A communicator that remembers no rank's faults."""
+    duplicate = comm.Dup()
+    yield duplicate
+    duplicate.Free()
+
+
+RANKS = {  # ways of several ranks: whether others can compute a rank's rows again
+    "in place": True,
+    "host": True,
+    "peers": True,
+    "a node a rank": False,
+    "a node a rank, in place": False,
+}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("form", ["root", "shared", "row blocks"])
+@pytest.mark.parametrize("name", RANKS)
+def test_on_several_ranks(own, rng, name, form):
+    comm, kinds = own, ["multiply"] if "in place" in name else ["multiply", str(rng.choice(["copy in", "copy out"]))]
+    if form not in forms_of(name):
+        pytest.skip("shared arrays have one node")
+    for kind in kinds:
+        a, b = operands(rng, "normal", (60 * comm.size, L, M))
+        root, victim = (int(rng.integers(comm.size)) for _ in "rv")
+        if name == "peers" and form == "root" and kind != "multiply":
+            victim = root  # whose process copies for all ranks
+        with way(name):
+            product(
+                comm, form, *(matrix[:9, :9].copy() for matrix in (a, b)), root
+            )  # whether peers can be used is tried by copies
+            with plant(kind, rank=victim, how="element") as planted:
+                c, lines = repaired(lambda a=a, b=b, root=root: product(comm, form, a, b, root, on_fault="repair"))
+        told = comm.allgather(lines)
+        teller = 0 if form == "row blocks" else root
+        assert comm.bcast(planted.done, victim), (kind, victim)
+        assert_right(a, b, c, kind)
+        assert [rank for rank in range(comm.size) if told[rank]] == [teller], told
+        if kind == "multiply":
+            (line,) = told[teller]
+            assert named(line).rank == victim
+            if form == "shared" or (form == "root" and RANKS[name] and victim != root):
+                assert named(line).ranks[1] != victim, "another one of the node has computed it again"
+
+
+@pytest.mark.mpi(min_size=2)
+def test_faults_of_all_ranks_are_repaired_in_one_product(comm, rng):
+    a, b = operands(rng, "normal", (60 * comm.size, L, M))
+    with plant("multiply"):
+        c, lines = repaired(lambda: product(comm, "root", a, b, on_fault="repair"))
+    assert_right(a, b, c)
+    assert comm.rank or [named(line).rank for line in lines] == list(range(comm.size))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("form", ["root", "shared", "row blocks"])
+@pytest.mark.parametrize("name", ["in place", "host", "a node a rank, in place"])
+def test_a_rank_that_is_wrong_twice_gets_no_rows(own, rng, name, form):
+    """Where others of its node can take them."""
+    if form not in forms_of(name):
+        pytest.skip("shared arrays have one node")
+    comm, (a, b) = own, operands(rng, "normal", (60 * own.size, L, M))
+    others = form != "row blocks" and RANKS[name]
+    with way(name, **({"transport": "auto"} if name == "in place" else {})):
+        for number in range(3):
+            with plant("multiply", rank=1, times=None) as planted:
+                c, lines = repaired(lambda: product(comm, form, a, b, on_fault="repair"))
+            assert_right(a, b, c, number)
+            worked = comm.bcast(planted.seen > 0, 1)
+            assert worked == (number < 2 or not others)
+            assert comm.rank or len(lines) == worked
+
+
+@pytest.mark.mpi(min_size=2)
+def test_rows_that_differ_between_nodes_are_refused(comm, rng):
+    """Nobody knows which are right."""
+    a, b = operands(rng, "normal", (60 * comm.size, L, M))
+    with way("a node a rank"):
+        with plant("arrive", rank=1, how="element"), pytest.raises(CheckFailed) as refusal:
+            product(comm, "root", a, b, on_fault="repair")
+        assert comm.allgather((refusal.value.code, str(refusal.value))) == [("check-exchange", str(refusal.value))] * comm.size
+        assert_right(a, b, product(comm, "root", a, b, on_fault="repair"))

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: MIT
+"""`python -m hybrid` lists the commands; each has --help and --version, a program of its own, shell completion, and a manual
+page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import ROOT, module, start, successful
+from support.matmul import LAST_LINE, MATMUL, code_in
+
+import hybrid
+
+NAMES = ("matmul", "hello", "doctor", "accept", "lab", "lectures", "paths")
+HYBRID = module("hybrid")
+
+
+def said(*words, **more):
+    done = successful(start([sys.executable, *words], **more))
+    assert done.stderr == ""
+    return done.stdout
+
+
+def options_in(text):
+    """Those in the first column of a help text."""
+    return {word for line in re.findall(r"^  (-.*?)(?:  |$)", text, re.MULTILINE) for word in re.findall(r"--[a-z-]+", line)}
+
+
+@pytest.fixture(scope="module")
+def helps():
+    """The help of each command, and of each of its own commands."""
+    found = {}
+    for name in NAMES:
+        found[name] = said("-m", f"hybrid.{name}", "--help")
+        parts = re.search(r"^  \{([\w,-]+)\}", found[name], re.MULTILINE)
+        for part in parts[1].split(",") if parts else re.findall(r"^    (\w+)  ", found[name], re.MULTILINE):
+            found[f"{name} {part}"] = said("-m", f"hybrid.{name}", part, "--help")
+    return found
+
+
+def test_the_package_lists_its_commands_and_their_versions():
+    text = said("-m", "hybrid")
+    assert f"hybrid-runner {hybrid.__version__}" in text
+    assert tuple(re.findall(r"^  hybrid\.(\w+)  +\S", text, re.MULTILINE)) == NAMES
+    assert {path.stem for path in (ROOT / "hybrid").glob("*.py") if "Entry of `python -m" in path.read_text()} == set(NAMES)
+    assert all(said("-m", "hybrid", word) == text for word in ("--help", "-h", "help"))
+    version = f"hybrid-runner {hybrid.__version__}\n"
+    assert said("-m", "hybrid", "--version") == version
+    assert all(said("-m", f"hybrid.{name}", "--version") == version for name in NAMES)
+    assert dir(hybrid) == sorted(hybrid.__all__)
+
+
+def test_a_command_may_be_a_word_of_its_own():
+    assert said("-m", "hybrid", "paths", "ten", "--version") == f"hybrid-runner {hybrid.__version__}\n"
+    kernels = said("-m", "hybrid", "matmul", "--kernel", "list")
+    assert kernels == said(*MATMUL[1:], "--kernel", "list")
+    names = [line.split()[0] for line in kernels.splitlines()]
+    assert {"blas", "naive", "tiled", "tensor", "cublas"} <= set(names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("words", "word", "code"),
+    [
+        ("hybrid matmull", "'matmul'?", "setting"),
+        ("hybrid --quiet", "matmul, hello", "setting"),
+        ("hybrid zzz", "matmul, hello", "setting"),
+        ("hybrid completion bash", "completion", "usage"),
+        ("hybrid man", "folder", "usage"),
+        ("hybrid man /none", "/none", "file-missing"),
+        ("hybrid.lab strat tiles", "'start'?", "setting"),
+        ("hybrid.lab dance", "run, exercises", "setting"),
+        ("hybrid.lab run x.cu --sise 3", "--sizes?", "option"),
+        ("hybrid.matmul 8 8 8 --json=", "--json", "option"),
+        ("hybrid.matmul 8 8 8 --trace=", "--trace", "option"),
+        ("hybrid.accept --html=", "--html", "option"),
+        ("hybrid.doctor --json=", "--json", "option"),
+        ("hybrid.lab run x.cu --json=", "--json", "option"),
+        ("hybrid.paths ten --length 4 --out=", "--out", "option"),
+    ],
+)
+def test_what_is_no_command_or_no_name_is_refused(words, word, code):
+    name, *options = words.split()
+    done = start(module(name), *options)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"{name}: ")
+    assert word in done.stderr
+    assert code_in(done.stderr.strip()) == code
+
+
+@pytest.mark.launcher
+def test_of_several_ranks_one_answers():
+    for words in (["--version"], ["--help"], ["--kernel", "list"]):
+        assert start(MATMUL, *words, ranks=3).stdout == start(MATMUL, *words).stdout
+
+
+@pytest.mark.needs("commands")
+def test_the_program_of_its_own_is_the_command(tmp_path):
+    for name in NAMES:
+        assert Path(sys.executable).with_name(f"hybrid-{name}").exists()
+    done = successful(start([Path(sys.executable).with_name("hybrid-matmul")], 8, 8, 8, cwd=tmp_path))
+    assert LAST_LINE.fullmatch(done.stdout.splitlines()[-1])
+
+
+def test_from_a_checkout_that_is_not_installed(tmp_path):
+    """From its folder, and from another one by PYTHONPATH."""
+    assert LAST_LINE.fullmatch(successful(start(MATMUL, 8, 8, 8, cwd=ROOT)).stdout.splitlines()[-1])
+    shutil.copytree(ROOT / "hybrid", tmp_path / "site" / "hybrid", ignore=shutil.ignore_patterns("__pycache__"))
+    where = start(
+        [sys.executable, "-c", "import hybrid; print(hybrid.__file__)"], cwd=tmp_path, PYTHONPATH=str(tmp_path / "site")
+    )
+    assert where.stdout.startswith(str(tmp_path / "site"))
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("completion") / "completion.sh"
+    path.write_text(said("-m", "hybrid", "completion"), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def completed(script):
+    """What bash offers for the last word of each of these lists, by one start of bash."""
+
+    def offered(*lists):
+        ask = "\n".join(
+            f"COMP_WORDS=({' '.join(repr(word) if word else chr(39) * 2 for word in words)}); COMP_CWORD={len(words) - 1}; "
+            'COMPREPLY=(); _hybrid; printf "%s " "${COMPREPLY[@]}"; echo'
+            for words in lists
+        )
+        done = subprocess.run(["bash", "-c", f'source "$0"\n{ask}', script], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        return [line.split() for line in done.stdout.splitlines()]
+
+    return offered
+
+
+OFFERED = [
+    ("hybrid-matmul --de", "--device"),
+    ("hybrid-matmul 8 8 8 --device ", "auto cpu cuda emulate"),
+    ("/opt/env/bin/hybrid-matmul --device cu", "cuda"),
+    ("hybrid-matmul --device = em", "emulate"),
+    ("hybrid-matmul --device =", "auto cpu cuda emulate"),
+    ("hybrid-matmul --on-fault r", "raise repair"),
+    ("hybrid-matmul --check ", "on host off"),
+    ("hybrid-matmul --kernel til", "tiled tiled32"),
+    ("hybrid-matmul --out ", ""),
+    ("hybrid-matmul --repeat ", ""),
+    ("hybrid-matmul zzz", ""),
+    ("hybrid-paths t", "ten"),
+    ("hybrid-paths ten --le", "--length"),
+    ("hybrid-lab ch", "check"),
+    ("hybrid-lab run x.cu --kernel ", ""),
+    ("hybrid-lab run x.cu --siz", "--sizes"),
+    ("hybrid-lectures s", "siegel"),
+    ("hybrid-accept --level ", "1 2 3 4"),
+]
+
+
+def test_bash_completes_options_values_and_kernels(completed):
+    found = completed(*(words.split(" ") for words, _ in OFFERED))
+    assert dict(zip([words for words, _ in OFFERED], map(" ".join, found), strict=True)) == dict(OFFERED)
+
+
+def test_every_option_of_every_command_is_completed_and_no_other(completed, helps):
+    offered = completed(*([*f"hybrid-{name}".split(" "), "--"] for name in helps))
+    assert dict(zip(helps, map(set, offered), strict=True)) == {name: options_in(text) for name, text in helps.items()}
+    kernels = said(*MATMUL[1:], "--kernel", "list").splitlines()
+    assert {line.split()[0] for line in kernels} < set(*completed(["hybrid-matmul", "--kernel", ""]))
+
+
+def test_every_command_is_registered(script):
+    done = subprocess.run(["bash", "-c", 'source "$0"; complete -p', script], capture_output=True, text=True, check=True)
+    assert set(re.findall(r"hybrid-(\w+)", done.stdout)) == set(NAMES)
+
+
+@pytest.mark.needs("zsh")
+@pytest.mark.parametrize(("words", "offered"), [
+    ("hybrid-matmul --device ", "auto cpu cuda emulate"),
+    ("hybrid-matmul --fill=", "--fill=lecture --fill=uniform --fill=normal --fill=index"),
+    ("hybrid-lab run x.cu --kernel ", ""),
+])  # fmt: skip
+def test_zsh_completes_the_same(script, tmp_path, words, offered):
+    """As it calls the function: emulating sh. Words are chosen among those that are offered by zsh itself."""
+    program = 'emulate sh; source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hybrid; echo "${COMPREPLY[@]}"'
+    zsh = ["zsh", "-f", "-c", program, script, *words.split(" ")]
+    done = subprocess.run(zsh, capture_output=True, text=True, check=False, env={**os.environ, "ZDOTDIR": str(tmp_path)})
+    assert (done.returncode, done.stderr, done.stdout.strip()) == (0, "", offered)
+
+
+def test_a_manual_page_has_all_that_help_has_and_troff_takes_it(tmp_path, helps):
+    assert successful(start(HYBRID, "man", tmp_path)).stdout.split() == [str(tmp_path / f"hybrid-{name}.1") for name in NAMES]
+    for name in NAMES:
+        page = (tmp_path / f"hybrid-{name}.1").read_text(encoding="utf-8")
+        sections = re.findall(r"^\.SH (.+)$", page, re.MULTILINE)
+        assert (sections[:3], sections[-1]) == (["NAME", "SYNOPSIS", "DESCRIPTION"], "SEE ALSO")
+        plain = page.replace("\\-", "-").replace("\\e", "\\")
+        wanted = {option for each, text in helps.items() if each.split()[0] == name for option in options_in(text)}
+        assert wanted <= set(re.findall(r"\\fB(--[a-z-]+)\\fR", plain)), name
+        if shutil.which("groff"):
+            troff = ["groff", "-K", "utf8", "-man", "-Tutf8", "-ww"]
+            done = subprocess.run(troff, input=page, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), name
+            shown = re.sub(".\b", "", re.sub(r"\x1b\[[\d;]*m", "", done.stdout))
+            assert "SEE ALSO" in shown
+            assert all(option in shown for option in wanted)
+
+
+THEIRS = {
+    "__init__.py": "from hybrid.core import *\nfrom hybrid.decomposers import *\n",
+    "decomposers.py": "from hybrid.core import Runnable\n",
+}
+
+
+def test_beside_d_wave_s_package_of_the_same_name_failures_say_why(tmp_path):
+    """Both are installed into one folder, ours last; then theirs last."""
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "hybrid", site / "hybrid", ignore=shutil.ignore_patterns("__pycache__"))
+    (site / "hybrid" / "decomposers.py").write_text(THEIRS["decomposers.py"])
+    (site / "hybrid" / "flow.py").touch()
+    (site / "dwave_hybrid-0.6.16.dist-info").mkdir()
+    (site / "dwave_hybrid-0.6.16.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: dwave-hybrid\nVersion: 0.6.16\n"
+    )
+
+    def python(*words):
+        return start([sys.executable, *words], cwd=tmp_path, PYTHONPATH=str(site))
+
+    assert python("-c", "import hybrid; hybrid.multiply; print(hasattr(hybrid, '__wrapped__'))").stdout == "False\n"
+    for statement in ("from hybrid import State", "import hybrid.decomposers"):
+        last = python("-c", statement).stderr.splitlines()[-1]
+        assert last.startswith("ImportError: ")
+        assert "dwave-hybrid 0.6.16" in last
+    done = python("-m", "hybrid.doctor", "--threads", "1")
+    (line,) = [line for line in done.stdout.splitlines() if " package " in line]
+    assert (done.returncode, line.split()[0], "dwave-hybrid 0.6.16" in line) == (1, "WRONG", True)
+    (site / "hybrid" / "__init__.py").write_text(THEIRS["__init__.py"])
+    done = python("-m", "hybrid.matmul", "8", "8", "8")
+    assert (done.returncode, "dwave-hybrid 0.6.16" in done.stderr.splitlines()[-1]) == (1, True)
+
+
+def test_no_page_says_to_install_the_package_from_an_index():
+    """Which has none of that name."""
+    texts = [path for top in ("hybrid", "scripts", "docs", "kernels", "slurm") for path in (ROOT / top).rglob("*")]
+    read = {path: path.read_text("utf-8") for path in [*texts, *ROOT.glob("*.md")] if path.suffix in (".py", ".md", ".sh")}
+    assert [path for path, text in read.items() if "install hybrid-runner" in text or "hybrid-runner[" in text] == []

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: MIT
+"""What the system refuses, or takes away meanwhile, is one line that names it (docs/failures.md): open files, a small or full
+/dev/shm, memory, and threads that cannot be started."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.commands import own_lines, start
+from support.matmul import MATMUL, code_in, good, line_of_failure, record, run
+from support.selection import exhaustive
+
+import hybrid
+from hybrid.testing import mpirun
+
+pytestmark = pytest.mark.launcher
+
+
+def is_mpich():
+    return "HYDRA" in subprocess.run([mpirun(1)[0], "--version"], capture_output=True, text=True, check=False).stdout
+
+
+def below(limits, *command, namespace=False):
+    """The command below a shell that first sets limits, or mounts something in a namespace of its own."""
+    words = f"{limits} && exec {shlex.join(map(str, command))}"
+    return start([*(["unshare", "--mount"] if namespace else []), "sh", "-c", words], limit=120)
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_open_files_are_raised_where_they_may_be_and_else_named(hard):
+    limited = ["sh", "-c", f'ulimit {"" if hard else "-S"} -n 32 && exec "$@"', "sh", *MATMUL, 9, 9, 9]
+    done = start([*mpirun(2), *map(str, limited)], limit=120)
+    if not hard:
+        assert done.returncode == 0, done.stderr
+        return
+    line = line_of_failure(done, 1)
+    assert "ulimit -n 1024" in line
+    assert code_in(line) == "open-files"
+
+
+@pytest.mark.needs("namespaces")
+@pytest.mark.parametrize(
+    ("mount", "word"),
+    [
+        ("mount -t tmpfs tmpfs /dev/shm && mount -o remount,ro /dev/shm", "/dev/shm"),
+        ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "1.0 MiB"),
+    ],
+)
+def test_a_dev_shm_that_is_read_only_or_too_small_is_named(mount, word):
+    done = below(mount, *mpirun(2), *MATMUL, 300, 300, 300, namespace=True)
+    if "ro" in mount.split(",") and not is_mpich():  # Open MPI takes the folder for temporary files, and so do we
+        assert done.returncode == 0, done.stderr
+        return
+    line = line_of_failure(done, 1)
+    assert word in line
+    assert code_in(line) == "shared-memory"
+
+
+FULL = """
+import os
+def now():
+    there = os.statvfs("/dev/shm")
+    os.posix_fallocate(os.open("/dev/shm/other", os.O_CREAT | os.O_WRONLY), 0, there.f_bavail * there.f_frsize - (10 << 20))
+"""
+
+
+@pytest.mark.needs("namespaces")
+def test_a_dev_shm_that_is_filled_while_the_job_starts(tmp_path):
+    (tmp_path / "full.py").write_text(FULL)
+    command = [
+        *mpirun(2),
+        sys.executable,
+        "-m",
+        "hybrid.testing",
+        "--plant",
+        f"rank rank=0 phase=scatter how={tmp_path}/full.py:now",
+    ]
+    done = below("mount -t tmpfs -o size=40m tmpfs /dev/shm", *command, "-m", "hybrid.matmul", 1200, 1200, 500, namespace=True)
+    line = line_of_failure(done, 1)
+    assert "/dev/shm" in line
+    assert code_in(line) == "shared-memory"
+
+
+@pytest.mark.parametrize(
+    ("way", "setting", "amount"), [("alone", "host", "90M"), ("2 nodes", "host", "90M"), ("2 ranks", "gpu", "100")]
+)
+def test_memory_that_is_not_allowed_is_forecast_before_anything_is_allocated(tmp_path, way, setting, amount):
+    more = {"HYBRID_DEVICE": "emulate"} if setting == "gpu" else {}
+    done = run(3000, 2000, 1000, f"--{setting}-memory", amount, "--out", tmp_path / "C.npy", way=way, **more)
+    line = line_of_failure(done, 1)
+    assert code_in(line) == f"{setting}-memory"
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.needs("compiler")
+def test_a_gpu_of_little_memory_streams_and_the_product_is_the_same(tmp_path):
+    good(90, 80, 70, "--fill", "normal", "--out", "cpu.npy", "--device", "cpu", cwd=tmp_path)
+    limited = ("--device", "emulate", "--gpu-memory", "200k", "--precision", "native")
+    good(90, 80, 70, "--fill", "normal", "--out", "gpu.npy", *limited, cwd=tmp_path, HYBRID_POISON="1")
+    np.testing.assert_allclose(np.load(tmp_path / "gpu.npy"), np.load(tmp_path / "cpu.npy"), rtol=0, atol=1e-12)
+
+
+def test_a_matrix_as_text_that_needs_more_memory_than_there_is_is_refused_before(tmp_path):
+    with open(tmp_path / "A.mtx", "w") as file:
+        file.write("%%MatrixMarket matrix coordinate real general\n1000000000 1000000000 1\n1 1 1\n")
+    line = line_of_failure(run("--a", "A.mtx", "--b", "A.mtx", cwd=tmp_path), 1)
+    assert code_in(line) == "host-memory"
+
+
+@pytest.mark.parametrize(("given", "threads", "reason"), [
+    (("--threads", "3"), 3, "--threads"), ({"SLURM_CPUS_PER_TASK": "2", "OMP_NUM_THREADS": "5"}, 2, "SLURM_CPUS_PER_TASK"),
+    ({"OMP_NUM_THREADS": "5,2"}, 5, "OMP_NUM_THREADS"),
+])  # fmt: skip
+def test_threads_are_those_asked_for_and_say_who_asked(given, threads, reason):
+    flags, environment = (given, {}) if isinstance(given, tuple) else ((), given)
+    told = good(8, 8, 8, *flags, way="2 ranks", **environment).stdout
+    assert told.count(f"{threads} threads ({reason})") == 2
+
+
+@pytest.mark.parametrize("cores", [1, len(os.sched_getaffinity(0))])
+def test_without_a_word_a_rank_takes_its_share_of_the_cores_it_may_use(cores):
+    chosen = sorted(os.sched_getaffinity(0))[:cores]
+    command = [*MATMUL, "8", "8", "8"]
+    program = f"import os; os.sched_setaffinity(0, {chosen}); os.execvp({command[0]!r}, {command!r})"
+    done = start([sys.executable, "-c", program], OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="")
+    assert f"{cores} thread" in done.stdout
+    both = record(8, 8, 8, way="2 ranks", OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="")["placements"]
+    assert all(each["threads"] == max(1, len(os.sched_getaffinity(0)) // 2) for each in both) or "quota" in str(both)
+
+
+COUNTED = """
+import os, runpy, sys, threading
+import hybrid.testing
+most = []
+def look(into, source, before):
+    most.append(len(os.listdir("/proc/self/task")))
+with hybrid.testing.plant("multiply", times=None, how=look):
+    try:
+        runpy.run_module("hybrid.matmul", run_name="__main__", alter_sys=True)
+    finally:
+        print("threads", max(most), file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="needs /proc")
+@pytest.mark.parametrize("threads", exhaustive([1], [1, 2]))
+def test_blas_starts_no_threads_of_its_own(tmp_path, threads):
+    """A thread for each core of a node, in each of its ranks, would make them wait for each other."""
+    (tmp_path / "counted.py").write_text(COUNTED)
+    done = start([sys.executable, tmp_path / "counted.py"], 600, 600, 600, "--threads", threads, HYBRID_GUARD="0")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("threads")]
+    assert int(line.split()[1]) <= threads + 4 + 2  # ours, and those that watch, show progress and check
+    assert own_lines(done.stderr) == []
+
+
+@pytest.mark.parametrize(
+    "shown_by", [lambda c: c[3:5], lambda c: c.T, lambda c: memoryview(c), np.from_dlpack, lambda c: c.view(np.uint8)]
+)
+def test_memory_of_results_serves_the_next_ones_but_never_what_is_still_shown(shown_by):
+    a, b = np.ones((700, 2)), np.ones((2, 700))
+    view = shown_by(hybrid.multiply(a, b))
+    kept = np.array(view)
+    for factor in range(2, 5):
+        assert (hybrid.multiply(a, factor * b) == 2 * factor).all()
+    np.testing.assert_array_equal(np.asarray(view), kept)

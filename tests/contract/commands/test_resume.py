@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: MIT
+"""--resume (docs/files.md): killed at any file operation and as often as may be, the job goes on with the rows that were on the
+disk, and the file has the bits of an undisturbed job; what would be another product, or other bits, is refused and left as it
+is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import own_lines
+from support.matmul import code_in, good, line_of_failure, names_in, record, run
+from support.selection import exhaustive
+
+from hybrid.testing import mpirun
+
+pytestmark = pytest.mark.launcher
+
+SIZES = (60, 50, 40)
+FEW = (*SIZES, "--fill", "normal", "--threads", 1, "--out", "C.npy", "--resume", "--resume-rows", 25)  # in 3 parts
+SMALL = (*FEW[:-1], 7)  # in 9
+LIMIT = 120  # seconds within which a job on a busy machine must have come so far
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def resumed(*arguments, **more):
+    return record(*arguments, **more)["resume"]
+
+
+def parts_of(journal):
+    """The parts that a journal tells of, in whole lines; all of them different."""
+    lines = Path(journal).read_bytes().split(b"\n")[:-1] if Path(journal).exists() else []
+    parts = [tuple(line["part"]) for line in map(json.loads, lines) if "part" in line]
+    assert len(set(parts)) == len(parts), "a part was computed twice"
+    return parts
+
+
+def rows_of(parts):
+    return sum(hi - lo for lo, hi in parts)
+
+
+def contents(path):
+    """Of a file, or of all in a folder."""
+    path = Path(path)
+    return {str(each.relative_to(path.parent)).split("/", 1)[-1] if path.is_dir() else "": each.read_bytes()
+            for each in (sorted(path.rglob("*")) if path.is_dir() else [path]) if each.is_file()}  # fmt: skip
+
+
+def remove(path):
+    shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
+
+
+def undisturbed(*arguments, **more):
+    """What such a job leaves, from a folder of its own."""
+    os.mkdir("undisturbed")
+    target = next(word for word in arguments if str(word).startswith("C.")).partition(":")[0]
+    for name in ("A.npy", "B.npy"):
+        if Path(name).exists():
+            shutil.copy2(name, "undisturbed")
+    assert resumed(*arguments, cwd=Path("undisturbed"), **more)["rows_there"] == 0
+    found = contents(f"undisturbed/{target}")
+    shutil.rmtree("undisturbed")
+    return found
+
+
+def beside(cases):
+    """The first of them, and the others where all run."""
+    return [pytest.param(case, marks=[pytest.mark.exhaustive] * (number > 0)) for number, case in enumerate(cases)]
+
+
+def killed(*arguments, parts=3, **more):
+    """What a job leaves that is killed when so many parts are in the journal: a write, a flush and the journal's two for each."""
+    for number in count(4 * parts + 2):
+        assert run(*arguments, planted=[f"disk rank=0 at={number} how=killed before"], **more).returncode
+        if len(found := parts_of("C.npy.journal")) >= parts:
+            return found
+        for name in ("C.npy.part", "C.npy.journal"):
+            Path(name).unlink(missing_ok=True)
+    return None
+
+
+def test_in_parts_the_product_is_right_and_nothing_else_stays(folder):
+    for way, ranks in (("alone", 1), ("2 nodes", 3)):
+        said = resumed(*SMALL, "--fill", "lecture", way=way)
+        assert said == {"part_rows": 7, "rows_there": 0, "rows_computed": 60, "parts_computed": 9, "rows_missing": 0}, ranks
+        assert names_in(folder) == ["C.npy"]
+        good(*SIZES, "--out", "D.npy", "--threads", 1)
+        assert contents("C.npy") == contents("D.npy")  # of integers, so that the parts' bits are those of the whole
+        for name in ("C.npy", "D.npy"):
+            os.unlink(name)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize(
+    ("way", "environment"),
+    exhaustive(
+        [("staged", {}), ("a grid", {})],
+        [("staged", {}), ("a grid", {}), ("2 nodes", {}), ("2 ranks", {"HYBRID_DEVICE": "emulate"})],
+    ),
+)
+def test_all_parts_are_multiplied_by_the_same_b_wherever_it_is(folder, way, environment):
+    assert resumed(*SMALL, "--fill", "lecture", way=way, HYBRID_POISON="1", **environment)["parts_computed"] == 9
+    good(*SIZES, "--out", "D.npy")
+    assert contents("C.npy") == contents("D.npy")
+
+
+TARGETS = ["C.npy", "C.h5:/g/C", "C.zarr:/g/C"]
+
+
+@pytest.mark.needs("h5py", "zarr")
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    ("target", "way", "moment"),
+    exhaustive(
+        [("C.npy", "alone", "amid"), ("C.zarr:/g/C", "alone", "after")],
+        [(target, way, moment) for target in TARGETS for way in ("alone", "2 ranks") for moment in ("before", "amid", "after")],
+    ),
+)
+def test_killed_at_any_file_operation_it_goes_on_with_what_was_on_the_disk(folder, seed, target, way, moment, stride):
+    """A job each that is killed at its first operation, its second, … until there are no more; or at one in nine."""
+    arguments = tuple(target if word == "C.npy" else word for word in FEW)
+    file = target.partition(":")[0]
+    whole = undisturbed(*arguments, way=way)
+    tried = 0
+    for number in count(seed % stride, stride):
+        done = run(*arguments, planted=[f"disk rank=0 at={number} how=killed {moment}"], way=way)
+        if done.returncode == 0:
+            break
+        tried, before = tried + 1, parts_of(f"{file}.journal")
+        if not Path(file).exists() or Path(f"{file}.journal").exists():  # else it had done all by then
+            said = resumed(*arguments, way=way)
+            assert (said["rows_there"], said["parts_computed"]) == (rows_of(before), 3 - len(before)), number
+        assert contents(file) == whole, number
+        assert names_in(folder) == [file]
+        remove(file)
+    assert tried * stride > 12
+
+
+@pytest.mark.parametrize("way", exhaustive(["2 ranks"], ["alone", "2 ranks"]))
+def test_killed_again_and_again_it_ends(folder, way):
+    whole, there = undisturbed(*SMALL, way=way), 0
+    for number in (8, 12, 40):
+        if run(*SMALL, planted=[f"disk rank=0 at={number} how=killed amid"], way=way).returncode == 0:
+            break
+        parts = parts_of("C.npy.journal")
+        assert len(parts) >= there, "what is on the disk stays there"
+        there = len(parts)
+    assert there
+    if not Path("C.npy").exists():
+        assert resumed(*SMALL, way=way)["rows_there"] == min(60, there * 7)
+    assert contents("C.npy") == whole
+    assert names_in(folder) == ["C.npy"]
+
+
+def test_complex_rows_go_on_as_well(folder):
+    arguments = (*FEW, "--dtype", "complex64")
+    whole = undisturbed(*arguments)
+    before = killed(*arguments, parts=1)
+    assert resumed(*arguments)["rows_there"] == rows_of(before)
+    assert contents("C.npy") == whole
+    assert np.load("C.npy").dtype == np.complex64
+
+
+@pytest.mark.parametrize("stop", beside([
+    lambda: Path("C.npy.part").unlink(),
+    lambda: Path("C.npy.part").write_bytes(b"something else"),
+    lambda: Path("C.npy.journal").write_bytes(b""),
+    lambda: Path("C.npy.journal").write_bytes(Path("C.npy.journal").read_bytes()[:40]),
+]), ids=["no file", "another file", "an empty journal", "a torn first line"])  # fmt: skip
+def test_where_nothing_can_be_used_it_begins_anew(folder, stop):
+    whole = undisturbed(*FEW)
+    killed(*FEW, parts=1)
+    stop()
+    assert resumed(*FEW)["rows_there"] == 0
+    assert contents("C.npy") == whole
+    assert names_in(folder) == ["C.npy"]
+
+
+def test_of_a_journal_that_is_torn_whole_lines_count_and_rows_that_differ_are_computed_again(folder, rng):
+    whole = undisturbed(*SMALL)
+    parts = killed(*SMALL, parts=5)
+    journal, part = Path("C.npy.journal").read_bytes(), Path("C.npy.part").read_bytes()
+    lines = journal.splitlines(keepends=True)
+    for garbage in (b"\0\0\0\n", b"[1]\n", lines[-1][: int(rng.integers(1, len(lines[-1])))]):
+        Path("C.npy.journal").write_bytes(b"".join(lines[:-2]) + garbage + lines[-1])  # which nobody believes
+        damaged = bytearray(part)
+        row = int(rng.integers(parts[1][0], parts[1][1]))
+        damaged[128 + 8 * 40 * row + int(rng.integers(0, 320))] ^= 1 << int(rng.integers(0, 8))
+        Path("C.npy.part").write_bytes(damaged)
+        assert resumed(*SMALL)["rows_there"] == rows_of(parts[:1] + parts[2:-2]), garbage
+        assert contents("C.npy") == whole
+        assert names_in(folder) == ["C.npy"]
+        os.unlink("C.npy")
+
+
+OTHERS = [
+    # arguments, the rest of how it is started, and words of the refusal
+    (("--seed", 1), {}, "seed 1"),
+    (("--dtype", "float32"), {}, "float32"),
+    (("--no-check",), {}, "check on"),
+    (("--resume-rows", 8), {}, "--resume-rows 7"),
+    (("--fill", "uniform"), {}, "uniform"),
+    ((), {"way": "2 ranks"}, "ranks 1"),
+    (("--threads", 2), {}, "threads 1"),
+    (("--kernel", "naive", "--device", "emulate"), {}, "kernel blas"),
+]
+
+
+@pytest.mark.needs("compiler")
+def test_another_product_or_other_bits_are_refused_and_the_parts_stay(folder):
+    killed(*SMALL, parts=2)
+    before = contents("C.npy.part"), contents("C.npy.journal")
+    for arguments, how, words in OTHERS:
+        line = line_of_failure(run(*SMALL, *arguments, **how), 2)
+        assert words in line
+        assert code_in(line) == "resume-other", words
+        assert (contents("C.npy.part"), contents("C.npy.journal")) == before
+
+
+def test_exact_parts_go_on_with_any_number_of_ranks(folder):
+    exact = [*SMALL, "--fill", "lecture"]
+    whole = undisturbed(*exact)
+    killed(*exact, parts=2)
+    assert run(*exact, planted=["disk rank=0 at=20 how=killed before"], way="2 ranks").returncode
+    there = rows_of(parts_of("C.npy.journal"))
+    assert there > 2 * 7
+    assert resumed(*exact, way="2 nodes")["rows_there"] == there
+    assert contents("C.npy") == whole
+
+
+def test_operands_that_were_changed_are_another_product(folder, rng):
+    for name, shape in (("A.npy", (60, 50)), ("B.npy", (50, 40))):
+        np.save(name, rng.standard_normal(shape))
+    files = ["--a", "A.npy", "--b", "B.npy", *SMALL[3:]]
+    whole = undisturbed(*files)
+    assert resumed(*files)["rows_there"] == 0
+    assert contents("C.npy") == whole
+    os.unlink("C.npy")
+    killed(*files, parts=2)
+    np.save("B.npy", rng.standard_normal((50, 40)))
+    line = line_of_failure(run(*files), 2)
+    assert "(B " in line
+    assert code_in(line) == "resume-other"
+
+
+def test_an_operand_that_changes_while_the_job_runs_ends_it_before_the_part_counts(folder, tmp_path_factory):
+    np.save("A.npy", np.ones((60, 50)))
+    touch = tmp_path_factory.mktemp("program") / "touch.py"
+    touch.write_text("import os\ndef now(): os.utime('A.npy', (1, 1))\n")
+    line = line_of_failure(run(*SMALL, "--a", "A.npy", planted=[f"rank rank=0 phase=multiply how={touch}:now"], way="2 ranks"), 1)
+    assert code_in(line) == "file-changed"
+    assert parts_of("C.npy.journal") == []
+
+
+@pytest.mark.parametrize("way", exhaustive(["2 ranks"], ["alone", "2 ranks"]))
+def test_a_part_that_fails_its_check_ends_the_job_with_3_and_does_not_count(folder, way):
+    whole = undisturbed(*FEW, way=way)
+    done = run(*FEW, planted=["multiply rank=0 at=1 how=element"], way=way)
+    assert done.returncode == 3, done.stderr
+    assert "check FAILED" in done.stdout.splitlines()[-1]
+    there = rows_of(parts_of("C.npy.journal"))
+    assert there == 25
+    assert not Path("C.npy").exists()
+    assert resumed(*FEW, way=way)["rows_there"] == there
+    assert contents("C.npy") == whole
+
+
+def test_a_part_that_is_wrong_is_repaired_where_that_is_asked_for(folder):
+    done = run(*FEW, "--on-fault", "repair", "--json", "r.jsonl", planted=["multiply at=1 how=element"])
+    assert (done.returncode, json.loads(Path("r.jsonl").read_text())["resume"]["rows_missing"]) == (0, 0)
+    good(*SIZES, "--fill", "normal", "--out", "D.npy")
+    np.testing.assert_allclose(np.load("C.npy"), np.load("D.npy"), rtol=0, atol=1e-12)
+
+
+def test_without_rows_of_its_own_choice_a_job_takes_those_of_the_journal_and_explain_tells_them(folder):
+    parts = killed(*SMALL)
+    rows = rows_of(parts)
+    before = contents("C.npy.part"), contents("C.npy.journal")
+    told = good(*SMALL, "--explain").stdout
+    assert f"{rows} of 60 rows" in told
+    assert "C (7×40) = A (7×50)" in told
+    (line,) = own_lines(good(*SIZES, "--out", "C.npy").stderr)  # without --resume the parts are named, and stay
+    assert f"{rows} rows" in line
+    assert "--resume" in line
+    assert (contents("C.npy.part"), contents("C.npy.journal")) == before
+    os.unlink("C.npy")
+    assert resumed(*SMALL[:-2])["part_rows"] == 7
+    os.unlink("C.npy")
+    assert resumed(*SMALL[:-2])["part_rows"] == 60  # of so small a matrix all
+
+
+def test_what_is_printed_of_c_comes_from_the_file_and_empty_sizes_are_written(folder):
+    told = good(*SMALL, "--print", 2).stdout
+    first, second = np.load("C.npy")[0, :2]
+    assert f"C (60×40), its top left 2×2\n{first:f} {second:f} \n" in told
+    for sizes in ((0, 3, 4), (5, 3, 0), (5, 0, 4)):
+        resumed(*sizes, "--out", "C.npy", "--resume", "--resume-rows", 2)
+        np.testing.assert_array_equal(np.load("C.npy"), np.zeros((sizes[0], sizes[2])))
+        assert names_in(folder) == ["C.npy"]
+
+
+def test_a_file_without_its_journal_is_nobody_s_to_replace_and_a_journal_of_another_kind_is_left(folder):
+    Path("C.npy.part").write_text("mine")
+    assert code_in(line_of_failure(run(*SMALL), 2)) == "file-exists"
+    assert (Path("C.npy.part").read_text(), names_in(folder)) == ("mine", ["C.npy.part"])
+    os.rename("C.npy.part", "C.npy.journal")
+    assert code_in(line_of_failure(run(*SMALL), 2)) == "file-exists"
+    assert (Path("C.npy.journal").read_text(), names_in(folder)) == ("mine", ["C.npy.journal"])
+
+
+PAUSED = """
+import os, runpy, time
+import hybrid.testing
+def pause(*given):
+    open("paused", "w").close()
+    until = time.monotonic() + 120
+    while not os.path.exists("go on") and time.monotonic() < until:
+        time.sleep(0.01)
+with hybrid.testing.plant("multiply", rank=0, at=2, how=pause):
+    runpy.run_module("hybrid.matmul", run_name="__main__", alter_sys=True)
+"""
+
+
+def paused(folder, *arguments, ranks=0):
+    """A job that stands still while it computes its third part, and can be asked to go on by a file."""
+    (folder.parent / "paused.py").write_text(PAUSED)
+    command = [*(mpirun(ranks) if ranks else []), sys.executable, folder.parent / "paused.py", *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=environment)
+    until = time.monotonic() + LIMIT
+    while not Path("paused").exists():
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < until, "the job does not come to its third part"
+        time.sleep(0.02)
+    return job
+
+
+def test_a_second_job_on_the_same_file_is_refused(folder):
+    job = paused(folder, *SMALL, "--stall", 0)
+    try:
+        assert code_in(line_of_failure(run(*SMALL), 2)) == "file-locked"
+    finally:
+        Path("go on").touch()
+        said = job.communicate(timeout=LIMIT)
+    assert job.returncode == 0, said
+    assert names_in(folder) == ["C.npy", "go on", "paused"]
+
+
+@pytest.mark.parametrize(("ranks", "name"), [(0, os.fsdecode(b"C\xff.npy")), (2, "C.npy")])
+def test_who_asks_it_to_end_is_told_how_to_go_on(folder, ranks, name):
+    if ranks and "Open MPI" in subprocess.run([mpirun(1)[0], "--version"], capture_output=True, text=True, check=False).stdout:
+        pytest.skip("Open MPI's mpirun drops what its ranks say when it is asked to end")
+    asked = [name if word == "C.npy" else str(word) for word in SMALL]
+    job = paused(folder, *asked, "--stall", "0", ranks=ranks)
+    job.send_signal(signal.SIGTERM)
+    Path("go on").touch()
+    _, said = job.communicate(timeout=LIMIT)
+    (line,) = own_lines(said)
+    assert job.returncode == 143
+    assert code_in(line) == "terminated"
+    command = shlex.join(asked)
+    assert os.fsencode(command).decode(errors="replace").split(" --out")[0] in line
+    assert (f"mpirun -n {ranks} " in line) == bool(ranks)
+    assert f"{rows_of(parts_of(f'{name}.journal'))} rows" in line
+
+
+@pytest.mark.needs("namespaces")
+def test_where_the_disk_fills_the_parts_stay_and_a_later_job_goes_on(folder):
+    whole = undisturbed(*SMALL)
+    done = run(*SMALL, planted=["disk rank=0 at=20 times=None how=full"])
+    line = line_of_failure(done, 1)
+    assert "C.npy.part" in line
+    assert code_in(line) == "disk-full"
+    there = rows_of(parts_of("C.npy.journal"))
+    assert there
+    assert resumed(*SMALL)["rows_there"] == there
+    assert contents("C.npy") == whole
+
+
+@pytest.mark.parametrize("series", exhaustive([0], range(20)))
+def test_killed_at_random_moments_the_file_is_that_of_an_undisturbed_job(folder, seed, series):
+    """By SIGKILL or SIGTERM to the launcher or to a rank, at an operation that is drawn; until one ends by itself."""
+    draw = np.random.default_rng(seed)
+    whole, kills = undisturbed(*SMALL, way="2 ranks"), 0
+    while not Path("C.npy").exists():
+        how = draw.choice(["SIGKILL", "SIGTERM", "exit 5"])
+        rank, at = int(draw.integers(0, 2)), int(draw.integers(0, 9))
+        before = rows_of(parts_of("C.npy.journal"))
+        done = run(*SMALL, planted=[f"rank rank={rank} phase=multiply at={at} how={how}"], way="2 ranks")
+        kills += 1
+        assert rows_of(parts_of("C.npy.journal")) >= before or not done.returncode, (seed, kills)
+        assert kills < 60
+    assert contents("C.npy") == whole, (seed, kills)
+    assert names_in(folder) == ["C.npy"]

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+"""Products by all ranks on GPUs, their own or those for which NumPy stands (`python -m hybrid.testing --gpus N`). Rank 0 prints
+what each rank has seen, as JSON: on_gpus.py PART GPUS."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import warnings
+from collections import Counter
+from itertools import product as every
+
+import cupy
+import numpy as np
+from mpi4py import MPI
+
+import hybrid
+from hybrid.errors import CheckFailed, HybridError
+from hybrid.testing import plant, pretend
+
+comm = MPI.COMM_WORLD
+part, gpus = sys.argv[1], int(sys.argv[2])
+pieces = {"panel_rows": 33, "panel_columns": 40}
+WAYS = {
+    "auto": {},
+    "host in pieces": {"transport": "host", **pieces},
+    "slabs": {"panel_rows": 33, "slab_rows": 32},
+    "out of core": {"transport": "host", "gpu_memory": "200k"},
+    **({"peers": {"transport": "peers"}, "peers in pieces": {"transport": "peers", **pieces}} if comm.size > 1 else {}),
+    "a node a rank": {"ranks_per_node": 1},
+    **({"a grid": {"ranks_per_node": 1, "grid": f"1x{comm.size}", **pieces}} if comm.size > 1 else {}),
+    **({name: {"transport": "nccl", **how} for name, how in {
+        "nccl": {}, "nccl in pieces": pieces, "C from GPU to GPU": {"ranks_per_node": 1, **pieces},
+    }.items()} if 1 < comm.size <= gpus else {}),
+}  # fmt: skip
+by_mpi = "hybrid.testing.numpy_cupy" in sys.modules  # NCCL's stand-in, which cannot be aborted
+rng = np.random.default_rng(7)
+seen: dict[str, object] = {}
+
+
+def drawn(n=70, l=90, m=60, dtype="float64"):
+    return rng.integers(-9, 10, (n, l)).astype(dtype), rng.integers(-9, 10, (l, m)).astype(dtype)
+
+
+def at_root(*arrays, root=0):
+    return arrays if comm.rank == root else (None,) * len(arrays)
+
+
+def mine(matrix):
+    return np.array_split(matrix, comm.size)[comm.rank]
+
+
+def check(c, right, what):
+    assert np.array_equal(cupy.asnumpy(c), right), what
+
+
+def products():
+    """Every form by every way, in NumPy's and CuPy's arrays; the results lie where the operands do."""
+    for number, name in enumerate(WAYS):
+        precision, (a, b) = ("native", "native", "fast")[number % 3], drawn(dtype=("float64", "float32")[number % 2])
+        with pretend(device="cuda", poison=1, precision=precision, **WAYS[name]):
+            for kind in (np.asarray, cupy.asarray):
+                root = number % comm.size
+                c = hybrid.multiply(*at_root(kind(a), kind(b), root=root), comm=comm, root=root)
+                assert comm.rank != root or type(c) is type(kind(a))
+                assert comm.rank != root or check(c, a @ b, name) is None
+                rows = [hybrid.RowBlock(kind(mine(each)), comm) for each in (a, b)]
+                for _ in range(2):
+                    c = hybrid.multiply(*rows)
+                    assert type(c.array) is type(kind(a))
+                    check(np.concatenate(comm.allgather(cupy.asnumpy(c.array))), a @ b, f"{name}, row blocks")
+            shared = [hybrid.empty(each.shape, each.dtype, comm=comm) for each in (a, b)]
+            for into, values in zip(shared, (a, b), strict=True):
+                if into is not None:
+                    into[...] = values
+                comm.Barrier()
+            c = hybrid.multiply(*at_root(shared[0].T if shared[0] is not None else None, shared[1]), comm=comm, transpose_a=True)
+            assert comm.rank or check(c, a @ b, f"{name}, shared and transposed") is None
+    seen["ways"] = list(WAYS)
+
+
+def faults():
+    """Wrong copies, products and rows are found, a rank that fails keeps nobody waiting, and the next product is right."""
+    a, b = drawn(40 * comm.size)
+    done = 0
+    for name in [each for each in ("auto", "peers in pieces", "nccl in pieces", "C from GPU to GPU") if each in WAYS]:
+        with pretend(device="cuda", **WAYS[name]):
+            kinds = every(("multiply", "copy in", "copy out", "arrive"), range(min(2, comm.size)))
+            for number, (kind, rank) in enumerate(kinds):
+                how, error = ("element", "nothing", "nothing", "element")[number % 4], None
+                with plant(kind, rank=rank, how=how) as planted:
+                    try:
+                        hybrid.multiply(*at_root(a, b), comm=comm)
+                    except HybridError as found:
+                        error = found
+                codes = comm.allgather((getattr(error, "code", None), planted.done))
+                assert len({code for code, _ in codes}) == 1
+                assert isinstance(error, CheckFailed) == any(was for _, was in codes), (name, kind, how, rank, str(error))
+                done += any(was for _, was in codes)
+            is_nccl = WAYS[name].get("transport") == "nccl"
+            for rank in () if comm.size == 1 or (by_mpi and is_nccl) else range(2):
+                with plant("rank", rank=rank, phase="multiply", how="raise"):
+                    try:
+                        hybrid.multiply(*at_root(a, b), comm=comm)
+                        failed = ""
+                    except hybrid.errors.RankFailed as found:
+                        failed = str(found)
+                assert f"rank {rank} " in failed
+            right = hybrid.multiply(*at_root(a, b), comm=comm)
+            assert comm.rank or check(right, a @ b, name) is None
+    seen["faults"] = done
+
+
+def memory():
+    """Which GPUs this rank has a context of, what stays page-locked, and the context that is current after a call."""
+    runtime, locked, times = cupy.cuda.runtime, {}, Counter()
+    lock, unlock = runtime.hostRegister, runtime.hostUnregister
+
+    def locking(place, size, *flags):
+        assert all(place + size <= other or other + held <= place for other, held in locked.items()), "locked twice"
+        lock(place, size, *flags)
+        locked[place] = size
+        times["locked"] += 1
+
+    def unlocking(place):
+        unlock(place)
+        del locked[place]
+
+    runtime.hostRegister, runtime.hostUnregister = locking, unlocking
+    before = current_context()
+    a, b = np.ones((400, 8)), np.ones((8, 400))  # whose C is large enough to be worth locking
+    for transport in ("host", *(["peers"] if comm.size > 1 else []), *(["nccl"] if 1 < comm.size <= gpus else [])):
+        for _ in range(3):
+            c = hybrid.multiply(*at_root(a, b), comm=comm, device="cuda", transport=transport)
+            assert current_context() == before, "a call leaves another context current"
+        rows = [hybrid.RowBlock(mine(each), comm) for each in (a, b)]
+        c = hybrid.multiply(*rows, device="cuda", transport=transport)
+        gc.collect()
+    del c, rows
+    hybrid.multiply(*at_root(np.ones((2, 2)), np.ones((2, 2))), comm=comm, device="cpu")  # the GPUs are given back
+    other = comm.Dup()
+    hybrid.multiply(*at_root(np.ones((9, 2)), np.ones((2, 2))), comm=other, device="cuda")
+    other.Free()
+    gc.collect()
+    seen.update(locked=times["locked"], still_locked=len(locked), contexts=sorted(contexts()))
+
+
+def current_context():
+    """0: none, as before CUDA has been initialized."""
+    try:
+        return cupy.cuda.driver.ctxGetCurrent()
+    except cupy.cuda.driver.CUDADriverError:
+        return 0
+
+
+def contexts():
+    """The GPUs of which this process has a primary context."""
+    if by_mpi:
+        return sys.modules["hybrid.testing.numpy_cupy"].contexts
+    import ctypes
+
+    driver, device, flags, active = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+    found = set()
+    for index in range(gpus):
+        assert driver.cuDeviceGet(ctypes.byref(device), index) == 0
+        assert driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active)) == 0
+        found |= {index} if active.value else set()
+    return found
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    {"products": products, "faults": faults, "memory": memory}[part]()
+everything = comm.gather(seen)
+if comm.rank == 0:
+    print(json.dumps(everything))

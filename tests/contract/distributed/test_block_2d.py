@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: MIT
+"""docs/python.md, Blocks of a grid: products of matrices distributed in two dimensions, also as ScaLAPACK deals them, are right
+for every grid, block size, order and type; what makes up no matrix is refused on all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import cases
+from support.distributed import dealt, grids, multiplied, refused, whole
+
+import hybrid
+from hybrid.errors import CheckFailed, Overflow, UsageError
+
+ONES = np.ones((4, 4))
+SETTINGS = {
+    "in place": cases._way(device="cpu"),
+    "nodes": cases._way(device="cpu", RANKS_PER_NODE=1, MESSAGE_BYTES=300),
+    "nodes of two, staged": cases._way(device="cpu", RANKS_PER_NODE=2, STAGED=1, POISON=1, GPU_MEMORY="20k"),
+    "host": cases._way(device="cpu", check="host", RANKS_PER_NODE=1, STAGED=1, PANEL_COLUMNS=7),
+    "emulated": cases._way(device="emulate", POISON=1),
+}
+
+
+def by_blocks(comm, case, matrices, rng):
+    """Cyclically in blocks of random sizes on a random grid of ranks, from a random process on."""
+    grid = grids(comm.size)[rng.integers(len(grids(comm.size)))]
+    down, deep, deeper, across = (int(size) for size in rng.integers(1, 40, 4))
+    first = [tuple(int(rng.integers(ranks)) for ranks in grid) for _ in "ab"]
+    order = "CF"[rng.integers(2)]
+    a, b = matrices
+    return dealt(comm, a, grid, (down, deep), order, first[0]), dealt(comm, b, grid, (deeper, across), order, first[1])
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.exhaustive)])
+def test_any_product_of_any_block_cyclic_distribution_is_right(comm, seed, count):
+    ways = SETTINGS if not hybrid.testing.lacking("compiler") else {name: SETTINGS[name] for name in list(SETTINGS)[:-1]}
+    plain = {
+        "form": ("matrix · matrix",),
+        "beta": ("",),
+        "alpha": ("1",),
+        "out": ("new",),
+        **dict.fromkeys(cases.FLAGS, (False,)),
+    }
+    for case in cases.draw(seed, count // comm.size, ways, **plain):
+        multiplied(comm, replace(case, layouts=("C order",) * 4), ways[case.way], by_blocks, gemm=False)
+
+
+@pytest.mark.mpi
+def test_the_product_has_the_rows_of_a_and_the_columns_of_b_and_knows_its_communicator(comm, rng):
+    a, b = rng.standard_normal((60, 60)) / 8, rng.standard_normal((60, 60)) / 8
+    for grid in grids(comm.size):
+        first, second = dealt(comm, a, grid, (7, 6)), dealt(comm, b, grid, (6, 9))
+        c = hybrid.multiply(first, second, comm=comm)
+        assert (c.shape, c.rows, c.columns, c.comm) == ((60, 60), first.rows, second.columns, comm)
+        assert repr(c).endswith(f"rank {comm.rank} of {comm.size})")
+        square = dealt(comm, a, grid, (7, 7))
+        power = hybrid.multiply(square, square, comm=comm)
+        power = 2 * (power @ square) @ square / 2 - square
+        np.testing.assert_allclose(whole(comm, power), np.linalg.matrix_power(a, 4) - a, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.mpi
+def test_ranks_may_have_blocks_of_any_size_or_nothing(comm, rng):
+    a = rng.integers(-9, 9, (60, 60)).astype(float)
+    cut, pairs, beside = int(rng.integers(0, 61)), max(1, comm.size // 2), comm.rank // 2
+    columns = [(0, cut), (cut, 60)][comm.rank % 2] if comm.size > 1 else (0, 60)
+    rows = (60 * beside // pairs, 60 * (beside + 1) // pairs) if beside < pairs else (0, 0)
+    columns = columns if beside < pairs else (0, 0)
+    block = hybrid.Block2D(a[slice(*rows), slice(*columns)], [60, np.int64(60)], [rows], [columns], comm)
+    assert np.array_equal(whole(comm, block @ block), a @ a)
+
+
+@pytest.mark.mpi
+def test_a_transpose_is_multiplied_where_its_blocks_are_those_of_a_grid(comm, rng):
+    a, b = rng.integers(-9, 9, (30, 20)), rng.integers(-9, 9, (30, 10))
+    columns, rows = ([(length * comm.rank // comm.size, length * (comm.rank + 1) // comm.size)] for length in (20, 30))
+    turned = hybrid.Block2D(a[:, slice(*columns[0])], a.shape, [(0, 30)], columns, comm).T
+    assert np.array_equal(whole(comm, turned @ hybrid.Block2D(b[slice(*rows[0])], b.shape, rows, [(0, 10)])), a.T @ b)
+    if comm.size == 4:
+        square = dealt(comm, np.eye(8), (2, 2), (4, 4))
+        with refused("blocks", UsageError):
+            hybrid.multiply(square.T, dealt(comm, np.eye(8), (2, 2), (4, 4)), comm=comm)
+
+
+@pytest.mark.mpi
+def test_blocks_are_gathered_and_become_rows(comm, rng):
+    for grid in grids(comm.size):
+        for dtype in ("float32", "complex128", "int8", ">i4"):
+            matrix = rng.standard_normal(tuple(rng.integers(0, 60, 2))).astype(dtype)
+            block, root = dealt(comm, matrix, grid, rng.integers(1, 20, 2), rng.choice(["C", "F"])), comm.size - 1
+            out = np.empty((len(matrix), 2 * matrix.shape[1]), matrix.dtype)[:, ::2] if comm.rank == root else None
+            for into in (None, out):
+                found = hybrid.gather(block, comm=comm, root=root, out=into)
+                assert (found is None) == (comm.rank != root)
+                assert found is None or (found.dtype == matrix.dtype and np.array_equal(found, matrix))
+            rows = hybrid.scatter(block, comm=comm)
+            assert np.array_equal(whole(comm, rows), matrix)
+            assert len(rows) == len(np.array_split(matrix, comm.size)[comm.rank])
+
+
+@pytest.mark.mpi
+def test_an_element_that_a_type_does_not_hold_is_refused_on_all_ranks(comm):
+    a, b = np.ones((60, 8), "int8"), np.ones((8, 40), "int8")
+    a[47], b[:, 23] = 14, 14
+    for grid in grids(comm.size):
+        with refused("overflow", Overflow) as found:
+            hybrid.multiply(dealt(comm, a, grid, (7, 6)), dealt(comm, b, grid, (6, 9)), comm=comm)
+        assert "[47, 23]" in str(found.value), "its place in the whole matrix"
+
+
+@pytest.mark.mpi
+def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
+    whole_one = [(0, 4)]
+    nothing = hybrid.Block2D(np.empty((0, 4)), (4, 4), [], whole_one)
+    of_first = hybrid.Block2D(ONES, (4, 4), whole_one, whole_one) if comm.rank == 0 else nothing
+    half = hybrid.Block2D(ONES[:2], (4, 4), [(0, 2)], whole_one) if comm.rank == 0 else nothing
+    height = 5 if comm.rank == 0 else 0
+    higher = hybrid.Block2D(np.ones((height, 4)), (5, 4), [(0, height)], whole_one)
+    twice = hybrid.Block2D(ONES, (4, 4), whole_one, whole_one)
+    for code, call in (
+        ("blocks", lambda: hybrid.multiply(half, of_first, comm=comm)),
+        ("blocks", lambda: hybrid.gather(half, comm=comm)),
+        ("mixed-kinds", lambda: hybrid.multiply(of_first, ONES, comm=comm)),
+        ("mixed-kinds", lambda: hybrid.multiply(of_first, hybrid.RowBlock(ONES), comm=comm)),
+        ("out", lambda: hybrid.multiply(of_first, of_first, comm=comm, out=ONES)),
+        ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, on_fault="repair")),
+        ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, alpha=2)),
+        ("shapes", lambda: hybrid.multiply(of_first, higher, comm=comm)),
+        *([] if comm.size == 1 else [
+            ("blocks", lambda: hybrid.multiply(twice, twice, comm=comm)),
+            ("blocks", lambda: hybrid.scatter(twice, comm=comm)),
+            ("ranks-differ", lambda: hybrid.scatter(hybrid.Block2D(np.ones((0, 4)), (comm.rank, 4), [], whole_one), comm=comm)),
+            ("mixed-kinds", lambda: hybrid.gather(of_first if comm.rank else hybrid.RowBlock(ONES), comm=comm)),
+        ]),
+    ):  # fmt: skip
+        with refused(code, UsageError):
+            call()
+        assert np.array_equal(hybrid.multiply(of_first, of_first, comm=comm).array, of_first.array @ ONES)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_wrong_products_and_wrong_transfers_are_found_on_all_ranks(comm, rng):
+    a, b = rng.random((80, 80)), rng.random((80, 80))
+
+    def product():
+        return hybrid.multiply(dealt(comm, a, (1, comm.size), (16, 16)), dealt(comm, b, (1, comm.size), (16, 16)), comm=comm)
+
+    with hybrid.testing.pretend(ranks_per_node=1):
+        with hybrid.testing.plant("multiply", rank=1, how="element"), refused("check-product", CheckFailed):
+            product()
+        with hybrid.testing.plant("arrive", rank=1, how="lowest bit"), refused("check-exchange", CheckFailed):
+            product()
+        np.testing.assert_allclose(whole(comm, product()), a @ b, rtol=1e-12)
+
+
+# What one process sees
+
+
+def test_wrong_blocks_are_refused_where_they_are_made():
+    good = {"array": np.ones((2, 3)), "shape": (2, 3), "rows": [(0, 2)], "columns": [(0, 3)]}
+    hybrid.Block2D(**good)
+    for code, wrong in (
+        ("shapes", {"columns": [(0, 2)]}),
+        ("shapes", {"shape": 6}),
+        ("shapes", {"shape": (2.0, 3)}),
+        ("shapes", {"shape": (-2, 3)}),
+        ("blocks", {"shape": (2, 2)}),
+        ("blocks", {"rows": 2}),
+        ("blocks", {"rows": [(0, 2, 3)]}),
+        ("blocks", {"rows": [(2, 0)]}),
+        ("blocks", {"columns": [("0", "3")]}),
+    ):
+        with refused(code, UsageError):
+            hybrid.Block2D(**good | wrong)
+
+
+DESCRIPTOR = {"DTYPE": 1, "CTXT": 0, "M": 5, "N": 3, "MB": 2, "NB": 3, "RSRC": 1, "CSRC": 0, "LLD": 4}
+
+
+@pytest.mark.parametrize(
+    ("changed", "grid", "process"),
+    [
+        ({"DTYPE": 502}, (2, 1), (0, 0)),
+        ({"MB": 0}, (2, 1), (0, 0)),
+        ({"NB": -1}, (2, 1), (0, 0)),
+        ({"RSRC": 2}, (2, 1), (0, 0)),
+        ({"CSRC": 1}, (2, 1), (0, 0)),
+        ({}, (0, 1), (0, 0)),
+        ({}, 2, (0, 0)),
+        ({}, (2, 1), (2, 0)),
+        ({}, (2, 1), (0, -1)),
+    ],
+)
+def test_descriptors_and_processes_that_there_are_not_are_refused(changed, grid, process):
+    """Another process would be taken, whose blocks this one has not."""
+    local = np.asfortranarray(np.arange(12.0).reshape(4, 3))
+    right = hybrid.Block2D.from_scalapack(local, [*DESCRIPTOR.values()], (2, 1), (0, 0))
+    assert (right.rows, right.columns) == (((2, 4),), ((0, 3),)), "the first block is the other process's"
+    np.testing.assert_array_equal(right.array, local[:2])
+    with refused("blocks", UsageError):
+        hybrid.Block2D.from_scalapack(local, [*(DESCRIPTOR | changed).values()], grid, process)
+    with refused("blocks", UsageError):
+        hybrid.Block2D.from_scalapack(local, [*DESCRIPTOR.values()][:-1], (2, 1), (0, 0))
+
+
+def test_rows_and_columns_are_put_in_order_by_a_rank_that_has_all():
+    matrix = np.arange(12.0).reshape(4, 3)
+    mixed = hybrid.Block2D(matrix[[2, 3, 0, 1]], (4, 3), [(2, 4), (0, 2)], [(0, 3)])
+    assert np.array_equal(mixed.in_order(), matrix)
+    assert [of.tolist() for of in mixed.indices] == [[2, 3, 0, 1], [0, 1, 2]]
+    for rows in ([(0, 2)], [(0, 2), (0, 2)]):
+        with refused("blocks", UsageError):
+            hybrid.Block2D(np.ones((sum(hi - lo for lo, hi in rows), 3)), (4, 3), rows, [(0, 3)]).in_order()

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""docs/failures.md, Exceptions: an error on one rank is raised on all of them, with the same class, code and one line that names
+the rank; and the next call works. All agree on settings before any data moves."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from support.distributed import refused, rows_of
+
+import hybrid
+from hybrid.errors import CODES, CheckFailed, DeviceUnavailable, DoesNotFit, HybridError, RankFailed, UsageError
+
+pytestmark = pytest.mark.mpi(min_size=2)
+ONES = np.ones((40, 40))
+
+
+def product(comm, **how):
+    c = hybrid.multiply(*((ONES, ONES) if comm.rank == 0 else (None, None)), comm=comm, **how)
+    assert (c == 40).all() if comm.rank == 0 else c is None
+
+
+CALLS = {
+    "root arrays": product,
+    "row blocks": lambda comm: hybrid.multiply(rows_of(comm, ONES), rows_of(comm, ONES), comm=comm),
+    "stacks": lambda comm: hybrid.multiply(*(np.ones((9, 4, 4)) if comm.rank == 0 else None for _ in "ab"), comm=comm),
+    "complex": lambda comm: hybrid.multiply(*(ONES * 1j if comm.rank == 0 else None for _ in "ab"), comm=comm),
+    "integers": lambda comm: hybrid.multiply(*(ONES.astype(int) if comm.rank == 0 else None for _ in "ab"), comm=comm),
+    "scatter": lambda comm: hybrid.scatter(ONES if comm.rank == 0 else None, comm=comm),
+    "gather": lambda comm: hybrid.gather(rows_of(comm, ONES), comm=comm),
+    "empty": lambda comm: hybrid.empty((3, 3), comm=comm),
+}
+HOW = ["raise", "memory", "exit 5", "raise"]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_one_rank_raises_all_ranks_raise_and_the_next_call_works(comm, name):
+    """In every phase that the call has."""
+    call, phases = CALLS[name], ("agree", "allocate", "prepare", "scatter", "multiply", "gather", "check")
+    call(comm)
+    met = 0
+    for number, phase in enumerate(phases):
+        how = HOW[number % 4]
+        rank = number % comm.size
+        error = None
+        with hybrid.testing.plant("rank", rank=rank, phase=phase, how=how) as planted:
+            try:
+                call(comm)
+            except HybridError as raised:
+                error = raised
+        errors = comm.allgather((type(error), str(error), getattr(error, "code", "")))
+        assert len(set(errors)) == 1, "the same on all ranks"
+        planted_there = any(comm.allgather(planted.done))
+        assert planted_there == (error is not None)
+        if error is not None:
+            assert f"rank {rank} on " in str(error)
+            assert "\n" not in str(error)
+            assert error.code in CODES
+        met += planted_there
+        call(comm)
+    assert met >= 1
+
+
+def test_settings_and_operands_that_differ_are_refused_before_any_data_moves(comm):
+    last = comm.rank == comm.size - 1
+    for code, how in (
+        ("ranks-differ", {"root": int(last)}),
+        ("ranks-differ", {"dtype": "f4" if last else None}),
+        ("ranks-differ", {"alpha": 2 if last else 1}),
+        ("ranks-differ", {"transpose_a": last}),
+        ("ranks-differ", {"kernel": "loops" if last else "blas"}),
+        ("ranks-differ", {"check": "host" if last else True}),
+        ("ranks-differ", {"device": "cpu" if last else "auto"}),
+        ("setting", {"device": "nonsense" if last else None}),
+        ("setting", {"threads": -1 if last else None}),
+        ("root", {"root": comm.size}),
+    ):
+        with hybrid.testing.count() as counts, refused(code, UsageError):
+            product(comm, **how)
+        assert counts.multiplications == 0
+        product(comm)
+
+
+def test_what_one_rank_cannot_do_is_refused_on_all(comm):
+    """A kernel without a compiler, a device that it has not, memory that its node has not."""
+    last = comm.rank == comm.size - 1
+    with hybrid.testing.pretend(host_memory="1M" if last else "1G"), refused("ranks-differ", UsageError):
+        product(comm)
+    with hybrid.testing.pretend(host_memory="1M"), refused("host-memory", DoesNotFit):
+        hybrid.multiply(*((np.ones((999, 999)),) * 2 if comm.rank == 0 else (None, None)), comm=comm)
+    if hybrid.testing.lacking("gpu"):
+        with refused("no-gpu", DeviceUnavailable):
+            product(comm, device="cuda")
+    product(comm)
+
+
+def test_an_operand_that_is_wrong_names_the_rank_and_not_the_others(comm):
+    for code, wrong in (
+        ("no-operand", None),
+        ("dtype", "text"),
+        ("no-numbers", object()),
+        ("shapes", ONES[1:]),
+        ("masked", np.ma.array(ONES)),
+    ):
+        with refused(code, UsageError) as found:
+            hybrid.multiply(*((ONES, wrong) if comm.rank == 0 else (None, None)), comm=comm)
+        assert "rank 1" not in str(found.value)
+    product(comm)
+
+
+def test_wrong_results_are_refused_on_all_ranks_wherever_they_came_about(comm):
+    for rank in (0, comm.size - 1):
+        for settings in ({}, {"staged": 1}, {"ranks_per_node": 1}, {"check": "host"}):
+            with hybrid.testing.pretend(device="cpu", **settings):
+                with hybrid.testing.plant("multiply", rank=rank, how="element"), refused("check-product", CheckFailed) as found:
+                    product(comm)
+                assert f"rank {rank} " in str(found.value)
+    with hybrid.testing.pretend(ranks_per_node=1, grid="rows"):
+        with hybrid.testing.plant("arrive", rank=comm.size - 1, how="lowest bit"), pytest.raises(CheckFailed):
+            product(comm)
+        with hybrid.testing.plant("arrive", rank=0, how="element"), pytest.raises(CheckFailed):
+            product(comm)
+    product(comm)
+
+
+def test_an_interrupt_of_one_rank_waits_for_the_others_and_is_raised_on_all(comm):
+    """docs/failures.md, Ctrl-C: all raise RankFailed, which names the rank; the communicator is used again."""
+    for phase in ("agree", "multiply", "wait"):
+        rank = comm.size - 1 if phase != "wait" else 0
+        interrupted = hybrid.testing.plant("rank", rank=rank, phase=phase, how=lambda: os.kill(os.getpid(), signal.SIGINT))
+        with interrupted, pytest.raises(RankFailed) as found:
+            product(comm)
+        assert f"rank {rank} " in str(found.value)
+        assert len(set(comm.allgather((found.value.code, str(found.value))))) == 1
+        product(comm)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: MIT
+"""docs/python.md, Row blocks: products of matrices of which every rank has some rows, any number of them, are right for all
+types, layouts, flags and settings, stay where A's rows lie, and know their communicator."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import cases
+from support.distributed import heights, multiplied, refused, rows_of, whole
+
+import hybrid
+from hybrid.errors import CheckFailed, DoesNotFit, UsageError
+
+pytestmark = pytest.mark.mpi
+A, B = np.arange(1.0, 7).reshape(2, 3), np.array([[2.0, 4, 0], [1, 4, 5]])
+
+
+def by_rows(comm, case, matrices, rng):
+    """Any number of rows on each rank, C's as the product's; of ranks that exchange B among devices at least one."""
+    a, b, *c = matrices
+    of_a, of_b = (heights(rng, comm.size, len(each), least=int("peers" in case.way)) for each in (a, b))
+    as_product = None if "transpose_a" in case.flags else of_a
+    return rows_of(comm, a, of_a), rows_of(comm, b, of_b), *(rows_of(comm, each, as_product) for each in c)
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.exhaustive)])
+def test_any_product_of_any_rows_is_right(comm, seed, count):
+    ways = cases.ways_of_ranks(comm.size, emulated=not hybrid.testing.lacking("compiler"))
+    for case in cases.draw(seed, count // comm.size, ways, form=("matrix · matrix",)):
+        if "peers" in case.way and min(case.sizes) < comm.size:
+            case = replace(case, way="tiny pieces")
+        multiplied(comm, case, ways[case.way], by_rows)
+
+
+def test_the_product_lies_as_a_does_and_products_can_follow_each_other(comm, rng):
+    of_ranks = heights(rng, comm.size, 30)
+    a = rng.standard_normal((30, 30))
+    power = rows = rows_of(comm, a, of_ranks)
+    for _ in range(2):
+        power = hybrid.multiply(power, rows, comm=comm)
+        assert len(power) == of_ranks[comm.rank]
+    mixed = (2 * (power @ rows) - rows) / 3  # what multiply gave knows its communicator
+    assert mixed.comm is comm
+    np.testing.assert_allclose(whole(comm, mixed), (2 * np.linalg.matrix_power(a, 4) - a) / 3, rtol=1e-9, atol=1e-9)
+
+
+def test_a_product_of_transposes_moves_rows_and_gives_equal_shares(comm, rng):
+    a, b = rng.integers(-9, 9, (23, 17)), rng.integers(-9, 9, (23, 17)).astype("float32")
+    first, second = (rows_of(comm, each, heights(rng, comm.size, 23), known=True) for each in (a, b))
+    gram, outer, moved = first.T @ second, first @ second.T, hybrid.scatter(first.T)
+    for found, right in ((gram, a.T @ b), (outer, a @ b.T), (moved, a.T), (moved @ second, a.T @ b)):
+        assert np.array_equal(whole(comm, found), right)
+    assert [len(gram), len(moved)] == [len(np.array_split(np.arange(17), comm.size)[comm.rank])] * 2
+    assert len(outer) == len(first)
+    assert np.array_equal(hybrid.multiply(first, second, transpose_a=True).array, gram.array)
+    assert np.array_equal(whole(comm, hybrid.multiply(first.T, second, transpose_a=True, transpose_b=True)), a @ b.T)
+    gathered = hybrid.gather(first.T)
+    assert gathered is None if comm.rank else np.array_equal(gathered, a.T)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_two_communicators_and_none_are_refused_and_a_freed_one(comm):
+    rows, copy = rows_of(comm, np.eye(6), known=True), comm.Dup()
+    other = hybrid.RowBlock(rows.array, copy)
+    for operation in (lambda: rows @ other, lambda: rows + other, lambda: hybrid.multiply(rows.T, other)):
+        with refused("communicator", UsageError):
+            operation()
+    unknown = hybrid.RowBlock(rows.array)
+    with refused("communicator", UsageError):
+        unknown @ unknown
+    assert np.array_equal((unknown @ rows).array, rows.array)
+    copy.Free()
+    with pytest.raises(UsageError):
+        other @ other
+    assert "rank" not in repr(other)
+
+
+def test_a_row_block_shows_its_rows_and_its_rank_where_they_are_known(comm):
+    rank, size = comm.rank, comm.size
+    rows = hybrid.scatter(np.ones((3 * size, 3 * size)) if rank == 0 else None, comm=comm)
+    shown = f"RowBlock(rows {3 * rank}:{3 * rank + 3} of {3 * size} columns, float64, cpu, rank {rank} of {size})"
+    assert [repr(each) for each in (rows, rows @ rows, 2 * rows - rows, hybrid.scatter(rows.T))] == [shown] * 4
+    assert repr(rows.T) == f"{shown}.T"
+    assert repr(hybrid.RowBlock(rows.array, comm)) == shown.replace(f"rows {3 * rank}:{3 * rank + 3}", "3 rows")
+    again = pickle.loads(pickle.dumps(rows))
+    assert (repr(again), again.comm) == (shown.replace(f", rank {rank} of {size}", ""), None)
+    assert np.array_equal(again.array, rows.array)
+
+
+REFUSED = {
+    "an array beside it": ("mixed-kinds", lambda rows, comm: (rows, np.ones((2 * comm.size, 2)), {})),
+    "a Block2D beside it": ("mixed-kinds", lambda rows, comm: (rows, hybrid.Block2D(np.ones((0, 2)), (2, 2), [], [(0, 2)]), {})),
+    "fewer columns": ("shapes", lambda rows, comm: (hybrid.RowBlock(np.ones((2, 1))), rows, {})),
+    "more columns": ("shapes", lambda rows, comm: (hybrid.RowBlock(np.ones((2, 9 * comm.size))), rows, {})),
+    "out": ("out", lambda rows, comm: (rows, rows, {"out": np.ones((2, 2))})),
+    "root": ("out", lambda rows, comm: (rows, rows, {"root": comm.size - 1})),
+    "beta without c": ("addend", lambda rows, comm: (rows, rows, {"beta": 2})),
+    "dtype": ("dtype", lambda rows, comm: (rows, rows, {"dtype": "S3"})),
+    "kernel": ("setting", lambda rows, comm: (rows, rows, {"kernel": "nonsense"})),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_makes_no_sense_is_refused_on_all_ranks_and_the_next_product_is_right(comm, name):
+    rows = hybrid.RowBlock(np.ones((2, 2 * comm.size)))
+    code, call = REFUSED[name]
+    a, b, more = call(rows, comm)
+    if name != "root" or comm.size > 1:
+        with refused(code, UsageError):
+            hybrid.multiply(a, b, comm=comm, **more)
+    assert (hybrid.multiply(rows, rows, comm=comm).array == 2 * comm.size).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_that_pass_different_things_are_refused(comm):
+    ones = np.ones((2, 2 * comm.size))
+    rows = hybrid.RowBlock(ones)
+    with refused("ranks-differ", UsageError):
+        hybrid.multiply(*[rows if comm.rank == 0 else ones] * 2, comm=comm)
+    with refused("ranks-differ", UsageError):
+        hybrid.multiply(rows, hybrid.RowBlock(np.ones((2, 3 if comm.rank == 1 else 4))), comm=comm)
+    with refused("ranks-differ", UsageError):
+        hybrid.multiply(*[hybrid.RowBlock(ones.astype("float32") if comm.rank == 1 else ones)] * 2, comm=comm)
+    with refused("ranks-differ", UsageError):
+        hybrid.multiply(rows, rows, comm=comm, alpha=1 + comm.rank)
+
+
+def test_copies_that_converting_takes_are_forecast(comm):
+    rows = np.ones((300, 300 * comm.size))
+    with hybrid.testing.pretend(host_memory=comm.size * ((96 << 20) + 5 * rows.nbytes // 2)):
+        hybrid.multiply(hybrid.RowBlock(rows), hybrid.RowBlock(rows), comm=comm)
+        with refused("host-memory", DoesNotFit):
+            hybrid.multiply(hybrid.RowBlock(np.asfortranarray(rows)), hybrid.RowBlock(rows.astype("float32")), comm=comm)
+
+
+def test_a_wrong_product_is_found_on_any_rank_and_repaired(comm):
+    own = comm.Dup()  # who was wrong twice gets no rows on a communicator any more
+    rows = hybrid.RowBlock(np.arange(40.0 * comm.size).reshape(20, -1))
+    b = hybrid.RowBlock(np.ones((2, 30)))
+    right = hybrid.multiply(rows, b, comm=own).array
+    for staged in (False, True):
+        with hybrid.testing.pretend(staged=staged):
+            with hybrid.testing.plant("multiply", rank=comm.size - 1, how="element"), refused("check-product", CheckFailed):
+                hybrid.multiply(rows, b, comm=own)
+            repaired = pytest.warns(RuntimeWarning) if comm.rank == 0 else hybrid.testing.pretend()
+            with hybrid.testing.plant("multiply", rank=comm.size - 1, how="element"), repaired:
+                c = hybrid.multiply(rows, b, comm=own, on_fault="repair")
+            assert np.array_equal(c.array, right)
+    own.Free()
+
+
+def test_arrays_of_one_process_are_whole_matrices_without_a_communicator():
+    rows = hybrid.RowBlock(A)
+    if "PMI_SIZE" not in os.environ:
+        assert np.array_equal((rows @ hybrid.RowBlock(B.T) @ hybrid.RowBlock(np.eye(2))).array, A @ B.T)
+    assert np.array_equal(hybrid.multiply(rows, hybrid.RowBlock(B.T)).array, A @ B.T)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: MIT
+"""Whatever happens to one rank, in whichever phase: the job ends on all ranks, with the documented exit code and one line that
+says which rank, host and phase, and why, by its code. Nothing of it stays (docs/failures.md)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import sys
+
+import pytest
+from support.commands import ROOT, own_lines
+from support.commands import start as started
+from support.jobs import open_mpi
+from support.selection import exhaustive
+
+pytestmark = pytest.mark.launcher
+
+PHASES = ["MPI start", "start", "agree", "fill", "scatter", "copy in", "multiply", "copy out", "gather", "check", "report"]
+STARTING = PHASES[:1]  # then no other rank can be told, and the line says "start"
+HOW = {  # how a rank fails: the exit code, and the code of the line
+    "raise": (1, "rank-failed"),
+    "memory": (1, "out-of-memory"),
+    "exit 0": (1, "rank-left"),
+    "exit 5": (1, "rank-left"),
+    "SIGKILL": (137, "killed"),
+    "SIGSEGV": (139, "killed"),
+    "SIGTERM": (143, "killed"),
+}
+# So that every phase is passed: two pretended nodes, a device with memory of its own, and several panels.
+ALL_PHASES = {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "40", "HYBRID_RANKS_PER_NODE": "1"}
+
+
+def failures():
+    """By default every phase and every way comes once or twice, on rank 0 or 1; with --all every way in every phase."""
+    ways = itertools.cycle(HOW)
+    chosen = [(phase, next(ways), number % 2) for number, phase in enumerate(PHASES)]
+    return exhaustive(chosen, dict.fromkeys([*chosen, *itertools.product(PHASES, HOW, (0, 1))]))
+
+
+def planted(fault, *arguments):
+    return ["-m", "hybrid.testing", "--plant", f"rank {fault}", "-m", *arguments]
+
+
+@pytest.mark.parametrize(("phase", "how", "rank"), failures())
+def test_a_rank_that_fails_ends_the_job_with_one_line(start, phase, how, rank):
+    code, cause = HOW[how]
+    end = start(planted(f"rank={rank} phase={phase} how={how}", "hybrid.matmul", 200, 150, 100), 2, **ALL_PHASES).end()
+    assert (end.codes, end.left) == ([cause], [])
+    where = re.escape(os.uname().nodename)
+    named = phase if phase not in STARTING else "start"
+    assert re.match(rf"hybrid(\.matmul)?: rank {rank} (\(and 1 more\) )?on {where}, {named}: ", end.lines[0]), end.lines
+    assert end.code == code or (open_mpi() and phase in STARTING and end.code == 14), end
+    assert "total" not in end.out
+    assert "Traceback" not in end.err
+
+
+@pytest.mark.parametrize(("rank", "how"), exhaustive([(2, "SIGKILL")], itertools.product([0, 2], ["raise", "SIGKILL"])))
+def test_any_of_three_ranks_may_fail(start, rank, how):
+    end = start(planted(f"rank={rank} phase=multiply how={how}", "hybrid.matmul", 90, 90, 90), 3).end()
+    assert (end.code, end.codes, end.left) == (HOW[how][0], [HOW[how][1]], [])
+    assert f"rank {rank} " in end.lines[0]
+
+
+@pytest.mark.parametrize("phase", exhaustive(["multiply"], ["MPI start", "agree", "multiply", "gather", "report"]))
+def test_a_rank_that_stands_still_is_named(start, phase):
+    end = start(planted(f"rank=1 phase={phase} how=SIGSTOP", "hybrid.matmul", 90, 90, 90, "--stall", 6), 2).end()
+    assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
+    assert re.search(rf"rank 1 on \S+, {phase if phase not in STARTING else 'start'}: ", end.lines[0])
+
+
+ENDLESS = """
+import hybrid.testing, runpy, sys
+def compute():
+    while True:
+        pass
+sys.argv = ["hybrid.matmul", "50", "40", "30", "--stall", "3"]
+with hybrid.testing.plant("rank", rank=0, phase="multiply", how=compute):
+    runpy.run_module("hybrid.matmul", run_name="__main__")
+"""
+
+
+def test_a_rank_that_makes_no_progress_is_ended(start):
+    end = start(["-c", ENDLESS]).end()
+    assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
+
+
+EXITS = """
+import hybrid.testing, os, runpy, sys
+how, sys.argv = sys.argv[1], ["hybrid.matmul", "50", "40", "30"]
+with hybrid.testing.plant("rank", rank=1, phase="fill", how=lambda: eval(how)):
+    runpy.run_module("hybrid.matmul", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "cause"),
+    [
+        ("os._exit(0)", 1, "rank-left"),  # as C code may end it
+        ("os._exit(9)", 9, "rank-left"),
+        ("[os.kill(os.getppid(), 15), __import__('time').sleep(300)]", 143, "terminated"),  # before any product is finished
+    ],
+)
+def test_a_rank_whose_process_ends_without_a_word_is_named(start, how, code, cause):
+    end = start(["-c", EXITS, how], 2).end()
+    assert (end.code, end.codes, end.left) == (code, [cause], [])
+    assert "rank 1 on" in end.lines[0]
+
+
+SLOW = """
+import hybrid.testing, runpy, sys, time
+sys.argv = ["hybrid.matmul", "20", "20", "20", "--stall", "1.5"]
+with hybrid.testing.plant("multiply", how=lambda into, source, before: time.sleep(4)):
+    runpy.run_module("hybrid.matmul", run_name="__main__")
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_long_multiplication_is_no_standstill(start):
+    """As a library may take, without giving a sign."""
+    end = start(["-c", SLOW], 2).end()
+    assert (end.code, end.lines, end.left) == (0, [], [])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.needs("compiler")
+def test_an_emulated_kernel_that_never_ends_is_ended(tmp_path):
+    """In a copy of the package whose kernel's loop over rows makes no step."""
+    for folder in ("hybrid", "kernels"):
+        shutil.copytree(ROOT / folder, tmp_path / "copy" / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    kernel = tmp_path / "copy" / "kernels" / "naive.cu"
+    text = kernel.read_text()
+    kernel.write_text(text.replace("row += gridDim.y * Size(blockDim.y)", "row += 0"))
+    assert kernel.read_text() != text
+    command = [sys.executable, "-m", "hybrid.matmul", 40, 30, 20, "--device", "emulate", "--kernel", "naive", "--stall", 1]
+    done = started(command[:3], *command[3:], cwd=tmp_path / "copy", limit=120)
+    assert (done.returncode, [line.rpartition(" ")[2] for line in own_lines(done.stderr)]) == (1, ["[stalled]"])
+
+
+@pytest.mark.parametrize("at", [3, 0])
+def test_a_job_that_is_asked_to_end_reports_the_products_that_are_finished(start, at):
+    """After the first product, of which there may be one; the request may come to any rank."""
+    fault = f"rank={at % 2} phase=gather at={at} how=SIGTERM"
+    end = start(planted(fault, "hybrid.matmul", 90, 90, 90, "--repeat", 1000, "--json", "-"), 2).end()
+    assert (end.code, end.left) == (143, [])
+    (line,) = end.lines
+    if at:
+        assert re.search(r"asked to end: [1-9]\d* of 1000 products", line)
+        assert re.search(r'"repeat": [1-9]\d{0,2}\b', end.out)
+    else:
+        assert end.codes == ["killed"]
+
+
+def test_a_product_that_fails_its_check_ends_with_3(start):
+    end = start(["-m", "hybrid.testing", "--plant", "multiply rank=1", "-m", "hybrid.matmul", 90, 90, 90], 2).end()
+    assert (end.code, end.lines, end.left) == (3, [], [])
+    assert "rank 1 on" in end.out
+
+
+@pytest.mark.parametrize("variable", ["HYBRID_GUARD", "HYBRID_DEBUG"])
+@pytest.mark.parametrize("ranks", exhaustive([2], [1, 2]))
+def test_a_switch_that_is_neither_on_nor_off_is_refused(start, variable, ranks):
+    end = start(["-m", "hybrid.matmul", 9, 8, 7], ranks, **{variable: "maybe"}).end()
+    assert (end.code, end.codes, end.left) == (2, ["environment"], [])
+
+
+@pytest.mark.parametrize("variable", ["HYBRID_GUARD", "HYBRID_DEBUG"])
+def test_without_a_supervisor_or_with_tracebacks_an_exception_ends_the_job_too(start, variable):
+    command = planted("rank=1 phase=multiply how=raise", "hybrid.matmul", 90, 90, 90)
+    end = start(command, 2, **{variable: "0" if variable == "HYBRID_GUARD" else "1"}).end()
+    assert (end.code, end.codes.count("rank-failed")) == (1, 1)
+    assert ("Traceback" in end.err) is (variable == "HYBRID_DEBUG")
+
+
+@pytest.mark.parametrize(
+    ("who", "wait"), exhaustive([("None", 8), ("0", 14), ("1", 20)], itertools.product(["None", "0", "1"], (8, 14, 20)))
+)
+def test_an_interrupt_while_ranks_wait_for_each_other_is_called_one(start, who, wait):
+    """And not OverflowError or "out of memory", as where ranks take one exchange for another."""
+    end = start(planted(f"rank={who} phase=wait at={wait} how=SIGINT", "hybrid.paths", "five", "--length", 3000), 2).end()
+    assert (end.code, [cause for cause in end.codes if " " not in cause], end.left) == (1, ["interrupted"], [])
+
+
+RAGGED = """
+import hybrid, numpy, signal, os, sys
+from mpi4py import MPI
+import hybrid.testing
+comm = MPI.COMM_WORLD
+a = numpy.arange(81.0).reshape(9, 9) if comm.rank == 0 else None
+for how in ("raise", "memory", "exit 3", lambda: os.kill(os.getpid(), signal.SIGINT)):
+    with hybrid.testing.plant("rank", rank=1, phase=sys.argv[1], how=how) as planted:
+        try:
+            hybrid.multiply(a, a, comm=comm)
+            print("nothing", planted)
+        except hybrid.errors.RankFailed as error:
+            print(f"{comm.rank} {type(error).__name__} {error.code} {'rank 1' in str(error)}", flush=True)
+    c = hybrid.multiply(a, a, comm=comm)
+    assert comm.rank or numpy.array_equal(c, a @ a)
+"""
+
+
+@pytest.mark.parametrize("phase", exhaustive(["multiply"], ["agree", "scatter", "multiply", "gather"]))
+def test_in_a_program_every_rank_raises_the_error_and_the_next_call_works(start, phase):
+    end = start(["-c", RAGGED, phase], 2).end()
+    assert (end.code, end.lines) == (0, []), end
+    causes = ("rank-failed", "out-of-memory", "rank-left", "interrupted")
+    assert sorted(end.out.splitlines()) == sorted(f"{rank} RankFailed {cause} True" for cause in causes for rank in (0, 1))

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+"""What is special on GPUs, for which NumPy stands, one for each rank: through `python -m hybrid.testing --gpus N`."""
+
+from __future__ import annotations
+
+import gc
+
+import cupy
+import numpy as np
+from mpi4py import MPI
+
+import hybrid
+import hybrid.testing
+from hybrid.errors import CheckFailed, DoesNotFit, HybridError, Overflow
+
+comm = MPI.COMM_WORLD
+rng = np.random.default_rng(11)  # the same on all ranks
+ON_GPU = {"comm": comm, "device": "cuda"}
+
+
+def at_root(*arrays):
+    return arrays if comm.rank == 0 else (None,) * len(arrays)
+
+
+def blocks(kind, *matrices):
+    return [hybrid.RowBlock(kind(np.array_split(each, comm.size)[comm.rank])) for each in matrices]
+
+
+def whole(c):
+    return np.concatenate(comm.allgather(np.asarray(cupy.asnumpy(c))))
+
+
+def refusal(error, *given, **how):
+    """The code with which all ranks refuse a product."""
+    try:
+        hybrid.multiply(*given, **how)
+    except error as refused:
+        return refused.code
+    except HybridError as other:
+        raise AssertionError(f"{other} [{other.code}]") from other
+    raise AssertionError("not refused")
+
+
+def off_by_one(into, source, before):
+    into[1, 1] += 1
+
+
+def faults_are_found():
+    for dtype, largest in (("float64", 9), ("float32", 9), ("float16", 9), ("int64", 3), ("int64", 1 << 40)):
+        a, b = rng.integers(-largest, largest, (40, 30)).astype(dtype), rng.integers(-9, 9, (30, 50)).astype(dtype)
+        wanted = a.astype(object) @ b.astype(object)
+        for kind in (np.asarray, cupy.asarray):
+            for check in (True, "host"):
+                faults = (
+                    ("multiply", "copy in", "copy out")
+                    if kind is np.asarray and comm.size == 1 and largest < 10
+                    else ("multiply",)
+                )
+                for fault in faults:
+                    for how in ("element", "rows swapped") if fault != "multiply" else ("element", "nothing"):
+                        with hybrid.testing.plant(fault, 0, how=how) as planted:
+                            given = blocks(kind, a, b) if kind is cupy.asarray else at_root(a, b)
+                            code = refusal(CheckFailed, *given, check=check, **ON_GPU)
+                        assert code in ("check-product", "check-copy"), code
+                        assert planted.done == (comm.rank == 0)
+        found = hybrid.multiply(*blocks(cupy.asarray, a, b), **ON_GPU, dtype="float32" if dtype == "float16" else None)
+        assert (whole(found.array).astype(object) == wanted).all()
+    a, b = rng.integers(-(2**40), 2**40, (20, 10)), rng.integers(-(2**18), 2**18, (10, 30))
+    with hybrid.testing.plant("multiply", 0, how=off_by_one):  # modulo a prime: so large an element is no overflow
+        assert refusal(CheckFailed, *blocks(cupy.asarray, a, b), check=False, **ON_GPU) == "check-product"
+
+
+def integers_stay_there():
+    """And C lies where A does, whatever lies elsewhere."""
+    a, b, c = (
+        rng.integers(-(2**31), 2**31, (12, 10), "int32"),
+        rng.integers(-99, 99, (10, 8), "int32"),
+        np.full((12, 8), 7, "int32"),
+    )
+    wanted = a.astype(object) @ b.astype(object) + c
+    for number in range(8):
+        rows = [
+            block
+            for bit, each in enumerate((a, b, c))
+            for block in blocks(cupy.asarray if number >> bit & 1 else np.asarray, each)
+        ]
+        found = hybrid.multiply(*rows, beta=1, dtype="int64", **ON_GPU).array
+        assert type(found) is (cupy.ndarray if number & 1 else np.ndarray)
+        assert whole(found).tolist() == wanted.tolist()
+    assert refusal(Overflow, *blocks(cupy.asarray, a, b), dtype="int8", **ON_GPU) == "overflow"
+
+
+def in_little_memory():
+    a, b = rng.integers(-(2**30), 2**30, (40, 30)), rng.integers(-99, 99, (30, 50), "int32")
+    found = hybrid.multiply(*blocks(cupy.asarray, a, b), gpu_memory=40_000, **ON_GPU).array
+    assert type(found) is cupy.ndarray
+    assert whole(found).tolist() == (a @ b).tolist()
+    assert refusal(DoesNotFit, *blocks(cupy.asarray, a, b), host_memory=1000, **ON_GPU) == "host-memory"
+
+
+def transposes_arrive_as_they_lie():
+    """Of a root's matrices on the host each element is copied to its GPU once."""
+    if comm.size > 1:
+        return
+    a, b = rng.standard_normal((70, 90)), rng.standard_normal((60, 70))
+    with hybrid.testing.count() as counts:
+        c = hybrid.multiply(a, b, transpose_a=True, transpose_b=True, device="cuda", precision="native")
+    np.testing.assert_allclose(c, a.T @ b.T)
+    assert (counts.copied_in, counts.copied_out) == (a.nbytes + b.nbytes, c.nbytes)
+    with hybrid.testing.count() as counts:
+        c = hybrid.multiply(cupy.asarray(a), cupy.asarray(b), transpose_a=True, transpose_b=True)
+    assert (counts.copied_in, counts.copied_out) == (0, 0)
+
+
+def the_gpu_is_given_back():
+    a, b = rng.standard_normal((40, 30)), rng.standard_normal((30, 50))
+    hybrid.multiply(*at_root(a, b), **ON_GPU)
+    hybrid.multiply(*at_root(a, b), comm=comm, device="cpu")
+    other = comm.Dup()
+    c = hybrid.multiply(*at_root(np.asfortranarray(a), b), comm=other, device="cuda")
+    assert comm.rank or np.allclose(c, a @ b)
+    other.Free()
+    gc.collect()
+    assert not cupy.cuda.driver.ctxGetCurrent(), "a call leaves a context current"
+
+
+for each in (faults_are_found, integers_stay_there, in_little_memory, transposes_arrive_as_they_lie, the_gpu_is_given_back):
+    each()
+if comm.rank == 0:
+    print("all as it should be")

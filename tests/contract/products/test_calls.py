@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: MIT
+"""Calls leave a program alone: threads take turns, forked processes multiply by themselves, communicators may come and go, the
+program's own messages arrive, and an error on one rank is raised on all of them, after which the next call works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cases import refused
+from support.commands import ROOT
+from support.selection import pairs_first
+
+import hybrid
+import hybrid.testing
+from hybrid.errors import RankFailed, UsageError
+
+RANKS = pytest.mark.mpi(min_size=2)
+
+
+def operands(seed, n=20, l=30, m=10):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, l)), rng.standard_normal((l, m))
+
+
+def product(comm, a, b, root=0, **how):
+    """That of a root's arrays, which must be right."""
+    c = hybrid.multiply(*((a, b) if comm.rank == root else (None, None)), comm=comm, root=root, **how)
+    assert c is None if comm.rank != root else np.allclose(c, a @ b)
+
+
+# One process
+
+
+def python(script, **environment):
+    """What a program of its own prints, which must end well and without a warning."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
+    more = {"PYTHONPATH": str(ROOT), "HYBRID_DEVICE": "cpu", **environment}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], env=clean | more, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_importing_the_package_and_multiplying_load_no_more_than_they_need():
+    script = """
+import sys, hybrid
+print(hybrid.__version__, *(name in sys.modules for name in ("numpy", "mpi4py")))
+import numpy
+c = hybrid.multiply(numpy.ones((3, 4)), numpy.ones((4, 2)))
+print(c.sum(), *(name in sys.modules for name in ("mpi4py", "cupy", "hybrid.testing")))
+"""
+    assert python(script) == [hybrid.__version__, "False", "False", "24.0", "False", "False", "False"]
+
+
+def test_the_module_s_help_names_every_public_name():
+    told = [line.split()[0] for line in (hybrid.__doc__ or "").splitlines() if line.strip()]
+    assert {"multiply", "empty", "scatter", "gather", "RowBlock", "Block2D"} <= set(hybrid.__all__)
+    for name in hybrid.__all__:
+        assert name.startswith("__") or name in told
+        assert name in dir(hybrid)
+    with pytest.raises(AttributeError):
+        _ = hybrid.divide
+
+
+def test_threads_take_turns_and_leave_blas_as_it_was():
+    from threadpoolctl import threadpool_info
+
+    def blas_threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before, cases = blas_threads(), [operands(seed, 100, 120, 90) for seed in range(12)]
+    with ThreadPoolExecutor(3) as pool:
+        for (a, b), c in zip(cases, pool.map(lambda each: hybrid.multiply(*each, threads=2), cases), strict=True):
+            np.testing.assert_allclose(c, a @ b)
+    for count in (1, 2, 3):
+        hybrid.multiply(*cases[0], threads=count)
+    assert blas_threads() == before
+
+
+def test_a_call_within_a_call_is_refused_and_the_outer_one_goes_on():
+    """As of a signal's handler, which Python runs between two instructions of whatever the main thread does."""
+    a, b = operands(1)
+    said = []
+
+    def inner(into, source, before):
+        with refused(UsageError, "reentered"):
+            hybrid.multiply(a, b)
+        said.append(True)
+
+    with hybrid.testing.plant("multiply", how=inner):
+        np.testing.assert_allclose(hybrid.multiply(a, b), a @ b)
+    assert said
+
+
+FORKING = """
+import os, signal, sys, threading, time
+import numpy, hybrid
+
+size = {size}
+a = numpy.random.default_rng(size).random((size, size))
+wanted = a @ a  # before there are threads: OpenBLAS itself does not bear a fork within a product
+def right():
+    return numpy.allclose(hybrid.multiply(a, a), wanted)
+if {first}:
+    assert right()  # the parent has all that is made at a first call
+going = [True]
+def work():
+    while True:
+        assert right()
+        if not going[0]:
+            return
+workers = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+for worker in workers:
+    worker.start()
+for pause in {pauses}:
+    time.sleep(pause)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)  # kills it if it waits for ever
+        os._exit(0 if right() and right() else 9)
+    _, ended = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended) == 0, ended
+going.clear(), going.append(False)
+for worker in workers:
+    worker.join()
+print("right")
+"""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"size": 400, "first": True, "pauses": [0.002 * each for each in range(6)]},
+        {"size": 60, "first": False, "pauses": [0.0]},
+        {"size": 60, "first": False, "pauses": [0.02, 0.08]},
+    ],
+    ids=["in products", "at the first product", "while modules are loaded"],
+)
+def test_a_child_that_is_forked_while_threads_multiply_does_so_too(case):
+    assert python(FORKING.format(**case), HYBRID_THREADS="2", PYTHONWARNINGS="ignore") == ["right"]
+
+
+@pytest.mark.needs("compiler")
+def test_a_child_of_emulated_products_too():
+    assert python(FORKING.format(size=150, first=True, pauses=[0.0, 0.01]), HYBRID_DEVICE="emulate") == ["right"]
+
+
+# Several ranks
+
+
+@RANKS
+def test_communicators_come_and_go_and_parts_of_one_work_apart(comm):
+    for seed in range(8):
+        copy = comm.Dup()
+        product(copy, *operands(seed, 4, 4, 4))
+        copy.Free()
+    part = comm.Split(comm.rank % 2, -comm.rank)
+    product(part, *operands(comm.rank % 2, 9 + comm.rank % 2), root=part.size - 1)
+    part.Free()
+    hybrid.multiply(*operands(comm.rank))  # each by itself
+    product(comm, *operands(5))
+
+
+@RANKS
+def test_messages_of_the_program_are_left_alone(comm):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    sending = comm.isend(comm.rank, dest=right, tag=0)
+    with hybrid.testing.pretend(ranks_per_node=1):
+        product(comm, *operands(1))
+    assert comm.recv(source=left, tag=0) == left
+    sending.wait()
+
+
+@RANKS
+@pytest.mark.needs("shared memory")
+def test_no_names_stay_in_shared_memory(comm):
+    product(comm, *operands(1))
+    comm.Barrier()
+    for process in comm.allgather(os.getpid()):
+        assert not list(Path("/dev/shm").glob(f"hybrid-*-{process}-*"))
+    comm.Barrier()
+
+
+@RANKS
+def test_threads_of_a_rank_take_turns_on_a_communicator(comm):
+    own = comm.Dup()
+    a, b = operands(1)
+    with ThreadPoolExecutor(3) as threads:
+        for each in [threads.submit(product, own, a, b) for _ in range(3)]:
+            each.result()
+    own.Free()
+
+
+@RANKS
+def test_a_process_forked_from_a_rank_multiplies_alone_and_not_by_the_ranks(comm):
+    a, b = operands(1, 3, 3, 3)
+    child = os.fork()
+    if not child:
+        code = 9
+        try:
+            alone = np.allclose(hybrid.multiply(a, b), a @ b)
+            try:
+                hybrid.multiply(a, b, comm=comm)
+            except UsageError as refusal:
+                code = 7 if alone and refusal.code == "communicator" else 8
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+CODES = {"raise": "rank-failed", "memory": "out-of-memory", "exit 5": "rank-left", "interrupt": "interrupted"}
+NODES = [{}, {"ranks_per_node": 1, "message_bytes": 100_000}, {"ranks_per_node": 1, "message_bytes": 3000}]
+
+
+@RANKS
+@pytest.mark.parametrize(
+    ("how", "phase", "settings", "first"),
+    pairs_first(list(CODES), ["agree", "scatter", "multiply", "check", "gather"], [0, 1, 2], [True, False]),
+)
+def test_an_error_on_one_rank_is_raised_on_all_and_the_next_call_works(comm, how, phase, settings, first):
+    """Amid messages between nodes, too: large ones, which wait for their receiver, and small ones, which are sent before."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    fault = {"phase": phase, "how": interrupt if how == "interrupt" else how}
+    fail_and_go_on(comm, 0 if first else comm.size - 1, fault, NODES[settings], CODES[how])
+
+
+@RANKS
+def test_errors_may_follow_each_other(comm):
+    for settings in NODES:
+        for failing in (0, comm.size - 1):
+            fail_and_go_on(comm, failing, {"phase": "multiply", "how": "raise"}, settings, "rank-failed")
+
+
+def fail_and_go_on(comm, failing, fault, settings, code):
+    a, b = operands(1, 200, 200, 200)
+    with hybrid.testing.pretend(**settings):
+        with hybrid.testing.plant("rank", failing, **fault) as planted:
+            try:
+                hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm)
+            except RankFailed as failed:
+                said = (failed.code, f"rank {failing} " in str(failed))
+            else:
+                said = None  # there is no such phase here
+        planted = comm.bcast(planted.done, failing)
+        assert comm.allgather(said) == [(code, True) if planted else None] * comm.size
+        product(comm, a, b)

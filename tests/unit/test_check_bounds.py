@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""The numbers that the check rests on: its random vectors show any two columns that change places, and errors that are the same
+in all columns; a product is exact where nothing rounds, in it and in the check; checksums show a single bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hybrid.core.problem import Problem
+from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights, mixed_total, row_checksums
+from hybrid.verification.modular import Modular
+from hybrid.verification.rounding import is_exact, random_x, smallest_x
+
+GROUPS = st.sampled_from([1, 64, 100, 512])
+SEEDS = st.integers(0, 2**32)
+
+
+def groups_of(x, widths, group):
+    """Its parts for panels of these widths, whose columns are summed in groups of so many."""
+    ends = np.cumsum(widths).tolist()
+    return [x[a : min(a + group, end)] for end, width in zip(ends, widths, strict=True) for a in range(end - width, end, group)]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 300), max_size=5), GROUPS, SEEDS)
+def test_x_are_integers_that_differ_within_a_group_and_do_not_cancel(widths, group, seed):
+    x = random_x(np.random.default_rng(seed), widths, group)
+    assert len(x) == sum(widths)
+    assert (np.rint(x) == x).all()
+    assert ((np.abs(x) >= smallest_x(group)) & (np.abs(x) < 2 * smallest_x(group))).all()
+    for part in groups_of(x, widths, group):
+        assert len(set(np.abs(part))) == len(part)
+        assert abs(part.sum()) >= np.sqrt(np.square(part).sum()) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("group", [64, 512])
+def test_signs_of_x_are_random(group):
+    signs = np.sign(np.stack([random_x(np.random.default_rng(seed), [group], group) for seed in range(400)]))
+    assert 0.4 < (signs > 0).mean() < 0.6
+    assert np.abs(signs.mean(axis=0)).max() < 0.3  # of each column, over 400 draws
+
+
+EXACT = {  # type, terms, largest of A and of B: whether no sum is rounded, neither of the product nor of the check
+    ("float32", 1, 2**12, 2**12): True,
+    ("float32", 1, 2**12 + 1, 2**12): False,
+    ("float32", 2, 2**11, 2**12): True,
+    ("float32", 3, 2**11, 2**12): False,
+    ("float64", 2**20, 2**10, 2**10): True,
+    ("float64", 2**20, 2**10, 2**11): False,  # in the check: 2⁴¹ · 127 · 64 > 2⁵³
+    ("float64", 1, NOT_INTEGRAL, 1): False,
+    ("float64", 0, 2**40, 2**40): True,
+}
+
+
+def test_what_is_exact():
+    for (dtype, terms, largest_a, largest_b), exact in EXACT.items():
+        assert is_exact(Problem(3, terms, 3, dtype), 64, largest_a, largest_b) == exact, (dtype, terms, largest_a, largest_b)
+
+
+@given(st.lists(st.integers(-(2**53), 2**53), min_size=1, max_size=30), SEEDS)
+@example([2**53, 2**53 - 1, -(2**53), 1 - 2**53, 0], 0)
+def test_products_modulo_the_prime_differ_where_a_number_does(numbers, seed):
+    modular, row = Modular(np.random.default_rng(seed), len(numbers), 2), np.array([numbers], np.float64)
+    found = modular.times(row, modular.x)
+    assert not modular.differ(found, modular.times(row[:, ::-1], modular.x[::-1])).any(), "in any order"
+    row[0, 0] = -row[0, 0] or 1
+    assert modular.differ(found, modular.times(row, modular.x)).any()
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 100), st.integers(2, 40), st.sampled_from(["f4", "f8"]), SEEDS)
+def test_checksums_show_a_bit_and_rows_or_columns_that_have_changed_places(rows, columns, dtype, seed):
+    rng = np.random.default_rng(seed)
+    matrix = rng.standard_normal((rows, columns)).astype(dtype)
+
+    def checksum(of):
+        sums = np.empty(rows, np.uint64)
+        row_checksums(of, checksum_weights(columns, of.itemsize), sums)
+        return int(mixed_total(sums, 3))
+
+    bit, swapped, moved = matrix.copy(), matrix.copy(), matrix.copy()
+    at = rng.integers(rows), rng.integers(columns)
+    bit[at] = np.nextafter(bit[at], np.inf, dtype=dtype)
+    swapped[[0, -1]], moved[:, [0, -1]] = swapped[[-1, 0]], moved[:, [-1, 0]]
+    assert checksum(matrix) == checksum(matrix.copy())
+    assert checksum(matrix) not in {checksum(bit), checksum(swapped), checksum(moved)}

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: MIT
+"""Formats of matrices in files: a name's ending says which; any rows are read in any type from files however others stored
+them; what several processes write is read as it was, by any library; what is malformed is refused in one line."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from hybrid.core.spans import Span
+from hybrid.errors import HybridError, UsageError
+from hybrid.host.matrix_file import matrix_name, new_matrix, open_matrix
+
+FORMS = ["npy", pytest.param("h5", marks=pytest.mark.needs("h5py")), pytest.param("zarr", marks=pytest.mark.needs("zarr")),
+         pytest.param("mtx", marks=pytest.mark.needs("scipy"))]  # fmt: skip
+
+
+NAMES = [
+    ("A.npy", ("npy", "A.npy", "")), ("A", ("npy", "A", "")), ("a:b.npy", ("npy", "a:b.npy", "")), ("a:b", ("npy", "a:b", "")),
+    ("A.h5", ("hdf5", "A.h5", "")), ("A.h5:", ("hdf5", "A.h5", "")), ("A.h5:a:b", ("hdf5", "A.h5", "a:b")),
+    ("dir.h5/A.HDF5:/group/name/", ("hdf5", "dir.h5/A.HDF5", "group/name")), ("A.h5:/x.h5:/y", ("hdf5", "A.h5:/x.h5", "y")),
+    ("run:3/A.h5:x", ("hdf5", "run:3/A.h5", "x")), ("A.h5.npy", ("npy", "A.h5.npy", "")), ("A.zarr/", ("zarr", "A.zarr/", "")),
+    ("A.zarr/:/g/x", ("zarr", "A.zarr/", "g/x")), ("A.zarr:/g/x", ("zarr", "A.zarr", "g/x")), ("A.mtx", ("mtx", "A.mtx", "")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "meant"), NAMES)
+def test_the_ending_of_a_name_says_the_format(text, meant):
+    assert matrix_name(text) == meant
+
+
+def test_a_file_that_is_there_under_the_whole_name_is_meant(tmp_path):
+    name = str(tmp_path / "A.h5:b.npy")
+    assert matrix_name(name)[0] == "hdf5"
+    np.save(name, np.eye(3))
+    assert matrix_name(name) == ("npy", name, "")
+
+
+def rows_of(name, rows, dtype):
+    file = open_matrix(str(name))
+    into, told = np.full((len(rows), file.shape[1]), 99, dtype), []
+    file.read(rows, into, told.append)
+    assert told == sorted(told)
+    assert not into.size or told[-1] == len(rows)
+    return into
+
+
+MATRIX = np.arange(60, dtype=np.float64).reshape(12, 5) - 7
+STORED = ["float64", ">f4", "int16", "bool", "float16", ">u8"]
+
+
+def stored_npy(path, matrix, how):
+    np.save(path, np.array(matrix, order=how.get("order", "C")))
+    return [path]
+
+
+def stored_h5(path, matrix, how):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file.create_dataset("g/a", data=matrix, **how)
+        file["line"], file["text"], file["number"], file["soft"] = np.ones(3), "text", 3.0, h5py.SoftLink("/g/a")
+    return [path, f"{path}:g/a", f"{path}:/g/a", f"{path}:/soft"]
+
+
+def stored_zarr(path, matrix, how):
+    import zarr
+
+    zarr.create_array(path, name="g/a", shape=matrix.shape, dtype=matrix.dtype, **{"chunks": "auto", **how})[...] = matrix
+    return [path, f"{path}:/g/a"]
+
+
+@pytest.mark.needs("h5py", "zarr")
+@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize(
+    ("store", "how"),
+    [
+        *((stored_npy, {"order": order}) for order in "CF"),
+        (stored_h5, {}),
+        (stored_h5, {"chunks": (5, 2), "compression": "gzip", "shuffle": True, "fletcher32": True}),
+        (stored_h5, {"chunks": (12, 1), "compression": "lzf"}),
+        (stored_h5, {"chunks": (4, 5), "maxshape": (None, 5)}),
+        (stored_zarr, {}),
+        (stored_zarr, {"chunks": (2, 5), "shards": (4, 5)}),
+        (stored_zarr, {"chunks": (5, 2), "zarr_format": 2, "order": "F"}),
+        (stored_zarr, {"zarr_format": 2, "compressors": None}),
+    ],
+    ids=str,
+)
+def test_any_rows_of_any_stored_matrix_in_any_type(tmp_path, store, how, dtype):
+    if store is stored_zarr and dtype == ">u8":
+        pytest.skip("needs a byte order that zarr-python takes for this type")
+    matrix = abs(MATRIX).astype(dtype)
+    for name in store(tmp_path / f"m.{store.__name__[7:]}", matrix, how):
+        for rows in (Span(0, 12), Span(3, 10), Span(11, 12), Span(4, 4)):
+            for wanted in ("float64", "float32"):
+                np.testing.assert_array_equal(rows_of(name, rows, wanted), matrix[rows.slice].astype(wanted))
+
+
+MTX = [  # header, lines, and the matrix
+    ("array real general", "2 3\n1\n2\n3\n4\n5\n6.5\n", [[1, 3, 5], [2, 4, 6.5]]),
+    ("array integer symmetric", "2 2\n1\n2\n3\n", [[1, 2], [2, 3]]),
+    ("array complex general", "1 2\n1 2\n3 -4\n", [[1 + 2j, 3 - 4j]]),
+    ("coordinate real general", "% a comment\n2 3 2\n1 1 1.5\n2 3 -2\n", [[1.5, 0, 0], [0, 0, -2]]),
+    ("coordinate pattern symmetric", "2 2 2\n1 1\n2 1\n", [[1, 1], [1, 0]]),
+    ("coordinate real skew-symmetric", "2 2 1\n2 1 5\n", [[0, -5], [5, 0]]),
+    ("coordinate complex hermitian", "2 2 1\n2 1 1 2\n", [[0, 1 - 2j], [1 + 2j, 0]]),
+]
+
+
+@pytest.mark.needs("scipy")
+@pytest.mark.parametrize(("kind", "lines", "matrix"), MTX)
+def test_matrix_market_files_of_every_kind(tmp_path, kind, lines, matrix):
+    (tmp_path / "m.mtx").write_text(f"%%MatrixMarket matrix {kind}\n{lines}")
+    wanted = "complex128" if "complex" in kind else "float64"
+    np.testing.assert_array_equal(rows_of(tmp_path / "m.mtx", Span(0, len(matrix)), wanted), matrix)
+
+
+def written(path, matrix, cuts):
+    """As several processes write it, the last rows first."""
+    output = new_matrix(str(path), matrix.shape, matrix.dtype)
+    begun = output.begin(path)
+    for lo, hi in reversed(list(zip([0, *cuts], [*cuts, len(matrix)], strict=True))):
+        output.write(path, begun, matrix, Span(lo, hi), lambda: None)
+    assert sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file()) <= output.size, "its forecast holds"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64"])
+@pytest.mark.parametrize(("shape", "cuts"), [((13, 7), [4, 4, 9]), ((1, 9), [0]), ((20, 1), [1, 2]), ((0, 3), []), ((3, 0), [1])])
+def test_what_several_write_is_read_as_it_was(tmp_path, rng, form, dtype, shape, cuts):
+    matrix = rng.standard_normal(shape) * 10.0 ** rng.integers(-30, 30, shape)
+    matrix = (matrix * (1j if dtype == "complex64" else 1) + rng.standard_normal(shape)).astype(dtype)
+    path = tmp_path / f"m.{form}"
+    written(path, matrix, cuts)
+    file = open_matrix(str(path))
+    stored = {"f": np.dtype("f8"), "c": np.dtype("c16")}[matrix.dtype.kind] if form == "mtx" else matrix.dtype
+    assert (file.shape, file.dtype) == (shape, stored)
+    np.testing.assert_array_equal(rows_of(path, Span(0, shape[0]), stored).astype(dtype), matrix)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_infinities_nan_and_extremes_are_kept(tmp_path, form):
+    matrix = np.array([[np.inf, -np.inf, np.nan], [-0.0, 5e-324, 1.7976931348623157e308]])
+    written(tmp_path / f"m.{form}", matrix, [1])
+    found = rows_of(tmp_path / f"m.{form}", Span(0, 2), "float64")
+    np.testing.assert_array_equal(found, matrix)
+    assert np.signbit(found[1, 0]) or form == "mtx"  # SciPy adds the numbers of a text to zeros
+    with pytest.raises(UsageError) as refused:
+        rows_of(tmp_path / f"m.{form}", Span(0, 2), "float32")
+    assert refused.value.code == "file-values"
+
+
+@pytest.mark.needs("scipy")
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        np.array([[-(2**63), 1], [0, 2**63 - 1]]),
+        np.array([[2**64 - 1, 1], [0, 7]], np.uint64),
+        np.array([[True, False], [False, True]]),
+    ],
+)
+def test_integers_in_a_text_are_exact(tmp_path, matrix):
+    import scipy.io
+
+    written(tmp_path / "m.mtx", matrix, [1])
+    np.testing.assert_array_equal(scipy.io.mmread(tmp_path / "m.mtx"), matrix)
+
+
+def npy(header):
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+def promising(*shape):
+    return npy(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()) + MATRIX.tobytes()
+
+
+BANNER = b"%%MatrixMarket matrix "
+MALFORMED = {
+    "npy": [
+        b"",
+        b"PK\x03\x04 and so on",
+        b"\x93NUMPY",
+        npy(b"{'a':"),
+        promising(10**12, 10**12),
+        promising(13, 5),
+        promising(-1, 5),
+        promising(2**62, 4),
+        promising(11, 5),
+        promising(60),
+    ],
+    "mtx": [
+        b"1 2 3\n",
+        b"",
+        BANNER,
+        BANNER + b"array real odd\n1 1\n1\n",
+        BANNER + b"array real general\n-1 2\n",
+        BANNER + b"coordinate real general\n2 2\n",
+        BANNER + b"array real general\n99999999999999999999 1\n",
+    ],
+    "h5": [b"", b"junk", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + bytes(100)],
+}
+
+
+@pytest.mark.needs("scipy", "h5py")
+@pytest.mark.parametrize(("form", "content"), [(form, content) for form, contents in MALFORMED.items() for content in contents])
+def test_what_is_malformed_is_refused_in_one_line(tmp_path, form, content):
+    (tmp_path / f"m.{form}").write_bytes(content)
+    with pytest.raises(UsageError) as refused:
+        open_matrix(str(tmp_path / f"m.{form}")).load()
+    assert "\n" not in str(refused.value)
+    assert refused.value.code in ("file-format", "dimensions")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_there_or_of_the_other_kind_is_refused(tmp_path, form):
+    path = tmp_path / f"m.{form}"
+    with pytest.raises(UsageError) as refused:
+        open_matrix(str(path))
+    assert refused.value.code == "file-missing"
+    path.touch() if form == "zarr" else path.mkdir()  # a file where a folder belongs, and the other way round
+    with pytest.raises(UsageError):
+        open_matrix(str(path))
+
+
+@pytest.mark.needs("h5py")
+def test_what_is_no_matrix_in_an_hdf5_file_is_refused_by_what_it_is(tmp_path):
+    import h5py
+
+    path = tmp_path / "m.h5"
+    with h5py.File(path, "w") as file:
+        file["line"], file["cube"], file["compound"] = (
+            np.ones(3),
+            np.ones((2, 2, 2)),
+            np.zeros((2, 2), [("x", "f8"), ("y", "i4")]),
+        )
+        file["soft"], file["external"], file["loop"] = (
+            h5py.SoftLink("/gone"),
+            h5py.ExternalLink("gone.h5", "/x"),
+            h5py.SoftLink("/loop"),
+        )
+        file.create_dataset("text", data=[["a"]], dtype=h5py.string_dtype())
+        file.create_dataset("empty", data=h5py.Empty("f8"))
+    codes = {
+        "line": "dimensions",
+        "cube": "dimensions",
+        "empty": "dimensions",
+        "compound": "no-numbers",
+        "text": "no-numbers",
+        "soft": "dataset-missing",
+        "external": "dataset-missing",
+        "loop": "dataset-missing",
+        "none": "dataset-missing",
+    }
+    for name, code in {"": "dataset-missing", **codes}.items():
+        with pytest.raises(UsageError) as refused:
+            open_matrix(f"{path}:{name}")
+        assert (name, refused.value.code) == (name, code)
+
+
+@pytest.mark.needs("h5py", "zarr")
+def test_rows_beside_damage_are_read_and_the_damaged_ones_are_named(tmp_path):
+    import h5py
+    import zarr
+
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        data = file.create_dataset("m", data=MATRIX, chunks=(6, 5), fletcher32=True)
+        at = data.id.get_chunk_info(1).byte_offset
+    with open(tmp_path / "m.h5", "r+b") as file:
+        file.seek(at + 9)
+        file.write(b"?")
+    zarr.create_array(tmp_path / "m.zarr", data=MATRIX, chunks=(6, 5))
+    chunk = tmp_path / "m.zarr" / "c" / "1" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    for form in ("h5", "zarr"):
+        np.testing.assert_array_equal(rows_of(tmp_path / f"m.{form}", Span(0, 6), "float64"), MATRIX[:6])
+        with pytest.raises(HybridError, match="6:12"):
+            rows_of(tmp_path / f"m.{form}", Span(6, 12), "float64")
+
+
+def test_a_file_that_is_replaced_meanwhile_is_the_old_one_and_one_that_is_cut_is_named(tmp_path):
+    path = tmp_path / "m.npy"
+    np.save(path, MATRIX)
+    file, into = open_matrix(str(path)), np.empty((12, 5))
+    np.save(tmp_path / "new.npy", np.zeros((2, 2)))
+    os.replace(tmp_path / "new.npy", path)
+    file.read(Span(0, 12), into)
+    np.testing.assert_array_equal(into, MATRIX)
+    np.save(path, MATRIX)
+    file = open_matrix(str(path))
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(HybridError) as found:
+        file.read(Span(0, 12), into)
+    assert found.value.code == "file-changed"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""The command that plants mutants: on a tree of two files, each verdict, resuming, and the drawing of mutants."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from experiments.mutation import catalogue
+from experiments.mutation.catalogue import Mutant
+from experiments.mutation.command import Runs, table
+from experiments.mutation.covering import record
+
+SOURCE = """from __future__ import annotations
+
+
+def larger(a: int | None, b: int) -> int:
+    if a > b:
+        return a
+    return b
+
+
+def unseen(a: int) -> int:
+    return a + 1
+"""
+TESTS = """from hybrid.some import larger
+
+
+def test_first():
+    assert larger(2, 1) == 2
+
+
+def test_second():
+    assert larger(1, 2) == 2
+
+
+def test_by_itself():
+    assert False, "on any tree"
+"""
+FILE = "hybrid/some.py"
+FOUND = Mutant(FILE, "return b\n", "return a\n", "the other", "tests/test_some.py::test_second")
+SURVIVES = Mutant(FILE, "a > b", "a >= b", "equal", "tests/test_some.py::test_second", survives="either is the larger")
+GONE = Mutant(FILE, "a < b", "a <= b", "rewritten", "tests/test_some.py")
+TWICE = Mutant(FILE, "return", "raise", "not once in the file", "tests/test_some.py")
+NO_TESTS = Mutant(FILE, "a + 1", "a + 2", "nobody looks", "tests/test_gone.py")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    root = tmp_path / "checkout"
+    for name, text in ((FILE, SOURCE), ("hybrid/__init__.py", ""), ("tests/test_some.py", TESTS)):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    return root
+
+
+def verdicts(runs, mutants):
+    return [result["verdict"] for result in runs.run(mutants, jobs=1)]
+
+
+@pytest.mark.needs("git")
+def test_each_is_planted_in_a_copy_and_tested_once(checkout, tmp_path):
+    mutants = [replace(each, ranks=()) for each in (FOUND, SURVIVES, GONE, TWICE, NO_TESTS)]
+    runs = Runs(checkout, tmp_path / "covered", tmp_path / "results")
+    assert verdicts(runs, mutants[:1]) == ["found"]
+    assert verdicts(runs, mutants) == ["survived", "not applicable", "not applicable", "no tests"]
+    assert verdicts(runs, mutants) == []
+    told = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    assert told[0]["by"] == "tests/test_some.py::test_second"
+    assert (checkout / FILE).read_text() == SOURCE
+    lines = list(table(mutants, runs.done(mutants)))
+    assert "1 of 3" in lines[1]
+    assert [line.partition(":")[0] for line in lines[3:]] == ["survived", "no tests"]
+    assert "either is the larger" in lines[3]
+    assert "NO REASON" in lines[4]
+
+
+@pytest.mark.needs("git")
+def test_without_tests_named_those_that_run_the_line_and_pass_by_themselves_are_run(checkout, tmp_path):
+    record(checkout, tmp_path / "covered", ["tests"], ranks=(0,))
+    runs = Runs(checkout, tmp_path / "covered", None)
+    found, seldom = (replace(each, tests="") for each in (FOUND, Mutant(FILE, "return a\n", "return b\n", "the smaller")))
+    results = list(runs.run([found, seldom, replace(SURVIVES, tests="")], jobs=2))
+    assert [result["by"].rpartition("::")[2] for result in results] == ["test_second", "test_first", ""]
+    assert results[2]["verdict"] == "survived"
+
+
+def test_the_catalogue_is_read_by_file_room_or_path_and_says_where_it_is_wrong(tmp_path):
+    catalogue.write(tmp_path / "one.jsonl", [FOUND, replace(SURVIVES, ranks=(3,))])
+    catalogue.write(tmp_path / "two.jsonl", [replace(GONE, file="kernels/naive.cu"), FOUND])
+    assert catalogue.catalogue(tmp_path, "one") == [FOUND, replace(SURVIVES, ranks=(3,))]
+    assert [each.room for each in catalogue.catalogue(tmp_path)] == ["hybrid", "hybrid", "kernels"]
+    assert [each.what for each in catalogue.catalogue(tmp_path, "kern*")] == ["rewritten"]
+    (tmp_path / "three.jsonl").write_text('{"file": "hybrid/some.py"}\n')
+    with pytest.raises(LookupError, match=r"three\.jsonl, line 1"):
+        catalogue.catalogue(tmp_path)
+
+
+def test_mutants_are_drawn_of_what_runs(checkout):
+    pytest.importorskip("cosmic_ray", reason="needs Cosmic Ray (extra mutants)")
+    drawn = list(catalogue.draw(checkout, 100, seed=1))
+    assert drawn == list(catalogue.draw(checkout, 100, seed=1)) != list(catalogue.draw(checkout, 100, seed=2))
+    assert sorted(mutant.line(SOURCE) for mutant in drawn) == [5, 5, 11, 11], "the comparison and the sum: no annotation"
+    for mutant in drawn:
+        planted = mutant.planted(SOURCE)
+        assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(SOURCE))
+        assert SOURCE.splitlines()[mutant.line(SOURCE) - 1] != planted.splitlines()[mutant.line(SOURCE) - 1]

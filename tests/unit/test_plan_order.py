@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: MIT
+"""The order in which panels of A and B reach a device: each tile of C is computed from what is there, all of C is computed once,
+and nothing is overwritten before its last use."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.plans import planned
+from support.selection import examples
+from support.shuffled import ForgetfulDevice, ShuffledDevice
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology, pieces
+from hybrid.devices.buffers import Buffers
+from hybrid.execution.in_place import multiply_in_place
+from hybrid.execution.pipeline import run_share
+from hybrid.host.row_view import RowView
+from hybrid.plan.buffer_layout import Tiling
+from hybrid.plan.k_slabs import ALIGNED, slab_arrivals, slabs_of
+from hybrid.plan.residency import last_uses
+from hybrid.plan.schedule import arrivals
+from hybrid.transport.base import RankMatrices
+from hybrid.transport.host import HostTransport
+
+few = st.integers(1, 12)
+operands = st.sampled_from(["A", "B"])
+
+
+def spans(length, size):
+    return tuple(pieces(Span(0, length), size))
+
+
+def indices(span):
+    return list(range(span.lo, span.hi))
+
+
+class Device:
+    """Which row of A, and which element of B, lies at each place of its buffers, and which terms each element of C has."""
+
+    def __init__(self, rows, columns, inner):
+        self.a, self.b, self.inner = {}, {}, Span(0, inner)
+        self.terms = np.zeros((rows, columns, inner), int)
+        self.complete = np.zeros((rows, columns), bool)
+
+    def play(self, order):
+        for arrival in order:
+            places = list(zip(indices(arrival.buffer_span), indices(arrival.span), strict=True))
+            if arrival.operand == "A":
+                self.a.update(places)
+            else:
+                for k in [k for rows in arrival.slab or (self.inner,) for k in indices(rows)]:
+                    self.b.update({(arrival.slot, place, k): column for place, column in places})
+            for tile in arrival.releases:
+                self.compute(tile)
+        return self
+
+    def compute(self, tile):
+        assert len(tile.rows)
+        assert len(tile.columns)
+        inner = tile.inner or self.inner
+        assert [self.a[place] for place in indices(tile.buffer_rows)] == indices(tile.rows)
+        for k in indices(inner):
+            there = [self.b[tile.slot, place, k] for place in indices(tile.buffer_columns)]
+            assert there == indices(tile.columns)
+        area = tile.rows.slice, tile.columns.slice
+        assert (self.terms[area].any(axis=2) == tile.adds).all(), "the first product replaces what is in C, others add to it"
+        assert not self.complete[area].any()
+        self.terms[(*area, inner.slice)] += 1
+        self.complete[area] |= tile.completes
+
+    def has_all_of_c(self):
+        return (self.terms == 1).all() and self.complete.all()
+
+
+@examples(150)
+@given(
+    lengths=st.tuples(st.integers(0, 40), st.integers(0, 40), few),
+    panels=st.tuples(few, few),
+    held=st.none() | st.tuples(few, few),
+    stationary=operands,
+    separate=st.booleans(),
+    rows_first=st.booleans(),
+    slab=st.none() | few,
+)
+def test_panels_compute_every_element_once_from_what_is_there(lengths, panels, held, stationary, separate, rows_first, slab):
+    (rows, columns, inner), sizes = lengths, zip(lengths, panels, strict=False)
+    row_panels, column_panels = (spans(length, size) for length, size in sizes)
+    held_rows, held_columns = held or (max(1, len(row_panels)), max(1, len(column_panels)))
+    how = {"stationary": stationary, "separate_panels": separate and not held, "rows_first": rows_first and not held}
+    if slab and stationary == "B":
+        how = {"stationary": "B", "slabs": spans(inner, slab)}
+    order = list(arrivals(row_panels, column_panels, held_rows, held_columns, **how))
+    device = Device(rows, columns, inner).play(order)
+    assert device.has_all_of_c()
+    assert max(device.a, default=0) < panels[0] * held_rows, "the ring of A is no larger than what is held"
+    if not how.get("separate_panels"):
+        assert max((place for _, place, _ in device.b), default=0) < panels[1] * held_columns
+    assert {each.operand for each in order} == ({"A", "B"} if rows and columns else set())
+
+
+@examples(100)
+@given(
+    lengths=st.tuples(st.integers(0, 30), st.integers(0, 9) | st.sampled_from([128, 129, 300]), st.integers(1, 40)),
+    row_panel=st.integers(1, 9),
+    links=st.integers(1, 4),
+    slab_rows=st.integers(1, 30),
+    interleaved=st.integers(1, 9),
+    own=st.integers(0, 3),
+)
+def test_k_slabs_compute_every_element_once_and_each_comes_once(lengths, row_panel, links, slab_rows, interleaved, own):
+    rows, columns, inner = lengths
+    row_panels, slabs = spans(rows, row_panel), slabs_of(inner, links, slab_rows)
+    order = list(slab_arrivals(row_panels, slabs, Span(0, columns), interleaved, own % links))
+    assert Device(*lengths).play(order).has_all_of_c()
+    wanted = {"A": row_panels, "B": slabs} if rows and columns else {"A": (), "B": ()}
+    for operand, parts in wanted.items():
+        came = [each.span if operand == "A" else each.slab for each in order if each.operand == operand]
+        assert came == list(parts)
+
+
+@examples(100)
+@given(rows=st.integers(1, 300), links=st.integers(1, 5), slab_rows=st.integers(1, 200))
+def test_slabs_have_all_rows_once_and_those_of_each_link_follow_each_other(rows, links, slab_rows):
+    slabs = slabs_of(rows, links, slab_rows)
+    of_links = [[slab[link] for slab in slabs] for link in range(links)]
+    in_order = [span for of_one in of_links for span in of_one]
+    assert [row for span in in_order for row in indices(span)] == list(range(rows))
+    assert all(before.hi == after.lo for of_one in of_links for before, after in pairwise(of_one))
+    assert all(any(map(len, slab)) for slab in slabs), "no slab is empty"
+    assert slab_rows % ALIGNED or all(span.lo % ALIGNED == 0 or span.lo == rows for span in in_order)
+    assert max(map(len, in_order)) <= -(-slab_rows // links) + ALIGNED
+
+
+def told(rows_held, columns_held, **how):
+    """The order for two row panels of two rows and three column panels of two columns."""
+    order = arrivals(spans(4, 2), spans(6, 2), rows_held, columns_held, **how)
+    return [f"{each.operand}{each.span}: " + ", ".join(f"{t.rows}×{t.columns}" for t in each.releases) for each in order]
+
+
+def test_where_all_fits_panels_come_in_turn_and_each_releases_all_that_it_can():
+    assert told(2, 3) == ["A0:2: ", "B0:2: 0:2×0:2", "B2:4: 0:2×2:4", "A2:4: 2:4×0:4", "B4:6: 0:4×4:6"]
+    apart = ["A0:2: ", "B0:2: 0:2×0:2", "B2:4: 0:2×2:4", "A2:4: 2:4×0:2, 2:4×2:4", "B4:6: 0:4×4:6"]
+    assert told(2, 3, separate_panels=True) == apart
+
+
+def test_where_little_fits_the_streamed_operand_goes_there_and_back():
+    b_passes = ["A0:2: ", "B0:2: 0:2×0:2", "B2:4: 0:2×2:4", "B4:6: 0:2×4:6", "A2:4: 2:4×4:6, 2:4×2:4", "B0:2: 2:4×0:2"]
+    assert told(1, 2) == b_passes
+    a_passes = ["A0:2: ", "B0:2: 0:2×0:2", "B2:4: 0:2×2:4", "A2:4: 2:4×0:4", "B4:6: 2:4×4:6", "A0:2: 0:2×4:6"]
+    assert told(1, 2, stationary="B") == a_passes
+
+
+@examples(100)
+@given(counts=st.tuples(st.integers(1, 20), st.integers(1, 20)), held=st.tuples(few, few), stationary=operands)
+def test_what_is_stationary_comes_once_and_what_is_there_at_a_turn_is_not_copied_again(counts, held, stationary):
+    loads = [each.operand for each in arrivals(*(spans(count, 1) for count in counts), *held, stationary=stationary)]
+    of_a, of_b = zip(counts, held, strict=True)
+    (stays, stays_held), (passes, passes_held) = (of_a, of_b) if stationary == "A" else (of_b, of_a)
+    turns = -(-stays // stays_held) - 1
+    assert loads.count(stationary) == stays
+    assert len(loads) == stays + passes + turns * max(0, passes - passes_held)
+    assert len(loads) == Tiling(1, 1, *held, stationary=stationary).loads(*counts), "as the plan counts without the order"
+
+
+@examples(100)
+@given(rows=few, columns=st.integers(1, 40), column_panel=few, held=st.tuples(few, few), stationary=operands)
+def test_a_panel_is_overwritten_after_its_last_use(rows, columns, column_panel, held, stationary):
+    order = list(arrivals(spans(rows, 1), spans(columns, column_panel), *held, stationary=stationary))
+    for index, (arrival, last) in enumerate(zip(order, last_uses(order), strict=True)):
+        readers = [
+            earlier
+            for earlier in range(index)
+            for tile in order[earlier].releases
+            if (tile.buffer_rows if arrival.operand == "A" else tile.buffer_columns).meets(arrival.buffer_span)
+        ]
+        assert last == max(readers, default=-1)
+
+
+@examples(60)
+@given(row_panels=few, column_panels=few, separate=st.booleans())
+def test_column_panels_of_c_may_be_complete_one_after_the_other(row_panels, column_panels, separate):
+    """So they can leave for another node while the next ones are multiplied."""
+    panels, held = (spans(row_panels, 1), spans(column_panels, 1)), (row_panels, column_panels)
+    device = Device(row_panels, column_panels, 1)
+    for arrival in arrivals(*panels, *held, separate_panels=separate, rows_first=True):
+        if arrival.operand == "B":
+            assert device.complete[:, : arrival.index].all()
+        device.play([arrival])
+    assert device.has_all_of_c()
+
+
+# --- The schedule of one rank makes the product in any order that its events allow, however the work is cut; and needs every
+# event, so that these tests can fail
+
+
+sizes = st.integers(0, 20)
+cuts = st.integers(1, 7)
+
+
+def whole(b):
+    return RowView(b, Span(0, len(b)))
+
+
+def product_of_shares(
+    n, l, m, device, *, ranks=1, dtype="float64", seed=0, entering=lambda phase: None, plan_for="cpu", **tiling
+):
+    """C made share by share on one device, with A and B; NaN where nothing was written."""
+    random = np.random.default_rng(seed)
+    a, b = random.integers(-9, 9, (n, l)).astype(dtype), random.integers(-9, 9, (l, m)).astype(dtype)
+    c = np.full((n, m), np.nan, dtype)
+    plan = planned(
+        Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), device=plan_for, staged=device.staged, **tiling
+    )
+    for share in plan.shares:
+        run(share, plan.problem, RankMatrices(a[share.rows.slice], whole(b), c[share.rows.slice]), device, entering)
+    return a, b, c
+
+
+def run(share, problem, matrices, device, entering=lambda phase: None):
+    if not device.staged:
+        return multiply_in_place(share, matrices, device, entering)
+    buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, problem)
+    return run_share(share, buffers, HostTransport(device, share.rank, matrices), device, entering)
+
+
+@examples(100)
+@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
+def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, panel_rows, slab_rows, ranks, seed):
+    tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "accumulates": True}
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, **tiling)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+@examples(100)
+@given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, seed=st.integers(0, 2**32))
+def test_slabs_of_panels_that_stay_give_numpys_product_in_any_order(n, l, m, memory, slab_rows, seed):
+    tiling = {"panel_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "accumulates": True, "device_memory": memory}
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), **tiling)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+@examples(100)
+@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, seed=st.integers(0, 2**32))
+def test_the_product_is_right_in_any_order_the_events_allow(n, l, m, panel_rows, panel_columns, seed):
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), panel_rows=panel_rows, panel_columns=panel_columns)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+@examples(25)
+@given(seed=st.integers(0, 2**32), memory=st.sampled_from([0, 3000]))
+def test_the_product_is_right_in_any_order_of_many_pieces(seed, memory):
+    a, b, c = product_of_shares(30, 10, 30, ShuffledDevice(seed), panel_rows=3, panel_columns=4, device_memory=memory)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+@examples(100)
+@given(n=sizes, l=sizes, m=sizes, memory=st.integers(1, 9000), seed=st.integers(0, 2**32))
+def test_the_product_is_right_in_little_memory_in_any_order_the_events_allow(n, l, m, memory, seed):
+    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), device_memory=memory)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+# Where all fits (memory 0) nothing is overwritten, so copies in wait for nothing.
+@pytest.mark.parametrize(
+    ("kind", "memory"), [("multiply", 0), ("copy out", 0), ("copy in", 1500), ("multiply", 1500), ("copy out", 1500)]
+)
+def test_a_pipeline_without_events_would_be_found(kind, memory):
+    def right(seed):
+        device = ForgetfulDevice(seed, kind)
+        a, b, c = product_of_shares(16, 8, 16, device, panel_rows=4, panel_columns=4, device_memory=memory)
+        return np.array_equal(c, a @ b)
+
+    assert not all(right(seed) for seed in range(20))
