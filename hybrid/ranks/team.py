@@ -38,8 +38,12 @@ class Phase:
         self._began = 0.0
 
     def __enter__(self) -> Phase:
-        self._team._begin_phase(self._name)
         self._began = time.perf_counter()
+        try:
+            self._team._begin_phase(self._name)
+        except BaseException as failure:  # an interrupt: the others are in this phase, and hear of it here
+            self.__exit__(type(failure), failure, failure.__traceback__)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None) -> None:
