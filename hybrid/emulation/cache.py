@@ -55,8 +55,8 @@ def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
 def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
     """The file at `path`, made if it is missing, or if others than this user could have put it there.
 
-    It is moved there atomically, since processes may compile the same at once. Threads of one process that want the same at once get
-    what the first of them makes, or its error.
+    It is moved there atomically, since processes may compile the same at once. Threads of one process that want the same at once
+    get what the first of them makes, or its error.
     """
     if private_folder.is_own(path):
         return path

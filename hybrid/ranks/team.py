@@ -73,7 +73,6 @@ class Team:
         self._patience = patience
         self._turn = Turn()  # for one call at a time
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
-        self._in_phase = False
         self._messages: Messages | None = None
         if comm is None or comm.Get_size() == 1:
             self.rank, self.size = 0, 1
@@ -162,15 +161,12 @@ class Team:
                     raise
 
     def _begin_phase(self, name: str) -> None:
-        # Where an interrupt came as a phase began, `together` reports it in this same phase, in which the other ranks are.
-        if self._messages is not None and not self._in_phase:
+        if self._messages is not None:
             self._messages.begin_phase()
-        self._in_phase = True
         self.enter(name)
 
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
         assert self._messages is not None
-        self._in_phase = False
         reports: list[Any] = []
         arriving, self._arriving = self._arriving, False
         if failure is None:

@@ -128,7 +128,9 @@ class Operation:
             on_host = _on_host(self._into)
             listener.ends(on_host, sources, self._before)
             if hasattr(self._into, "get"):
-                self._into[...] = sys.modules["cupy"].asarray(on_host)
+                cupy = sys.modules["cupy"]
+                self._into[...] = cupy.asarray(on_host)
+                cupy.cuda.runtime.deviceSynchronize()  # what reads it next may run on another stream
 
 
 def _on_host(matrix: Any) -> Any:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 import hybrid
 import hybrid.testing
+from hybrid.errors import HybridError
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -674,3 +676,12 @@ def _assert_result(case: Case, given: Operands, found: Any, right: Wanted, opera
     assert (found.dtype, np.shape(found)) == (_dtype(given.result), right.numbers.shape)
     assert_is(np.asarray(found), right, given.result)
     given.assert_unchanged()
+
+
+@contextmanager
+def refused(kind: type[HybridError], *codes: str) -> Iterator[pytest.ExceptionInfo[HybridError]]:
+    """A context that must end with this error, of one of these codes."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    code = caught.value.code
+    assert code in codes, f"[{code}] {caught.value}"

@@ -84,10 +84,8 @@ def multiplied(comm: Any, case: cases.Case, way: cases.Way, distribute: Distribu
         tempfile.TemporaryDirectory() as folder,
     ):
         given = cases.Operands(case, folder, np.empty)
-        factors = [
-            cases._number(each, given.result, cases.is_exact(*case.types, given.result))
-            for each in (case.alpha, case.beta or "0")
-        ]
+        exact = cases.is_exact(*case.types, given.result)
+        factors = [cases._number(each, exact) for each in (case.alpha, case.beta or "0")]
         right = cases.wanted(case, given.values, *factors)
         how: dict[str, Any] = {**way.flags, **dict.fromkeys(case.flags, True)}
         how |= {"dtype": cases._dtype(case.dtype)} if case.dtype else {}

@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: MIT
 """Every failure and finding has a code: one list, hybrid.errors.CODES, which docs/failures.md shows and the package uses up."""
 
+from __future__ import annotations
+
 import ast
 import re
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 
+from hybrid.core.spans import Span, Topology
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.diagnostics import gpu_peers, gpu_watch, gpus, host_links, limits, mpi, placement, slurm
+from hybrid.diagnostics.acceptance import WrongProduct, blamed_rank
+from hybrid.diagnostics.acceptance_findings import SLOW, judge_links, judge_products, judge_speeds
+from hybrid.diagnostics.acceptance_levels import Case
+from hybrid.diagnostics.bandwidth import Failure, Isolation, Link, Measurements, PeerCopy, Rates
+from hybrid.diagnostics.finding import Finding, Unknown
+from hybrid.diagnostics.node_links import NodeLink
+from hybrid.diagnostics.node_links import judge as judge_node_links
 from hybrid.errors import CODES, CheckFailed, HybridError, StartError, UsageError
+from hybrid.host.threads import Threads
+from hybrid.ranks.mpi_library import Library
+from hybrid.verification.check import Fault
 
 ROOT = Path(__file__).parents[2]
 _ROW = re.compile(r"^\| `([a-z0-9-]+)` \| (.+?) \| *(.*?) *\|$", re.MULTILINE)
@@ -70,3 +86,297 @@ def test_a_code_that_is_not_listed_is_refused():
 )
 def test_an_error_has_its_code_or_that_of_its_class(error, code):
     assert (error.code, str(error)) == (code, "what; remedy" if isinstance(error, StartError) else "text")
+
+
+# --- The judges of findings: pure functions of what all ranks saw, as tables of machines made up, with a verdict and a code
+# each
+
+
+OK = ("ok", "ok")
+UNKNOWN = ("unknown", "unknown")
+GiB = 1 << 30
+
+
+def one(finding):
+    return finding.verdict, finding.code
+
+
+def verdicts(findings):
+    return list(map(one, findings))
+
+
+def test_what_is_wrong_has_a_remedy_and_a_code():
+    for verdict, more in (("wrong", {"code": "no-gpu"}), ("wrong", {"remedy": "do this"}), ("note", {}), ("bad", {})):
+        with pytest.raises(AssertionError):
+            Finding("subject", verdict, "text", **more)
+    assert Finding("gpus", "wrong", "none", "buy one", "no-gpu").line(6) == "WRONG    gpus    none → buy one [no-gpu]"
+    assert Finding("gpus", "ok", "two").line(6) == "ok       gpus    two"
+
+
+# --- MPI, threads, Slurm
+
+MPICH = Library("MPICH 5.0.2", (5, 0), "mpich", "FUNNELED", "MULTIPLE", True)
+OPEN_MPI = Library("Open MPI v5.0.11", (3, 1), "openmpi", "FUNNELED", "FUNNELED", True)
+SINGLE = Library("An MPI", (3, 1), "x", "FUNNELED", "SINGLE", False)
+
+
+def test_launcher_and_library():
+    for ranks, unstarted, launcher, library in [
+        ([mpi.MpiOfRank("", MPICH, ("/usr/bin/mpirun", "MPICH"))], None, OK, OK),
+        ([mpi.MpiOfRank("", MPICH, ("/usr/bin/mpirun", "Open MPI"))], None, ("wrong", "wrong-mpirun"), OK),
+        ([mpi.MpiOfRank("", MPICH, None)], None, ("note", "mpi-missing"), OK),
+        ([mpi.MpiOfRank("", Unknown("x"), Unknown("x"))], None, UNKNOWN, UNKNOWN),
+        ([mpi.MpiOfRank("srun", MPICH)], StartError("x", code="wrong-mpirun"), ("wrong", "wrong-mpirun"), OK),
+        ([mpi.MpiOfRank("mpirun", each) for each in (MPICH, OPEN_MPI)], None, OK, ("wrong", "mpi-differs")),
+        ([mpi.MpiOfRank("mpirun", SINGLE)] * 2, None, OK, ("wrong", "mpi-threads")),
+    ]:
+        assert verdicts(mpi.judge(ranks, unstarted)) == [launcher, library]
+
+
+def seat(cores, threads=1, host="a", quota=None):
+    return placement.Placement(host, tuple(cores), quota, Threads(threads, "--threads"), ())
+
+
+def of_nodes(*sizes):
+    ranks = iter(range(sum(sizes)))
+    return Topology(tuple(tuple(next(ranks) for _ in range(size)) for size in sizes))
+
+
+def test_threads_against_cores():
+    for seats, nodes, threads, remedy in [
+        ([seat(range(4), 2)] * 2, (2,), OK, ""),
+        ([seat(range(4), 3)] * 2, (2,), ("wrong", "threads-crowded"), "--threads 2"),
+        ([seat(range(2), 1)] * 3, (3,), ("wrong", "threads-crowded"), "at most 2 ranks"),
+        ([seat(range(8), 2, quota=3.0)] * 2, (2,), ("wrong", "threads-crowded"), "--threads 1"),
+        ([seat(range(8), 2, quota=4.0)] * 2, (2,), OK, ""),
+        ([seat(range(8), 1, quota=0.5)], (1,), OK, ""),
+        ([seat([0], 2), seat([1, 2, 3], 1)], (2,), ("wrong", "threads-bound"), "bind"),
+        ([seat(range(4), 4), seat(range(4), 4, host="b")], (1, 1), OK, ""),
+        ([seat(range(4), 5), seat(range(4), 5, host="b")], (1, 1), ("wrong", "threads-crowded"), "--threads 4"),
+    ]:
+        finding = placement.judge(seats, of_nodes(*nodes))[1]
+        assert one(finding) == threads
+        assert remedy in finding.remedy
+
+
+JOB = {"JOB_ID": "7", "NTASKS": "2", "JOB_NUM_NODES": "1"}
+STEP = {**JOB, "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
+
+
+def test_slurms_view_against_the_ranks():
+    for seen, cores, with_gpu, nodes, launched, expected in [
+        ([{}] * 2, [4] * 2, [False] * 2, (2,), True, OK),
+        ([STEP] * 2, [4] * 2, [False] * 2, (2,), True, OK),
+        ([{**STEP, "CPUS_PER_TASK": "4"}] * 2, [4, 2], [False] * 2, (2,), True, ("wrong", "slurm-cores")),
+        ([{**STEP, "STEP_GPUS": "0,1"}] * 2, [4] * 2, [True, False], (2,), True, ("wrong", "slurm-gpus")),
+        ([{**STEP, "GPUS_ON_NODE": "0"}] * 2, [4] * 2, [False] * 2, (2,), True, OK),
+        ([JOB], [4], [False], (1,), False, ("note", "slurm-tasks")),
+        ([{**JOB, "NTASKS": "4"}] * 2, [4] * 2, [False] * 2, (2,), True, ("note", "slurm-tasks")),
+        ([{**JOB, "NTASKS": "1"}] * 2, [4] * 2, [False] * 2, (2,), True, ("note", "slurm-tasks")),
+        ([{**JOB, "JOB_NUM_NODES": "3"}] * 2, [4] * 2, [False] * 2, (1, 1), True, ("note", "slurm-tasks")),
+        ([{**STEP, "JOB_NUM_NODES": "3"}] * 2, [4] * 2, [False] * 2, (1, 1), True, OK),
+        ([{"JOB_ID": "7", "NTASKS": "many"}], [4], [False], (1,), True, OK),
+    ]:
+        assert one(slurm.judge(seen, cores, with_gpu, of_nodes(*nodes), launched=launched)) == expected
+
+
+# --- memory and tools
+
+
+def test_shared_memory():
+    for folder, free, expected in [
+        ("/dev/shm", (8 * GiB, 8 * GiB), OK),
+        ("/dev/shm", (GiB // 2, 8 * GiB), ("note", "shared-memory")),
+        ("/dev/shm", (1 << 20, 8 * GiB), ("wrong", "shared-memory")),
+        ("/tmp", (8 * GiB, 8 * GiB), ("note", "shared-memory")),
+        ("/dev/shm", Unknown("x"), UNKNOWN),
+    ]:
+        assert one(limits.judge_shared([limits.Limits("a", None, folder, free)])) == expected
+
+
+def test_memory_that_cannot_be_pinned_for_a_gpu_is_wrong():
+    seen = [limits.Limits("a", 8 << 20, "", (1, 1)), limits.Limits("b", None, "", (1, 1))]
+    assert one(limits.judge_pinned(seen, [None, None])) == OK
+    assert one(limits.judge_pinned(seen, [(GiB, ""), (GiB, "")])) == OK
+    assert one(limits.judge_pinned(seen, [(GiB, ""), (0, "refused")])) == ("wrong", "pinned-limit")
+
+
+# --- GPUs
+
+H200 = {"index": 0, "uuid": "GPU-a", "name": "NVIDIA H200", "capability": 90}
+GOOD = {"driver": 13000, "status": 0, "visible": 1, "cupy": "14.2.0", "runtime": 13020, "gpus": [H200]}
+
+
+def test_gpus_that_are_visible_but_unusable_are_wrong_and_it_is_said_what_to_do():
+    for said, remedy in [
+        ({"driver": None}, "--gpus all"),
+        ({**GOOD, "status": 999, "status_name": "CUDA_ERROR_UNKNOWN"}, "nvidia-smi"),
+        ({"driver": 12040, "status": 0, "visible": 2, "cupy_error": "no cupy"}, "[cuda12]"),
+        ({"driver": 13000, "status": 0, "visible": 2}, "[cuda13]"),  # its process died of importing CuPy
+        ({**GOOD, "driver": 12080, "packages": ["cupy-cuda13x"]}, "pip uninstall cupy-cuda13x"),
+        ({**GOOD, "packages": ["cupy-cuda12x", "cupy-cuda13x"]}, "pip uninstall cupy-cuda12x cupy-cuda13x"),
+        ({**GOOD, "driver": 11040}, "a newer driver"),
+        ({**GOOD, "gpus": [{**H200, "capability": 35}]}, "--device cpu"),
+    ]:
+        sight = gpus.interpret(said, "was killed by SIGSEGV", driver_loaded=True, environment={})
+        (finding,) = gpus.judge([sight], [None], [None], ["a"])
+        assert one(finding) == ("wrong", "gpu-failed")
+        assert remedy in finding.remedy
+
+
+def sees(*names):
+    return gpus.VisibleGpus(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), None, about="about")
+
+
+def test_ranks_on_gpus_by_uuid():
+    for sights, works, expected in [
+        ([sees("a", "b")] * 2, True, [OK]),
+        ([sees("a"), sees("b")], True, [OK]),
+        ([sees("a")] * 2, True, [("note", "gpu-shared")]),
+        ([sees("a", "b")], True, [("note", "gpu-idle")]),
+        ([sees("a"), sees("a"), sees("a", "b", "c")], True, [("wrong", "gpu-shared")]),
+        ([sees("a"), gpus.VisibleGpus((), None, "none"), Unknown("x")], True, [("note", "no-gpu"), UNKNOWN, OK]),
+        ([sees("a")], False, [("wrong", "gpu-failed"), OK]),
+    ]:
+        chosen = gpus.choose(sights)
+        trial = gpus.Trial(works, "" if works else "compiling: ended with 1", 64 << 20)
+        assert verdicts(gpus.judge(sights, chosen, [trial if gpu else None for gpu in chosen], ["a"] * len(sights))) == expected
+
+
+def link(rank, into, out, together=None, *, pinned=True, host="a"):
+    both = Rates(together * 1e9, together * 1e9) if together else None
+    return Link(f"GPU-{rank}", rank, host, pinned, Rates(into * 1e9, out * 1e9), both)
+
+
+def copy(source, target, rate, **more):
+    return PeerCopy(f"GPU-{source}", f"GPU-{target}", rate * 1e9, **more)
+
+
+def test_links_are_compared_with_those_of_their_node():
+    for links, expected in [
+        ([], OK),
+        ([link(0, 50, 49)], OK),
+        ([link(0, 50, 50, 36), link(1, 50, 50, 36)], OK),
+        ([link(0, 50, 50, 25), link(1, 50, 50, 25)], ("note", "slow-link")),  # all at once
+        ([link(0, 50, 50, 48), link(1, 12, 50, 12)], ("note", "slow-link")),  # beside the fastest of the node
+        ([link(0, 50, 50), link(1, 12, 12, host="b")], OK),  # GPUs of different hosts are not compared
+        ([link(0, 8, 8, pinned=False)], ("note", "pinned-limit")),
+        *(([link(0, 50, 50), link(1, each, 50)], UNKNOWN) for each in (0, -1, nan, inf)),
+    ]:
+        assert one(host_links.judge(Measurements(tuple(links)))) == expected
+
+
+SAME, APART = (Isolation((("ipc", ipc), ("pid", "1")), ("GPU-0", "GPU-1")) for ipc in "12")
+REFUSED = Failure("rank 1", "opening", "x", died=False)
+
+
+def test_ranks_that_do_or_do_not_reach_each_others_gpus():
+    for copies, failure, expected, remedy in [
+        ([copy(0, 1, 90), copy(1, 0, 80)], None, OK, ""),
+        ([], None, OK, ""),
+        ([copy(0, 1, 90), copy(1, 0, 20)], None, ("note", "slow-link"), "nvidia-smi"),
+        ([copy(0, 1, nan)], None, UNKNOWN, ""),
+        ([], REFUSED, ("note", "gpu-peers"), "--ipc=host"),
+        ([], Failure("rank 1", "opening", "x", died=True), ("wrong", "gpu-peers"), "--transport host"),
+        ([], Failure("rank 1", "testing", "x", died=False, code="gpu-data"), ("wrong", "gpu-data"), "IOMMU"),
+        ([], Failure("rank 1", "fetching", "x", died=False, code="gpu-data"), ("wrong", "gpu-data"), "--transport host"),
+        ([], Failure("rank 1", "fetching", "x", died=False), UNKNOWN, ""),
+        ([], Failure("rank 1", "starting", "x", died=True), UNKNOWN, ""),
+    ]:
+        moved = Measurements((link(0, 50, 50), link(1, 50, 50)), tuple(copies), failure, nodes=((0, 1),))
+        finding = gpu_peers.judge(moved, [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(2)], [SAME, APART])
+        assert one(finding) == expected
+        assert remedy in finding.remedy
+
+
+def test_a_gpu_that_was_watched():
+    for more, expected in [
+        ({}, OK),
+        ({"corrected": 3}, ("note", "gpu-health")),
+        ({"uncorrected": 2}, ("wrong", "gpu-health")),
+        ({"slowed": ("too hot",)}, ("wrong", "gpu-health")),
+        ({"temperature": 90, "limit": 90}, ("wrong", "gpu-health")),
+        ({"trouble": "lost"}, ("wrong", "gpu-health")),
+        ({"capped": True}, OK),
+    ]:
+        assert verdicts(gpu_watch.judge([watched(**more), None], ["rank 0", "rank 1"], "x")) == [expected]
+    assert verdicts(gpu_watch.judge([None], ["rank 0"], "x")) == [("note", "no-gpu")]
+    assert verdicts(gpu_watch.judge([Unknown("x")], ["rank 0"], "x")) == [UNKNOWN]
+
+
+def watched(**more):
+    usual = {"samples": 2, "clock": (345, 1980), "power": 400.0, "temperature": 60, "limit": 90, "corrected": 0, "uncorrected": 0,
+             "slowed": (), "capped": False, "trouble": ""}  # fmt: skip
+    return gpu_watch.Watched(**{**usual, **more})
+
+
+# --- the acceptance test
+
+CASE, OTHER = (Case(128, 256, 256, dtype) for dtype in ("float64", "float32"))
+NAMES = ["rank 0 on a", "rank 1 on a", "rank 2 on b"]
+
+
+def test_the_rank_to_blame_is_the_faults_or_the_one_that_has_its_row():
+    for fault, rank in [
+        (Fault("x", rank=12), 12),
+        (Fault("x", rank=1, row=9), 1),
+        (Fault("x", row=9), 2),
+        (Fault("x", row=4), 1),
+        (Fault("x"), None),
+    ]:
+        assert blamed_rank(fault, [Span(0, 4), Span(4, 8), Span(8, 12)]) == rank
+
+
+def test_the_same_rows_wrong_on_several_ranks_are_the_memorys_fault():
+    for wrong, expected in [
+        ([], ["ok"]),
+        ([(0, 1), (0, 2)], ["wrong-device"]),
+        ([(0, 1), (2, 1)], ["wrong-rows"] * 2),
+        ([(0, 1), (2, 1), (2, 0)], ["wrong-rows", "wrong-device"]),
+        ([(None, None)], ["wrong-rows"]),
+        ([(None, None, "check-exchange")], ["check-exchange"]),
+        ([(1, 1, "check-copy")], ["wrong-device"]),
+    ]:
+        found = [WrongProduct(CASE, 0, *(each if len(each) > 2 else (*each, "check-product")), "row 3") for each in wrong]
+        assert [finding.code for finding in judge_products(found, NAMES, 9)] == expected
+
+
+def test_who_takes_ten_percent_longer_than_the_median_is_slow():
+    for seconds, slow in [
+        ([1.0, 1.0, 1.09], []),
+        ([1.0, 1.0, 1.2], [2]),
+        ([1.0, 1.2, 1.2], []),  # the median is 1.2
+        ([1.0, 0.5, 1.2], [2]),
+        ([1.0, 1.05], []),
+        ([1.2, 1.0], [0]),  # of two each is compared with the other
+    ]:
+        findings = judge_speeds({CASE: [[each] * 3 for each in seconds]}, NAMES[: len(seconds)])
+        assert [finding.text.partition(":")[0] for finding in findings if finding.code == "slow-rank"] == [
+            NAMES[rank] for rank in slow
+        ]
+        assert slow or verdicts(findings) == [OK]
+
+
+def test_each_type_is_judged_over_all_of_its_sizes_and_what_is_too_short_is_not():
+    in_one_size = {CASE: [[1.0], [1.0], [1.5]], Case(1, 1, 1, "float64"): [[1.0] * 3, [1.0] * 3, [1.0] * 3]}
+    assert verdicts(judge_speeds(in_one_size, NAMES)) == [OK]
+    assert verdicts(judge_speeds({CASE: [[1.0], [1.0], [1.5]], OTHER: [[1.0]] * 3}, NAMES)) == [("wrong", "slow-rank")]
+    assert verdicts(judge_speeds({CASE: [[0.001], [0.004]]}, NAMES[:2])) == [("note", "too-short")]
+    assert verdicts(judge_speeds({CASE: [[1.0]]}, NAMES[:1])) == [OK]
+
+
+def test_slow_links_are_named_against_the_median_of_their_kind():
+    def found(last):
+        links = tuple(Link(f"GPU-{n}", n, "h", True, Rates(50e9, last if n == 2 else 50e9)) for n in range(3))
+        copies = (copy(0, 1, 300), copy(1, 0, 300), copy(1, 2, 200), copy(2, 0, 20, direct=False))
+        return [finding.text.partition(":")[0] for finding in judge_links([Measurements(links, copies)])]
+
+    assert found(24e9) == ["GPU-2 of rank 2 on h", "GPU-1 to GPU-2"]
+    assert found(46e9) == ["GPU-1 to GPU-2"]
+    ring = [
+        NodeLink(*ends, (rate, 1.1 * rate, 0.3 * rate))
+        for ends, rate in zip(("ab", "bc", "ca"), (25e9, 12.5e6, 24e9), strict=True)
+    ]
+    assert verdicts(judge_node_links(ring, SLOW)) == [("wrong", "slow-link")]
+    assert verdicts(judge_node_links([ring[0], ring[2]], SLOW)) == [OK]
+    assert judge_node_links([], SLOW) == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.refusals import refused
+from support.cases import refused
 from support.selection import examples
 
 from hybrid.arrays.integers import Exact, largest_of

@@ -80,7 +80,8 @@ def test_it_needs_no_mpi_no_gpu_and_no_room(tmp_path):
     for name in ("mpi4py", "cupy"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('no {name} here')")
     told = explained(1000, 2000, 3000, "--ranks", 8, "--gpus-per-node", 4, "--gpu-memory", "141G", "--host-memory", "1T",
-                     PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")  # fmt: skip
+                     anew=True,
+        PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")  # fmt: skip
     assert "rank 7: rows 875:1000" in told
     assert "node 1: ranks 4–7" in told
     assert told.endswith("it fits\n")

@@ -280,6 +280,10 @@ def test_an_existing_file_stays_until_the_product_is_whole_and_right(tmp_path):
     (tmp_path / "C.npy").write_bytes(b"old")
     done = run(30, 20, 10, "--fill", "normal", "--out", "C.npy", planted=["multiply how=element"], cwd=tmp_path)
     assert (done.returncode, names_in(tmp_path), (tmp_path / "C.npy").read_bytes()) == (3, ["C.npy"], b"old")
+    for way in ("alone", "2 ranks"):
+        full = run(30, 20, 10, "--out", "C.npy", planted=["disk rank=0 times=None how=full"], way=way, cwd=tmp_path)
+        assert code_in(line_of_failure(full, 1)) == "disk-full"
+        assert (names_in(tmp_path), (tmp_path / "C.npy").read_bytes()) == (["C.npy"], b"old")
     good(5, 5, 5, "--out", "C.npy", cwd=tmp_path)
     assert np.load(tmp_path / "C.npy").shape == (5, 5)
 
@@ -323,9 +327,9 @@ def test_without_the_libraries_it_is_said_what_to_install(folder, tmp_path):
     (folder / "M.mtx").write_text(WORD.replace("three", "3"))
     path = f"{shadow}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     for name, extra in (("A.h5:/g/A", "hdf5"), ("B.zarr", "zarr"), ("M.mtx", "graphs")):
-        line = line_of_failure(run("--a", name, "--b", name, PYTHONPATH=path), 2)
+        line = line_of_failure(run("--a", name, "--b", name, PYTHONPATH=path, anew=True), 2)
         assert "pip install" in line
         assert extra in line
         assert code_in(line) == "package-missing"
-    good(9, 9, 9, "--out", "C.mtx", PYTHONPATH=path)
+    good(9, 9, 9, "--out", "C.mtx", PYTHONPATH=path, anew=True)
     shutil.rmtree(shadow)

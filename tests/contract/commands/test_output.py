@@ -109,6 +109,9 @@ def test_table_json_trace_and_file_tell_of_one_product(tmp_path, way):
         assert table[phase][:3] == tuple(f"{spread[key]:.4f}" for key in ("median", "min", "max")), phase
         assert 0 <= spread["min"] <= spread["median"] <= spread["max"]
     assert sum(int(share) for *_, share in table.values() if share) == 100
+    measured = sum(ran["seconds"][phase]["median"] for phase in table if phase in ran["seconds"] and table[phase][3])
+    for rest in {"between", "overlap"} & set(table):
+        assert float(table[rest][0]) == pytest.approx(ran["total"]["median"] - measured, abs=1e-4)
     parts = {name: seconds for name, seconds in ran["wall"].items() if name != "total"}
     assert sum(parts.values()) == pytest.approx(ran["wall"]["total"])
     assert parts["product"] >= REPEAT * ran["total"]["min"]

@@ -176,7 +176,7 @@ def test_the_library_takes_the_variables_and_looks_at_no_others(tmp_path):
 
 def test_a_traceback_is_shown_where_it_is_asked_for():
     assert "Traceback" in run(8, 8, 8, "--a", "none.npy", HYBRID_DEBUG="1").stderr
-    assert good(8, 8, 8, HYBRID_GUARD="0").stderr == ""
+    assert good(8, 8, 8, HYBRID_GUARD="0", anew=True).stderr == ""
 
 
 def test_a_warning_points_at_the_caller_s_line():

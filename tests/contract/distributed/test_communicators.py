@@ -71,7 +71,7 @@ def test_communicators_that_come_and_go_leave_nothing_open(comm):
         gc.collect()
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
-    for number in range(6):
+    for number in range(4):
         own = comm.Dup()
         with hybrid.testing.pretend(staged=number % 2):
             check(own)
@@ -88,7 +88,7 @@ def test_results_are_the_same_on_any_number_of_ranks(comm, rng, settings):
     whole_numbers, reals = rng.integers(-99, 99, (41, 37)), rng.standard_normal((41, 37))
     b = rng.standard_normal((37, 29))
     found = []
-    for size in range(1, comm.size + 1):
+    for size in {1, 2, comm.size}:
         own, of_ranks = comm.Split(0 if comm.rank < size else 1), heights(rng, size, 41)
         if comm.rank < size:
             with hybrid.testing.pretend(**settings):

@@ -13,7 +13,7 @@ from itertools import product
 
 import pytest
 from support.commands import module, start
-from support.nodes import Network, why_not
+from support.jobs import Network, why_not
 from support.selection import exhaustive
 
 from hybrid.errors import HybridError

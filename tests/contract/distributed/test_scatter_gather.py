@@ -79,7 +79,7 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
     of_all = np.zeros((2 * comm.size, 3))
     calls = [
         ("mixed-kinds", lambda: scatter(None)),
-        ("rows", lambda: scatter(matrix, rows=9 if first else 0)),
+        *[("rows", lambda total=total: scatter(matrix, rows=total if first else 0)) for total in (7, 9)],
         ("rows", lambda: scatter(matrix, rows=-1)),
         ("root", lambda: scatter(matrix, root=comm.size)),
         ("root", lambda: scatter(matrix, root=-1)),

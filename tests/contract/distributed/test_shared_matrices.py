@@ -36,7 +36,7 @@ def filled(comm, array, values, root=0):
 
 @pytest.mark.mpi
 def test_any_product_of_shared_matrices_is_right_and_all_ranks_see_it(comm, rng):
-    for number, name in enumerate(cases.TYPES):
+    for number, name in enumerate(cases.TYPES if comm.size <= 2 else rng.permutation(cases.TYPES)[:6]):
         dtype, root = cases._dtype(name), number % comm.size
         first, second = (rng.integers(0, 2 if name == "bool" else 3, shape).astype(dtype) for shape in ((30, 20), (25, 20)))
         a, b, c = (hybrid.empty(shape, name, comm=comm, root=root) for shape in (first.shape, second.shape, (30, 25)))

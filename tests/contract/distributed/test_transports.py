@@ -63,7 +63,9 @@ def check(comm, a, b, root=0, form=at_root, **how):
 
 def test_each_transport_gives_numpys_product_in_pieces_of_any_kind(comm, rng):
     """Of the root's arrays, shared ones and row blocks, on one node and on several, where all fits and where little does."""
-    for number, (transport, pieces) in enumerate((each, pieces) for each in ("host", "peers") for pieces in PIECES * 2):
+    for number, (transport, pieces) in enumerate(
+        (each, pieces) for each in ("host", "peers") for pieces in PIECES * (2 if comm.size == 2 else 1)
+    ):
         dtype, form = ("float64", "float32")[number % 2], (at_root, shared, by_rows)[number % 3]
         nodes = 2 if comm.size == 4 and number % 4 == 3 and form is not by_rows else number % 3 if transport == "host" else 0
         little = {"gpu_memory": "6k"} if transport == "host" and number % 4 == 0 else {}
@@ -132,9 +134,8 @@ def test_faults_on_the_way_are_found_and_the_next_product_is_right(comm, rng):
         ("multiply", "lost k"),
     ]
     with hybrid.testing.pretend(transport="peers", panel_rows=7, panel_columns=9):
-        for form in (at_root, shared, by_rows):
-            check(comm, a, b, form=form)
-            for kind, how in faults:
+        for number, form in enumerate((at_root, shared, by_rows)):
+            for kind, how in faults if comm.size == 2 else faults[number::3]:
                 at = 0 if form is at_root and kind != "multiply" else comm.size - 1  # the root alone drives all links
                 with hybrid.testing.plant(kind, rank=at, at=1, how=how), pytest.raises(CheckFailed):
                     form(comm, a, b)

@@ -10,8 +10,7 @@ import signal
 import subprocess
 
 import pytest
-from support.jobs import open_mpi
-from support.nodes import SLOW, Network, why_not
+from support.jobs import SLOW, Network, open_mpi, why_not
 from support.selection import exhaustive
 
 REASON = why_not()

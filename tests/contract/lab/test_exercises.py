@@ -19,11 +19,11 @@ POINTS = {
     "vector": 6,
     "barriers": 6,
     "edges": 6,
-    "stride": 6,
+    "stride": 10,
     "tiles": 14,
     "coalesce": 10,
-    "conflicts": 10,
-    "registers": 14,
+    "conflicts": 14,
+    "registers": 18,
     "ranks": 10,
 }
 THE_SAME = {"barriers": "tiles", "edges": "tiles"}  # what solves both
@@ -153,7 +153,7 @@ VARIANTS = {
         "none after the products": ("tiles", [(f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 0),
     },
     "edges": {
-        "whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 2),
+        "whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 1),
     },
     "tiles": {
         "by blocks of one dimension": (
@@ -206,12 +206,12 @@ VARIANTS = {
         "columns by exclusive or": (
             "conflicts",
             [("[TILE + 1]", "[TILE]"), ("a_turned[x][y] =", "a_turned[x][y ^ x] ="), ("a_turned[k][y]", "a_turned[k][y ^ k]")],
-            10,
+            14,
         ),
-        "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 6),
+        "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 10),
     },
     "registers": {
-        "an element a thread": ("tiles", [("TILE 16", "TILE 32")], 10),
+        "an element a thread": ("tiles", [("TILE 16", "TILE 32")], 14),
         "half of the tile": ("registers", [("for (int i = y; i < TILE; i += HALF)", "for (int i = y; i < HALF; i += HALF)")], 0),
     },
     "stride": {},

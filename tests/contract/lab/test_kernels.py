@@ -200,10 +200,15 @@ def test_a_right_kernel_in_any_style_is_right(name):
 
 
 def test_a_kernel_for_whole_tiles_alone_is_told_so(tmp_path):
-    path, *_ = planted(tmp_path, "no test at A's edge")
-    verdict = judged("run", path)
-    assert [case["right"] for case in verdict.record["cases"]] == [True, False]
-    assert "right where" in verdict.said
+    """One of three sizes, and one of square matrices."""
+    square = changed(
+        (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8"), [("row < Width && k + x < Width ?", "true ?")]
+    )
+    (tmp_path / "square.cu").write_text(square, encoding="utf-8")
+    for path in (planted(tmp_path, "no test at A's edge")[0], tmp_path / "square.cu"):
+        verdict = judged("run", path)
+        assert [case["right"] for case in verdict.record["cases"]] == [True, False]
+        assert "right where" in verdict.said
 
 
 def test_the_page_s_finding_is_printed_with_both_lines_and_once(tmp_path):

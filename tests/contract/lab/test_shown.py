@@ -42,6 +42,7 @@ def test_the_tiled_kernel_does_what_the_slide_s_table_says(tmp_path):
         expected += [[f"Ms[{y}][{k}] Ns[{k}][{x}]" for x, y in threads] for k in (0, 1)]
     expected.append([f"→ P[{y}][{2 + x}]" for x, y in threads])
     assert rows(text) == expected
+    assert re.search(r"^block \(1,0\) +thread \(0,0\) +thread \(1,0\) +thread \(0,1\) +thread \(1,1\)", text, re.MULTILINE)
     assert re.findall(r"^-- (\d) barriers? passed$", text, re.MULTILINE) == ["0", "1", "2", "3", "4"]
     panels = (tmp_path / "steps.svg").read_text(encoding="utf-8").split(">step ")[1:]
     assert [panel.partition(":")[0] for panel in panels] == [str(step) for step in range(1, 10)]

@@ -8,9 +8,6 @@ import importlib.util
 import io
 import os
 import re
-import shutil
-import subprocess
-import sys
 import tarfile
 import time
 import zipfile
@@ -19,8 +16,8 @@ from fnmatch import fnmatch
 
 import pytest
 from support.commands import ROOT
-from support.unfinished import MARKS
 
+MARKS = re.compile("TOD[O]|FIXM[E]")  # in brackets, so that a search for the marks does not find this line
 SETUP = ConfigParser()
 SETUP.read(ROOT / "setup.cfg", encoding="utf-8")
 PACKAGES = SETUP["options"]["packages"].split()
@@ -65,25 +62,6 @@ def test_whatever_modules_read_is_packed():
     ]
     assert len(files) > 40
     assert unpacked == []
-
-
-@pytest.mark.needs("git")
-def test_the_source_archive_has_every_file_of_the_checkout(tmp_path):
-    """What tests, documents and clusters need is there as well, so the archive can be tested and used as a checkout is."""
-    pytest.importorskip("setuptools.build_meta")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    tracked = [name for name in listed.split("\0") if (ROOT / name).is_file()]
-    source, made = tmp_path / "source", tmp_path / "made"
-    for name in tracked:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
-    made.mkdir()
-    program = f"import build_backend; build_backend.build_sdist({str(made)!r})"
-    environment = {**os.environ, "PYTHONPATH": str(source / ".ci")}
-    subprocess.run([sys.executable, "-c", program], cwd=source, env=environment, check=True, capture_output=True, timeout=120)
-    with tarfile.open(next(made.glob("*.tar.gz"))) as archive:
-        packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    assert {name for name in packed if not re.search(r"\.egg-info/|^PKG-INFO$", name)} == set(tracked)
 
 
 def test_metadata_has_no_placeholder_and_no_address_that_does_not_exist():

@@ -13,11 +13,10 @@ from types import ModuleType
 
 import pytest
 from support.commands import ROOT
-from support.needs import hadolint
-from support.unfinished import MARKS
 
 import hybrid
 
+MARKS = re.compile("TOD[O]|FIXM[E]")  # in brackets, so that a search for the marks does not find this line
 SETUP = ConfigParser()
 SETUP.read(ROOT / "setup.cfg", encoding="utf-8")
 NAME, LICENCE, SUMMARY = (SETUP["metadata"][key] for key in ("name", "license", "description"))
@@ -96,30 +95,6 @@ def test_both_images_are_made_the_same_way():
 def test_labels_of_images(name):
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)[= ]"?([\w.-]+)', read(name)))
     assert labels == {"title": NAME, "version": hybrid.__version__, "licenses": LICENCE}
-
-
-def test_instructions_of_the_containerfile():
-    """Each is one of those that Podman, Buildah and Docker have, and every stage begins at one that is there."""
-    text = re.sub(r"\\\n", " ", "\n".join(line for line in read("Containerfile").splitlines() if not line.startswith("#")))
-    lines = [line for line in text.splitlines() if line.strip()]
-    assert {line.split()[0] for line in lines} <= {"ARG", "FROM", "RUN", "WORKDIR", "COPY", "LABEL", "ENV", "CMD"}
-    stages = [line.split() for line in lines if line.startswith("FROM")]
-    known = {"${BASE}"}
-    for stage in stages:
-        assert stage[1] in known
-        known.add(stage[-1])
-    assert set(re.findall(r"--from=(\S+)", text)) <= known
-
-
-@pytest.mark.needs("hadolint")
-def test_hadolint_has_nothing_to_say_of_the_containerfile(tmp_path):
-    def lint(text):
-        (tmp_path / "Containerfile").write_text(text, encoding="utf-8")
-        return subprocess.run([hadolint(), tmp_path / "Containerfile"], capture_output=True, text=True, timeout=60, check=False)
-
-    done = lint(read("Containerfile"))
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "DL3015" in lint(read("Containerfile").replace(" --no-install-recommends", "")).stdout
 
 
 def test_sections_of_the_definition():
@@ -247,10 +222,3 @@ def satisfies(version, allowed):
     number = lambda text: tuple(map(int, text.split(".")))  # noqa: E731
     least, below = re.fullmatch(r">=([\d.]+)(?:,<(\d+))?", allowed).groups()
     return number(version) >= number(least) and (not below or number(version) < number(below))
-
-
-def test_ranges_are_compared():
-    assert satisfies("2.4.6", ">=2.0,<3")
-    assert satisfies("3.14.2", ">=3.10")
-    assert not satisfies("3.0", ">=2.0,<3")
-    assert not satisfies("3.9.1", ">=3.10")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What README and the pages of docs/ show works as it stands there, and what cannot be run says why.
 
-```bash: every line is run, those of a block in one folder. ```pycon: a session of Python. ```python: run on 2 ranks if it uses
-mpi4py; a comment above it, <!-- then: EXPRESSION -->, says what holds afterwards. ```text: something that was printed, or a
-listing. A comment <!-- not run: REASON --> above a block leaves it out.
+```bash: each line is run, a block in one folder. ```console, ```pycon: sessions of a shell and of Python. ```python: on 2
+ranks if it uses mpi4py; a comment above it, <!-- then: EXPRESSION -->, says what holds afterwards. ```text: something that was
+printed, or a listing. A comment <!-- not run: REASON --> above a block leaves it out.
 """
 
 from __future__ import annotations
@@ -116,12 +116,23 @@ def test_sessions(block, lines, tmp_path):
     assert done.stdout == ""
 
 
+@pytest.mark.launcher
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize(("block", "lines"), shown_first("console"))
+def test_consoles(block, lines, tmp_path):
+    """What stands below a line that begins with $ is printed by it."""
+    for command, printed in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", lines[0], re.MULTILINE):
+        ours = re.sub(r"mpirun -n (\d+)", lambda found: shlex.join(map(str, hybrid.testing.mpirun(int(found[1])))), command)
+        done = start(["bash", "-c", ours.replace("python ", f"{sys.executable} ")], cwd=tmp_path, limit=LIMIT)
+        assert done.stdout.endswith(printed), command
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_is_run_or_says_why_not(page):
     blocks = blocks_of(page)
     assert len(re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.MULTILINE)) == 2 * len(blocks)  # none is overlooked
     for block in blocks:
-        assert block.language in ("bash", "python", "pycon", "text"), block
+        assert block.language in ("bash", "console", "python", "pycon", "text"), block
         assert block.language != "python" or block.comment, f"{block}: what holds afterwards?"
         assert block.comment != "not run" or len(block.said) > 10, block
     not_run = sum(block.comment == "not run" for block in blocks)

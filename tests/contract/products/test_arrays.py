@@ -11,8 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.cases import held
-from support.refusals import refused
+from support.cases import held, refused
 
 import hybrid
 import hybrid.testing

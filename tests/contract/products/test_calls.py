@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.cases import refused
 from support.commands import ROOT
-from support.refusals import refused
 from support.selection import pairs_first
 
 import hybrid
@@ -137,7 +137,7 @@ print("right")
 @pytest.mark.parametrize(
     "case",
     [
-        {"size": 600, "first": True, "pauses": [0.003 * each for each in range(8)]},
+        {"size": 400, "first": True, "pauses": [0.002 * each for each in range(6)]},
         {"size": 60, "first": False, "pauses": [0.0]},
         {"size": 60, "first": False, "pauses": [0.02, 0.08]},
     ],
@@ -157,7 +157,7 @@ def test_a_child_of_emulated_products_too():
 
 @RANKS
 def test_communicators_come_and_go_and_parts_of_one_work_apart(comm):
-    for seed in range(20):
+    for seed in range(8):
         copy = comm.Dup()
         product(copy, *operands(seed, 4, 4, 4))
         copy.Free()
@@ -230,10 +230,20 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_next_call_works(comm, how
     def interrupt():
         raise KeyboardInterrupt
 
-    a, b = operands(1, 200, 200, 200)
-    failing = 0 if first else comm.size - 1
     fault = {"phase": phase, "how": interrupt if how == "interrupt" else how}
-    with hybrid.testing.pretend(**NODES[settings]):
+    fail_and_go_on(comm, 0 if first else comm.size - 1, fault, NODES[settings], CODES[how])
+
+
+@RANKS
+def test_errors_may_follow_each_other(comm):
+    for settings in NODES:
+        for failing in (0, comm.size - 1):
+            fail_and_go_on(comm, failing, {"phase": "multiply", "how": "raise"}, settings, "rank-failed")
+
+
+def fail_and_go_on(comm, failing, fault, settings, code):
+    a, b = operands(1, 200, 200, 200)
+    with hybrid.testing.pretend(**settings):
         with hybrid.testing.plant("rank", failing, **fault) as planted:
             try:
                 hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm)
@@ -242,5 +252,5 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_next_call_works(comm, how
             else:
                 said = None  # there is no such phase here
         planted = comm.bcast(planted.done, failing)
-        assert comm.allgather(said) == [(CODES[how], True) if planted else None] * comm.size
+        assert comm.allgather(said) == [(code, True) if planted else None] * comm.size
         product(comm, a, b)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import cases
+from support.cases import refused
 from support.commands import start, successful
-from support.refusals import refused
 
 import hybrid
 import hybrid.testing

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from support import cases
-from support.refusals import refused
+from support.cases import refused
 from support.selection import examples
 
 import hybrid
@@ -76,6 +76,15 @@ def test_the_last_number_that_fits_is_told_from_the_first_that_does_not(result, 
     value = limit + (beyond if limit > 0 else -beyond)
     high, low = divmod(value, 2**32)
     assert_python_s(np.array([[value]], object), np.array([[high, low]]), np.array([[2**32], [1]]), dtype=result)
+
+
+@pytest.mark.parametrize("result", cases.INTEGERS)
+def test_every_type_holds_its_least_and_its_largest_number_and_no_more(result):
+    low, high = limits(result)
+    for value in (low - 1, low, high, high + 1):
+        of_a = "uint64" if value >= 2**63 else "int64"
+        if limits(of_a)[0] <= value <= limits(of_a)[1]:
+            assert_python_s(np.array([[value]], object), np.array([[value]], of_a), np.ones((1, 1), of_a), dtype=result)
 
 
 @pytest.mark.parametrize("wraps_to", [0, 5, -5])

