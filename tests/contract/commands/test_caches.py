@@ -55,8 +55,14 @@ def test_a_new_folder_is_private_whatever_the_umask_and_used_again(tmp_path, pla
     assert [path.stat().st_mtime_ns for path in kept.rglob("loops-*.so")] == before  # and is not made again
 
 
-TROUBLES = [("open", "chmod go-w"), ("inner open", "chmod go-w"), ("link", "link"), ("file", "directory"), ("foreign", "another user"),
-            ("for all", "others may")]  # fmt: skip
+TROUBLES = [
+    ("open", "chmod go-w"),
+    ("inner open", "chmod go-w"),
+    ("link", "link"),
+    ("file", "directory"),
+    ("foreign", "another user"),
+    ("for all", "others may"),
+]
 
 
 @pytest.mark.parametrize(("trouble", "word"), exhaustive([TROUBLES[0], TROUBLES[2], TROUBLES[4]], TROUBLES))
