@@ -34,8 +34,11 @@ WAYS: dict[str, tuple[int, dict[str, str]]] = {  # ranks (0: without mpirun), an
 
 
 _FORKING = """
-import json, os, runpy, sys
+import contextlib, json, os, runpy, sys
 import numpy, numpy.random, hybrid.testing
+for name in ("h5py", "zarr", "scipy.io"):
+    with contextlib.suppress(ImportError):
+        __import__(name)
 def command(module, *words):
     sys.argv[1:], sys.orig_argv = words, [sys.executable, "-m", module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -73,7 +76,7 @@ def _forking() -> subprocess.Popen[bytes]:
     return server
 
 
-def _forked(words: list[str], limit: float, cwd: Path | None, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def forked(words: list[str], limit: float, cwd: Path | None, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
     server = _forking()
     with tempfile.NamedTemporaryFile("r", errors="replace") as out, tempfile.NamedTemporaryFile("r", errors="replace") as err:
@@ -99,7 +102,7 @@ def run(
     if how["ranks"] or anew:
         return start(command, *arguments, **how)
     del how["ranks"]
-    return _forked([*command[2:], *map(str, arguments)], how.pop("limit"), how.pop("cwd", None), how)
+    return forked([*command[2:], *map(str, arguments)], how.pop("limit"), how.pop("cwd", None), how)
 
 
 def good(*arguments: Any, **more: Any) -> subprocess.CompletedProcess[str]:

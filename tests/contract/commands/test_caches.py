@@ -12,6 +12,7 @@ import sys
 import pytest
 from support.commands import ROOT, own_lines, start
 from support.matmul import MATMUL, code_in, line_of_failure
+from support.selection import exhaustive
 
 pytestmark = pytest.mark.needs("c compiler")
 
@@ -42,7 +43,7 @@ def compiled(folder):
     return [path.name for path in folder.rglob("loops-*.so")] if folder.exists() else []
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize("umask", exhaustive([0o000], [0o000, 0o077]))
 def test_a_new_folder_is_private_whatever_the_umask_and_used_again(tmp_path, places, umask):
     command = ["sh", "-c", f'umask {umask:o} && exec "$@"', "sh", *LOOPS]
     assert own_lines(start(command, **places).stderr) == []
@@ -54,17 +55,17 @@ def test_a_new_folder_is_private_whatever_the_umask_and_used_again(tmp_path, pla
     assert [path.stat().st_mtime_ns for path in kept.rglob("loops-*.so")] == before  # and is not made again
 
 
-@pytest.mark.parametrize(
-    ("trouble", "word"),
-    [
-        ("open", "chmod go-w"),
-        ("inner open", "chmod go-w"),
-        ("link", "link"),
-        ("file", "directory"),
-        ("foreign", "another user"),
-        ("for all", "others may"),
-    ],
-)
+TROUBLES = [
+    ("open", "chmod go-w"),
+    ("inner open", "chmod go-w"),
+    ("link", "link"),
+    ("file", "directory"),
+    ("foreign", "another user"),
+    ("for all", "others may"),
+]
+
+
+@pytest.mark.parametrize(("trouble", "word"), exhaustive([TROUBLES[0], TROUBLES[2], TROUBLES[4]], TROUBLES))
 def test_what_is_not_this_user_s_alone_is_not_used_and_not_changed(tmp_path, places, trouble, word):
     cache = tmp_path / "cache" / "hybrid-runner"
     if trouble == "link":
@@ -105,15 +106,15 @@ def test_a_folder_that_others_may_only_read_is_used_as_it_is(tmp_path, places):
     assert (mode(kept), mode(kept.parent), len(compiled(kept))) == (0o755, 0o755, 1)
 
 
-@pytest.mark.parametrize(
-    ("environment", "where"),
-    [
-        ({"HYBRID_CACHE": "{tmp}/mine"}, "mine"),
-        ({"XDG_CACHE_HOME": "relative"}, "home/.cache/hybrid-runner"),
-        ({"XDG_CACHE_HOME": ""}, "home/.cache/hybrid-runner"),
-        ({"HYBRID_CACHE": "relative"}, f"tmp/{HERE}"),
-    ],
-)
+FOLDERS = [
+    ({"HYBRID_CACHE": "{tmp}/mine"}, "mine"),
+    ({"XDG_CACHE_HOME": "relative"}, "home/.cache/hybrid-runner"),
+    ({"XDG_CACHE_HOME": ""}, "home/.cache/hybrid-runner"),
+    ({"HYBRID_CACHE": "relative"}, f"tmp/{HERE}"),
+]
+
+
+@pytest.mark.parametrize(("environment", "where"), exhaustive([FOLDERS[1], FOLDERS[3]], FOLDERS))
 def test_which_folder_it_is(tmp_path, places, environment, where):
     given = {name: text.format(tmp=tmp_path) for name, text in environment.items()}
     done = start(LOOPS, cwd=tmp_path, **{**places, **given})

@@ -161,7 +161,7 @@ def test_killed_again_and_again_it_ends(folder, way):
         assert len(parts) >= there, "what is on the disk stays there"
         there = len(parts)
     assert there
-    if not Path("C.npy").exists():
+    if not Path("C.npy").exists() or Path("C.npy.journal").exists():
         assert resumed(*SMALL, way=way)["rows_there"] == min(60, there * 7)
     assert contents("C.npy") == whole
     assert names_in(folder) == ["C.npy"]
@@ -392,7 +392,8 @@ def test_where_the_disk_fills_the_parts_stay_and_a_later_job_goes_on(folder):
     assert contents("C.npy") == whole
 
 
-@pytest.mark.parametrize("series", exhaustive([0], range(20)))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("series", range(20))
 def test_killed_at_random_moments_the_file_is_that_of_an_undisturbed_job(folder, seed, series):
     """By SIGKILL or SIGTERM to the launcher or to a rank, at an operation that is drawn; until one ends by itself."""
     draw = np.random.default_rng(seed)
