@@ -183,13 +183,12 @@ def assert_right(a: np.ndarray, b: np.ndarray, c: np.ndarray, about: object = ""
         np.testing.assert_array_equal(c, a.astype(object) @ b.astype(object), str(about))
         return
     right, of_type = exact(a, b), np.finfo(c.dtype)
-    if c.dtype == np.float16:  # sums in float32, rounded once
-        sizes = np.abs(right).astype(np.float64)
-        np.testing.assert_allclose(c, right.astype(np.float64), rtol=1e-3, atol=1e-3 * sizes[sizes < np.inf].max(initial=1e-4))
-        return
+    of_sums = np.finfo(np.float32) if c.dtype == np.float16 else of_type  # of halves, rounded once
     with np.errstate(all="ignore"):
         sizes = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)  # of positive terms, which lose next to nothing
-        most = (a.shape[1] + 2) * (of_type.eps * sizes + of_type.tiny)
+        most = (a.shape[1] + 2) * (of_sums.eps * sizes + of_sums.tiny)
+        if of_sums is not of_type:
+            most += of_type.eps * np.abs(right) + of_type.smallest_subnormal
         overflows = ~(sizes < of_type.max / 4)
         wrong = ~(np.abs(c - right) <= most) & ~overflows
     assert c.shape == right.shape, about

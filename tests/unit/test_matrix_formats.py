@@ -87,7 +87,7 @@ def stored_zarr(path, matrix, how):
         (stored_zarr, {"chunks": (5, 2), "zarr_format": 2, "order": "F"}),
         (stored_zarr, {"zarr_format": 2, "compressors": None}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", None) or str(value),
 )
 def test_any_rows_of_any_stored_matrix_in_any_type(tmp_path, store, how, dtype):
     if store is stored_zarr and dtype == ">u8":

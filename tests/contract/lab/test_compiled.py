@@ -50,7 +50,14 @@ def test_what_is_compiled_is_private_and_kept(tmp_path):
     assert (library.stat().st_ino, library.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-@pytest.mark.parametrize("plant", [open_to_others, a_link, pytest.param(another_users, marks=pytest.mark.needs("root"))])
+@pytest.mark.parametrize(
+    "plant",
+    [
+        open_to_others,
+        pytest.param(a_link, marks=pytest.mark.exhaustive),
+        pytest.param(another_users, marks=[pytest.mark.exhaustive, pytest.mark.needs("root")]),
+    ],
+)
 def test_a_planted_library_is_not_loaded(tmp_path, plant):
     """It would not load: it is compiled anew, and private."""
     run(tmp_path)

@@ -8,6 +8,7 @@ import os
 import pytest
 from support.commands import without_progress
 from support.lab import DATA, changed, judged, lab
+from support.selection import exhaustive
 
 pytestmark = [pytest.mark.needs("compiler", "addr2line", "landlock", "user namespaces")]
 
@@ -87,8 +88,10 @@ int main(int count, char **arguments)
 @pytest.mark.launcher
 @pytest.mark.parametrize(
     ("include", "begin", "end", "kib", "times"),
-    [("", "", "", 1024, 1), ("#include <mpi.h>", "MPI_Init(&count, &arguments);", "MPI_Finalize();", 262144, 2)],
-    ids=["one process", "ranks"],
+    exhaustive(
+        [("", "", "", 1024, 1)],
+        [("", "", "", 1024, 1), ("#include <mpi.h>", "MPI_Init(&count, &arguments);", "MPI_Finalize();", 262144, 2)],
+    ),
 )
 def test_a_program_uses_the_current_folder_and_what_its_arguments_name(tmp_path, classmate, include, begin, end, kib, times):
     """Files of 1 MiB, or of 256 MiB where ranks' shared memory is one; 4 GiB of memory."""

@@ -271,12 +271,13 @@ def test_what_pascal_cannot_do_is_one_line(words):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("siegel", marks=[pytest.mark.launcher, pytest.mark.exhaustive]),
-        pytest.param("2d", marks=pytest.mark.exhaustive),
-        pytest.param("hochberg", marks=pytest.mark.exhaustive),
+        pytest.param("siegel", marks=pytest.mark.launcher),
+        "2d",
+        "hochberg",
         "pmpp",
     ],
 )
+@pytest.mark.exhaustive
 def test_a_quick_run_without_a_gpu_checks_and_tells_no_speed(tmp_path, name):
     text = said(name, "--quick", "--device", "emulate", "--json", tmp_path / "lines.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]

@@ -184,6 +184,7 @@ def test_versions_are_those_of_the_constraints_and_of_the_citation():
     assert f"\nversion: {hybrid.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
+@pytest.mark.exhaustive
 def test_without_a_compiler_the_pages_commands_that_need_none_work(tmp_path):
     """docs/course/index.md, no compiler at all: paths, products and launches with Python alone."""
     nothing = {"PATH": os.fspath(tmp_path), "CXX": "", "CC": ""}
