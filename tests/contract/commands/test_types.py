@@ -48,7 +48,6 @@ CASES = exhaustive(
         ("bool", "a grid", "cpu"),
         ("bfloat16", "staged", "emulate"),
         ("complex64", "alone", "emulate"),
-        ("float32", "a grid", "cpu"),
         ("uint64", "alone", "cpu"),
     ],
     [(name, way, device) for name in TYPES for way in WAYS for device in DEVICES if (way, device) != ("a grid", "emulate")],
