@@ -4,7 +4,6 @@ first, copies complete when they are waited for, and every order of the threads 
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -12,11 +11,10 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.kernel_checks.faults import FAULTS
 from hybrid.emulation.checked import Job, run_checked
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
-from hybrid.kernels.catalogue import CATALOGUE, named
+from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.kernels.sources import KERNELS
 
 pytestmark = pytest.mark.needs("compiler")
@@ -229,64 +227,18 @@ def test_a_launch_begins_anew_whatever_came_before_and_a_stack_that_is_too_small
     assert (done.returncode, done.stdout.split()) == (-signal.SIGSEGV, ["5.0"]), done.stderr
 
 
-# --- our own kernels on it
-
-OURS = [kernel for kernel in CATALOGUE if kernel.source]
-SHAPES = [(1, 1, 1), (2, 3, 5), (5, 0, 4), (1, 37, 1), (33, 7, 29), (1, 19, 131), (131, 17, 1), (64, 64, 64), (150, 45, 269)]
+# --- our own kernels under sanitizers, which the right products of test_kernels.py do not show
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(2000)  # a hundred compilations
-@pytest.mark.parametrize(
-    ("mode", "share"), [("forward", 1), ("reverse", 1), ("shuffled", 1), ("undefined", 4), ("address", 4), ("threads", 4)]
-)
-def test_the_catalogue_is_right_in_every_order_and_under_sanitizers(mode, share, seed):
-    """`share`: each form gets one shape in so many, others with another seed."""
-    jobs = []
-    forms = [(kernel, dtype) for kernel in OURS for dtype in kernel.dtypes]
-    for number, (kernel, dtype) in enumerate(forms):
-        shapes = list(dict.fromkeys((n, l, 1) for n, l, _ in SHAPES)) if kernel.vectors_only else SHAPES
-        for capability in sorted({max(50, form.capability) for form in kernel.forms[dtype]}):
-            jobs += [
-                Job(str(KERNELS / kernel.source), kernel.name, dtype, shape, capability, mode, adds)
-                for shape in shapes[(seed + number) % share :: share]
-                for adds in ((False, True) if kernel.adds and mode in ("shuffled", "address") else (False,))
-            ]
-    assert [(job, found) for job, found in zip(jobs, run_checked(jobs), strict=True) if found.kind != "ok"] == []
-
-
-# One fault of the catalogue of faults for each mode that finds faults, and each kind of them.
-PLANTED = list({(fault.found_by, fault.kind): fault for fault in reversed(FAULTS) if not fault.file}.values())
-
-
-@pytest.mark.exhaustive
-def test_each_of_many_jobs_gets_its_own_verdict(tmp_path):
-    """Those that end the process they share as well as those that are only wrong, one that never ends, and one that is right."""
-
-    def job(number, source, old, new, *arguments):
-        code = (KERNELS / source).read_text()
-        assert old in code
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / source).write_text(code.replace(old, new, 1))
-        return Job(str(tmp_path / str(number) / source), *arguments)
-
+@pytest.mark.parametrize("mode", ["undefined", "address", "threads"])
+def test_no_kernel_of_the_catalogue_does_what_cpp_leaves_undefined_or_races(mode):
+    """One type of each, to save time: it changes widths, and both are seen."""
     jobs = [
-        job(
-            number,
-            named(fault.kernel).source,
-            fault.old,
-            fault.new,
-            fault.kernel,
-            fault.dtype,
-            fault.shapes[0],
-            fault.capability,
-            fault.found_by,
-        )
-        for number, fault in enumerate(PLANTED)
+        Job(str(KERNELS / kernel.source), kernel.name, kernel.dtypes[i % len(kernel.dtypes)], (33, 19, m), 90, mode, adds)
+        for i, kernel in enumerate(kernel for kernel in CATALOGUE if kernel.source)
+        for m in [1 if kernel.vectors_only else 37]
+        for adds in ((False, True) if kernel.adds and mode == "address" else (False,))
     ]
-    jobs.insert(3, Job(str(KERNELS / "naive.cu"), "naive", "float64", (35, 21, 37)))
-    jobs.append(job("ends", "naive.cu", "row += gridDim.y * Size(blockDim.y)", "row += 0", "naive", "float64", (3, 4, 5)))
-    kinds = [fault.kind for fault in PLANTED]
-    kinds.insert(3, "ok")
-    assert [found.kind for found in run_checked(jobs, seconds=60)] == [*kinds, "hang"]
-    assert re.fullmatch(r"\w+", kinds[0])
+    assert [(job, found) for job, found in zip(jobs, run_checked(jobs), strict=True) if found.kind != "ok"] == []

