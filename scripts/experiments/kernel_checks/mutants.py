@@ -53,7 +53,7 @@ threads. Each cell says what was noticed first:
 
 From norms on, the kernels are those of products from remainders. What they compute is compared with exact integers.
 
-Faults in all other rooms stand in `tests/mutants`, a JSON object a line, half of them drawn at random by Cosmic Ray:
+Faults in all other rooms stand in `tests/mutants`, a JSON object a line, 160 of them drawn at random by Cosmic Ray:
 `python scripts/mutants.py run` plants each in a copy of the checkout and runs the tests that should find it.
 
 """

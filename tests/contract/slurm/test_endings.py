@@ -53,8 +53,8 @@ def test_a_killed_rank_ends_the_job(cluster, endless, whom):
     victim = next(process for process in processes if (parents[process] in processes) == (whom == "worker"))
     cluster.run("kill", "-KILL", str(victim))
     gone(endless, "FAILED")
-    said = codes(endless)
-    assert said == ["killed"] if whom == "worker" else len(said) <= 1, endless.output()
+    said = codes(endless)  # MPI of the other rank may tell of the lost connection before the supervisor tells of the signal
+    assert said in (["killed"], ["rank-failed"]) if whom == "worker" else len(said) <= 1, endless.output()
 
 
 @pytest.mark.parametrize("start", exhaustive(["mpirun"], STARTS))
