@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-import sys
 
 import pytest
 from support.commands import ROOT, own_lines, start
@@ -56,13 +55,9 @@ def test_a_new_folder_is_private_whatever_the_umask_and_used_again(tmp_path, pla
 
 
 TROUBLES = [
-    ("open", "chmod go-w"),
-    ("inner open", "chmod go-w"),
-    ("link", "link"),
-    ("file", "directory"),
-    ("foreign", "another user"),
+    ("open", "chmod go-w"), ("inner open", "chmod go-w"), ("link", "link"), ("file", "directory"), ("foreign", "another user"),
     ("for all", "others may"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("trouble", "word"), exhaustive([TROUBLES[0], TROUBLES[2], TROUBLES[4]], TROUBLES))
@@ -107,11 +102,9 @@ def test_a_folder_that_others_may_only_read_is_used_as_it_is(tmp_path, places):
 
 
 FOLDERS = [
-    ({"HYBRID_CACHE": "{tmp}/mine"}, "mine"),
-    ({"XDG_CACHE_HOME": "relative"}, "home/.cache/hybrid-runner"),
-    ({"XDG_CACHE_HOME": ""}, "home/.cache/hybrid-runner"),
-    ({"HYBRID_CACHE": "relative"}, f"tmp/{HERE}"),
-]
+    ({"HYBRID_CACHE": "{tmp}/mine"}, "mine"), ({"XDG_CACHE_HOME": "relative"}, "home/.cache/hybrid-runner"),
+    ({"XDG_CACHE_HOME": ""}, "home/.cache/hybrid-runner"), ({"HYBRID_CACHE": "relative"}, f"tmp/{HERE}"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("environment", "where"), exhaustive([FOLDERS[1], FOLDERS[3]], FOLDERS))
@@ -158,12 +151,3 @@ def test_a_disk_without_room_for_kernels(tmp_path, places):
     line = line_of_failure(mounted(nowhere, command, tmp_path, **places), 1)
     assert "HYBRID_CACHE" in line
     assert code_in(line) == "kernel-cache"
-
-
-@pytest.mark.needs("namespaces", "matplotlib")
-def test_a_picture_is_drawn_without_matplotlib_s_complaints(tmp_path, places):
-    (tmp_path / "lines.jsonl").write_text("")
-    mount = f"mount --bind {tmp_path}/home {tmp_path}/home && mount -o remount,ro,bind {tmp_path}/home"
-    command = [sys.executable, ROOT / "scripts" / "ladder.py", "--help"]
-    done = mounted(mount, command, tmp_path / "tmp", **places)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -81,7 +81,9 @@ def test_from_any_format_to_any_and_back(folder, way, target):
     np.testing.assert_allclose(np.load("D.npy"), np.arange(120.0).reshape(4, 30) @ c, rtol=1e-12)
 
 
-HELD = ["complex64", "complex128", "int32", "uint64", "bool", "float16"]
+HELD = [
+    "complex64", "complex128", "int32", "uint64", "bool", "float16",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -112,32 +114,21 @@ def test_a_matrix_is_replaced_by_the_product_it_was_part_of(folder):
 
 WORD = "%%MatrixMarket matrix array real general\n2 2\n1\n2\nthree\n4\n"
 REFUSED = [
-    ("--a A.h5 --b B.zarr", "/g/A, /other", "dataset-missing"),
-    ("--a A.h5:A --b B.zarr", "/g/A?", "dataset-missing"),
-    ("--a A.h5:g --b B.zarr", "/g/A", "dataset-missing"),
-    ("--a A.h5:g/line --b B.zarr", "(3,)", "dimensions"),
-    ("--a A.h5:other --b B.zarr", "20×10", "shapes"),
-    ("8 20 10 --a A.h5:g/A --b B.zarr", "30×20", "shapes"),
-    ("--a A.h5:g/A --b B.zarr:/C", "/B", "dataset-missing"),
-    ("9 9 9 --out A.h5", "/other", "file-exists"),
-    ("9 9 9 --out B.zarr:/C", "B.zarr", "file-exists"),
-    ("9 9 9 --out none/C.h5:/C", "none", "file-missing"),
-    ("9 9 9 --out A.h5:/C --json A.h5", "--json", "same-file"),
-    ("--a word.mtx --b word.mtx", "Line 5", "file-format"),
-    ("--a text.mtx --b text.mtx", "text.mtx", "file-format"),
-    ("--a text.h5 --b text.h5", "text.h5", "file-format"),
-    ("--a text.npy --b text.npy", "text.npy", "file-format"),
-    ("--a short.npy --b short.npy", "short.npy", "file-format"),
+    ("--a A.h5 --b B.zarr", "/g/A, /other", "dataset-missing"), ("--a A.h5:A --b B.zarr", "/g/A?", "dataset-missing"),
+    ("--a A.h5:g --b B.zarr", "/g/A", "dataset-missing"), ("--a A.h5:g/line --b B.zarr", "(3,)", "dimensions"),
+    ("--a A.h5:other --b B.zarr", "20×10", "shapes"), ("8 20 10 --a A.h5:g/A --b B.zarr", "30×20", "shapes"),
+    ("--a A.h5:g/A --b B.zarr:/C", "/B", "dataset-missing"), ("9 9 9 --out A.h5", "/other", "file-exists"),
+    ("9 9 9 --out B.zarr:/C", "B.zarr", "file-exists"), ("9 9 9 --out none/C.h5:/C", "none", "file-missing"),
+    ("9 9 9 --out A.h5:/C --json A.h5", "--json", "same-file"), ("--a word.mtx --b word.mtx", "Line 5", "file-format"),
+    ("--a text.mtx --b text.mtx", "text.mtx", "file-format"), ("--a text.h5 --b text.h5", "text.h5", "file-format"),
+    ("--a text.npy --b text.npy", "text.npy", "file-format"), ("--a short.npy --b short.npy", "short.npy", "file-format"),
     ("--a long.npy --b long.npy", "long.npy", "file-format"),
     ("--a objects.npy --b objects.npy", "Python objects", "no-numbers"),
-    ("--a cube.npy --b cube.npy", "(2, 2, 2)", "dimensions"),
-    ("--a empty.zarr --b empty.zarr", "empty.zarr", "file-format"),
+    ("--a cube.npy --b cube.npy", "(2, 2, 2)", "dimensions"), ("--a empty.zarr --b empty.zarr", "empty.zarr", "file-format"),
     ("--a pickled.zarr --b pickled.zarr", "pickle", "file-format"),
-    ("9 20 9 --a https://example.org/A.h5:/A", "URL", "file-missing"),
-    ("9 9 9 --out C.txt", ".txt", "file-kind"),
-    ("9 9 9 --out C.mat", ".mat", "file-kind"),
-    (f"9 9 9 --out {'x' * 250}.npy", "bytes", "file-unwritable"),
-]
+    ("9 20 9 --a https://example.org/A.h5:/A", "URL", "file-missing"), ("9 9 9 --out C.txt", ".txt", "file-kind"),
+    ("9 9 9 --out C.mat", ".mat", "file-kind"), (f"9 9 9 --out {'x' * 250}.npy", "bytes", "file-unwritable"),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -213,7 +204,9 @@ def meddled(folder, phase, code, *arguments, way="alone", mount=""):
     return start(words, cwd=folder, limit=120, **environment)
 
 
-GONE = ["shutil.rmtree('out')", "shutil.rmtree('out'); open('out', 'w').close()", "os.mkdir('out/C.npy')"]
+GONE = [
+    "shutil.rmtree('out')", "shutil.rmtree('out'); open('out', 'w').close()", "os.mkdir('out/C.npy')",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

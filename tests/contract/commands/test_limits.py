@@ -11,9 +11,8 @@ import sys
 
 import numpy as np
 import pytest
-from support.commands import own_lines, start
+from support.commands import start
 from support.matmul import MATMUL, code_in, good, line_of_failure, record, run
-from support.selection import exhaustive
 
 import hybrid
 from hybrid.testing import mpirun
@@ -132,31 +131,6 @@ def test_without_a_word_a_rank_takes_its_share_of_the_cores_it_may_use(cores):
     assert f"{cores} thread" in done.stdout
     both = record(8, 8, 8, way="2 ranks", OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="")["placements"]
     assert all(each["threads"] == max(1, len(os.sched_getaffinity(0)) // 2) for each in both) or "quota" in str(both)
-
-
-COUNTED = """
-import os, runpy, sys, threading
-import hybrid.testing
-most = []
-def look(into, source, before):
-    most.append(len(os.listdir("/proc/self/task")))
-with hybrid.testing.plant("multiply", times=None, how=look):
-    try:
-        runpy.run_module("hybrid.matmul", run_name="__main__", alter_sys=True)
-    finally:
-        print("threads", max(most), file=sys.stderr)
-"""
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="needs /proc")
-@pytest.mark.parametrize("threads", exhaustive([1], [1, 2]))
-def test_blas_starts_no_threads_of_its_own(tmp_path, threads):
-    """A thread for each core of a node, in each of its ranks, would make them wait for each other."""
-    (tmp_path / "counted.py").write_text(COUNTED)
-    done = start([sys.executable, tmp_path / "counted.py"], 600, 600, 600, "--threads", threads, HYBRID_GUARD="0")
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("threads")]
-    assert int(line.split()[1]) <= threads + 4 + 2  # ours, and those that watch, show progress and check
-    assert own_lines(done.stderr) == []
 
 
 @pytest.mark.parametrize(

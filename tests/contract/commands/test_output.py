@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from support.commands import ROOT, own_lines, start, successful, under_a_launcher, without_progress
+from support.commands import ROOT, start, successful, under_a_launcher
 from support.matmul import LAST_LINE, MATMUL, WAYS, good, line_of_failure, names_in, record, run
 
 pytestmark = pytest.mark.launcher
@@ -220,12 +220,6 @@ def test_a_wrong_product_ends_with_3_writes_no_file_and_is_told_whole(tmp_path, 
     assert faults[0]["code"] == "check-product"
     assert product in printed[0]
     assert f"rank {rank} on {ran['placements'][0]['host']}" in printed[0]
-
-
-def test_wide_is_only_what_standard_error_says():
-    """A product without anything to remark says nothing there."""
-    assert without_progress(good(30, 20, 10).stderr) == ""
-    assert own_lines(good(30, 20, 10, way="2 ranks").stderr) == []
 
 
 def test_a_line_that_cannot_be_written_whole_is_not_begun(tmp_path):

@@ -127,19 +127,13 @@ def test_the_operations_of_complex_products_are_those_of_their_real_ones(tmp_pat
 
 
 CONVERTED = [  # the file's type and elements, --dtype, and what is read; None: refused
-    ("int16", [[1, -2], [3, 4]], "float32", [[1, -2], [3, 4]]),
-    ("int16", [[1, -2], [3, 4]], "int8", [[1, -2], [3, 4]]),
-    ("int64", [[1, 200], [3, 4]], "int8", None),
-    ("float64", [[1, -2], [3, 4]], "int8", None),
-    ("int16", [[1, -2], [3, 4]], "uint8", None),
-    ("complex128", [[1, 2j], [3, 4]], "float64", None),
-    ("complex64", [[1, 2j], [3, 4]], "complex128", [[1, 2j], [3, 4]]),
-    ("float64", [[1, 1e300], [3, 4]], "float32", None),
-    ("float64", [[0, 1], [1, 1]], "bool", None),
-    (">f4", [[1, -2], [3, 4]], "float64", [[1, -2], [3, 4]]),
-    ("<U5", [["a", "b"]] * 2, "float64", None),
-    ("datetime64[s]", [[0, 1], [2, 3]], "float64", None),
-]
+    ("int16", [[1, -2], [3, 4]], "float32", [[1, -2], [3, 4]]), ("int16", [[1, -2], [3, 4]], "int8", [[1, -2], [3, 4]]),
+    ("int64", [[1, 200], [3, 4]], "int8", None), ("float64", [[1, -2], [3, 4]], "int8", None),
+    ("int16", [[1, -2], [3, 4]], "uint8", None), ("complex128", [[1, 2j], [3, 4]], "float64", None),
+    ("complex64", [[1, 2j], [3, 4]], "complex128", [[1, 2j], [3, 4]]), ("float64", [[1, 1e300], [3, 4]], "float32", None),
+    ("float64", [[0, 1], [1, 1]], "bool", None), (">f4", [[1, -2], [3, 4]], "float64", [[1, -2], [3, 4]]),
+    ("<U5", [["a", "b"]] * 2, "float64", None), ("datetime64[s]", [[0, 1], [2, 3]], "float64", None),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "elements", "wanted", "read"), CONVERTED)
