@@ -21,9 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 def pytest_configure(config: pytest.Config) -> None:
     """Kernels compiled for the emulated GPU are kept from run to run, for all workers and programs that tests start.
 
-    hybrid.emulation names each after everything that it is made from, but for its own way of making it. And programs that tests
-    start can be interrupted, also where a script has started the tests in the background.
+    hybrid.emulation names each after everything that it is made from, but for its own way of making it. Programs that tests
+    start can be interrupted, also where a script has started the tests in the background, and what their ranks print arrives
+    in whole lines: an unbuffered print is two writes.
     """
+    os.environ.pop("PYTHONUNBUFFERED", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     made_by = hashlib.sha256()
