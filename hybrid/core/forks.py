@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 (loaded, with logging, before the functions below are registered for forks)
 import os
 import sys
 import threading
@@ -12,18 +13,10 @@ from hybrid.errors import UsageError
 
 # Held by a thread while it computes a product, or loads the modules for one. A child that is forked meanwhile would have locks
 # that nobody opens there, and OpenBLAS, which stops its threads before a fork, might not return from it. The number of BLAS
-# threads is the whole process's, so calls from several Python threads take turns, too.
+# threads is the whole process's, so calls from several Python threads take turns, too. A fork waits for it before it takes the
+# locks of logging and of thread pools, for which the thread inside may wait: the functions registered last are called first.
 one_at_a_time = threading.RLock()
 _mpi_of_parent = False
-
-
-class _Forking(threading.local):
-    """How often this thread holds the lock because it forks."""
-
-    holds = 0
-
-
-_forking = _Forking()
 
 
 def forked_from_rank() -> bool:
@@ -31,37 +24,15 @@ def forked_from_rank() -> bool:
     return _mpi_of_parent
 
 
-def _wait_for_turn() -> None:
-    one_at_a_time.acquire()
-    _forking.holds += 1
-
-
-def _end_turn() -> None:
-    """Not more often than the turn was waited for: while this thread waited, another may have registered these functions once
-    more."""
-    if _forking.holds:
-        _forking.holds -= 1
-        one_at_a_time.release()
-
-
 def _begin_in_child() -> None:
     global _mpi_of_parent
     mpi = sys.modules.get("mpi4py.MPI")
     _mpi_of_parent = mpi is not None and mpi.Is_initialized()
-    _end_turn()
+    one_at_a_time.release()
 
 
-def take_turn_before_forks() -> None:
-    """Have a fork wait for `one_at_a_time` before it takes the locks of the modules that are loaded by now.
-
-    The thread inside may wait for one of these locks. Of the functions that are registered for forks the last one registered is
-    called first.
-    """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_wait_for_turn, after_in_parent=_end_turn, after_in_child=_begin_in_child)
-
-
-take_turn_before_forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=one_at_a_time.acquire, after_in_parent=one_at_a_time.release, after_in_child=_begin_in_child)
 
 
 class Turn:

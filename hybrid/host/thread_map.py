@@ -12,7 +12,6 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from hybrid.core.forks import take_turn_before_forks
 from hybrid.core.spans import Span, pieces
 
 Part = TypeVar("Part")
@@ -29,7 +28,6 @@ class _Here(threading.local):
 
 
 _here = _Here()
-take_turn_before_forks()  # a pool takes a lock of its module when it gets work, and so does a fork
 
 
 def _new_pool() -> None:

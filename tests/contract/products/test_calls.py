@@ -147,6 +147,32 @@ def test_a_child_that_is_forked_while_threads_multiply_does_so_too(case):
     assert python(FORKING.format(**case), HYBRID_THREADS="2", PYTHONWARNINGS="ignore") == ["right"]
 
 
+AMID_LOADING = """
+import hybrid  # before logging is loaded
+import importlib.abc, logging, numpy, os, sys, threading, time
+
+loading = threading.Event()
+class Slowly(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "hybrid.api":
+            loading.set()
+            time.sleep(0.3)  # the fork begins
+            logging.Handler()  # takes a lock that the fork takes as well
+sys.meta_path.insert(0, Slowly())
+a = numpy.eye(3)
+threading.Thread(target=lambda: hybrid.multiply(a, a)).start()
+loading.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0 if (hybrid.multiply(a, a) == a).all() else 9)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_fork_takes_no_lock_that_the_loading_of_modules_waits_for():
+    assert python(AMID_LOADING) == ["0"]
+
+
 @pytest.mark.needs("compiler")
 def test_a_child_of_emulated_products_too():
     assert python(FORKING.format(size=150, first=True, pauses=[0.0, 0.01]), HYBRID_DEVICE="emulate") == ["right"]
