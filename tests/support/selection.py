@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from support.ranks import world
 
 _all = False  # whether --all is given
 
@@ -27,12 +28,19 @@ LEFT_OUT = pytest.StashKey[bool]()  # of a test that only --all runs, and that -
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [] if config.option.all else [item for item in items if item.get_closest_marker("exhaustive")]
+    comm = world(config)
+    ranks = comm.size if comm else 1
+    left_out = [] if config.option.all else [item for item in items if _needs_all(item.iter_markers("exhaustive"), ranks)]
     if left_out:
         for item in left_out:
             item.stash[LEFT_OUT] = True
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _needs_all(marks: Iterable[pytest.Mark], ranks: int) -> bool:
+    """Whether the marks say so: `exhaustive`, or `exhaustive(above=2)` on more than two ranks."""
+    return any(ranks > mark.kwargs.get("above", 0) for mark in marks)
 
 
 def examples(number: int, one_in: int = 4, **more: Any) -> settings:

@@ -12,7 +12,7 @@ from support.selection import exhaustive
 from hybrid.errors import CheckFailed
 from hybrid.testing import plant
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.exhaustive(above=2)]
 L, M = 71, 149
 OF_PRODUCTS = ["element", "sign", "zero", "nan", "stale row", "rows swapped", "columns swapped", "nothing", "lost k"]
 OF_COPIES = ["lowest bit", "element", "sign", "stale row", "rows swapped", "columns swapped", "shifted column", "nothing"]

@@ -14,7 +14,7 @@ from support.distributed import heights, rows_of, whole
 import hybrid
 from hybrid.errors import UsageError
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.exhaustive(above=2)]
 
 
 def check(comm, rng=None, n=30):

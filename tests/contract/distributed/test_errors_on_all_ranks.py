@@ -14,7 +14,7 @@ from support.distributed import refused, rows_of
 import hybrid
 from hybrid.errors import CODES, CheckFailed, DeviceUnavailable, DoesNotFit, HybridError, RankFailed, UsageError
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.exhaustive(above=2)]
 ONES = np.ones((40, 40))
 
 

@@ -15,7 +15,7 @@ from support.distributed import refused, rows_of
 import hybrid
 from hybrid.errors import RankMissing, UsageError
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.exhaustive(above=2)]
 STALL = 1  # and after as many seconds more the call fails
 several = pytest.mark.mpi(min_size=2)
 

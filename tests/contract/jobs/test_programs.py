@@ -12,7 +12,7 @@ import hybrid
 import hybrid.testing
 from hybrid.errors import CheckFailed, HybridError, RankFailed, RankMissing, UsageError
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.exhaustive(above=2)]
 HOW = {"raise": "rank-failed", "memory": "out-of-memory", "exit 3": "rank-left"}
 PHASES = ["agree", "scatter", "multiply", "gather", "check"]
 

@@ -20,6 +20,7 @@ import hybrid
 import hybrid.testing
 from hybrid.errors import RankFailed, UsageError
 
+pytestmark = pytest.mark.exhaustive(above=2)
 RANKS = pytest.mark.mpi(min_size=2)
 
 

@@ -18,6 +18,7 @@ import hybrid
 import hybrid.testing
 from hybrid.errors import DoesNotFit, UsageError
 
+pytestmark = pytest.mark.exhaustive(above=2)
 MPI = pytest.mark.mpi(min_size=2)
 WAYS = {
     "CPU": {},

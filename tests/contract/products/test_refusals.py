@@ -21,6 +21,8 @@ STACK, STACK_B = np.ones((2, 4, 3)), np.ones((2, 3, 5))
 MEMORY = np.ones((9, 5))
 SQUARE = np.ones((5, 5))
 
+pytestmark = pytest.mark.exhaustive(above=2)
+
 
 def read_only(array: np.ndarray) -> np.ndarray:
     array = array.copy()

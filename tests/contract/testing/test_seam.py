@@ -36,6 +36,8 @@ TYPES = ("float64", "float32", "float16", "complex128", "int64")
 SHAPES = ((8, 6, 7), (1, 7, 9), (9, 7, 1), (1, 5, 1))
 CASES = 8  # drawn for each way
 
+pytestmark = pytest.mark.exhaustive(above=2)
+
 
 @pytest.fixture(params=["alone", pytest.param("ranks", marks=pytest.mark.mpi)])
 def comm(request):
