@@ -21,7 +21,6 @@ from hybrid.verification.alone import verify_alone
 from hybrid.verification.check import Check
 from hybrid.verification.expected_sums import ExpectedSums
 from hybrid.verification.freivalds import joined_by_rows
-from hybrid.verification.group_sums import norms_of
 from hybrid.verification.reexamine import element_is_wrong
 from hybrid.verification.wrong_parts import WrongParts
 
@@ -165,7 +164,7 @@ class _Recomputing:
         if not changes.any():
             return False
         row, column = divmod(int(changes.argmax()), changes.shape[1])
-        if not changes[row, column] <= _most_by_rounding(a[row], b[:, column : column + 1]):
+        if element_is_wrong(a, b, c, row, column):
             return True
         if expected is not None:
             if expected.exact:
@@ -178,9 +177,3 @@ class _Recomputing:
         own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))
         if len(own):
             self._c[own][:, columns.slice] = product[own.within(rows).slice]
-
-
-def _most_by_rounding(a: np.ndarray, b: np.ndarray) -> float:
-    """The most by which two products of this row and this column may differ, in whatever order their terms are added up."""
-    norm_a, norm_b = norms_of(np.stack([a.astype(np.float64), b[:, 0].astype(np.float64)])).tolist()
-    return 2 * len(b) * float(np.finfo(b.dtype).eps) * norm_a * norm_b

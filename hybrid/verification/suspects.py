@@ -5,29 +5,15 @@ has it, to tell faults from unusual rounding errors."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from hybrid.core.spans import Span
 from hybrid.host.row_view import RowView
-from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.check import MOST_NAMED, Fault, Suspect
-from hybrid.verification.partial_sums import Deviations, wrong_columns
-from hybrid.verification.reexamine import (
-    Rounding,
-    Verdict,
-    accuracy_of,
-    deviations_of,
-    exact_sums,
-    places_elsewhere,
-    rounding_of,
-    verdict,
-)
-
-_ELEMENTS, _LEAST_ROWS, _MOST_ROWS = 192, 3, 64  # elsewhere, and the rows they are in, that tell how large errors are
+from hybrid.verification.reexamine import Verdict, exact_sums, rounding_of, verdict
 
 # Who multiplied these columns of a row of C: for messages, "" where that is not said; and the rank, where it was one.
 MultipliedBy = Callable[[int, Span], tuple[str, int | None]]
@@ -59,10 +45,6 @@ class SecondLook:
         self._numbers = np.arange(plan.problem.m) if numbers is None else numbers
         self._team, self._plan, self._matrices, self._by = team, plan, matrices, by
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
-        # How accurate the product is elsewhere, measured when it is first needed: beside plain summation, and in the units of
-        # partial_sums.py.
-        self._accuracy: float | None = None
-        self._deviations: list[Deviations] | None = None
 
     def faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[Fault], str]:
         """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault.
@@ -70,52 +52,25 @@ class SecondLook:
         `exact`: nothing was rounded in this product.
         """
         faults: list[Fault] = []
-        error = plain = 0.0
+        error = bound = 0.0
         for suspect in suspects:
-            verdict = self._verdict(suspect, exact)
-            error, plain = max(error, verdict.error), max(plain, verdict.plain)
-            if verdict.wrong or exact:  # an error that rounding could explain, but nothing was rounded
-                wrong = verdict.wrong or range(len(suspect.columns))
+            found = self._verdict(suspect)
+            error, bound = max(error, found.error), max(bound, found.bound)
+            if found.wrong or exact:  # an error that rounding could explain, but nothing was rounded
+                wrong = found.wrong or range(len(suspect.columns))
                 columns = self._numbers[suspect.columns.slice][list(wrong)].tolist()
                 by = self._by(suspect.row, Span(columns[0], columns[-1] + 1))
-                faults.append(fault_in(suspect.row, f", {_listed(columns)}: wrong by {verdict.error:.2e}", by))
+                faults.append(fault_in(suspect.row, f", {_listed(columns)}: wrong by {found.error:.2e}", by))
                 if len(faults) == MOST_NAMED:
                     break
-        looked_at = f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}"
-        return faults, f"{looked_at}; those of plain summation are up to {plain:.2e}"
+        return (
+            faults,
+            f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}, of at most {bound:.2e}",
+        )
 
-    def _verdict(self, suspect: Suspect, exact: bool) -> Verdict:
-        looked_at = self._looked_at(suspect.row, suspect.columns)
-        found = verdict(*looked_at)
-        if exact:
-            return found
-        if not found.wrong:
-            if self._accuracy is None:
-                self._accuracy = accuracy_of(elsewhere) if (elsewhere := self._elsewhere(suspect, 3)) else 1.0
-            found = verdict(*looked_at, self._accuracy)
-        return replace(found, wrong=self._wrong_by_partial_sums(suspect)) if found.wrong else found
-
-    def _elsewhere(self, suspect: Suspect, rows: int) -> list[Verdict]:
-        """The verdicts of some columns in other rows."""
-        return [verdict(*self._looked_at(*place)) for place in self._places(suspect, rows)]
-
-    def _places(self, suspect: Suspect, rows: int) -> list[tuple[int, Span]]:
-        """Other rows and, where there are several groups, other columns."""
-        problem = self._plan.problem
-        return places_elsewhere(suspect.row, suspect.columns.lo, (problem.n, problem.m), rows, GROUP_COLUMNS)
-
-    def _wrong_by_partial_sums(self, suspect: Suspect) -> tuple[int, ...]:
-        """The columns that are wrong, whatever the order of summation."""
-        if self._deviations is None:
-            rows = min(_MOST_ROWS, max(_LEAST_ROWS, _ELEMENTS // len(suspect.columns)))
-            places = self._places(suspect, rows)
-            self._deviations = [deviations_of(*self._looked_at(*place, orders=True)) for place in places]
-        return wrong_columns(deviations_of(*self._looked_at(suspect.row, suspect.columns, orders=True)), self._deviations)
-
-    def _looked_at(self, row: int, columns: Span, *, orders: bool = False) -> tuple[np.ndarray, list[np.ndarray], list[Rounding]]:
-        """What `verdict` needs of some columns of a row of C: its elements and, from each rank, the exact sums and the rounding
-        of the terms for which it has rows of B, in several `orders` or as plain summation has it. So only the row of A and the
-        elements of C are sent."""
+    def _verdict(self, suspect: Suspect) -> Verdict:
+        """Every rank sums the terms for which it has rows of B, so that only the row of A and the elements of C are sent."""
+        row, columns = suspect.row, suspect.columns
         a, b, c = self._matrices
         just, part, own = Span(row, row + 1), columns.slice, self._share.b_rows
         with self._team.phase("check") as sending:
@@ -130,8 +85,8 @@ class SecondLook:
         before = np.sum([summing.all[rank] for rank in range(self._team.size) if self._plan.shares[rank].b_rows < own], axis=0)
         with self._team.phase("check") as rounding:
             before = np.broadcast_to(before, summing.mine.shape)
-            rounding.mine = rounding_of(factors, of_b, before, summing.mine, orders=orders)
-        return of_c, summing.all, rounding.all
+            rounding.mine = rounding_of(factors, of_b, before, summing.mine)
+        return verdict(of_c, summing.all, rounding.all)
 
 
 def _listed(columns: list[int]) -> str:
