@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.plans import planned
+from support.plans import ForgetfulDevice, ShuffledDevice, planned
 from support.selection import examples
-from support.shuffled import ForgetfulDevice, ShuffledDevice
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.buffers import Buffers
-from hybrid.execution.in_place import multiply_in_place
 from hybrid.execution.pipeline import run_share
 from hybrid.host.row_view import RowView
 from hybrid.plan.buffer_layout import Tiling
@@ -202,30 +200,17 @@ sizes = st.integers(0, 20)
 cuts = st.integers(1, 7)
 
 
-def whole(b):
-    return RowView(b, Span(0, len(b)))
-
-
-def product_of_shares(
-    n, l, m, device, *, ranks=1, dtype="float64", seed=0, entering=lambda phase: None, plan_for="cpu", **tiling
-):
+def product_of_shares(n, l, m, device, *, ranks=1, **tiling):
     """C made share by share on one device, with A and B; NaN where nothing was written."""
-    random = np.random.default_rng(seed)
-    a, b = random.integers(-9, 9, (n, l)).astype(dtype), random.integers(-9, 9, (l, m)).astype(dtype)
-    c = np.full((n, m), np.nan, dtype)
-    plan = planned(
-        Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), device=plan_for, staged=device.staged, **tiling
-    )
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-9, 9, shape).astype(float) for shape in ((n, l), (l, m)))
+    c = np.full((n, m), np.nan)
+    plan = planned(Problem(n, l, m), Topology.of_equal_nodes(ranks, ranks), device="cpu", staged=True, **tiling)
     for share in plan.shares:
-        run(share, plan.problem, RankMatrices(a[share.rows.slice], whole(b), c[share.rows.slice]), device, entering)
+        matrices = RankMatrices(a[share.rows.slice], RowView(b, Span(0, len(b))), c[share.rows.slice])
+        buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, plan.problem)
+        run_share(share, buffers, HostTransport(device, share.rank, matrices), device, lambda phase: None)
     return a, b, c
-
-
-def run(share, problem, matrices, device, entering=lambda phase: None):
-    if not device.staged:
-        return multiply_in_place(share, matrices, device, entering)
-    buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, problem)
-    return run_share(share, buffers, HostTransport(device, share.rank, matrices), device, entering)
 
 
 @examples(100)

@@ -29,7 +29,7 @@ WAYS = {
 
 def operands(dtype, n=130, m=140):
     random = np.random.default_rng(11)
-    return random.standard_normal((n, 140)).astype(dtype), random.standard_normal((140, m)).astype(dtype)
+    return random.standard_normal((n, 100)).astype(dtype), random.standard_normal((100, m)).astype(dtype)
 
 
 def blocks(comm, *matrices):

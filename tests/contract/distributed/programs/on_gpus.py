@@ -64,10 +64,12 @@ def products():
             assert comm.rank != root or type(c) is type(kind(a))
             assert comm.rank != root or check(c, a @ b, name) is None
             rows = [hybrid.RowBlock(kind(mine(each)), comm) for each in (a, b)]
-            for _ in range(2):
+            for _ in range(1 + number % 2):  # what stays on the GPU is right for a second one
                 c = hybrid.multiply(*rows)
                 assert type(c.array) is type(kind(a))
                 check(np.concatenate(comm.allgather(cupy.asnumpy(c.array))), a @ b, f"{name}, row blocks")
+            if number % 3 == 1:
+                continue
             shared = [hybrid.empty(each.shape, each.dtype, comm=comm) for each in (a, b)]
             for into, values in zip(shared, (a, b), strict=True):
                 if into is not None:
@@ -82,7 +84,8 @@ def faults():
     """Wrong copies, products and rows are found, a rank that fails keeps nobody waiting, and the next product is right."""
     a, b = drawn(40 * comm.size)
     done = 0
-    for name in [each for each in ("auto", "peers in pieces", "nccl in pieces", "C from GPU to GPU") if each in WAYS]:
+    ways = [each for each in ("auto", "peers in pieces", "nccl in pieces", "C from GPU to GPU") if each in WAYS]
+    for number_of_way, name in enumerate(ways):
         with pretend(device="cuda", **WAYS[name]):
             for number, kind in enumerate(("multiply", "copy in", "copy out", "arrive", "multiply")):
                 rank = number % 2 if comm.size > 1 else 0
@@ -97,7 +100,8 @@ def faults():
                 assert isinstance(error, CheckFailed) == any(was for _, was in codes), (name, kind, how, rank, str(error))
                 done += any(was for _, was in codes)
             is_nccl = WAYS[name].get("transport") == "nccl"
-            for rank in () if comm.size == 1 or (by_mpi and is_nccl) else range(2):
+            if comm.size > 1 and not (by_mpi and is_nccl):
+                rank = number_of_way % 2
                 with plant("rank", rank=rank, phase="multiply", how="raise"):
                     try:
                         hybrid.multiply(*at_root(a, b), comm=comm)
@@ -129,7 +133,7 @@ def memory():
     before = current_context()
     a, b = np.ones((400, 8)), np.ones((8, 400))  # whose C is large enough to be worth locking
     for transport in ("host", *(["peers"] if comm.size > 1 else []), *(["nccl"] if 1 < comm.size <= gpus else [])):
-        for _ in range(3):
+        for _ in range(2):
             c = hybrid.multiply(*at_root(a, b), comm=comm, device="cuda", transport=transport)
             assert current_context() == before, "a call leaves another context current"
         rows = [hybrid.RowBlock(mine(each), comm) for each in (a, b)]

@@ -53,7 +53,7 @@ def off_by_one(into, source, before):
 
 def faults_are_found():
     of_types = ("float64", 9), ("float32", 9), ("int64", 1 << 40), ("float16", 9), ("int64", 3)
-    for number, (dtype, largest) in enumerate(of_types):
+    for number, (dtype, largest) in enumerate(of_types[: 5 if comm.size == 1 else 3]):
         a, b = rng.integers(-largest, largest, (40, 30)).astype(dtype), rng.integers(-9, 9, (30, 50)).astype(dtype)
         wanted = a.astype(object) @ b.astype(object)
         by_turns = ((np.asarray, True), (np.asarray, "host"), (cupy.asarray, "host"), (cupy.asarray, True))
@@ -83,7 +83,7 @@ def integers_stay_there():
         np.full((12, 8), 7, "int32"),
     )
     wanted = a.astype(object) @ b.astype(object) + c
-    for number in range(8):
+    for number in (0, 3, 5, 6):  # any two of A, B and C lie together and apart
         rows = [
             block
             for bit, each in enumerate((a, b, c))
