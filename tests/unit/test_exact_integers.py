@@ -35,6 +35,7 @@ def test_sums_of_balanced_remainders_stay_exact(terms, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
+@examples(100)
 @given(st.data())
 def test_balanced_remainders(dtype, data):
     low, high = (-(2**53), 2**53) if dtype == "float64" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))

@@ -50,10 +50,11 @@ NO_TESTS = Mutant(FILE, "a + 1", "a + 2", "nobody looks", "tests/test_gone.py")
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # a start takes half as long
+def checkout(tmp_path):
     root = tmp_path / "checkout"
-    for name, text in ((FILE, SOURCE), ("hybrid/__init__.py", ""), ("tests/test_some.py", TESTS)):
+    ini = "[pytest]\naddopts = -p no:zarr\n"  # whose plugin would load NumPy at each start
+    files = {FILE: SOURCE, "hybrid/__init__.py": "", "tests/test_some.py": TESTS, "pytest.ini": ini}
+    for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)

@@ -157,7 +157,7 @@ cuts = {"panel_rows": st.integers(0, 9), "panel_columns": st.integers(0, 9)}
 # Shares
 
 
-@examples(80)
+@examples(80, one_in=6)
 @given(problem=problems, topology=topologies, device=devices, root=st.integers(0, 8), memory=st.integers(0, 3000), **cuts)
 def test_shares_cover_a_b_and_c_once(problem, topology, device, root, memory, **asked):
     root %= topology.size
@@ -194,7 +194,7 @@ def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
 # Cuts to the memory of a device
 
 
-@examples(80)
+@examples(80, one_in=6)
 @given(problem=problems, rows=st.integers(1, 60), memory=st.integers(1, 30_000), device=st.sampled_from(["cpu", "cuda"]), **cuts)
 def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device, panel_rows, panel_columns):
     asked = {"panel_rows": panel_rows, "panel_columns": panel_columns}
@@ -380,7 +380,7 @@ def sent(layout, operand, source, to):
     return [part for number in range(layout.pieces[operand]) for part, _ in layout.sends(operand, number, source, to)]
 
 
-@examples(150)
+@examples(150, one_in=6)
 @given(layouts())
 def test_every_rank_gets_what_it_multiplies_and_every_element_of_c_each_layers_terms_once(layout):
     p, ranks = layout.problem, range(layout.topology.size)
@@ -409,7 +409,7 @@ def test_every_rank_gets_what_it_multiplies_and_every_element_of_c_each_layers_t
         assert (terms == kept).all()
 
 
-@examples(150)
+@examples(150, one_in=6)
 @given(layouts())
 def test_nodes_receive_just_as_much_as_the_choice_assumes(layout):
     topology = layout.topology
