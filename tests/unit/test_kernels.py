@@ -22,6 +22,7 @@ from hybrid.kernels.elements import not_a_number, numbers_of, storage, stored
 from hybrid.kernels.sources import KERNELS
 
 OURS = [kernel for kernel in CATALOGUE if kernel.source]
+INSTANCES = [(kernel, dtype) for kernel in OURS for dtype in kernel.dtypes]
 # Up to which all integers are of the type, and what the type of the sums holds.
 OF_TYPE = {"int8": 127, "float16": 2048, "bfloat16": 256, "float32": 2**12, "float64": 2**26}
 OF_SUMS = {"int32": 2**31, "float32": 2**24, "float64": 2**53}
@@ -61,7 +62,11 @@ def instances(kernel, dtype):
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize(("kernel", "dtype"), [(k, d) for k in OURS for d in k.dtypes], ids=lambda x: getattr(x, "name", x))
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    exhaustive([each for each in INSTANCES if each[1] != "bfloat16"], INSTANCES),
+    ids=lambda x: getattr(x, "name", x),
+)
 def test_every_instance_multiplies_right(rng, kernel, dtype):
     for capability, width in instances(kernel, dtype):
         for n, l, m in SHAPES:
@@ -174,7 +179,7 @@ def test_what_a_kernel_cannot_do_is_refused(kernel, case):
 
 
 @given(
-    instance=st.sampled_from([(kernel, dtype) for kernel in OURS for dtype in kernel.dtypes]),
+    instance=st.sampled_from(INSTANCES),
     rows=st.integers(1, 10**7),
     columns=st.integers(1, 10**7),
     capability=st.sampled_from([80, 86, 90, 120]),

@@ -238,7 +238,7 @@ def test_what_would_come_in_too_many_pieces_is_refused():
 # What is forecast
 
 
-@examples(60)
+@examples(60, one_in=6)
 @given(problem=problems, topology=topologies, device=devices, grown=st.sampled_from("nlm"), by=st.integers(1, 20))
 def test_a_larger_product_never_needs_less(problem, topology, device, grown, by):
     larger = replace(problem, **{grown: getattr(problem, grown) + by})
@@ -320,7 +320,7 @@ def checked_plans(draw):
     return plan.with_transport("peers" if draw(st.booleans()) and not why_no_peers(plan) else "host")
 
 
-@examples(60)
+@examples(60, one_in=6)
 @given(plan=checked_plans())
 def test_every_copy_is_checked_in_pieces_and_each_element_of_c_once(plan):
     for rank, share in enumerate(plan.shares):
@@ -544,7 +544,7 @@ def test_receivers_take_turns_and_c_lies_at_the_root_alone():
     assert plan.bytes_of_buffers(3) > plan.with_transport("host").bytes_of_buffers(3), "slots count"
 
 
-@examples(60)
+@examples(60, one_in=6)
 @given(
     problem=st.builds(Problem, st.integers(7, 300), st.integers(1, 40), st.integers(1, 90) | st.integers(1 << 17, 1 << 21)),
     topology=st.sampled_from(TOPOLOGIES),

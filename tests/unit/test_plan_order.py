@@ -179,7 +179,7 @@ def test_a_panel_is_overwritten_after_its_last_use(rows, columns, column_panel, 
         assert last == max(readers, default=-1)
 
 
-@examples(60)
+@examples(60, one_in=6)
 @given(row_panels=few, column_panels=few, separate=st.booleans())
 def test_column_panels_of_c_may_be_complete_one_after_the_other(row_panels, column_panels, separate):
     """So they can leave for another node while the next ones are multiplied."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""docs/python.md, Calls: threads may call at the same time and take turns; a call from within another one is refused, and so is
-one with a communicator in a process that was forked from a rank, which computes alone without; an interrupt is never lost."""
+"""docs/python.md, Calls: threads of ranks take turns; a call from within another one is refused; an interrupt is never lost. What
+holds of one process, and of forked ones, is in tests/contract/products/test_calls.py."""
 
 from __future__ import annotations
 
@@ -32,12 +32,6 @@ def in_threads(work, count=3):
     for thread in threads:
         thread.join(60)
     return found
-
-
-@pytest.mark.parametrize("settings", [{}, {"staged": 1}, {"threads": 2}], ids=str)
-def test_threads_of_a_process_take_turns(settings):
-    with hybrid.testing.pretend(**settings):
-        assert in_threads(lambda number: all(right() for _ in range(8))) == [True] * 3
 
 
 @pytest.mark.mpi(min_size=2)
