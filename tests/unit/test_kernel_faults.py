@@ -14,8 +14,8 @@ from hybrid.emulation.checked import Verdict
 
 pytestmark = pytest.mark.needs("compiler")
 
-# By default one of a kernel that multiplies, and one for each check of products from remainders. Races between threads, which
-# take the compiler's sanitizer seconds, are found by default in tests/contract/lab.
+# By default one of a kernel that multiplies, and one for each check of products from remainders. Those that need a sanitizer take
+# seconds.
 CHOSEN = [
     faults.FAULTS[0],
     *{fault.kernel: fault for fault in reversed(remainder_faults.FAULTS)}.values(),
