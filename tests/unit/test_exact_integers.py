@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """How products of integers become exact: in one product where no sum is rounded, else modulo the fewest of the largest primes of
-which every product is exact and which together tell all results apart."""
+which every product is exact and which together tell all results apart. So are counts of walks, which are powers of a matrix."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from support.selection import examples
 from hybrid.arrays.integers import Exact, largest_of
 from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
 from hybrid.errors import UsageError
+from hybrid.graphs import walks
 
 
 def test_primes_are_all_primes():
@@ -34,6 +35,7 @@ def test_sums_of_balanced_remainders_stay_exact(terms, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
+@examples(100)
 @given(st.data())
 def test_balanced_remainders(dtype, data):
     low, high = (-(2**53), 2**53) if dtype == "float64" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
@@ -79,3 +81,54 @@ def test_of_what_was_broadcast_nothing_is_looked_at_twice():
     """2⁶² numbers would take longer than anybody waits, and their product is refused for want of memory then."""
     assert largest_of(np.broadcast_to(np.int8(-128), (1 << 31, 1 << 31)), 2) == 128
     assert largest_of(np.broadcast_to(np.arange(5), (1 << 40, 5))[::-1, ::-1], 1) == 4
+
+
+# Counts of walks by matrix powers
+
+
+def exact_power(matrix, length):
+    """By Python's integers."""
+    power, square = (
+        np.array([[int(i == j) for j in range(len(matrix))] for i in range(len(matrix))], object),
+        matrix.astype(object),
+    )
+    while length:
+        power = power.dot(square) if length & 1 else power
+        square, length = square.dot(square), length >> 1
+    return power
+
+
+@st.composite
+def matrices(draw, largest):
+    size, top = draw(st.integers(1, 5)), draw(st.integers(0, largest))
+    values = draw(st.lists(st.integers(0, top), min_size=size * size, max_size=size * size))
+    return np.array(values, np.int64).reshape(size, size)
+
+
+@examples(150)
+@given(matrices(2**63 - 1) | matrices(3), st.integers(0, 90), st.sampled_from(["float32", "float64"]))
+def test_every_product_is_exact_in_its_type_and_so_is_the_power(matrix, length, dtype):
+    def strictly(a, b):
+        assert a.dtype == b.dtype == dtype
+        largest = [max(1, int(np.abs(each).max())) for each in (a, b)]
+        assert a.shape[1] * largest[0] * largest[1] <= 2 ** EXACT_BITS[dtype]
+        return a @ b
+
+    everything = list(range(len(matrix)))
+    try:
+        arithmetic = walks.choose_arithmetic(matrix, length, dtype)
+    except UsageError as error:
+        refused = (dtype, error.code)
+    else:
+        refused = None
+    if refused:
+        assert refused == ("float32", "too-long")  # whose small primes come to an end
+        return
+    found = walks.carry_out(arithmetic, matrix, everything, everything, strictly, lambda done, of: None)
+    assert (walks.as_integers(arithmetic, found) == exact_power(matrix, length)).all()
+
+
+@examples(100)
+@given(matrices(2**63 - 1) | matrices(2), st.integers(0, 200))
+def test_bounds_hold(matrix, length):
+    assert int(max(exact_power(matrix, length).flat)).bit_length() <= walks.Bounds(matrix).bits(length)

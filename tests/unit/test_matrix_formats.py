@@ -5,9 +5,11 @@ them; what several processes write is read as it was, by any library; what is ma
 from __future__ import annotations
 
 import os
+from itertools import cycle, product
 
 import numpy as np
 import pytest
+from support.selection import exhaustive
 
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, UsageError
@@ -72,24 +74,25 @@ def stored_zarr(path, matrix, how):
     return [path, f"{path}:/g/a"]
 
 
+STORES = {
+    "npy C": (stored_npy, {"order": "C"}),
+    "npy F": (stored_npy, {"order": "F"}),
+    "h5": (stored_h5, {}),
+    "h5 gzip": (stored_h5, {"chunks": (5, 2), "compression": "gzip", "shuffle": True, "fletcher32": True}),
+    "h5 lzf": (stored_h5, {"chunks": (12, 1), "compression": "lzf"}),
+    "h5 that may grow": (stored_h5, {"chunks": (4, 5), "maxshape": (None, 5)}),
+    "zarr": (stored_zarr, {}),
+    "zarr shards": (stored_zarr, {"chunks": (2, 5), "shards": (4, 5)}),
+    "zarr 2 F": (stored_zarr, {"chunks": (5, 2), "zarr_format": 2, "order": "F"}),
+    "zarr 2": (stored_zarr, {"zarr_format": 2, "compressors": None}),
+}
+IN_TURN = list(zip([*STORES, *reversed(STORES)], cycle(STORED)))  # two types of each
+
+
 @pytest.mark.needs("h5py", "zarr")
-@pytest.mark.parametrize("dtype", STORED)
-@pytest.mark.parametrize(
-    ("store", "how"),
-    [
-        *((stored_npy, {"order": order}) for order in "CF"),
-        (stored_h5, {}),
-        (stored_h5, {"chunks": (5, 2), "compression": "gzip", "shuffle": True, "fletcher32": True}),
-        (stored_h5, {"chunks": (12, 1), "compression": "lzf"}),
-        (stored_h5, {"chunks": (4, 5), "maxshape": (None, 5)}),
-        (stored_zarr, {}),
-        (stored_zarr, {"chunks": (2, 5), "shards": (4, 5)}),
-        (stored_zarr, {"chunks": (5, 2), "zarr_format": 2, "order": "F"}),
-        (stored_zarr, {"zarr_format": 2, "compressors": None}),
-    ],
-    ids=lambda value: getattr(value, "__name__", None) or str(value),
-)
-def test_any_rows_of_any_stored_matrix_in_any_type(tmp_path, store, how, dtype):
+@pytest.mark.parametrize(("stored", "dtype"), exhaustive(IN_TURN, product(STORES, STORED)))
+def test_any_rows_of_any_stored_matrix_in_any_type(tmp_path, stored, dtype):
+    store, how = STORES[stored]
     if store is stored_zarr and dtype == ">u8":
         pytest.skip("needs a byte order that zarr-python takes for this type")
     matrix = abs(MATRIX).astype(dtype)

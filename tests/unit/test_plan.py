@@ -157,7 +157,7 @@ cuts = {"panel_rows": st.integers(0, 9), "panel_columns": st.integers(0, 9)}
 # Shares
 
 
-@examples(80)
+@examples(80, one_in=6)
 @given(problem=problems, topology=topologies, device=devices, root=st.integers(0, 8), memory=st.integers(0, 3000), **cuts)
 def test_shares_cover_a_b_and_c_once(problem, topology, device, root, memory, **asked):
     root %= topology.size
@@ -194,7 +194,7 @@ def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
 # Cuts to the memory of a device
 
 
-@examples(80)
+@examples(80, one_in=6)
 @given(problem=problems, rows=st.integers(1, 60), memory=st.integers(1, 30_000), device=st.sampled_from(["cpu", "cuda"]), **cuts)
 def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device, panel_rows, panel_columns):
     asked = {"panel_rows": panel_rows, "panel_columns": panel_columns}
@@ -238,7 +238,7 @@ def test_what_would_come_in_too_many_pieces_is_refused():
 # What is forecast
 
 
-@examples(60)
+@examples(60, one_in=6)
 @given(problem=problems, topology=topologies, device=devices, grown=st.sampled_from("nlm"), by=st.integers(1, 20))
 def test_a_larger_product_never_needs_less(problem, topology, device, grown, by):
     larger = replace(problem, **{grown: getattr(problem, grown) + by})
@@ -320,7 +320,7 @@ def checked_plans(draw):
     return plan.with_transport("peers" if draw(st.booleans()) and not why_no_peers(plan) else "host")
 
 
-@examples(60)
+@examples(60, one_in=6)
 @given(plan=checked_plans())
 def test_every_copy_is_checked_in_pieces_and_each_element_of_c_once(plan):
     for rank, share in enumerate(plan.shares):
@@ -380,7 +380,7 @@ def sent(layout, operand, source, to):
     return [part for number in range(layout.pieces[operand]) for part, _ in layout.sends(operand, number, source, to)]
 
 
-@examples(150)
+@examples(150, one_in=6)
 @given(layouts())
 def test_every_rank_gets_what_it_multiplies_and_every_element_of_c_each_layers_terms_once(layout):
     p, ranks = layout.problem, range(layout.topology.size)
@@ -409,7 +409,7 @@ def test_every_rank_gets_what_it_multiplies_and_every_element_of_c_each_layers_t
         assert (terms == kept).all()
 
 
-@examples(150)
+@examples(150, one_in=6)
 @given(layouts())
 def test_nodes_receive_just_as_much_as_the_choice_assumes(layout):
     topology = layout.topology
@@ -544,7 +544,7 @@ def test_receivers_take_turns_and_c_lies_at_the_root_alone():
     assert plan.bytes_of_buffers(3) > plan.with_transport("host").bytes_of_buffers(3), "slots count"
 
 
-@examples(60)
+@examples(60, one_in=6)
 @given(
     problem=st.builds(Problem, st.integers(7, 300), st.integers(1, 40), st.integers(1, 90) | st.integers(1 << 17, 1 << 21)),
     topology=st.sampled_from(TOPOLOGIES),

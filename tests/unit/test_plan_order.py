@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.plans import planned
+from support.plans import ForgetfulDevice, ShuffledDevice, planned
 from support.selection import examples
-from support.shuffled import ForgetfulDevice, ShuffledDevice
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.buffers import Buffers
-from hybrid.execution.in_place import multiply_in_place
 from hybrid.execution.pipeline import run_share
 from hybrid.host.row_view import RowView
 from hybrid.plan.buffer_layout import Tiling
@@ -77,7 +75,7 @@ class Device:
         return (self.terms == 1).all() and self.complete.all()
 
 
-@examples(150)
+@examples(150, one_in=6)
 @given(
     lengths=st.tuples(st.integers(0, 40), st.integers(0, 40), few),
     panels=st.tuples(few, few),
@@ -103,7 +101,7 @@ def test_panels_compute_every_element_once_from_what_is_there(lengths, panels, h
     assert {each.operand for each in order} == ({"A", "B"} if rows and columns else set())
 
 
-@examples(100)
+@examples(100, one_in=6)
 @given(
     lengths=st.tuples(st.integers(0, 30), st.integers(0, 9) | st.sampled_from([128, 129, 300]), st.integers(1, 40)),
     row_panel=st.integers(1, 9),
@@ -123,7 +121,7 @@ def test_k_slabs_compute_every_element_once_and_each_comes_once(lengths, row_pan
         assert came == list(parts)
 
 
-@examples(100)
+@examples(100, one_in=6)
 @given(rows=st.integers(1, 300), links=st.integers(1, 5), slab_rows=st.integers(1, 200))
 def test_slabs_have_all_rows_once_and_those_of_each_link_follow_each_other(rows, links, slab_rows):
     slabs = slabs_of(rows, links, slab_rows)
@@ -155,7 +153,7 @@ def test_where_little_fits_the_streamed_operand_goes_there_and_back():
     assert told(1, 2, stationary="B") == a_passes
 
 
-@examples(100)
+@examples(100, one_in=6)
 @given(counts=st.tuples(st.integers(1, 20), st.integers(1, 20)), held=st.tuples(few, few), stationary=operands)
 def test_what_is_stationary_comes_once_and_what_is_there_at_a_turn_is_not_copied_again(counts, held, stationary):
     loads = [each.operand for each in arrivals(*(spans(count, 1) for count in counts), *held, stationary=stationary)]
@@ -167,7 +165,7 @@ def test_what_is_stationary_comes_once_and_what_is_there_at_a_turn_is_not_copied
     assert len(loads) == Tiling(1, 1, *held, stationary=stationary).loads(*counts), "as the plan counts without the order"
 
 
-@examples(100)
+@examples(100, one_in=6)
 @given(rows=few, columns=st.integers(1, 40), column_panel=few, held=st.tuples(few, few), stationary=operands)
 def test_a_panel_is_overwritten_after_its_last_use(rows, columns, column_panel, held, stationary):
     order = list(arrivals(spans(rows, 1), spans(columns, column_panel), *held, stationary=stationary))
@@ -181,7 +179,7 @@ def test_a_panel_is_overwritten_after_its_last_use(rows, columns, column_panel, 
         assert last == max(readers, default=-1)
 
 
-@examples(60)
+@examples(60, one_in=6)
 @given(row_panels=few, column_panels=few, separate=st.booleans())
 def test_column_panels_of_c_may_be_complete_one_after_the_other(row_panels, column_panels, separate):
     """So they can leave for another node while the next ones are multiplied."""
@@ -202,33 +200,20 @@ sizes = st.integers(0, 20)
 cuts = st.integers(1, 7)
 
 
-def whole(b):
-    return RowView(b, Span(0, len(b)))
-
-
-def product_of_shares(
-    n, l, m, device, *, ranks=1, dtype="float64", seed=0, entering=lambda phase: None, plan_for="cpu", **tiling
-):
+def product_of_shares(n, l, m, device, *, ranks=1, **tiling):
     """C made share by share on one device, with A and B; NaN where nothing was written."""
-    random = np.random.default_rng(seed)
-    a, b = random.integers(-9, 9, (n, l)).astype(dtype), random.integers(-9, 9, (l, m)).astype(dtype)
-    c = np.full((n, m), np.nan, dtype)
-    plan = planned(
-        Problem(n, l, m, dtype), Topology.of_equal_nodes(ranks, ranks), device=plan_for, staged=device.staged, **tiling
-    )
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-9, 9, shape).astype(float) for shape in ((n, l), (l, m)))
+    c = np.full((n, m), np.nan)
+    plan = planned(Problem(n, l, m), Topology.of_equal_nodes(ranks, ranks), device="cpu", staged=True, **tiling)
     for share in plan.shares:
-        run(share, plan.problem, RankMatrices(a[share.rows.slice], whole(b), c[share.rows.slice]), device, entering)
+        matrices = RankMatrices(a[share.rows.slice], RowView(b, Span(0, len(b))), c[share.rows.slice])
+        buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, plan.problem)
+        run_share(share, buffers, HostTransport(device, share.rank, matrices), device, lambda phase: None)
     return a, b, c
 
 
-def run(share, problem, matrices, device, entering=lambda phase: None):
-    if not device.staged:
-        return multiply_in_place(share, matrices, device, entering)
-    buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, problem)
-    return run_share(share, buffers, HostTransport(device, share.rank, matrices), device, entering)
-
-
-@examples(100)
+@examples(100, one_in=6)
 @given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
 def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, panel_rows, slab_rows, ranks, seed):
     tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "accumulates": True}
@@ -236,7 +221,7 @@ def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, panel_r
     np.testing.assert_array_equal(c, a @ b)
 
 
-@examples(100)
+@examples(100, one_in=6)
 @given(n=sizes, l=st.integers(1, 20), m=sizes, memory=st.integers(200, 4000), slab_rows=cuts, seed=st.integers(0, 2**32))
 def test_slabs_of_panels_that_stay_give_numpys_product_in_any_order(n, l, m, memory, slab_rows, seed):
     tiling = {"panel_rows": 2, "panel_columns": 3, "slab_rows": slab_rows, "accumulates": True, "device_memory": memory}
@@ -244,7 +229,7 @@ def test_slabs_of_panels_that_stay_give_numpys_product_in_any_order(n, l, m, mem
     np.testing.assert_array_equal(c, a @ b)
 
 
-@examples(100)
+@examples(100, one_in=6)
 @given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, seed=st.integers(0, 2**32))
 def test_the_product_is_right_in_any_order_the_events_allow(n, l, m, panel_rows, panel_columns, seed):
     a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), panel_rows=panel_rows, panel_columns=panel_columns)
@@ -258,7 +243,7 @@ def test_the_product_is_right_in_any_order_of_many_pieces(seed, memory):
     np.testing.assert_array_equal(c, a @ b)
 
 
-@examples(100)
+@examples(100, one_in=6)
 @given(n=sizes, l=sizes, m=sizes, memory=st.integers(1, 9000), seed=st.integers(0, 2**32))
 def test_the_product_is_right_in_little_memory_in_any_order_the_events_allow(n, l, m, memory, seed):
     a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), device_memory=memory)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""docs/python.md, Calls: threads may call at the same time and take turns; a call from within another one is refused, and so is
-one with a communicator in a process that was forked from a rank, which computes alone without; an interrupt is never lost."""
+"""docs/python.md, Calls: threads of ranks take turns; a call from within another one is refused; an interrupt is never lost. What
+holds of one process, and of forked ones, is in tests/contract/products/test_calls.py."""
 
 from __future__ import annotations
 
@@ -32,12 +32,6 @@ def in_threads(work, count=3):
     for thread in threads:
         thread.join(60)
     return found
-
-
-@pytest.mark.parametrize("settings", [{}, {"staged": 1}, {"threads": 2}], ids=str)
-def test_threads_of_a_process_take_turns(settings):
-    with hybrid.testing.pretend(**settings):
-        assert in_threads(lambda number: all(right() for _ in range(8))) == [True] * 3
 
 
 @pytest.mark.mpi(min_size=2)
@@ -85,69 +79,6 @@ def test_a_call_from_within_another_is_refused_and_the_outer_one_goes_on(comm):
         assert right(comm)
     signal.signal(signal.SIGUSR2, handler)
     assert seen == ["reentered"]
-
-
-def _of_child(work):
-    """What a forked child says: 0 for true."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)  # it would wait for ever
-        try:
-            os._exit(0 if work() else 9)
-        except BaseException:
-            os._exit(7)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.mpi
-def test_a_process_forked_from_a_rank_computes_alone(comm):
-    assert right(comm)
-
-    def alone():
-        try:
-            right(comm)
-        except UsageError as error:
-            return error.code == "communicator" and right()
-        return False
-
-    assert _of_child(alone if comm.size > 1 else right) == 0
-    assert right(comm)
-
-
-FORKING = """
-import os, signal, threading
-import numpy, hybrid
-
-a = numpy.random.default_rng(1).random((200, 200))
-product = a @ a
-right = lambda: numpy.allclose(hybrid.multiply(a, a), product)
-assert {first} or right()
-inside, going = threading.Event(), True
-def work():
-    while going:
-        inside.set()
-        assert right()
-worker = threading.Thread(target=work, daemon=True)
-worker.start()
-inside.wait(60)
-for _ in range(8):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)  # kills it if it waits for ever
-        os._exit(0 if right() and right() else 9)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-going = False
-worker.join()
-print("right")
-"""
-
-
-@pytest.mark.parametrize("first", [False, True], ids=["in the middle of products", "while modules are loaded"])
-def test_a_child_forked_while_another_thread_multiplies_multiplies_as_well(first):
-    done = start(
-        [sys.executable, "-W", "ignore", "-c", FORKING.format(first=first)], HYBRID_THREADS="2", HYBRID_DEVICE="cpu", limit=200
-    )
-    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
 # Interrupts

@@ -11,51 +11,35 @@ from pathlib import Path
 
 import pytest
 from support.commands import start
+from support.selection import exhaustive
 
 PROGRAM = Path(__file__).with_name("programs") / "on_gpus.py"
-RANKS = [1, 2, pytest.param(3, marks=pytest.mark.exhaustive), pytest.param(4, marks=pytest.mark.exhaustive)]
+PARTS = "memory", "products", "faults"
 
 
-def seen(part, ranks, gpus=0, real=False):
+def seen(ranks, gpus, parts=PARTS, real=False):
     """What each rank of the program has seen."""
     stand_in = [] if real else ["-m", "hybrid.testing", "--gpus", gpus]
-    done = start([sys.executable, *map(str, stand_in), str(PROGRAM)], part, gpus, ranks=ranks, limit=250)
+    done = start([sys.executable, *map(str, stand_in), str(PROGRAM)], gpus, *parts, ranks=ranks, limit=250)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def real_gpus():
-    import cupy
-
-    return cupy.cuda.runtime.getDeviceCount()
-
-
-@pytest.mark.needs("compiler")
-@pytest.mark.launcher
-@pytest.mark.parametrize("ranks", RANKS)
-def test_products_are_right_by_every_way(ranks):
-    found = seen("products", ranks, ranks)
-    assert [len(of_rank["ways"]) for of_rank in found] == [5 if ranks == 1 else 11] * ranks
-
-
-@pytest.mark.needs("compiler")
-@pytest.mark.launcher
-@pytest.mark.parametrize("ranks", RANKS[:3])
-def test_faults_on_the_way_to_and_from_gpus_are_found(ranks):
-    found = seen("faults", ranks, ranks)
-    assert found[0]["faults"] >= (3 if ranks == 1 else 12)
-
-
-@pytest.mark.needs("compiler")
-@pytest.mark.launcher
-@pytest.mark.parametrize(("ranks", "gpus"), [(1, 2), (2, 2), (3, 2), pytest.param(4, 4, marks=pytest.mark.exhaustive)])
-def test_a_rank_has_contexts_of_its_own_gpu_and_leaves_nothing_locked(ranks, gpus):
-    """The root has those of others, too, where it drives all copies."""
-    found = seen("memory", ranks, gpus)
+def assert_given_back(found, gpus):
+    """A rank has a context of its own GPU alone; the root has those of others, too, where it drives all copies."""
     for rank, of_rank in enumerate(found):
         assert of_rank["still_locked"] == 0
-        if rank:
-            assert of_rank["contexts"] == [rank % gpus]
+        assert not rank or of_rank["contexts"] == [rank % gpus]
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.launcher
+@pytest.mark.parametrize(("ranks", "gpus"), exhaustive([(2, 2)], [(1, 1), (1, 2), (2, 2), (3, 2), (3, 3), (4, 4)]))
+def test_products_are_right_by_every_way_faults_are_found_and_all_is_given_back(ranks, gpus):
+    found, has_nccl = seen(ranks, gpus), 1 < ranks <= gpus
+    assert [len(of_rank["ways"]) for of_rank in found] == [5 if ranks == 1 else 11 if has_nccl else 8] * ranks
+    assert found[0]["faults"] >= (12 if has_nccl else 3)
+    assert_given_back(found, gpus)
     assert 0 in found[0]["contexts"]
     assert found[0]["locked"] > 0
 
@@ -67,8 +51,9 @@ def test_a_rank_has_contexts_of_its_own_gpu_and_leaves_nothing_locked(ranks, gpu
     [*product(["products", "memory"], [1, 2, 3]), ("faults", 1), ("faults", 2)],
 )
 def test_the_same_holds_on_gpus(part, ranks):
-    gpus = real_gpus()
-    found = seen(part, ranks, gpus, real=True)
-    for rank, of_rank in enumerate(found if part == "memory" else ()):
-        assert of_rank["still_locked"] == 0
-        assert not rank or of_rank["contexts"] == [rank % gpus]
+    import cupy
+
+    gpus = cupy.cuda.runtime.getDeviceCount()
+    found = seen(ranks, gpus, [part], real=True)
+    if part == "memory":
+        assert_given_back(found, gpus)

@@ -20,7 +20,8 @@ from hybrid.errors import HybridError
 
 SIZES = 1000, 900, 800
 MOST_RUNS = 6  # on a busy machine TCP sends packets again, which only adds: the fewest bytes of some runs are the program's
-WAYS = exhaustive([("2x2", "0")], product(("rows", "2x2", "1x2x2"), "01"))
+ALONG_K = 2, "1x1x2", "0"
+WAYS = exhaustive([ALONG_K], [ALONG_K, *product([4], ("rows", "2x2", "1x2x2"), "01")])
 
 
 @pytest.fixture(autouse=True)
@@ -29,22 +30,22 @@ def namespaces():
         pytest.skip(f"needs {reason}")
 
 
-def planned(grid):
+def planned(nodes, grid):
     """The bytes that a node receives, and those of the busiest one, as --explain tells them: in tenths of a MiB."""
-    asked = (*SIZES, "--explain", "--device", "cpu", "--ranks", 4, "--nodes", 4, "--grid", grid)
+    asked = (*SIZES, "--explain", "--device", "cpu", "--ranks", nodes, "--nodes", nodes, "--grid", grid)
     told = start(module("hybrid.matmul"), *asked).stdout
     (found,) = re.findall(rf"^grid {grid}: a node receives (\S+) MiB, the busiest (\S+) MiB \(chosen\)$", told, re.MULTILINE)
     return [float(number) * 2**20 for number in found]
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize(("grid", "staged"), WAYS)
-def test_every_node_receives_the_bytes_of_the_plan(grid, staged):
+@pytest.mark.parametrize(("nodes", "grid", "staged"), WAYS)
+def test_every_node_receives_the_bytes_of_the_plan(nodes, grid, staged):
     """Three products less one, so without the start of the ranks; the heads of packets add less than 4 %."""
     command = ["env", f"HYBRID_STAGED={staged}", *module("hybrid.matmul"), *map(str, SIZES), "--device", "cpu", "--threads", "1"]
-    a_node, busiest = planned(grid)
-    fewest = {"1": [sys.maxsize] * 4, "3": [sys.maxsize] * 4}
-    with Network(4, "") as network:
+    a_node, busiest = planned(nodes, grid)
+    fewest = {"1": [sys.maxsize] * nodes, "3": [sys.maxsize] * nodes}
+    with Network(nodes, "") as network:
         for _ in range(MOST_RUNS):
             for repeat, least in fewest.items():
                 before = network.bytes_received()

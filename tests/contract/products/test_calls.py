@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls leave a program alone: threads take turns, forked processes multiply by themselves, communicators may come and go, the
+"""Calls leave a program alone: threads take turns, forked processes multiply by themselves, the
 program's own messages arrive, and an error on one rank is raised on all of them, after which the next call works."""
 
 from __future__ import annotations
@@ -183,19 +183,6 @@ def test_a_child_of_emulated_products_too():
 
 
 @RANKS
-def test_communicators_come_and_go_and_parts_of_one_work_apart(comm):
-    for seed in range(8):
-        copy = comm.Dup()
-        product(copy, *operands(seed, 4, 4, 4))
-        copy.Free()
-    part = comm.Split(comm.rank % 2, -comm.rank)
-    product(part, *operands(comm.rank % 2, 9 + comm.rank % 2), root=part.size - 1)
-    part.Free()
-    hybrid.multiply(*operands(comm.rank))  # each by itself
-    product(comm, *operands(5))
-
-
-@RANKS
 def test_messages_of_the_program_are_left_alone(comm):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     sending = comm.isend(comm.rank, dest=right, tag=0)
@@ -213,16 +200,6 @@ def test_no_names_stay_in_shared_memory(comm):
     for process in comm.allgather(os.getpid()):
         assert not list(Path("/dev/shm").glob(f"hybrid-*-{process}-*"))
     comm.Barrier()
-
-
-@RANKS
-def test_threads_of_a_rank_take_turns_on_a_communicator(comm):
-    own = comm.Dup()
-    a, b = operands(1)
-    with ThreadPoolExecutor(3) as threads:
-        for each in [threads.submit(product, own, a, b) for _ in range(3)]:
-            each.result()
-    own.Free()
 
 
 @RANKS

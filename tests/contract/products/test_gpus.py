@@ -17,32 +17,18 @@ import hybrid
 import hybrid.testing
 from hybrid.errors import CheckFailed, DoesNotFit, Overflow
 
-PROGRAMS = Path(__file__).with_name("programs")
-
-
-def run_on_stand_ins(program: str, ranks: int, *arguments: object) -> str:
-    command = [sys.executable, "-m", "hybrid.testing", "--gpus", str(ranks), PROGRAMS / program]
-    return successful(start(command, *arguments, ranks=ranks if ranks > 1 else 0, limit=550)).stdout
+PROGRAM = Path(__file__).with_name("programs") / "on_gpus.py"
+MPIRUN, ALL = pytest.mark.launcher, pytest.mark.exhaustive
+RUNS = [(1, 30), pytest.param(2, 16, marks=MPIRUN), pytest.param(1, 1000, marks=ALL), pytest.param(2, 600, marks=[MPIRUN, ALL])]
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize(("ranks", "count"), [(1, 60), pytest.param(2, 40, marks=pytest.mark.launcher)])
-def test_products_at_random_on_what_stands_for_gpus(seed, ranks, count):
-    assert f"right: {count}" in run_on_stand_ins("draws_on_gpus.py", ranks, seed, count)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.needs("compiler")
-@pytest.mark.parametrize(("ranks", "count"), [(1, 1000), pytest.param(2, 600, marks=pytest.mark.launcher)])
-def test_thousands_of_them(seed, ranks, count):
-    assert f"right: {count}" in run_on_stand_ins("draws_on_gpus.py", ranks, seed, count)
-
-
-@pytest.mark.needs("compiler")
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.launcher)])
-def test_what_is_special_on_what_stands_for_gpus(ranks):
+@pytest.mark.parametrize(("ranks", "count"), RUNS)
+def test_what_is_special_and_products_at_random_on_what_stands_for_gpus(seed, ranks, count):
     """Faults are found, contexts left alone, integers stay on the GPU, what does not fit it goes through host memory."""
-    assert "all as it should be" in run_on_stand_ins("special_on_gpus.py", ranks)
+    command = [sys.executable, "-m", "hybrid.testing", "--gpus", str(ranks), PROGRAM]
+    done = successful(start(command, seed, count, ranks=ranks if ranks > 1 else 0, limit=550))
+    assert "all as it should be" in done.stdout
 
 
 # Real GPUs

@@ -62,7 +62,7 @@ def assert_python_s(wanted, a, b, c=None, **how):
     assert wide is None or wide.astype(object).tolist() == wanted.tolist() or holds == "float64"
 
 
-@examples(400, one_in=2, suppress_health_check=[HealthCheck.too_slow])
+@examples(400, one_in=5, suppress_health_check=[HealthCheck.too_slow])
 @given(matrices(), st.sampled_from(cases.INTEGERS), st.sampled_from(FACTORS), st.sampled_from(FACTORS))
 def test_a_product_is_python_s_or_its_first_element_that_is_too_large_is_named(given, result, alpha, beta):
     a, b, c = given
@@ -123,8 +123,8 @@ def test_long_sums_are_exact(rng):
 
 def test_the_element_of_large_matrices_is_named(rng):
     """Which threads look for in parts."""
-    a, b = np.eye(2000, dtype=np.int16), np.zeros((2000, 700), np.int16)
-    b[1641, 517], b[1800, 3] = 300, 301
+    a, b = np.eye(1000, dtype=np.int16), np.zeros((1000, 700), np.int16)
+    b[641, 517], b[800, 3] = 300, 301
     assert_python_s(b.astype(object), a, b, dtype="uint8")
 
 

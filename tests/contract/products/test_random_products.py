@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""In one process `hybrid.multiply` gives the product of any two arrays, in any form, exactly or as accurately as its type allows:
-whatever their types and layouts are, whatever is asked for beside them, and however it is carried out."""
+"""`hybrid.multiply` gives the product of any two arrays, in any form, exactly or as accurately as its type allows: whatever their
+types and layouts are, whatever is asked for beside them, and however it is carried out. Of several ranks the root gets the same
+product and the others None, whatever the nodes, grids, devices and transports are."""
 
 from __future__ import annotations
 
@@ -9,21 +10,34 @@ from support import cases
 from support.needs import lacking
 
 PARTS = 12
-COUNT = 300
+RANKS = pytest.mark.mpi(min_size=2)
+SHARED = ("hybrid.empty",) * 4
+
+
+def drawn(request: pytest.FixtureRequest, count: int) -> list[cases.Case]:
+    return cases.draw(request.config.option.seed, count, ways(), root=("first",), group=("all",))
 
 
 def ways() -> dict[str, cases.Way]:
     return cases.ON_CPU if lacking("compiler") else {**cases.ON_CPU, **cases.EMULATED}
 
 
-def drawn(request: pytest.FixtureRequest, count: int = COUNT) -> list[cases.Case]:
-    return cases.draw(request.config.option.seed, count, ways(), root=("first",), group=("all",))
+def drawn_of_ranks(request: pytest.FixtureRequest, comm, count: int) -> list[cases.Case]:
+    ways = cases.ways_of_ranks(comm.size, emulated=not lacking("compiler"))
+    more = {f"layout_{each}": (*SHARED, *cases.LAYOUTS[: -3 if each == "out" else None]) for each in ("a", "b", "c", "out")}
+    return cases.draw(request.config.option.seed, count, ways, **more)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_product_is_what_it_must_be(request, part):
-    for case in drawn(request)[part::PARTS]:
+    for case in drawn(request, 300)[part::PARTS]:
         cases.run(case)
+
+
+@RANKS
+def test_a_product_of_several_ranks_is_what_it_must_be(request, comm):
+    for case in drawn_of_ranks(request, comm, 60):
+        cases.run(case, cases.ways_of_ranks(comm.size), comm)
 
 
 @pytest.mark.exhaustive
@@ -33,20 +47,44 @@ def test_thousands_of_products_are(request, part):
         cases.run(case)
 
 
+@RANKS
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(20))
+def test_thousands_of_several_ranks_are(request, comm, part):
+    for case in drawn_of_ranks(request, comm, 2000)[part::20]:
+        cases.run(case, cases.ways_of_ranks(comm.size), comm)
+
+
+def assert_met(drawn: list[cases.Case], **more) -> None:
+    """That every value of every dimension is there."""
+    found = cases.met(drawn)
+    for name, values in {"form": cases.FORMS, "values": cases.VALUES, "out": cases.OUTS, "flags": cases.FLAGS, **more}.items():
+        assert found[name] >= set(values), name
+
+
 def test_every_value_of_every_dimension_is_met(request):
-    found = cases.met(drawn(request))
-    assert found["way"] == set(ways())
-    assert set(cases.dimensions(ways())["types"]) == found["types"]
-    assert found["form"] == set(cases.FORMS)
-    assert found["values"] == set(cases.VALUES)
-    assert found["out"] == set(cases.OUTS)
-    assert found["flags"] == set(cases.FLAGS)
-    assert found["dtype"] >= {None, *cases.TYPES} - {"bool"}
-    for name in ("alpha", "beta"):
-        assert found[name] >= set(cases.FACTORS)
-    for place in range(4):
-        assert found[f"layouts {place}"] >= set(cases.LAYOUTS[: len(cases.LAYOUTS) - 3 * (place == 3)])
-    for place in range(2):
-        assert found[f"holders {place}"] >= set(cases.HOLDERS[:-1])
-    for place in range(3):
-        assert found[f"sizes {place}"] >= set(cases.SIZES)
+    assert_met(
+        drawn(request, 300),
+        way=ways(),
+        types=cases.dimensions(ways())["types"],
+        dtype={None, *cases.TYPES} - {"bool"},
+        alpha=cases.FACTORS,
+        beta=cases.FACTORS,
+        **{f"layouts {place}": cases.LAYOUTS[: len(cases.LAYOUTS) - 3 * (place == 3)] for place in range(4)},
+        **{f"holders {place}": cases.HOLDERS[:-1] for place in range(2)},
+        **{f"sizes {place}": cases.SIZES for place in range(3)},
+    )
+
+
+@RANKS
+def test_every_value_of_every_dimension_of_several_ranks_is_met(request, comm):
+    cases_drawn = drawn_of_ranks(request, comm, 60)
+    assert_met(
+        cases_drawn,
+        way=cases.ways_of_ranks(comm.size, emulated=not lacking("compiler")),
+        root={"first", "last"},
+        group={"all", "copy", "backwards"},
+        **{f"layouts {place}": cases.LAYOUTS for place in range(2)},
+        **{f"sizes {place}": {0, 1, 40} for place in range(2)},
+    )
+    assert {each for case in cases_drawn for each in case.types} == set(cases.TYPES)

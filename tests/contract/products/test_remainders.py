@@ -27,9 +27,9 @@ WAYS = {
 }
 
 
-def operands(dtype, n=150, m=160):
+def operands(dtype, n=130, m=140):
     random = np.random.default_rng(11)
-    return random.standard_normal((n, 140)).astype(dtype), random.standard_normal((140, m)).astype(dtype)
+    return random.standard_normal((n, 100)).astype(dtype), random.standard_normal((100, m)).astype(dtype)
 
 
 def blocks(comm, *matrices):
@@ -161,7 +161,7 @@ ACCURACY = [(kind, dtype) for kind in KINDS for dtype in ("float64", "float32")]
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    exhaustive([("normal", "float64"), ("wide", "float32"), ("bytes", "float64"), ("far apart", "float64")], ACCURACY),
+    exhaustive([("normal", "float64"), ("wide", "float32"), ("far apart", "float64")], ACCURACY),
 )
 def test_no_element_errs_by_more_than_is_proved(rng, tmp_path, kind, dtype):
     a, b = (each.astype(dtype) for each in matrices(kind, rng))

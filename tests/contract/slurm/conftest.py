@@ -11,8 +11,7 @@ import pytest
 from support.commands import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "slurm" / "cluster"))
-from cluster import Cluster, why_not
-from jobs import Job
+from cluster import Cluster, Job, why_not
 
 OF_CLUSTER = ("test_endings.py", "test_scripts.py")
 

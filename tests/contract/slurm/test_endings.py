@@ -8,7 +8,7 @@ import itertools
 import re
 
 import pytest
-from jobs import STARTS, submit
+from cluster import STARTS, submit
 from support.selection import exhaustive
 
 

@@ -9,8 +9,7 @@ import re
 from collections import Counter
 
 import pytest
-from configuration import NODES
-from jobs import STARTS, Job, submit
+from cluster import NODES, STARTS, Job, submit
 from support.commands import ROOT
 from support.selection import exhaustive
 

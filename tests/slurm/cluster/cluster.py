@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A real Slurm cluster on one machine, for tests: namespaces stand for nodes, device files for GPUs.
+"""A real Slurm cluster on one machine, for tests: namespaces stand for nodes, device files for GPUs; and batch jobs on it.
 
 All of it lives in namespaces of one process, so that nothing of it is seen outside, nothing of the machine's own Slurm
 is touched, and the end of that process ends everything. It ends with the process that started it, however that ends.
@@ -11,18 +11,20 @@ By hand:  python tests/slurm/cluster/cluster.py [COMMAND…]     starts a cluste
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-import configuration
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
@@ -69,7 +71,7 @@ class Cluster:
         self._held = _lock(self.folder)
         os.close(place)
         try:
-            configuration.write(self.folder)
+            _configure(self.folder)
             self.shared = self.folder / "shared"  # for jobs: the same folder on every node
             self.shared.mkdir()
             self._start()
@@ -98,7 +100,7 @@ class Cluster:
             )  # fmt: skip
         (self.folder / "pid").write_text(str(self._process.pid))
         deadline = time.monotonic() + START_SECONDS
-        while self._idle_nodes() < len(configuration.NODES):
+        while self._idle_nodes() < len(NODES):
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise RuntimeError(f"the cluster did not start:\n{self.logs()}")
             time.sleep(0.1)
@@ -188,6 +190,192 @@ def _children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+# The nodes, and the files that tell Slurm about them
+
+NETWORK = "10.77.0"
+CONTROLLER = "login"  # where slurmctld runs and jobs are submitted
+CORES = 32  # pretended ones, as on the nodes of Bridges
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    gpu: str = ""  # its type; empty: none
+    gpus: int = 0
+
+
+NODES = (
+    Node("p100a", "p100", 2),  # Bridges
+    Node("p100b", "p100", 2),
+    Node("k40a", "k40c", 1),  # the Beowulf cluster
+    Node("k40b", "k40c", 1),
+    Node("v100", "v100-32", 4),  # Bridges-2
+)
+PARTITIONS = {"all": NODES, "GPU-small": NODES[:2], "GPU-shared": NODES[4:]}  # the first is the default
+
+
+def address(index: int) -> str:
+    """Of a node, by its place in NODES; -1: the controller's."""
+    return f"{NETWORK}.{11 + index}"
+
+
+def _configure(folder: Path) -> None:
+    """Everything that cluster.sh expects in `folder`."""
+    for name in ("state", "spool", "log", "run", "etc", "dev"):
+        (folder / name).mkdir(parents=True)
+    etc = folder / "etc"
+    (etc / "slurm.conf").write_text(_slurm_conf(folder))
+    (etc / "gres.conf").write_text(_gres_conf(folder))
+    # 22.05 has no word for "none"; version 1 is content with a machine that shows it no control groups.
+    (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    (etc / "hosts").write_text(_hosts())
+    (etc / "nodes").write_text("".join(f"{node.name} {address(index)}\n" for index, node in enumerate(NODES)))
+    key = etc / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(os.urandom(128))
+    for index in range(max(node.gpus for node in NODES)):
+        # Slurm wants a device file for every GPU. These behave like /dev/null.
+        os.mknod(folder / "dev" / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+
+
+def _hosts() -> str:
+    names = [(address(-1), CONTROLLER), *((address(index), node.name) for index, node in enumerate(NODES))]
+    return "127.0.0.1 localhost\n" + "".join(f"{number} {name}\n" for number, name in names)
+
+
+def _gres_conf(folder: Path) -> str:
+    return "AutoDetect=off\n" + "".join(
+        f"NodeName={node.name} Name=gpu Type={node.gpu} File={folder}/dev/gpu[0-{node.gpus - 1}]\n" for node in NODES if node.gpus
+    )
+
+
+def _slurm_conf(folder: Path) -> str:
+    lines = [
+        "ClusterName=pretended",
+        f"SlurmctldHost={CONTROLLER}({address(-1)})",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={folder}/run/munge.socket",
+        f"StateSaveLocation={folder}/state",
+        f"SlurmdSpoolDir={folder}/spool/%n",
+        f"SlurmctldPidFile={folder}/run/slurmctld.pid",
+        f"SlurmdPidFile={folder}/run/slurmd.%n.pid",
+        f"SlurmctldLogFile={folder}/log/slurmctld.log",
+        f"SlurmdLogFile={folder}/log/slurmd.%n.log",
+        # A machine's cores are fewer than the nodes pretend to have, so nothing can be bound to them.
+        "TaskPlugin=task/none",
+        "SlurmdParameters=config_overrides",
+        "ProctrackType=proctrack/linuxproc",
+        "JobAcctGatherType=jobacct_gather/none",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+        "SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1",
+        "GresTypes=gpu",
+        "MpiDefault=none",
+        "EnforcePartLimits=ALL",
+        "KillWait=2",
+        "MinJobAge=3600",  # finished jobs stay visible: there is no accounting database
+        "JobCompType=jobcomp/filetxt",  # for sacct --completion
+        f"JobCompLoc={folder}/log/jobs.txt",
+        "JobRequeue=0",
+        "ReturnToService=2",
+    ]
+    for index, node in enumerate(NODES):
+        gpus = f" Gres=gpu:{node.gpu}:{node.gpus}" if node.gpus else ""
+        lines.append(
+            f"NodeName={node.name} NodeAddr={address(index)} Sockets=2 CoresPerSocket={CORES // 2} RealMemory=1000{gpus}"
+        )
+    for index, (name, nodes) in enumerate(PARTITIONS.items()):
+        default = " Default=YES" if index == 0 else ""
+        members = ",".join(node.name for node in nodes)
+        lines.append(f"PartitionName={name} Nodes={members} MaxTime=08:00:00 DefaultTime=00:10:00 State=UP{default}")
+    return "\n".join(lines) + "\n"
+
+
+# Batch jobs: submit, wait within a limit, and read what they left
+
+# How ranks of MPICH on two nodes start: srun by pmi2, for which addresses have to be short (slurm/job.sh), or mpirun.
+STARTS = {"srun": {"SRUN_MPI": "pmi2", "MPIR_CVAR_CH4_NETMOD": "ofi"}, "mpirun": {"SRUN_MPI": "none"}}
+JOB_SECONDS = 200.0  # most a job may take, waiting included, on a machine with much else to do; pytest allows a test 300
+GONE = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A submitted job, or a whole array of them."""
+
+    cluster: Cluster
+    number: int
+
+    def states(self) -> list[str]:
+        return [entry["JobState"] for entry in self._shown()]
+
+    def exit_codes(self) -> list[str]:
+        """As sacct writes them: exit code and signal."""
+        return [entry["ExitCode"] for entry in self._shown()]
+
+    def _shown(self) -> list[dict[str, str]]:
+        lines = self.cluster.run("scontrol", "--oneliner", "show", "job", str(self.number)).stdout.splitlines()
+        return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines if line.strip()]
+
+    def wait(self, seconds: float = JOB_SECONDS) -> list[str]:
+        """The states in which all of it ended."""
+        self.wait_until(lambda: all(state in GONE for state in self.states()), seconds)
+        return self.states()
+
+    def wait_for_output(self, text: str, seconds: float = JOB_SECONDS) -> None:
+        self.wait_until(lambda: text in self.output(), seconds)
+
+    def wait_until(self, holds: Callable[[], bool], seconds: float = JOB_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                states, output = self.states(), self.output()
+                self.cancel()
+                raise AssertionError(f"not within {seconds} s; the job is {states}\n{output}\n{self.cluster.logs()}")
+            time.sleep(0.5)
+
+    def succeed(self, seconds: float = JOB_SECONDS) -> str:
+        """Wait for it, demand success, and return its output."""
+        states = self.wait(seconds)
+        assert set(states) == {"COMPLETED"}, f"{states} {self.exit_codes()}\n{self.output()}"
+        return self.output()
+
+    def cancel(self, *options: str) -> None:
+        self.cluster.run("scancel", *options, str(self.number))
+
+    def output(self) -> str:
+        return "".join(path.read_text() for path in self._files("out"))
+
+    def results(self) -> list[dict[str, Any]]:
+        """Its JSON lines, of an array's tasks in their order."""
+        return [json.loads(line) for path in self._files("jsonl") for line in path.read_text().splitlines()]
+
+    def _files(self, ending: str) -> list[Path]:
+        def task(path: Path) -> int:
+            return int((re.search(r"_(\d+)\.", path.name) or [0, 0])[1])
+
+        found = [*self.cluster.shared.glob(f"*-{self.number}.{ending}"), *self.cluster.shared.glob(f"*-{self.number}_*.{ending}")]
+        return sorted(found, key=task)
+
+    def processes(self) -> list[str]:
+        """Those of its ranks, on all nodes: the number on the login node, and the command."""
+        shown = self.cluster.run("pgrep", "--full", "--list-full", "^[^ ]*python[^ ]* -m hybrid", check=False).stdout
+        return [line for line in shown.splitlines() if self._has(int(line.split()[0]))]
+
+    def _has(self, process: int) -> bool:
+        environment = self.cluster.run("cat", f"/proc/{process}/environ", check=False).stdout
+        return f"SLURM_JOB_ID={self.number}" in environment.split("\0")
+
+
+def submit(cluster: Cluster, script: str, *arguments: str | int, options: str = "", **environment: str) -> Job:
+    """Submit a script of slurm/ from the shared folder, on nodes without real GPUs."""
+    environment = {"HYBRID_SITE": "no-gpu", **environment}
+    said = cluster.run("sbatch", "--parsable", *options.split(), ROOT / "slurm" / script, *map(str, arguments), **environment)
+    return Job(cluster, int(said.stdout))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 # usage: cluster.sh FOLDER [SHARED…]
 # The first process of a cluster: runs in namespaces of its own (cluster.py makes them), starts everything, and waits.
 # When it ends, the kernel ends all other processes in them and removes the network and the mounts.
-# FOLDER holds what configuration.py wrote. SHARED are folders that every node sees; all but /tmp and /dev/shm is shared anyway.
+# FOLDER holds what cluster.py wrote. SHARED are folders that every node sees; all but /tmp and /dev/shm is shared anyway.
 set -euo pipefail
 
 FOLDER=$1

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""What is special on GPUs, for which NumPy stands, one for each rank: through `python -m hybrid.testing --gpus N`."""
+"""What is special on GPUs, and products at random on them: on_gpus.py SEED COUNT. NumPy stands for them, one for each rank,
+through `python -m hybrid.testing --gpus N`."""
 
 from __future__ import annotations
 
 import gc
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import cupy
 import numpy as np
 from mpi4py import MPI
+from support import cases
 
 import hybrid
 import hybrid.testing
@@ -46,23 +52,22 @@ def off_by_one(into, source, before):
 
 
 def faults_are_found():
-    for dtype, largest in (("float64", 9), ("float32", 9), ("float16", 9), ("int64", 3), ("int64", 1 << 40)):
+    of_types = ("float64", 9), ("float32", 9), ("int64", 1 << 40), ("float16", 9), ("int64", 3)
+    for number, (dtype, largest) in enumerate(of_types[: 5 if comm.size == 1 else 3]):
         a, b = rng.integers(-largest, largest, (40, 30)).astype(dtype), rng.integers(-9, 9, (30, 50)).astype(dtype)
         wanted = a.astype(object) @ b.astype(object)
-        for kind in (np.asarray, cupy.asarray):
-            for check in (True, "host"):
-                faults = (
-                    ("multiply", "copy in", "copy out")
-                    if kind is np.asarray and comm.size == 1 and largest < 10
-                    else ("multiply",)
-                )
-                for fault in faults:
-                    for how in ("element", "rows swapped") if fault != "multiply" else ("element", "nothing"):
-                        with hybrid.testing.plant(fault, 0, how=how) as planted:
-                            given = blocks(kind, a, b) if kind is cupy.asarray else at_root(a, b)
-                            code = refusal(CheckFailed, *given, check=check, **ON_GPU)
-                        assert code in ("check-product", "check-copy"), code
-                        assert planted.done == (comm.rank == 0)
+        by_turns = ((np.asarray, True), (np.asarray, "host"), (cupy.asarray, "host"), (cupy.asarray, True))
+        for kind, check in by_turns[number % 2 :: 2]:
+            faults = ["multiply"]
+            if kind is np.asarray and comm.size == 1 and largest < 10:
+                faults += ["copy in", "copy out"]
+            for fault in faults:
+                for how in ("element", "rows swapped") if fault != "multiply" else ("element", "nothing"):
+                    with hybrid.testing.plant(fault, 0, how=how) as planted:
+                        given = blocks(kind, a, b) if kind is cupy.asarray else at_root(a, b)
+                        code = refusal(CheckFailed, *given, check=check, **ON_GPU)
+                    assert code in ("check-product", "check-copy"), code
+                    assert planted.done == (comm.rank == 0)
         found = hybrid.multiply(*blocks(cupy.asarray, a, b), **ON_GPU, dtype="float32" if dtype == "float16" else None)
         assert (whole(found.array).astype(object) == wanted).all()
     a, b = rng.integers(-(2**40), 2**40, (20, 10)), rng.integers(-(2**18), 2**18, (10, 30))
@@ -78,7 +83,7 @@ def integers_stay_there():
         np.full((12, 8), 7, "int32"),
     )
     wanted = a.astype(object) @ b.astype(object) + c
-    for number in range(8):
+    for number in (0, 3, 5, 6):  # any two of A, B and C lie together and apart
         rows = [
             block
             for bit, each in enumerate((a, b, c))
@@ -124,7 +129,29 @@ def the_gpu_is_given_back():
     assert not cupy.cuda.driver.ctxGetCurrent(), "a call leaves a context current"
 
 
+def products_at_random(seed, count):
+    """By several ranks those of a root."""
+    several, nodes = comm.size > 1, {"RANKS_PER_NODE": "1"}
+    ways = {
+        name: way for name, way in cases.ON_GPU.items() if name != "GPU, cublas" and not (several and way.flags.get("kernel"))
+    }
+    for kernel in ("naive", "tiled", "register_tiled", "pipelined", "warp_tiled"):
+        ways[f"GPU {kernel}"] = cases.Way({"device": "cuda", "kernel": kernel}, {})
+    if several:
+        ways |= {
+            "GPUs of other nodes": cases.Way({"device": "cuda"}, nodes),
+            "GPUs, through the host": cases.Way({"device": "cuda", "transport": "host"}, {"PANEL_COLUMNS": "32"}),
+            "GPUs, peers": cases.Way({"device": "cuda"}, {"TRANSPORT": "peers"}, shapes="full"),
+            "GPUs, a grid": cases.Way({"device": "cuda"}, {**nodes, "GRID": f"1x{comm.size}"}),
+        }
+    narrowed = dict.fromkeys(("holder_a", "holder_b"), ("array", "CuPy", "CuPy", "CuPy"))
+    alone = {} if several else {"root": ("first",), "group": ("all",)}
+    for case in cases.draw(seed, count, ways, **narrowed, **alone):
+        cases.run(case, ways, comm if several else None)
+
+
 for each in (faults_are_found, integers_stay_there, in_little_memory, transposes_arrive_as_they_lie, the_gpu_is_given_back):
     each()
+products_at_random(*map(int, sys.argv[1:]))
 if comm.rank == 0:
     print("all as it should be")
