@@ -45,6 +45,16 @@ def test_of_any_structure(rng, kind, dtype, check):
             passes(*operands(rng, kind, shape, dtype), (name, shape), check=check)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(20))
+def test_of_any_structure_thousands_of_times(rng, part):
+    for _ in range(1000):
+        kind, dtype = str(rng.choice(list(KINDS))), str(rng.choice(["float32", "float64"]))
+        shape = tuple(int(2 ** rng.uniform(0, most)) for most in (8, 11, 8))
+        with way(str(rng.choice(["in place", "staged"]))):
+            passes(*operands(rng, kind, shape, dtype), (kind, dtype, shape), check=(True, "host")[rng.integers(2)])
+
+
 def one_by_one(a, b):
     c = np.zeros((len(a), b.shape[1]), a.dtype)
     for k in range(len(b)):
