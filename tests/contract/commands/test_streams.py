@@ -68,7 +68,7 @@ def test_files_are_written_and_a_failure_is_one_without_a_reader_too(tmp_path):
     assert without_a_reader(*MATMUL, "8", "8", "8", "--a", "none.npy", cwd=tmp_path).returncode == 2
 
 
-@pytest.mark.parametrize("unbuffered", exhaustive([("-u",)], [(), ("-u",)]))
+@pytest.mark.parametrize("unbuffered", exhaustive([["-u"]], [[], ["-u"]]))
 def test_what_the_reader_took_before_it_left_is_whole(unbuffered):
     command = [sys.executable, *unbuffered, "-m", "hybrid.matmul", "300", "300", "300", "--print", "300"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
