@@ -9,13 +9,19 @@ import shlex
 import stat
 
 import pytest
-from support.commands import ROOT, own_lines, start
+from support.commands import ROOT, own_lines, start, successful
+from support.forked import quickly
 from support.matmul import MATMUL, code_in, line_of_failure
 from support.selection import exhaustive
 
 pytestmark = pytest.mark.needs("c compiler")
 
 LOOPS = (*MATMUL, "20", "20", "20", "--device", "cpu", "--kernel", "loops")  # which are compiled
+COMPILER = """#!/bin/sh
+[ "$1" = --version ] && exec echo "what stands for one"
+for made; do :; done
+exec cp "{library}" "$made"
+"""
 HERE = f"hybrid-runner-{os.geteuid()}"  # in TMPDIR
 
 
@@ -31,11 +37,23 @@ def everything_below(folder):
     ]
 
 
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory):
+    """Copies what the real one has made once."""
+    folder = tmp_path_factory.mktemp("compiler")
+    successful(quickly(LOOPS, HYBRID_CACHE=str(folder / "cache")))
+    (library,) = folder.rglob("loops-*.so")
+    (folder / "cc").write_text(COMPILER.format(library=library))
+    (folder / "cc").chmod(0o755)
+    return str(folder / "cc")
+
+
 @pytest.fixture
-def places(tmp_path):
+def places(tmp_path, compiler):
     for name in ("cache", "tmp", "home"):
         (tmp_path / name).mkdir()
-    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp"), "HOME": str(tmp_path / "home")}
+    folders = {"XDG_CACHE_HOME": "cache", "TMPDIR": "tmp", "HOME": "home"}
+    return {"CC": compiler, **{name: str(tmp_path / folder) for name, folder in folders.items()}}
 
 
 def compiled(folder):
@@ -50,7 +68,7 @@ def test_a_new_folder_is_private_whatever_the_umask_and_used_again(tmp_path, pla
     assert mode(kept) == mode(kept / "emulation") == 0o700
     assert len(compiled(kept)) == 1
     before = [path.stat().st_mtime_ns for path in kept.rglob("loops-*.so")]
-    assert start(LOOPS, **places).returncode == 0
+    assert quickly(LOOPS, **places).returncode == 0
     assert [path.stat().st_mtime_ns for path in kept.rglob("loops-*.so")] == before  # and is not made again
 
 
@@ -81,7 +99,7 @@ def test_what_is_not_this_user_s_alone_is_not_used_and_not_changed(tmp_path, pla
                 pytest.skip("needs root")
             os.chown(cache, 12345, 12345)
     before = everything_below(tmp_path / "cache")
-    done = start(LOOPS, **places)
+    done = quickly(LOOPS, **places)
     assert done.returncode == 0, done.stderr
     (line,) = own_lines(done.stderr)
     kept = tmp_path / "tmp" / HERE / "emulation"
@@ -97,7 +115,7 @@ def test_a_folder_that_others_may_only_read_is_used_as_it_is(tmp_path, places):
     kept.mkdir(parents=True)
     for folder in (kept, kept.parent):
         folder.chmod(0o755)
-    assert own_lines(start(LOOPS, **places).stderr) == []
+    assert own_lines(quickly(LOOPS, **places).stderr) == []
     assert (mode(kept), mode(kept.parent), len(compiled(kept))) == (0o755, 0o755, 1)
 
 
@@ -110,7 +128,7 @@ FOLDERS = [
 @pytest.mark.parametrize(("environment", "where"), exhaustive([FOLDERS[1], FOLDERS[3]], FOLDERS))
 def test_which_folder_it_is(tmp_path, places, environment, where):
     given = {name: text.format(tmp=tmp_path) for name, text in environment.items()}
-    done = start(LOOPS, cwd=tmp_path, **{**places, **given})
+    done = quickly(LOOPS, cwd=tmp_path, **{**places, **given})
     assert done.returncode == 0, done.stderr
     assert compiled(tmp_path / where / "emulation")
     assert not (tmp_path / "relative").exists()
@@ -142,12 +160,11 @@ def test_a_checkout_and_a_home_that_are_read_only(tmp_path, places):
 @pytest.mark.needs("namespaces")
 def test_a_disk_without_room_for_kernels(tmp_path, places):
     full = f"mount -t tmpfs -o size=8k tmpfs {tmp_path}/cache"
-    command = [word for word in LOOPS if word != "unset"]
     with_cache = f"{full} && export XDG_CACHE_HOME={tmp_path}/cache"
-    done = mounted(with_cache, command, tmp_path, **places)
+    done = mounted(with_cache, LOOPS, tmp_path, **places)
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path}/tmp/{HERE}/emulation" in own_lines(done.stderr)[0]
     nowhere = f"{with_cache} && mount -t tmpfs -o size=8k tmpfs {tmp_path}/tmp"
-    line = line_of_failure(mounted(nowhere, command, tmp_path, **places), 1)
+    line = line_of_failure(mounted(nowhere, LOOPS, tmp_path, **places), 1)
     assert "HYBRID_CACHE" in line
     assert code_in(line) == "kernel-cache"

@@ -11,11 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
 from support.commands import start
-from support.matmul import MATMUL, code_in, good, line_of_failure, names_in, run
+from support.forked import quickly
+from support.matmul import MATMUL, WAYS, code_in, good, line_of_failure, names_in, run
 from support.selection import exhaustive
 
 pytestmark = [pytest.mark.launcher, pytest.mark.needs("h5py", "zarr", "scipy")]
@@ -81,20 +83,15 @@ def test_from_any_format_to_any_and_back(folder, way, target):
     np.testing.assert_allclose(np.load("D.npy"), np.arange(120.0).reshape(4, 30) @ c, rtol=1e-12)
 
 
-HELD = [
-    "complex64", "complex128", "int32", "uint64", "bool", "float16",
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("name", "target"),
     exhaustive(
         [("complex64", "C.h5:/g/C"), ("uint64", "C.mtx"), ("complex64", "C.zarr")],
-        [(name, target) for name in HELD for target in ("C.npy", "C.h5:/g/C", "C.zarr", "C.mtx")],
+        product(("complex64", "complex128", "int32", "uint64", "bool", "float16"), ("C.npy", "C.h5:/g/C", "C.zarr", "C.mtx")),
     ),
 )
 def test_every_format_holds_every_type(tmp_path, name, target):
-    good(30, 20, 10, "--dtype", name, "--out", "plain.npy", way="2 ranks", cwd=tmp_path)
+    good(30, 20, 10, "--dtype", name, "--out", "plain.npy", cwd=tmp_path)
     good(30, 20, 10, "--dtype", name, "--out", target, cwd=tmp_path)
     c, plain = elements_of(tmp_path / target), np.load(tmp_path / "plain.npy")
     assert c.dtype == name or target == "C.mtx"
@@ -163,11 +160,6 @@ def test_what_cannot_be_is_one_line_before_anything_is_computed(malformed, argum
     assert code_in(line) == code
 
 
-@pytest.mark.parametrize("arguments", ["--a A.h5 --b B.zarr", "--a word.mtx --b word.mtx", "9 9 9 --out B.zarr:/C"])
-def test_several_ranks_say_it_once(malformed, arguments):
-    assert line_of_failure(run(*arguments.split(), way="2 ranks"), 2)
-
-
 @pytest.mark.parametrize("way", ["alone", "2 ranks"])
 def test_damage_is_found_by_the_rank_that_reads_it(folder, way):
     chunk = next((folder / "B.zarr" / "B" / "c" / "5").iterdir())
@@ -191,27 +183,21 @@ with hybrid.testing.plant("rank", rank=0, phase=sys.argv.pop(1), how=meddle):
 
 def meddled(folder, phase, code, *arguments, way="alone", mount=""):
     """The command, whose rank 0 runs this code when it comes to that phase; below a folder of its own where `mount` says so."""
-    from support.matmul import WAYS
-
-    from hybrid.testing import mpirun
-
     (folder.parent / "meddler.py").write_text(MEDDLER)
-    command = [sys.executable, folder.parent / "meddler.py", code, phase, *arguments]
+    command = [sys.executable, folder.parent / "meddler.py", code, phase, *map(str, arguments)]
     ranks, environment = WAYS[way]
-    words = [*(mpirun(ranks) if ranks else []), *map(str, command)]
     if mount:
-        words = ["unshare", "--mount", "sh", "-c", f"{mount} && cd {folder} && exec {shlex.join(words)}"]
-    return start(words, cwd=folder, limit=120, **environment)
+        words = ["unshare", "--mount", "sh", "-c", f"{mount} && cd {folder} && exec {shlex.join(map(str, command))}"]
+        return start(words, cwd=folder, limit=120)
+    return quickly(command, ranks=ranks, cwd=folder, limit=120, **environment)
 
 
-GONE = [
-    "shutil.rmtree('out')", "shutil.rmtree('out'); open('out', 'w').close()", "os.mkdir('out/C.npy')",
-]  # fmt: skip
+GONE = ["shutil.rmtree('out')", "shutil.rmtree('out'); open('out', 'w').close()", "os.mkdir('out/C.npy')"]
 
 
 @pytest.mark.parametrize(
     ("way", "code"),
-    exhaustive([("alone", GONE[1]), ("2 ranks", GONE[2])], [(way, code) for way in ("alone", "2 ranks") for code in GONE]),
+    exhaustive([("alone", GONE[1]), ("alone", GONE[2])], [(way, code) for way in ("alone", "2 ranks") for code in GONE]),
 )
 def test_an_output_folder_that_vanishes_or_becomes_something_else(tmp_path, way, code):
     here = tmp_path / "here"

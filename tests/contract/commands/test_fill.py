@@ -58,21 +58,11 @@ def by_definition(fill, matrix, seed, block, count, single=False):
 @pytest.mark.parametrize(
     ("fill", "matrix", "dtype", "seed"),
     exhaustive(
-        [
-            ("uniform", "A", "float64", -1),
-            ("lecture", "A", "float64", 5),
-            ("lecture", "B", "float32", 2**64 - 2),
-            ("uniform", "B", "float32", 5),
-        ],
-        [
-            (fill, matrix, dtype, seed)
-            for fill in ("uniform", "lecture")
-            for matrix in "AB"
-            for dtype in ("float32", "float64")
-            for seed in (5, -1, 2**64 - 2)
-        ],
+        [("uniform", "A", "float64", -1), ("lecture", "A", "float64", 5), ("lecture", "B", "float32", 2**64 - 2),
+         ("uniform", "B", "float32", 5)],
+        itertools.product(("uniform", "lecture"), "AB", ("float32", "float64"), (5, -1, 2**64 - 2)),
     ),
-)
+)  # fmt: skip
 def test_the_same_numbers_on_every_machine(made, fill, matrix, dtype, seed):
     """A change of these words changes the results of all seeds: keep it for a new version."""
     found = made(matrix, "--fill", fill, "--seed", seed, dtype=dtype).reshape(-1)
@@ -90,7 +80,7 @@ def test_the_same_numbers_on_every_machine(made, fill, matrix, dtype, seed):
         np.testing.assert_allclose(np.histogram(found, 10, (0, 1))[0] / found.size, 0.1, atol=0.005)
 
 
-@pytest.mark.parametrize("fill", exhaustive(["normal", "lecture"], ["normal", "lecture", "uniform", "index"]))
+@pytest.mark.parametrize("fill", exhaustive(["normal"], ["normal", "lecture", "uniform", "index"]))
 def test_the_same_for_any_ranks_nodes_and_threads(made, fill):
     whole = made("A", "--fill", fill, "--seed", 7, "--threads", 1)
     for way, threads in (("2 nodes", 1), ("staged", 3)):
@@ -115,10 +105,7 @@ def test_index_is_the_page_s_formula_of_both_matrices(made):
 
 
 def test_seeds_matrices_and_rows_differ(made):
-    a, b = (
-        made("A", "--fill", "uniform", "--seed", 2**63, rows=WIDTH),
-        made("B", "--fill", "uniform", "--seed", 2**63, rows=WIDTH),
-    )
+    a, b = (made(which, "--fill", "uniform", "--seed", 2**63, rows=WIDTH) for which in "AB")
     assert not (a == b).any()
     assert len(np.unique(a, axis=0)) == WIDTH
     for seed in (2**63 + 1, -(2**63) + 1, 0):

@@ -6,22 +6,19 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from support.commands import start
-from support.matmul import MATMUL, code_in, good, line_of_failure, record, run
+from support.jobs import open_mpi
+from support.matmul import MATMUL, TESTING, code_in, good, line_of_failure, record, run
+from support.selection import exhaustive
 
 import hybrid
 from hybrid.testing import mpirun
 
 pytestmark = pytest.mark.launcher
-
-
-def is_mpich():
-    return "HYDRA" in subprocess.run([mpirun(1)[0], "--version"], capture_output=True, text=True, check=False).stdout
 
 
 def below(limits, *command, namespace=False):
@@ -52,7 +49,7 @@ def test_open_files_are_raised_where_they_may_be_and_else_named(hard):
 )
 def test_a_dev_shm_that_is_read_only_or_too_small_is_named(mount, word):
     done = below(mount, *mpirun(2), *MATMUL, 300, 300, 300, namespace=True)
-    if "ro" in mount.split(",") and not is_mpich():  # Open MPI takes the folder for temporary files, and so do we
+    if "ro" in mount.split(",") and open_mpi():  # Open MPI takes the folder for temporary files, and so do we
         assert done.returncode == 0, done.stderr
         return
     line = line_of_failure(done, 1)
@@ -71,14 +68,7 @@ def now():
 @pytest.mark.needs("namespaces")
 def test_a_dev_shm_that_is_filled_while_the_job_starts(tmp_path):
     (tmp_path / "full.py").write_text(FULL)
-    command = [
-        *mpirun(2),
-        sys.executable,
-        "-m",
-        "hybrid.testing",
-        "--plant",
-        f"rank rank=0 phase=scatter how={tmp_path}/full.py:now",
-    ]
+    command = [*mpirun(2), *TESTING, "--plant", f"rank rank=0 phase=scatter how={tmp_path}/full.py:now"]
     done = below("mount -t tmpfs -o size=40m tmpfs /dev/shm", *command, "-m", "hybrid.matmul", 1200, 1200, 500, namespace=True)
     line = line_of_failure(done, 1)
     assert "/dev/shm" in line
@@ -86,7 +76,11 @@ def test_a_dev_shm_that_is_filled_while_the_job_starts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("way", "setting", "amount"), [("alone", "host", "90M"), ("2 nodes", "host", "90M"), ("2 ranks", "gpu", "100")]
+    ("way", "setting", "amount"),
+    exhaustive(
+        [("alone", "host", "90M"), ("2 ranks", "gpu", "100")],
+        [("alone", "host", "90M"), ("2 nodes", "host", "90M"), ("2 ranks", "gpu", "100")],
+    ),
 )
 def test_memory_that_is_not_allowed_is_forecast_before_anything_is_allocated(tmp_path, way, setting, amount):
     more = {"HYBRID_DEVICE": "emulate"} if setting == "gpu" else {}
@@ -112,25 +106,22 @@ def test_a_matrix_as_text_that_needs_more_memory_than_there_is_is_refused_before
     assert code_in(line) == "host-memory"
 
 
-@pytest.mark.parametrize(("given", "threads", "reason"), [
-    (("--threads", "3"), 3, "--threads"), ({"SLURM_CPUS_PER_TASK": "2", "OMP_NUM_THREADS": "5"}, 2, "SLURM_CPUS_PER_TASK"),
-    ({"OMP_NUM_THREADS": "5,2"}, 5, "OMP_NUM_THREADS"),
-])  # fmt: skip
-def test_threads_are_those_asked_for_and_say_who_asked(given, threads, reason):
-    flags, environment = (given, {}) if isinstance(given, tuple) else ((), given)
-    told = good(8, 8, 8, *flags, way="2 ranks", **environment).stdout
-    assert told.count(f"{threads} threads ({reason})") == 2
+def test_threads_are_those_asked_for_and_say_who_asked():
+    of_slurm = {"SLURM_CPUS_PER_TASK": "2", "OMP_NUM_THREADS": "5"}
+    assert good(8, 8, 8, way="2 ranks", **of_slurm).stdout.count("2 threads (SLURM_CPUS_PER_TASK)") == 2
+    assert "3 threads (--threads)" in good(8, 8, 8, "--threads", 3, **of_slurm).stdout
+    assert "5 threads (OMP_NUM_THREADS)" in good(8, 8, 8, OMP_NUM_THREADS="5,2", SLURM_CPUS_PER_TASK="").stdout
 
 
-@pytest.mark.parametrize("cores", [1, len(os.sched_getaffinity(0))])
-def test_without_a_word_a_rank_takes_its_share_of_the_cores_it_may_use(cores):
-    chosen = sorted(os.sched_getaffinity(0))[:cores]
+def test_without_a_word_a_rank_takes_its_share_of_the_cores_it_may_use():
+    cores = sorted(os.sched_getaffinity(0))
     command = [*MATMUL, "8", "8", "8"]
-    program = f"import os; os.sched_setaffinity(0, {chosen}); os.execvp({command[0]!r}, {command!r})"
-    done = start([sys.executable, "-c", program], OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="")
-    assert f"{cores} thread" in done.stdout
+    program = f"import os; os.sched_setaffinity(0, {cores[:1]}); os.execvp({command[0]!r}, {command!r})"
+    assert "1 thread " in start([sys.executable, "-c", program], OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="").stdout
+    all_of_them = good(8, 8, 8, OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="").stdout
+    assert f"{len(cores)} thread" in all_of_them or "quota" in all_of_them
     both = record(8, 8, 8, way="2 ranks", OMP_NUM_THREADS="", SLURM_CPUS_PER_TASK="")["placements"]
-    assert all(each["threads"] == max(1, len(os.sched_getaffinity(0)) // 2) for each in both) or "quota" in str(both)
+    assert all(each["threads"] == max(1, len(cores) // 2) for each in both) or "quota" in str(both)
 
 
 @pytest.mark.parametrize(

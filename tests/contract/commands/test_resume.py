@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import own_lines
+from support.jobs import open_mpi
 from support.matmul import code_in, good, line_of_failure, names_in, record, run
 from support.selection import exhaustive
 
@@ -151,7 +152,7 @@ def test_killed_at_any_file_operation_it_goes_on_with_what_was_on_the_disk(folde
     assert tried * stride > 12
 
 
-@pytest.mark.parametrize("way", exhaustive(["2 ranks"], ["alone", "2 ranks"]))
+@pytest.mark.parametrize("way", exhaustive(["alone"], ["alone", "2 ranks"]))
 def test_killed_again_and_again_it_ends(folder, way):
     whole, there = undisturbed(*SMALL, way=way), 0
     for number in (8, 12, 40):
@@ -261,7 +262,7 @@ def test_an_operand_that_changes_while_the_job_runs_ends_it_before_the_part_coun
     assert parts_of("C.npy.journal") == []
 
 
-@pytest.mark.parametrize("way", exhaustive(["2 ranks"], ["alone", "2 ranks"]))
+@pytest.mark.parametrize("way", exhaustive(["alone"], ["alone", "2 ranks"]))
 def test_a_part_that_fails_its_check_ends_the_job_with_3_and_does_not_count(folder, way):
     whole = undisturbed(*FEW, way=way)
     done = run(*FEW, planted=["multiply rank=0 at=1 how=element"], way=way)
@@ -350,7 +351,7 @@ def test_a_second_job_on_the_same_file_is_refused(folder):
 
 @pytest.mark.parametrize(("ranks", "name"), [(0, os.fsdecode(b"C\xff.npy")), (2, "C.npy")])
 def test_who_asks_it_to_end_is_told_how_to_go_on(folder, ranks, name):
-    if ranks and "Open MPI" in subprocess.run([mpirun(1)[0], "--version"], capture_output=True, text=True, check=False).stdout:
+    if ranks and open_mpi():
         pytest.skip("Open MPI's mpirun drops what its ranks say when it is asked to end")
     asked = [name if word == "C.npy" else str(word) for word in SMALL]
     job = paused(folder, *asked, "--stall", "0", ranks=ranks)

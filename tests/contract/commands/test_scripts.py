@@ -29,19 +29,10 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "ranks", "left"), [
-    ("8 8 8", 2, "8 8 8"),
-    ("-n 4 8 8 8", 4, "8 8 8"),
-    ("-n4 8 8 8", 4, "8 8 8"),
-    ("-np 4 8 8 8", 4, "8 8 8"),
-    ("-np4 8 8 8", 4, "8 8 8"),
-    ("--np 4 8 8 8", 4, "8 8 8"),
-    ("--np=12 8 8 8", 12, "8 8 8"),
-    ("8 8 8 -n 3", 3, "8 8 8"),
-    ("8 -n3 8 8 --print 2", 3, "8 8 8 --print 2"),
-    ("8 8 8 --out 'C 1.npy' -np 1", 1, "8 8 8 --out C 1.npy"),
-    ("-n 3 -- --help", 3, "--help"),
-    ("-- -n 4", 2, "-n 4"),
-    ("", 2, ""),
+    ("8 8 8", 2, "8 8 8"), ("-n 4 8 8 8", 4, "8 8 8"), ("-n4 8 8 8", 4, "8 8 8"), ("-np 4 8 8 8", 4, "8 8 8"),
+    ("-np4 8 8 8", 4, "8 8 8"), ("--np 4 8 8 8", 4, "8 8 8"), ("--np=12 8 8 8", 12, "8 8 8"), ("8 8 8 -n 3", 3, "8 8 8"),
+    ("8 -n3 8 8 --print 2", 3, "8 8 8 --print 2"), ("8 8 8 --out 'C 1.npy' -np 1", 1, "8 8 8 --out C 1.npy"),
+    ("-n 3 -- --help", 3, "--help"), ("-- -n 4", 2, "-n 4"), ("", 2, ""),
 ])  # fmt: skip
 def test_the_number_of_ranks_may_stand_anywhere(run, arguments, ranks, left):
     done = run(arguments)
@@ -105,9 +96,8 @@ def read_only(checkout, more, *command, **environment):
     """A script of this checkout, which is mounted read-only, as are `more` folders."""
     mounts = "".join(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder} && " for folder in [checkout, *more])
     words = ["unshare", "--mount", "sh", "-c", f"{mounts}cd {checkout.parent}/tmp && exec bash {shlex.join(map(str, command))}"]
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HYBRID_", "XDG_", "VIRTUAL_ENV", "CONDA_"))
-    }
+    hidden = "HYBRID_", "XDG_", "VIRTUAL_ENV", "CONDA_"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     clean |= {"HOME": f"{checkout.parent}/home", "TMPDIR": f"{checkout.parent}/tmp", **environment}
     return subprocess.run(words, capture_output=True, text=True, timeout=120, env=clean, check=False)
 
@@ -156,13 +146,6 @@ def test_an_mpi_that_is_unknown_or_not_there_is_refused(checkout, mpi):
     (checkout.parent / "bin").mkdir()
     for name in ("dirname", "cat", "mkdir", "sed", "bash"):
         (checkout.parent / "bin" / name).symlink_to(shutil.which(name))
-    done = subprocess.run(
-        [shutil.which("bash"), str(checkout / "scripts" / "run.sh"), "8", "8", "8"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**path, "HYBRID_MPI": mpi},
-    )
+    done = bash(checkout / "scripts" / "run.sh", 8, 8, 8, env={**path, "HYBRID_MPI": mpi})
     assert (done.returncode, done.stderr.count("\n")) == (2 if mpi == "mpihc" else 1, 1)
     assert f"HYBRID_MPI={mpi}" in done.stderr

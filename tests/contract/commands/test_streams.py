@@ -10,6 +10,7 @@ import pty
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from support.commands import ROOT, start, successful
@@ -51,13 +52,10 @@ def test_a_script_ends_quietly(name):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "words",
-    exhaustive(
-        ["scripts/run.sh --help"],
-        ["scripts/run.sh --help", "scripts/test.sh --help", "scripts/on_gpu.sh --help", ".ci/run --list"],
-    ),
-)
+SHELL_SCRIPTS = ["scripts/run.sh --help", "scripts/test.sh --help", "scripts/on_gpu.sh --help", ".ci/run --list"]
+
+
+@pytest.mark.parametrize("words", exhaustive(SHELL_SCRIPTS[:1], SHELL_SCRIPTS))
 def test_shell_scripts_end_quietly(words):
     script, *options = words.split()
     assert without_a_reader("bash", ROOT / script, *options).stderr == ""
@@ -70,7 +68,7 @@ def test_files_are_written_and_a_failure_is_one_without_a_reader_too(tmp_path):
     assert without_a_reader(*MATMUL, "8", "8", "8", "--a", "none.npy", cwd=tmp_path).returncode == 2
 
 
-@pytest.mark.parametrize("unbuffered", [(), ("-u",)])
+@pytest.mark.parametrize("unbuffered", exhaustive([["-u"]], [[], ["-u"]]))
 def test_what_the_reader_took_before_it_left_is_whole(unbuffered):
     command = [sys.executable, *unbuffered, "-m", "hybrid.matmul", "300", "300", "300", "--print", "300"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
@@ -89,23 +87,15 @@ def test_ranks_end_quietly_whatever_the_launcher_does_then():
     assert done.returncode in (0, 1, 141, -13)
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    "command", ["-m hybrid.matmul 8 8 8", "-m hybrid.matmul --help", "-m hybrid.lab --help", "scripts/ladder.py --help"]
-)
+@pytest.mark.parametrize(("command", "unbuffered"), [
+    ("-m hybrid.matmul 8 8 8", ""), ("-m hybrid.matmul 8 8 8", "1"), ("-m hybrid.lab --help", ""),
+    ("scripts/ladder.py --help", "1"),
+])  # fmt: skip
 def test_a_full_disk_is_still_a_failure_in_one_line(command, unbuffered):
     with open("/dev/full", "w") as full:
         env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        done = subprocess.run(
-            [sys.executable, *command.split()],
-            cwd=ROOT,
-            env=env,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        words, error = [sys.executable, *command.split()], subprocess.PIPE
+        done = subprocess.run(words, cwd=ROOT, env=env, stdout=full, stderr=error, text=True, timeout=120, check=False)
     assert done.returncode in (1, 2)
     lines = [line for line in done.stderr.splitlines() if not re.match(r"hybrid: \w+ … ", line)]
     assert len(lines) == 1
@@ -146,7 +136,7 @@ def slow(tmp_path):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
 def test_in_a_log_lines_tell_percent_rate_and_time_left(slow, ranks):
     done = successful(start(slow(1.2), *SIZES, ranks=ranks, limit=120, HYBRID_PANEL_ROWS="500", HYBRID_STAGED="1"))
     lines = [line for line in done.stderr.splitlines() if line.startswith("hybrid: multiply … ")]
@@ -162,19 +152,13 @@ def test_in_a_log_lines_tell_percent_rate_and_time_left(slow, ranks):
 def test_on_a_terminal_one_line_changes_and_goes_away(slow):
     main, side = pty.openpty()
     command = [*map(str, slow(0.9)), *SIZES]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=side, env={**os.environ, "HYBRID_PANEL_ROWS": "500", "HYBRID_STAGED": "1"}
-    ) as job:
+    environment = {**os.environ, "HYBRID_PANEL_ROWS": "500", "HYBRID_STAGED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=side, env=environment) as job:
         os.close(side)
         shown = b""
-        while True:
-            try:
-                more = os.read(main, 4096)
-            except OSError:  # its other side is closed
-                break
-            if not more:
-                break
-            shown += more
+        with suppress(OSError):  # its other side is closed
+            while more := os.read(main, 4096):
+                shown += more
         job.stdout.read()
     os.close(main)
     text = shown.decode()

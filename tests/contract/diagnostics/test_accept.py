@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 
 import pytest
 from support.commands import ROOT, module, own_lines, start
+from support.forked import quickly
 from support.selection import exhaustive
 
 COMMAND = module("hybrid.accept")
@@ -24,12 +25,11 @@ launcher = pytest.mark.launcher
 
 def accepted(*arguments, faults=(), pretend=(), ranks=0, level=1, folder=None, **environment):
     """The command with these faults, on CPUs: how it ended, its lines, and its record."""
-    planted = [part for fault in faults for part in ("--plant", fault)] + [
-        part for each in pretend for part in ("--pretend", each)
-    ]
+    planted = [part for fault in faults for part in ("--plant", fault)]
+    planted += [part for each in pretend for part in ("--pretend", each)]
     command = [*module("hybrid.testing"), *planted, "-m", "hybrid.accept"] if planted else COMMAND
     record = folder / "record.jsonl" if folder else None
-    done = start(
+    done = quickly(
         *(command, *arguments, "--level", level, "--device", "cpu", "--threads", 1, *(["--json", record] if record else [])),
         **{"ranks": ranks, "limit": 300, **environment},
     )
@@ -117,7 +117,7 @@ def test_wrong_data_follow_their_block_and_no_device_is_blamed(tmp_path, ranks, 
     ("fault", "pretend", "code", "rank"),
     [
         ("arrive rank=1 times=None", "ranks_per_node=1", "check-product", 1),
-        ("copy in rank=1 times=None", "staged=1", "check-copy", 1),
+        pytest.param("copy in rank=1 times=None", "staged=1", "check-copy", 1, marks=pytest.mark.exhaustive),
         ("copy out rank=0 times=None", "staged=1", "check-copy", 0),
     ],
 )
@@ -159,7 +159,11 @@ def test_a_job_that_is_asked_to_end_reports_what_it_has_and_ends_with_143(tmp_pa
 
 @launcher
 @pytest.mark.parametrize(
-    ("how", "status", "code"), [("raise", 1, "rank-failed"), ("memory", 1, "out-of-memory"), ("SIGKILL", 137, "killed")]
+    ("how", "status", "code"),
+    exhaustive(
+        [("memory", 1, "out-of-memory"), ("SIGKILL", 137, "killed")],
+        [("raise", 1, "rank-failed"), ("memory", 1, "out-of-memory"), ("SIGKILL", 137, "killed")],
+    ),
 )
 def test_a_failure_that_is_no_wrong_product_ends_the_job_in_one_line(how, status, code):
     done, _ = accepted(faults=[f"rank rank=1 phase=multiply how={how}"], ranks=2)
@@ -171,19 +175,14 @@ def test_a_failure_that_is_no_wrong_product_ends_the_job_in_one_line(how, status
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["--minutes", "-1"], "number"),
-        (["--minutes", "nan"], "number"),
-        (["--minutes", "soon"], "number"),
-        (["--level", "5"], "setting"),
-        (["--jsn", "x"], "option"),
-        (["--device", "tpu"], "setting"),
-        (["--html", "none/page.html"], "file-missing"),
-        (["--html", "one", "--json", "one"], "same-file"),
+        (["--minutes", "-1"], "number"), (["--minutes", "nan"], "number"), (["--minutes", "soon"], "number"),
+        (["--level", "5"], "setting"), (["--jsn", "x"], "option"), (["--device", "tpu"], "setting"),
+        (["--html", "none/page.html"], "file-missing"), (["--html", "one", "--json", "one"], "same-file"),
         (["--device", "cuda"], "no-gpu"),
     ],
-)
+)  # fmt: skip
 def test_wrong_usage_is_one_line(arguments, code, tmp_path):
-    done = start(COMMAND, *arguments, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    done = quickly(COMMAND, *arguments, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stdout) == (1 if code == "no-gpu" else 2, "")
     (line,) = own_lines(done.stderr)
     assert line.endswith(f"[{code}]")
@@ -221,7 +220,7 @@ def test_large_squares_fill_the_memory_but_no_more_than_60_percent(tmp_path):
 
 
 def test_help_and_page_agree_on_the_minutes_of_each_level():
-    text = start(COMMAND, "--help").stdout
+    text = quickly(COMMAND, "--help").stdout
     rows = re.findall(r"^\| ([1-4])(?: \(default\))? \|.*\| (\d+) \|$", PAGE, re.MULTILINE)
     assert [level for level, _ in rows] == list("1234")
     for level, minutes in rows:

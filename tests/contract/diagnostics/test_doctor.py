@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import ROOT, module, own_lines, start, under_a_launcher, without_progress
+from support.forked import quickly
 from support.selection import exhaustive
 
 import hybrid.testing
@@ -27,15 +28,8 @@ from hybrid.errors import CODES
 COMMAND = module("hybrid.doctor")
 # What a machine that runs the tests may lack.
 LACKING = {
-    "gpu-failed",
-    "pinned-limit",
-    "gpu-data",
-    "gpu-peers",
-    "threads-crowded",
-    "shared-memory",
-    "no-compiler",
-    "kernel-cache",
-}
+    "gpu-failed", "pinned-limit", "gpu-data", "gpu-peers", "threads-crowded", "shared-memory", "no-compiler", "kernel-cache",
+}  # fmt: skip
 MARKS = {"ok": "ok", "note": "note", "unknown": "unknown", "wrong": "WRONG"}
 PAGE = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
 SUBJECTS = re.findall(r"^ok {7}(\S+(?: \S+)*?)  ", PAGE, re.MULTILINE)  # of the page's example, in its order
@@ -46,7 +40,8 @@ def run(*arguments, command=COMMAND, **options):
     """The doctor, of whose threads, compiler and Slurm nothing is taken over from outside: how it ended, and its findings."""
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     hidden = ("HYBRID_", "SLURM_", "OMP_", "CXX", "XDG_CACHE_HOME")
-    done = start(command, "--json", "-", "--threads", 1, *arguments, hidden=hidden, limit=200, **{"PATH": beside, **options})
+    started = quickly if command is COMMAND and not {"PYTHONPATH", "LD_LIBRARY_PATH"} & set(options) else start
+    done = started(command, "--json", "-", "--threads", 1, *arguments, hidden=hidden, limit=200, **{"PATH": beside, **options})
     record = json.loads(done.stdout)
     screen = without_progress(done.stderr).splitlines()
     findings = {finding["subject"]: finding for finding in record["findings"]}
@@ -79,7 +74,7 @@ def test_each_subject_of_the_page_is_a_line_and_a_healthy_machine_is_healthy(ran
 
 def test_the_screen_alone_says_the_same_as_beside_json(tmp_path):
     record = tmp_path / "doctor.jsonl"
-    done = [start(COMMAND, "--threads", 500, "--json", record) for _ in range(2)]
+    done = [quickly(COMMAND, "--threads", 500, "--json", record) for _ in range(2)]
     lines = record.read_text().splitlines()
     assert len(lines) == 2  # each is appended
     findings = json.loads(lines[1])["findings"]
@@ -104,6 +99,7 @@ int cuGetErrorName(int, const char** name) { *name = "CUDA_ERROR_PLANTED"; retur
 }
 """
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}
+DYING_MPI = {"PYTHONPATH": "FOLDER/dying:ROOT", "PMI_RANK": "0", "PMI_SIZE": "2"}
 # A subject, its verdict and its code; and the environment that makes it so.
 MACHINES = {
     "more threads than cores": ("threads", "wrong", "threads-crowded", {"HYBRID_THREADS": "500"}),
@@ -114,12 +110,7 @@ MACHINES = {
     "another MPI's launcher": ("launcher", "wrong", "wrong-mpirun", {"PMI_RANK": "0", "PMI_SIZE": "2"}),
     "variables of another job": ("launcher", "wrong", "stale-launcher", {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}),
     "no MPI": ("mpi", "unknown", "unknown", {"PYTHONPATH": "FOLDER/none:ROOT"}),
-    "MPI that kills": (
-        "launcher",
-        "wrong",
-        "start-failed",
-        {"PYTHONPATH": "FOLDER/dying:ROOT", "PMI_RANK": "0", "PMI_SIZE": "2"},
-    ),
+    "MPI that kills": ("launcher", "wrong", "start-failed", DYING_MPI),
     "a driver that fails": ("gpus", "wrong", "gpu-failed", {"LD_LIBRARY_PATH": "FOLDER/fails"}),
     "a driver that kills": ("gpus", "wrong", "gpu-failed", {"LD_LIBRARY_PATH": "FOLDER/kills"}),
     "fewer processes than tasks": ("slurm", "note", "slurm-tasks", SLURM | {"SLURM_NTASKS": "4"}),
@@ -159,31 +150,25 @@ def prepare(folder, machine):
 
 
 def test_of_processes_that_are_no_ranks_of_one_job_only_the_first_speaks():
-    done = start(COMMAND, "--threads", 1, SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="2")
+    done = quickly(COMMAND, "--threads", 1, SLURM_PROCID="1", SLURM_STEP_NUM_TASKS="2")
     assert (done.returncode, done.stdout, own_lines(done.stderr)) == (0, "", [])
 
 
 @launcher
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["--jsn"], "option"),
-        (["8"], "option"),
-        (["--threads", "x"], "number"),
-        (["--json", "/nowhere/at/all"], "file-missing"),
-        (["--clean", "--json", "-"], "option-combination"),
-    ],
-)
-def test_wrong_usage_is_one_line(arguments, code):
-    for ranks in (0, 2):
-        done = start(COMMAND, *arguments, ranks=ranks)
-        assert (done.returncode, done.stdout) == (2, "")
-        (line,) = own_lines(done.stderr)
-        assert line.endswith(f"[{code}]")
+    ("arguments", "code", "ranks"),
+    [("--jsn", "option", 0), ("8", "option", 0), ("--threads x", "number", 2), ("--json /nowhere/at/all", "file-missing", 0),
+     ("--clean --json -", "option-combination", 0)],
+)  # fmt: skip
+def test_wrong_usage_is_one_line(arguments, code, ranks):
+    done = quickly(COMMAND, *arguments.split(), ranks=ranks)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = own_lines(done.stderr)
+    assert line.endswith(f"[{code}]")
 
 
 @launcher
-@pytest.mark.parametrize("command", ["hybrid.doctor", "hybrid.hello", "hybrid.accept"])
+@pytest.mark.parametrize("command", exhaustive(["hybrid.accept"], ["hybrid.doctor", "hybrid.hello", "hybrid.accept"]))
 def test_ranks_that_were_started_differently_are_named(command):
     both = [*hybrid.testing.mpirun(1), *module(command), ":", "-n", "1", *module(command), "--threads", "7"]
     done = start(both)
@@ -223,9 +208,9 @@ def test_old_files_of_ended_jobs_are_removed_and_named_and_no_others(left):
     others = left(shared / f"results-{number}"), left(shared / f"hybrid-results-{number}")
     used = left(shared / f"mpich_shm_{number}_1")
     with used.open("rb"):
-        first = start(COMMAND, "--clean")
+        first = quickly(COMMAND, "--clean")
         elsewhere = left(shared / f"hybrid-{'0' * 16}-1234-{number}{number}")  # as another machine would have named it
-        done = start(COMMAND, "--clean")
+        done = quickly(COMMAND, "--clean")
     lines = first.stdout.splitlines() + done.stdout.splitlines()
     assert [any(line.startswith(f"removed {path} (") for line in lines) for path in gone] == [True] * 3
     assert [path for path in gone if path.exists()] == []

@@ -44,19 +44,16 @@ def test_the_module_sets_what_is_there(environment):
 @pytest.mark.needs("environment modules")
 def test_a_module_without_an_environment_is_refused(tmp_path):
     done = modulecmd(tmp_path)
-    assert (
-        f"hybrid-runner: {tmp_path} has no bin/python: run scripts/run.sh in the checkout, or set HYBRID_RUNNER_ROOT"
-        in done.stderr
-    )
+    assert f"hybrid-runner: {tmp_path} has no bin/python: " in done.stderr
+    assert "HYBRID_RUNNER_ROOT" in done.stderr
     assert "VIRTUAL_ENV" not in done.stdout
 
 
 def modulecmd(root):
     """Only modules of this folder are there, and none is loaded."""
     told = {"MODULEPATH": str(PACKAGING / "modulefiles"), "LOADEDMODULES": "", "_LMFILES_": ""}
-    return start(
-        ["modulecmd"], "bash", "load", "hybrid-runner", hidden=("HYBRID_", "VIRTUAL_ENV"), HYBRID_RUNNER_ROOT=str(root), **told
-    )
+    command = ["modulecmd", "bash", "load", "hybrid-runner"]
+    return start(command, hidden=("HYBRID_", "VIRTUAL_ENV"), HYBRID_RUNNER_ROOT=str(root), **told)
 
 
 def module_load(root):

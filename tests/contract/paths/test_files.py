@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pytest
 from support.commands import module, own_lines, start, successful
+from support.forked import quickly
 from support.selection import exhaustive
 
 PATHS = module("hybrid.paths")
@@ -19,7 +20,7 @@ MTX = "%%MatrixMarket matrix coordinate {} {}\n"
 
 
 def run(*arguments, **options):
-    return start(PATHS, *arguments, limit=240, **options)
+    return quickly(PATHS, *arguments, limit=240, **options)
 
 
 def npy(array, **options):
@@ -64,17 +65,11 @@ READ = {
 @pytest.mark.parametrize(
     "name",
     exhaustive(
-        [
-            "edges with comments and commas",
-            "parallel edges, and a vertex alone",
-            "directed",
-            "csv with names around",
-            "mtx, symmetric",
-            "npy, >f8",
-        ],
+        ["edges with comments and commas", "parallel edges, and a vertex alone", "directed", "csv with names around",
+         "mtx, symmetric", "npy, >f8"],
         READ,
     ),
-)
+)  # fmt: skip
 def test_a_graph_is_read(tmp_path, name):
     """Paths of length 1 are the edges."""
     file, content, options, names, edges = READ[name]
@@ -135,11 +130,7 @@ def test_what_is_no_graph_is_refused_with_its_line(tmp_path, name):
 
 # What a file promises is more than 8 MiB of memory, which HYBRID_HOST_MEMORY says there are.
 TOO_LARGE = {
-    "vertices": (
-        "far.mtx",
-        MTX.format("integer", "general") + "1000000000000 1000000000000 1\n1 1000000000000 1\n",
-        "host-memory",
-    ),
+    "vertices": ("far.mtx", MTX.format("integer", "general") + f"{10**12} {10**12} 1\n1 {10**12} 1\n", "host-memory"),
     "entries": ("many.mtx", MTX.format("integer", "general") + "3 3 1000000000\n1 1 1\n", "file-format"),
     "a full matrix": ("full.mtx", "%%MatrixMarket matrix array integer general\n1000000 1000000\n1\n", "host-memory"),
     "columns": ("wide.csv", "1," * 1_000_000 + "1\n", "host-memory"),
@@ -156,17 +147,8 @@ def test_what_is_too_large_is_refused_before_memory_is_taken(tmp_path, name):
     file, content, code = TOO_LARGE[name]
     if file.endswith("mtx"):
         pytest.importorskip("scipy.io")
-    limited = ["bash", "-c", 'ulimit -v 2000000; exec "$@"', "bash", *PATHS]
-    done = start(
-        limited,
-        written(tmp_path, file, content),
-        "--length",
-        1,
-        cwd=tmp_path,
-        limit=240,
-        HYBRID_HOST_MEMORY="8m",
-        OPENBLAS_NUM_THREADS="1",
-    )
+    limited = ["bash", "-c", 'ulimit -v 2000000; exec "$@"', "bash", *PATHS, written(tmp_path, file, content), "--length"]
+    done = start(limited, 1, cwd=tmp_path, limit=240, HYBRID_HOST_MEMORY="8m", OPENBLAS_NUM_THREADS="1")
     assert own_lines(done.stderr)[-1].endswith(f"[{code}]"), done.stderr
     assert done.returncode in (1, 2)
 
@@ -194,8 +176,5 @@ def test_what_is_written_can_be_read(tmp_path, ending):
 
 def test_npy_is_refused_where_int64_does_not_hold_the_numbers(tmp_path):
     done = run("ten", "--length", 60, "--out", "c.npy", cwd=tmp_path)
-    assert (done.returncode, own_lines(done.stderr)[-1][-12:]) == (2, "[file-kind]"[-12:].rjust(12)) or own_lines(done.stderr)[
-        -1
-    ].endswith("]")
-    assert done.returncode == 2
+    assert (done.returncode, own_lines(done.stderr)[-1].rpartition(" ")[2]) == (2, "[dtype]")
     assert list(tmp_path.iterdir()) == []

@@ -10,38 +10,29 @@ import json
 import sys
 
 import pytest
-from support.commands import ROOT, start, successful
+from support.commands import ROOT, successful
+from support.forked import quickly
 
 SMALL = {
     "ablation": "--device cpu --gpus 1 2 --sizes 96 --rounds 1 --repeat 1 --seconds 0.01",
     "accuracy": "--sizes 8x64x8 --kinds normal",
     "bench_check": "--device cpu --sizes 96 --rounds 1",
     "bench_cpu": "100 --pairs 1",
-    "bench_hosts": "--device cpu --gpus 1 2 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours library",
+    "bench_hosts": "--device cpu --gpus 1 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours library",
     "bench_nodes": "--nodes 2 --rate 1gbit --shapes square --pairs 1",
     "bench_precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64 --fills normal --alone 0",
     "bench_remainders": "--device emulate --sizes 32 --rounds 1 --dtypes float64 --alone 0",
     "bench_types": "--device cpu --sizes 64 --rounds 1",
-    "detection": "--sizes 128 --faults 30 --seed 5",
+    "detection": "--sizes 96 --faults 8 --seed 5",
     "largest": "--device emulate --quick --gpu-memory 60k",
 }
 WITHOUT_LINES = {"bench_cpu"}  # prints what it measures and records nothing
 WITHOUT_FROM = {"ablation", *WITHOUT_LINES}
-NEEDS = {
-    "ablation": ["mpirun"],
-    "bench_cpu": ["mpirun"],
-    "bench_hosts": ["mpirun"],
-    "bench_nodes": ["namespaces", "mpirun"],
-    "bench_precision": ["compiler"],
-    "bench_remainders": ["compiler"],
-    "largest": ["compiler"],
-}
+NEEDS = {"ablation": "mpirun", "bench_cpu": "mpirun", "bench_hosts": "mpirun", "bench_nodes": "namespaces mpirun",
+         "bench_precision": "compiler", "bench_remainders": "compiler", "largest": "compiler"}  # fmt: skip
 LONG = {"ablation", "bench_cpu", "bench_nodes"}
 CASES = [
-    pytest.param(
-        name,
-        marks=[pytest.mark.needs(*NEEDS.get(name, [])), *([pytest.mark.exhaustive] if name in LONG else [])],
-    )
+    pytest.param(name, marks=[pytest.mark.needs(*NEEDS.get(name, "").split()), *[pytest.mark.exhaustive] * (name in LONG)])
     for name in SMALL
 ]
 
@@ -58,7 +49,7 @@ def lines_of(path):
 def test_a_small_run_records_lines_that_give_its_table_again(tmp_path, name):
     path = tmp_path / "lines.jsonl"
     recording = [] if name in WITHOUT_LINES else ["--json", path]
-    ran = successful(start(script(name), *SMALL[name].split(), *recording, limit=300))
+    ran = successful(quickly(script(name), *SMALL[name].split(), *recording, limit=300))
     assert ran.stdout.strip()
     if name in WITHOUT_LINES:
         return
@@ -70,7 +61,7 @@ def test_a_small_run_records_lines_that_give_its_table_again(tmp_path, name):
             if line["program"].startswith("ours"):
                 assert line["planned"] <= line["received"] <= 1.1 * line["planned"], "the bytes that the plan says"
     if name not in WITHOUT_FROM:
-        again = successful(start(script(name), "--from", path, limit=120))
+        again = successful(quickly(script(name), "--from", path, limit=120))
         assert set(again.stdout.splitlines()) <= {*ran.stdout.splitlines(), ""}
         assert len(again.stdout.splitlines()) >= 4
 
@@ -79,7 +70,7 @@ def test_a_small_run_records_lines_that_give_its_table_again(tmp_path, name):
 def test_products_from_remainders_err_no_more_than_native_ones(tmp_path):
     """docs/remainders.md: `auto` takes remainders only where errors are smaller than natively, and the proved bound holds."""
     path = tmp_path / "lines.jsonl"
-    successful(start(script("accuracy"), "--sizes", "8x64x8", "--device", "emulate", "--json", path, limit=300))
+    successful(quickly(script("accuracy"), "--sizes", "8x64x8", "--device", "emulate", "--json", path, limit=300))
     lines = [line for line in lines_of(path) if line["part"] == "errors"]
     units = {"float64": 2.0**-53, "float32": 2.0**-24}
     assert len(lines) == 2 * 15
@@ -103,7 +94,7 @@ WRONG = {
 def test_a_wrong_product_is_never_timed(tmp_path, name):
     path = tmp_path / "lines.jsonl"
     plant = [sys.executable, "-m", "hybrid.testing", "--plant", "multiply how=element times=None"]
-    ran = start([*plant, script(name)[1]], *WRONG[name].split(), "--json", path, limit=120)
+    ran = quickly([*plant, script(name)[1]], *WRONG[name].split(), "--json", path, limit=120)
     assert ran.returncode == 3, ran.stderr
     assert len(ran.stderr.strip().splitlines()) == 1
     assert not path.exists() or not any(line.get("seconds") for line in lines_of(path))
@@ -113,7 +104,7 @@ def test_a_wrong_product_is_never_timed(tmp_path, name):
 def test_lines_of_another_command_or_none_are_refused(tmp_path, name):
     path = tmp_path / "lines.jsonl"
     path.write_text('{"schema": 1, "command": "another", "date": "2026-11-27"}\n')
-    ran = start(script(name), "--from", path)
+    ran = quickly(script(name), "--from", path)
     assert ran.returncode in (1, 2)
     assert len(ran.stderr.strip().splitlines()) == 1
 
@@ -121,7 +112,7 @@ def test_lines_of_another_command_or_none_are_refused(tmp_path, name):
 @pytest.mark.needs("compiler")
 def test_ladder_counts_the_loads_of_every_kernel_without_a_gpu():
     """An element of A is read by n·m threads' blocks: with tiles of 16 columns at 90 columns, 6 times."""
-    table = successful(start(script("ladder"), "--loads", "--shape", 100, 60, 90, limit=300)).stdout.splitlines()
+    table = successful(quickly(script("ladder"), "--loads", "--shape", 100, 60, 90, limit=300)).stdout.splitlines()
     (tiled,) = [line.split() for line in table if line.split()[:2] == ["tiled", "float64"]]
     (naive,) = [line.split() for line in table if line.split()[:2] == ["naive", "float64"]]
     assert tiled[2:4] == ["6", "6"]
@@ -130,13 +121,12 @@ def test_ladder_counts_the_loads_of_every_kernel_without_a_gpu():
 
 def test_scaling_tells_what_nodes_receive_by_the_plan(tmp_path):
     """Row blocks: every node needs all of B. A grid of 4x4x4 reaches what is proven to be the least."""
-    lines = successful(start(script("scaling"), *[100000] * 3, "--most", 64, "--network", "10GB/s")).stdout.splitlines()
+    lines = successful(quickly(script("scaling"), *[100000] * 3, "--most", 64, "--network", "10GB/s")).stdout.splitlines()
     of_64 = lines[-1].split()
     assert of_64[:2] == ["64", "64x1"]
     assert "4x4x4" in of_64
-    *_, alone, of_two = successful(
-        start(script("scaling"), 1000, 1000, 1000, "--most", 2, "--network", "1kB/s", "--flops", "1e6")
-    ).stdout.splitlines()
+    slow = quickly(script("scaling"), 1000, 1000, 1000, "--most", 2, "--network", "1kB/s", "--flops", "1e6")
+    *_, alone, of_two = successful(slow).stdout.splitlines()
     assert "2e+03 s" in alone, "2·1000³ operations at 10⁶ a second, and nothing is sent"
     assert "4e+03 s" in of_two, "half of B in bytes, at 1000 a second"
 
@@ -144,26 +134,11 @@ def test_scaling_tells_what_nodes_receive_by_the_plan(tmp_path):
 def test_scaling_compares_recorded_runs(tmp_path):
     path = tmp_path / "runs.jsonl"
     runs = ((1, 1000, 2.0), (2, 1000, 1.25), (2, 1260, 2.0))
-    path.write_text(
-        "".join(
-            json.dumps(
-                {
-                    "schema": 1,
-                    "command": "matmul",
-                    "nodes": nodes,
-                    "n": n,
-                    "total": {"median": seconds},
-                    "rate": 2 * n**3 / seconds,
-                }
-            )
-            + "\n"
-            for nodes, n, seconds in runs
-        )
-    )
-    table = [line.split() for line in successful(start(script("scaling"), "--runs", path)).stdout.splitlines()[1:]]
-    assert [(row[0], row[1], row[-1]) for row in table] == [
-        ("strong", "1", "1.00"),
-        ("strong", "2", "0.80"),
-        ("weak", "1", "1.00"),
-        ("weak", "2", "1.00"),
+    lines = [
+        {"schema": 1, "command": "matmul", "nodes": nodes, "n": n, "total": {"median": seconds}, "rate": 2 * n**3 / seconds}
+        for nodes, n, seconds in runs
     ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    table = [line.split() for line in successful(quickly(script("scaling"), "--runs", path)).stdout.splitlines()[1:]]
+    efficiency = [("strong", "1", "1.00"), ("strong", "2", "0.80"), ("weak", "1", "1.00"), ("weak", "2", "1.00")]
+    assert [(row[0], row[1], row[-1]) for row in table] == efficiency

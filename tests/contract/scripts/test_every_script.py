@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import ROOT, start
+from support.forked import quickly
 
 PUBLIC = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 MEASURE = ("check", "wall", "lab", "repair", "bytes", "types", "remainders", "precision", "energy", "hosts", "kernels")
@@ -19,11 +20,11 @@ ON_GPU = ("bash", ROOT / "scripts" / "on_gpu.sh")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_script_explains_itself_and_refuses_unknown_options(tmp_path, name):
     script = [sys.executable, ROOT / "scripts" / name]
-    told = start(script, "--help", cwd=tmp_path)
+    told = quickly(script, "--help", cwd=tmp_path)
     assert told.returncode == 0
     assert told.stdout.startswith("usage: ")
     first = ["run"] if name == "mutants.py" else []  # which of its three commands
-    refused = start(script, *first, "--no-such-option", cwd=tmp_path)
+    refused = quickly(script, *first, "--no-such-option", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--no-such-option" in refused.stderr.strip().splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
@@ -54,10 +55,10 @@ def test_scripts_use_the_checkout_they_lie_in_whatever_its_name(tmp_path):
 
 @pytest.fixture
 def with_a_gpu(tmp_path: Path) -> Path:
-    """A Python that says there is a GPU when the script asks, and finds none when it is to be used; and a launcher."""
+    """A Python that says there is a GPU when the script asks, else writes its words down and fails; and a launcher."""
     python = tmp_path / "python"
-    counts = 'if [[ $1 == -c && $2 == *getDeviceCount* ]]; then echo 1; else CUDA_VISIBLE_DEVICES="" exec'
-    python.write_text(f'#!/usr/bin/env bash\n{counts} "{sys.executable}" "$@"; fi\n')
+    counts = "if [[ $1 == -c && $2 == *getDeviceCount* ]]; then echo 1; exit; fi"
+    python.write_text(f'#!/usr/bin/env bash\n{counts}\n(printf "%s\\t" "$@"; echo) >>{tmp_path}/started\nexit 1\n')
     launcher = tmp_path / "mpirun"
     launcher.write_text('#!/usr/bin/env bash\nshift 2 && exec "$@"\n')
     for program in (python, launcher):
@@ -67,11 +68,13 @@ def with_a_gpu(tmp_path: Path) -> Path:
 
 def test_every_step_on_a_gpu_machine_is_a_command_that_is_understood(with_a_gpu, tmp_path):
     launcher = str(with_a_gpu.parent / "mpirun")
-    run = start(ON_GPU, "--into", tmp_path / "lines", "--python", with_a_gpu, *MEASURE, limit=300, MPIRUN=launcher)
+    run = start(ON_GPU, "--into", tmp_path / "lines", "--python", with_a_gpu, *MEASURE, MPIRUN=launcher)
     assert run.returncode == 1
     assert run.stdout.splitlines()[-1] == f"failed: {' '.join(MEASURE)}"
-    for step in MEASURE:
-        said = (tmp_path / "lines" / f"{step}.txt").read_text()
+    commands = (tmp_path / "started").read_text().splitlines()
+    assert len(commands) == len(MEASURE)
+    for words in commands:  # each finds no GPU when it is to be used
+        said = quickly([sys.executable, *words.rstrip("\t").split("\t")], cwd=ROOT, CUDA_VISIBLE_DEVICES="").stderr
         assert "GPU" in said.splitlines()[-1] or "libcuda" in said.splitlines()[-1], said
         assert "usage:" not in said
 

@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 import pytest
 from support.chromium import browser, chromium
 from support.commands import ROOT, start, successful
+from support.forked import quickly
+from support.selection import exhaustive
 
 pytest.importorskip("matplotlib")
 
@@ -92,36 +94,19 @@ def test_every_section_has_a_table_a_picture_and_its_machine_date_and_command(pa
     assert parsed.tags.count("h2") == len(sections) <= parsed.tags.count("figure")
     assert parsed.tags.count("table") >= len(sections)
     shown = visible(text)
-    for command in (
-        "python scripts/ladder.py",
-        "python scripts/bench_hosts.py",
-        "mpirun -n 2 python -m hybrid.paths ten --length 4",
-    ):
-        assert command in shown
+    commands = "python scripts/ladder.py", "python scripts/bench_hosts.py", "mpirun -n 2 python -m hybrid.paths ten --length 4"
+    assert all(command in shown for command in commands)
     pictures = [ElementTree.fromstring(picture) for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
     assert len(pictures) == 2 * (len(sections) - 1), "one for a wide page, one for a narrow one; paths has none"
     assert all(picture.attrib["aria-label"] for picture in pictures)
-
-
-def test_the_page_needs_no_other_file_and_no_network(page):
-    text = page.read_text(encoding="utf-8")
-    assert not set(Page(text).tags) & {"script", "link", "iframe", "object", "img", "base", "form"}
+    # It needs no other file and no network.
+    assert not set(parsed.tags) & {"script", "link", "iframe", "object", "img", "base", "form"}
     without_names_of_formats = re.sub(r'xmlns(:\w+)?="http://www\.w3\.org/[^"]*"', "", text)
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", without_names_of_formats)
 
 
-def test_what_is_missing_is_named_with_the_command_that_adds_it(tmp_path):
-    out = tmp_path / "report.html"
-    successful(start(REPORT, written(tmp_path / "l.jsonl", PATHS), "--out", out))
-    shown = visible(out.read_text(encoding="utf-8"))
-    for command in ("scripts/ladder.py", "scripts/bench_hosts.py", "scripts/pascal.py", "scripts/largest.py"):
-        assert f"{command}" in shown
-
-
 BROKEN = {
-    "no JSON": "{broken\n",
-    "no record": "[1, 2]\n",
-    "another schema": {"schema": 99, "command": "largest"},
+    "no JSON": "{broken\n", "no record": "[1, 2]\n", "another schema": {"schema": 99, "command": "largest"},
     "deep": "[" * 100_000 + "\n",
     "NaN": '{"schema": 1, "command": "largest", "part": "resident", "n": NaN}\n',
     "a huge number": '{"schema": 1, "command": "largest", "part": "resident", "seconds": ' + "9" * 1_000 + "}\n",
@@ -129,14 +114,16 @@ BROKEN = {
     "a part that is markup": {"schema": 1, "command": "largest", "part": SCRIPT},
     "a part that is a list": {"schema": 1, "command": "largest", "part": ["resident"]},
     "rows that are short": {**PATHS, "numbers": [["1"], ["2", "3"]]},
-}
+}  # fmt: skip
 
 
 def test_hostile_lines_are_named_and_leave_the_others_as_they_are(tmp_path):
     good, bad = written(tmp_path / "good.jsonl", PATHS), written(tmp_path / "bad.jsonl", *BROKEN.values())
     alone, beside = tmp_path / "alone.html", tmp_path / "beside.html"
-    successful(start(REPORT, good, "--out", alone))
-    ran = start(REPORT, bad, good, "--out", beside)
+    successful(quickly(REPORT, good, "--out", alone))
+    shown = visible(alone.read_text(encoding="utf-8"))  # also what is missing, with the command that adds it
+    assert all(f"scripts/{name}.py" in shown for name in ("ladder", "bench_hosts", "pascal", "largest"))
+    ran = quickly(REPORT, bad, good, "--out", beside)
     assert ran.returncode == 1
     assert "bad.jsonl, line 1" in ran.stderr
     made = [Page(path.read_text(encoding="utf-8")) for path in (alone, beside)]
@@ -144,11 +131,11 @@ def test_hostile_lines_are_named_and_leave_the_others_as_they_are(tmp_path):
     assert "script" not in made[1].tags
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", exhaustive(["deep", "a part that is markup"], BROKEN))
 def test_each_broken_line_is_refused_alone(tmp_path, name):
     out = tmp_path / "report.html"
     out.write_text("the old one")
-    ran = start(REPORT, written(tmp_path / "bad.jsonl", BROKEN[name]), "--out", out)
+    ran = quickly(REPORT, written(tmp_path / "bad.jsonl", BROKEN[name]), "--out", out)
     assert ran.returncode == 1
     assert "bad.jsonl, line 1" in ran.stderr
     assert "<script" not in ran.stderr
@@ -158,7 +145,7 @@ def test_each_broken_line_is_refused_alone(tmp_path, name):
 def test_texts_of_good_lines_are_escaped(tmp_path):
     out = tmp_path / "report.html"
     hostile = {**PATHS, "rows": [SCRIPT, QUOTES], "graph": QUOTES, "arithmetic": SCRIPT, "arguments": [SCRIPT]}
-    successful(start(REPORT, written(tmp_path / "l.jsonl", hostile), "--out", out))
+    successful(quickly(REPORT, written(tmp_path / "l.jsonl", hostile), "--out", out))
     parsed = Page(out.read_text(encoding="utf-8"))
     assert not {"script", "img"} & set(parsed.tags)
     assert {SCRIPT, QUOTES} <= set(parsed.cells)
@@ -171,7 +158,7 @@ def test_texts_of_good_lines_are_escaped(tmp_path):
 )  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_touches_no_file(arguments, tmp_path):
     written(tmp_path / "l.jsonl", PATHS)
-    ran = start(REPORT, *arguments, cwd=tmp_path)
+    ran = quickly(REPORT, *arguments, cwd=tmp_path)
     assert ran.returncode == 2
     assert ran.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["l.jsonl"]
@@ -186,20 +173,19 @@ def test_without_lines_the_experiments_are_run(tmp_path):
     successful(start(REPORT, kept, "--out", out))
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
-def test_in_a_browser(page, width, dark):
+def test_in_a_browser(page):
     program = chromium()
     if program is None:
         pytest.skip("needs Chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, browser(program, Path(folder)) as shown:
-        shown.open(page, width, dark=dark)
-        assert shown.value("document.documentElement.scrollWidth") <= width
-        assert shown.requested() == [page.as_uri()]
+        for width, dark, side, color in ((390, False, "below", "rgb(255, 255, 255)"), (1280, True, "beside", "rgb(21, 24, 27)")):
+            shown.open(page, width, dark=dark)
+            assert shown.value("document.documentElement.scrollWidth") <= width
+            seen = "[...document.querySelectorAll('svg')].filter(e => e.checkVisibility())"
+            assert shown.value(f"{seen}.every(e => e.closest('.{side}'))")
+            sizes = f"{seen}.map(e => e.getBoundingClientRect()).map(r => [r.width, r.height])"
+            assert all(min(size) > 100 for size in shown.value(sizes))
+            assert shown.value("[...document.querySelectorAll('table')].every(t => t.tBodies[0].innerText.trim())")
+            assert shown.value("getComputedStyle(document.body).backgroundColor") == color
+        assert set(shown.requested()) == {page.as_uri()}
         assert shown.complaints() == []
-        seen = "[...document.querySelectorAll('svg')].filter(e => e.checkVisibility())"
-        assert shown.value(f"{seen}.every(e => e.closest('.{'below' if width < 700 else 'beside'}'))")
-        sizes = f"{seen}.map(e => e.getBoundingClientRect()).map(r => [r.width, r.height])"
-        assert all(min(size) > 100 for size in shown.value(sizes))
-        assert shown.value("[...document.querySelectorAll('table')].every(t => t.tBodies[0].innerText.trim())")
-        background = shown.value("getComputedStyle(document.body).backgroundColor")
-        assert background == ("rgb(21, 24, 27)" if dark else "rgb(255, 255, 255)")
