@@ -109,10 +109,7 @@ def uneven(rng, kind, dtype, n=80, l=53, m=1350):
 UNEVEN = ["zero rows", "single entries", "scaled rows", "even columns", "scaled both ways"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrong", "dtype", "form"),
-    pairs_first(UNEVEN, [1, 9, 20], DTYPES, ["root", "row blocks"]),
-)
+@pytest.mark.parametrize(("kind", "wrong", "dtype", "form"), pairs_first(UNEVEN, [1, 9, 20], DTYPES, ["root", "row blocks"]))
 def test_every_element_is_right_after_a_wrong_copy_of_b(rng, kind, wrong, dtype, form):
     """By little, in rows that are wrong in one column each, every other one, in another group of 64 columns each."""
     a, b = uneven(rng, kind, dtype)

@@ -84,10 +84,7 @@ def test_ranks_that_were_started_with_other_options_are_refused_together(start):
 
 
 # A limit, the ranks, the exit code and the code of the line.
-LITTLE = [
-    ({"RLIMIT_NOFILE": 40}, 2, "open-files"),
-    ({"RLIMIT_FSIZE": 1 << 20}, 2, "file-limit"),
-]
+LITTLE = [({"RLIMIT_NOFILE": 40}, 2, "open-files"), ({"RLIMIT_FSIZE": 1 << 20}, 2, "file-limit")]
 
 
 @pytest.mark.parametrize(("limits", "ranks", "cause"), LITTLE)

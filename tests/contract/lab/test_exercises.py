@@ -91,11 +91,7 @@ VARIANTS = {
             ],
             6,
         ),
-        "a grid-stride loop": (
-            GRID_STRIDE,
-            [],
-            6,
-        ),
+        "a grid-stride loop": (GRID_STRIDE, [], 6),
         "fused, and the read-only cache": (
             "element",
             [(LOOP, "for (int k = 0; k < l; ++k) sum = fmaf(__ldg(&a[row * l + k]), b[k * m + column], sum);")],
@@ -123,16 +119,8 @@ VARIANTS = {
         "a thread a row": ("row", [], 6),
     },
     "vector": {
-        "a warp a row": (
-            WARP_A_ROW,
-            [],
-            6,
-        ),
-        "the result first": (
-            RESULT_FIRST,
-            [],
-            6,
-        ),
+        "a warp a row": (WARP_A_ROW, [], 6),
+        "the result first": (RESULT_FIRST, [], 6),
         "all in the first element": ("vector", [("c[row] = sum;", "c[0] = sum;")], 0),
     },
     "barriers": {
@@ -152,9 +140,7 @@ VARIANTS = {
         ),
         "none after the products": ("tiles", [(f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 0),
     },
-    "edges": {
-        "whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 1),
-    },
+    "edges": {"whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 1)},
     "tiles": {
         "by blocks of one dimension": (
             "tiles",

@@ -268,15 +268,7 @@ def test_what_pascal_cannot_do_is_one_line(words):
 
 
 @pytest.mark.needs("compiler", "c compiler")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("siegel", marks=pytest.mark.launcher),
-        "2d",
-        "hochberg",
-        "pmpp",
-    ],
-)
+@pytest.mark.parametrize("name", [pytest.param("siegel", marks=pytest.mark.launcher), "2d", "hochberg", "pmpp"])
 @pytest.mark.exhaustive
 def test_a_quick_run_without_a_gpu_checks_and_tells_no_speed(tmp_path, name):
     text = said(name, "--quick", "--device", "emulate", "--json", tmp_path / "lines.jsonl")
