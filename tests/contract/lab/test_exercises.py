@@ -68,49 +68,22 @@ __global__ void multiply(float* A, const float* B, const float* C, int n)
 # Of each exercise other ways to write it: the solution that is changed, what is replaced by what, and the points.
 VARIANTS = {
     "element": {
-        "pointers that move": (
-            "element",
-            [
-                (
-                    LOOP,
-                    "const float *p = a + row * l, *q = b + column;\n    for (; p < a + (row + 1) * l; q += m) sum += *p++ * *q;",
-                )
-            ],
-            6,
-        ),
-        "work inside an if": (
-            "element",
-            [("if (row >= n || column >= m) return;", "if (row < n && column < m) {"), (STORE, f"{STORE}\n    }}")],
-            6,
-        ),
-        "blocks of one dimension": (
-            "element",
-            [
-                ("block(16, 16)", "block(256) grid((n * m + 255) / 256)"),
-                (ROW_COLUMN, "int i = blockIdx.x * blockDim.x + threadIdx.x, row = i / m, column = i % m;"),
-            ],
-            6,
-        ),
+        "pointers that move": ("element", [(LOOP,
+            "const float *p = a + row * l, *q = b + column;\n    for (; p < a + (row + 1) * l; q += m) sum += *p++ * *q;")], 6),
+        "work inside an if": ("element", [("if (row >= n || column >= m) return;", "if (row < n && column < m) {"),
+            (STORE, f"{STORE}\n    }}")], 6),
+        "blocks of one dimension": ("element", [("block(16, 16)", "block(256) grid((n * m + 255) / 256)"),
+            (ROW_COLUMN, "int i = blockIdx.x * blockDim.x + threadIdx.x, row = i / m, column = i % m;")], 6),
         "a grid-stride loop": (GRID_STRIDE, [], 6),
-        "fused, and the read-only cache": (
-            "element",
-            [(LOOP, "for (int k = 0; k < l; ++k) sum = fmaf(__ldg(&a[row * l + k]), b[k * m + column], sum);")],
-            6,
-        ),
+        "fused, and the read-only cache": ("element",
+            [(LOOP, "for (int k = 0; k < l; ++k) sum = fmaf(__ldg(&a[row * l + k]), b[k * m + column], sum);")], 6),
         "no more than 128 products": ("element", [("k < l;", "k < l && k < 128;")], 4),  # the shape with a long sum
         "no more than 64 columns": ("element", [("column >= m)", "column >= min(m, 64))")], 4),
         "B turned": ("element", [("b[k * m + column]", "b[column * l + k]")], 0),
     },
     "row": {
-        "rows added up in C": (
-            "row",
-            [
-                ("float sum = 0;", "c[row * m + column] = 0;"),
-                ("sum += a", "c[row * m + column] += a"),
-                ("        c[row * m + column] = sum;\n", ""),
-            ],
-            10,
-        ),
+        "rows added up in C": ("row", [("float sum = 0;", "c[row * m + column] = 0;"), ("sum += a", "c[row * m + column] += a"),
+            ("        c[row * m + column] = sum;\n", "")], 10),
         "blocks of 128": ("row", [("block(32) grid((n + 31) / 32)", "block(128) grid((n + 127) / 128)")], 10),
         "a thread an element": ("element", [], 6),
     },
@@ -124,76 +97,41 @@ VARIANTS = {
         "all in the first element": ("vector", [("c[row] = sum;", "c[0] = sum;")], 0),
     },
     "barriers": {
-        "one barrier, two buffers": (
-            "tiles",
-            [
-                (SHARED.partition("float ")[2], "a_tiles[2][TILE][TILE], b_tiles[2][TILE][TILE];"),
-                (TILES, TILES + "\n        auto &a_tile = a_tiles[first / TILE % 2], &b_tile = b_tiles[first / TILE % 2];"),
-                (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n"),
-            ],
-            6,
-        ),
-        "the second at the beginning": (
-            "tiles",
-            [(TILES, f"{TILES}\n        __syncthreads();"), (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")],
-            6,
-        ),
+        "one barrier, two buffers": ("tiles", [(SHARED.partition("float ")[2], "a_tiles[2][TILE][TILE], b_tiles[2][TILE][TILE];"),
+            (TILES, TILES + "\n        auto &a_tile = a_tiles[first / TILE % 2], &b_tile = b_tiles[first / TILE % 2];"),
+            (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 6),
+        "the second at the beginning": ("tiles", [(TILES, f"{TILES}\n        __syncthreads();"),
+            (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 6),
         "none after the products": ("tiles", [(f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 0),
     },
-    "edges": {"whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 1)},
+    "edges": {
+        "whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 1),
+    },
     "tiles": {
-        "by blocks of one dimension": (
-            "tiles",
-            [
-                ("#define TILE 16", "// lab: block(256) grid((m + 15) / 16, (n + 15) / 16)\n#define TILE 16"),
-                ("int x = threadIdx.x, y = threadIdx.y", "int x = threadIdx.x % TILE, y = threadIdx.x / TILE"),
-            ],
-            14,
-        ),
-        "dynamic shared memory": (
-            "tiles",
-            [
-                ("#define TILE 16", "// lab: block(16, 16) grid((m + 15) / 16, (n + 15) / 16) shared(2048)\n#define TILE 16"),
-                (SHARED, "extern __shared__ float memory[];\n    float *a_tile = memory, *b_tile = memory + TILE * TILE;"),
-                ("a_tile[y][x] =", "a_tile[y * TILE + x] ="),
-                ("b_tile[y][x] =", "b_tile[y * TILE + x] ="),
-                ("a_tile[y][k] * b_tile[k][x]", "a_tile[y * TILE + k] * b_tile[k * TILE + x]"),
-            ],
-            14,
-        ),
+        "by blocks of one dimension": ("tiles",
+            [("#define TILE 16", "// lab: block(256) grid((m + 15) / 16, (n + 15) / 16)\n#define TILE 16"),
+            ("int x = threadIdx.x, y = threadIdx.y", "int x = threadIdx.x % TILE, y = threadIdx.x / TILE")], 14),
+        "dynamic shared memory": ("tiles",
+            [("#define TILE 16", "// lab: block(16, 16) grid((m + 15) / 16, (n + 15) / 16) shared(2048)\n#define TILE 16"),
+            (SHARED, "extern __shared__ float memory[];\n    float *a_tile = memory, *b_tile = memory + TILE * TILE;"),
+            ("a_tile[y][x] =", "a_tile[y * TILE + x] ="), ("b_tile[y][x] =", "b_tile[y * TILE + x] ="),
+            ("a_tile[y][k] * b_tile[k][x]", "a_tile[y * TILE + k] * b_tile[k * TILE + x]")], 14),
         "tiles of 8": ("tiles", [("TILE 16", "TILE 8")], 10),
         "no tiles": ("element", [], 6),
     },
     "coalesce": {
-        "neighbours by the remainder": (
-            "coalesce",
-            [
-                ("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(256) grid((m + 31) / 32, (n + 7) / 8)"),
-                ("blockIdx.y * blockDim.y + threadIdx.y", "blockIdx.y * 8 + threadIdx.x / 32"),
-                ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x * 32 + threadIdx.x % 32"),
-            ],
-            10,
-        ),
-        "every other column": (
-            "coalesce",
-            [
-                ("(m + 31) / 32,", "(m + 63) / 64 * 2,"),
-                ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x / 2 * 64 + blockIdx.x % 2 + threadIdx.x * 2"),
-            ],
-            6,
-        ),
-        "rows along x": (
-            "coalesce",
-            [("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(1, 256) grid(m, (n + 255) / 256)")],
-            6,
-        ),
+        "neighbours by the remainder": ("coalesce",
+            [("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(256) grid((m + 31) / 32, (n + 7) / 8)"),
+            ("blockIdx.y * blockDim.y + threadIdx.y", "blockIdx.y * 8 + threadIdx.x / 32"),
+            ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x * 32 + threadIdx.x % 32")], 10),
+        "every other column": ("coalesce", [("(m + 31) / 32,", "(m + 63) / 64 * 2,"),
+            ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x / 2 * 64 + blockIdx.x % 2 + threadIdx.x * 2")], 6),
+        "rows along x": ("coalesce",
+            [("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(1, 256) grid(m, (n + 255) / 256)")], 6),
     },
     "conflicts": {
-        "columns by exclusive or": (
-            "conflicts",
-            [("[TILE + 1]", "[TILE]"), ("a_turned[x][y] =", "a_turned[x][y ^ x] ="), ("a_turned[k][y]", "a_turned[k][y ^ k]")],
-            14,
-        ),
+        "columns by exclusive or": ("conflicts", [("[TILE + 1]", "[TILE]"), ("a_turned[x][y] =", "a_turned[x][y ^ x] ="),
+            ("a_turned[k][y]", "a_turned[k][y ^ k]")], 14),
         "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 10),
     },
     "registers": {
@@ -201,7 +139,7 @@ VARIANTS = {
         "half of the tile": ("registers", [("for (int i = y; i < TILE; i += HALF)", "for (int i = y; i < HALF; i += HALF)")], 0),
     },
     "stride": {},
-}
+}  # fmt: skip
 
 
 def solution(name):
