@@ -34,9 +34,9 @@ ALL_PHASES = {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "40", "HYBRID_RANKS_PER
 
 
 def failures():
-    """By default every phase and every way comes once or twice, on rank 0 or 1; with --all every way in every phase."""
-    ways = itertools.cycle(HOW)
-    chosen = [(phase, next(ways), number % 2) for number, phase in enumerate(PHASES)]
+    """By default every way and most phases come once, on rank 0 or 1; with --all every way in every phase."""
+    phases = [phase for phase in PHASES if phase not in ("start", "fill", "copy in", "copy out")]
+    chosen = [(phase, how, number % 2) for number, (phase, how) in enumerate(zip(phases, HOW, strict=True))]
     return exhaustive(chosen, dict.fromkeys([*chosen, *itertools.product(PHASES, HOW, (0, 1))]))
 
 
@@ -76,7 +76,7 @@ import hybrid.testing, runpy, sys
 def compute():
     while True:
         pass
-sys.argv = ["hybrid.matmul", "50", "40", "30", "--stall", "3"]
+sys.argv = ["hybrid.matmul", "50", "40", "30", "--stall", "1"]
 with hybrid.testing.plant("rank", rank=0, phase="multiply", how=compute):
     runpy.run_module("hybrid.matmul", run_name="__main__")
 """
@@ -174,9 +174,7 @@ def test_without_a_supervisor_or_with_tracebacks_an_exception_ends_the_job_too(s
     assert ("Traceback" in end.err) is (variable == "HYBRID_DEBUG")
 
 
-@pytest.mark.parametrize(
-    ("who", "wait"), exhaustive([("None", 8), ("0", 14), ("1", 20)], itertools.product(["None", "0", "1"], (8, 14, 20)))
-)
+@pytest.mark.parametrize(("who", "wait"), exhaustive([("None", 8)], itertools.product(["None", "0", "1"], (8, 14, 20))))
 def test_an_interrupt_while_ranks_wait_for_each_other_is_called_one(start, who, wait):
     """And not OverflowError or "out of memory", as where ranks take one exchange for another."""
     end = start(planted(f"rank={who} phase=wait at={wait} how=SIGINT", "hybrid.paths", "five", "--length", 3000), 2).end()

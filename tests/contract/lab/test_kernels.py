@@ -107,13 +107,8 @@ FAULTS = {
     "C by columns": ("square", [("P[row * Width + column]", "P[column * Width + row]")], {("transposed-index", ""), (WRONG, "")}),
     "M in N's place": ("square", [("N[k * Width", "M[k * Width")], {("wrong-operand", ""), (WRONG, "")}),
 }  # fmt: skip
-BY_DEFAULT = [
-    "no second barrier",
-    "a sum in C from nothing",
-    "a loop without an end",
-    "M in N's place",
-    "a grid that is rounded down",
-]
+# A barrier that is missing is on the page (below), and values that nobody has written are in races.cu.
+BY_DEFAULT = ["a loop without an end", "M in N's place", "a grid that is rounded down"]
 
 
 def planted(folder, name):
@@ -127,7 +122,7 @@ def planted(folder, name):
 @pytest.mark.parametrize("name", exhaustive(BY_DEFAULT, FAULTS))
 def test_a_fault_is_found_with_its_cause_and_line(tmp_path, name):
     path, lines, expected = planted(tmp_path, name)
-    verdict = judged("run", path, "--stall", 3 if "without an end" in name else 90, "--seed", 3)
+    verdict = judged("run", path, "--stall", 1 if "without an end" in name else 90, "--seed", 3)
     assert (verdict.code, verdict.record["right"]) == (1, False)
     found = {(code, lines[line - 1] if line else "") for code, line in verdict.findings}
     assert {
@@ -150,16 +145,16 @@ def test_a_right_kernel_in_any_style_is_right(name):
     assert verdict.record["cases"][0]["wrong"] == 0
 
 
-def test_a_kernel_for_whole_tiles_alone_is_told_so(tmp_path):
+@pytest.mark.parametrize("base", exhaustive(["tiles"], ["tiles", "square"]))
+def test_a_kernel_for_whole_tiles_alone_is_told_so(tmp_path, base):
     """One of three sizes, and one of square matrices."""
-    square = changed(
-        (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8"), [("row < Width && k + x < Width ?", "true ?")]
-    )
-    (tmp_path / "square.cu").write_text(square, encoding="utf-8")
-    for path in (planted(tmp_path, "no test at A's edge")[0], tmp_path / "square.cu"):
-        verdict = judged("run", path)
-        assert [case["right"] for case in verdict.record["cases"]] == [True, False]
-        assert "right where" in verdict.said
+    path, *_ = planted(tmp_path, "no test at A's edge")
+    if base == "square":
+        text = (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8")
+        path.write_text(changed(text, [("row < Width && k + x < Width ?", "true ?")]), encoding="utf-8")
+    verdict = judged("run", path)
+    assert [case["right"] for case in verdict.record["cases"]] == [True, False]
+    assert "right where" in verdict.said
 
 
 def test_the_page_s_finding_is_printed_with_both_lines_and_once(tmp_path):

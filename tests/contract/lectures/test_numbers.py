@@ -48,20 +48,15 @@ LAUNCHES = {
 }
 
 
-@pytest.mark.parametrize("name", exhaustive(["exercise 3", "figure 2.1", "slides"], LAUNCHES))
+@pytest.mark.parametrize("name", exhaustive(["exercise 3"], LAUNCHES))
 def test_the_arithmetic_of_a_launch(name):
     (n, m, x, y), (block, grid, blocks, threads, within) = LAUNCHES[name]
     text = said("pmpp", "--launch", n, m, x, y)
-    told = {
-        " ".join(words[: 4 if words[:1] == ["pass"] else 2 if words[0] == "threads" and words[1] == "a" else 1]): words
-        for words in rows(text)
-        if words
-    }
     numbers = [
         re.search(rf"^ +{what} +([\d,×]+)", text, re.MULTILINE)[1].replace(",", "")
         for what in ("threads a block", "grid", "blocks", "threads", "pass the bounds test")
     ]
-    assert numbers == [str(block), "×".join(map(str, grid)), str(blocks), str(threads), str(within)], told
+    assert numbers == [str(block), "×".join(map(str, grid)), str(blocks), str(threads), str(within)], text
     assert (block, grid, within) == (x * y, (math.ceil(m / x), math.ceil(n / y)), n * m)
     assert (f"dim3 block({x}, {y}), grid({grid[0]}, {grid[1]});" in text) or name == "one element"
 
@@ -82,9 +77,9 @@ def test_what_no_gpu_takes_and_no_picture_shows_is_refused(tmp_path, launch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_grid_is_limited_to_65535_blocks_in_y():
-    for height, is_told in ((65_535 * 32, False), (65_535 * 32 + 1, True)):
-        assert ("at most 65,535" in said("pmpp", "--launch", height, 9, 16, 32)) is is_told
+@pytest.mark.parametrize(("height", "is_told"), exhaustive([(65_535 * 32 + 1, True)], [(65_535 * 32 + i, i > 0) for i in (0, 1)]))
+def test_a_grid_is_limited_to_65535_blocks_in_y(height, is_told):
+    assert ("at most 65,535" in said("pmpp", "--launch", height, 9, 16, 32)) is is_told
 
 
 def test_exercise_1_from_recorded_lines():
@@ -198,7 +193,6 @@ def test_hochberg_s_programs_print_what_each_call_said_and_three_corners(program
     a, b, c = matrices(text)
     assert (a.shape, b.shape, set(a.flat) <= {0, 1, 2}, set(b.flat) <= {0, 1}) == ((9, 10), (10, 8), True, True)
     assert (c == a @ b).all()
-    assert said("hochberg", program, 9, 10, 8, "--device", "emulate", "--seed", 5) == text
     assert [each.shape for each in matrices(said("hochberg", program, 21, 12, 13, "--device", "emulate"))] == [(10, 10)] * 3
 
 
@@ -256,7 +250,10 @@ def test_pascal_s_matrices_are_shown_and_one_size_is_tried():
 
 @pytest.mark.parametrize(
     "words",
-    [["--size", 0], ["--size", 35, "--dtype", "int32"], ["--show", 21], ["--show", 8, "--size", 8], ["--kernel", "blass"]],
+    exhaustive(
+        [["--size", 35, "--dtype", "int32"], ["--show", 21]],
+        [["--size", 0], ["--size", 35, "--dtype", "int32"], ["--show", 21], ["--show", 8, "--size", 8], ["--kernel", "blass"]],
+    ),
 )
 def test_what_pascal_cannot_do_is_one_line(words):
     done = start(LECTURES, "pascal", *words)
