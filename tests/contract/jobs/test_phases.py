@@ -95,14 +95,14 @@ with hybrid.testing.plant("rank", rank=1, phase="fill", how=lambda: eval(how)):
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "cause"),
-    [
-        ("os._exit(0)", 1, "rank-left"),  # as C code may end it
-        ("os._exit(9)", 9, "rank-left"),
-        ("[os.kill(os.getppid(), 15), __import__('time').sleep(300)]", 143, "terminated"),  # before any product is finished
-    ],
-)
+LEAVES = [
+    ("os._exit(0)", 1, "rank-left"),  # as C code may end it
+    ("[os.kill(os.getppid(), 15), __import__('time').sleep(300)]", 143, "terminated"),  # before any product is finished
+    ("os._exit(9)", 9, "rank-left"),
+]
+
+
+@pytest.mark.parametrize(("how", "code", "cause"), exhaustive(LEAVES[:2], LEAVES))
 def test_a_rank_whose_process_ends_without_a_word_is_named(start, how, code, cause):
     end = start(["-c", EXITS, how], 2).end()
     assert (end.code, end.codes, end.left) == (code, [cause], [])
@@ -153,14 +153,9 @@ def test_a_job_that_is_asked_to_end_reports_the_products_that_are_finished(start
         assert end.codes == ["killed"]
 
 
-def test_a_product_that_fails_its_check_ends_with_3(start):
-    end = start(["-m", "hybrid.testing", "--plant", "multiply rank=1", "-m", "hybrid.matmul", 90, 90, 90], 2).end()
-    assert (end.code, end.lines, end.left) == (3, [], [])
-    assert "rank 1 on" in end.out
-
-
-@pytest.mark.parametrize("variable", ["HYBRID_GUARD", "HYBRID_DEBUG"])
-@pytest.mark.parametrize("ranks", exhaustive([2], [1, 2]))
+@pytest.mark.parametrize(
+    ("variable", "ranks"), exhaustive([("HYBRID_GUARD", 2)], itertools.product(["HYBRID_GUARD", "HYBRID_DEBUG"], [1, 2]))
+)
 def test_a_switch_that_is_neither_on_nor_off_is_refused(start, variable, ranks):
     end = start(["-m", "hybrid.matmul", 9, 8, 7], ranks, **{variable: "maybe"}).end()
     assert (end.code, end.codes, end.left) == (2, ["environment"], [])

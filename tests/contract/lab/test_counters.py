@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 from support.commands import ROOT
-from support.lab import DATA, changed, judged, lab
+from support.lab import DATA, judged, lab
 
 pytestmark = pytest.mark.needs("compiler", "addr2line")
 
@@ -122,7 +122,8 @@ def test_sectors_of_global_memory_and_steps_of_the_banks_of_shared_memory(tmp_pa
     assert f"line {number_of['sum += 0.0f * s[x * 2];']} loads from shared memory: 2-way" in said
 
 
-def test_loads_for_each_multiply_add():
+@pytest.mark.exhaustive
+def test_loads_of_tiles():
     """Of tiles of 16 one sixteenth of two: each tile of C loads 16 rows of A and 16 columns of B."""
     verdict = judged("run", TILES, "--sizes", 32, 16, 48)
     assert verdict.record["cases"][0]["loads"] == [32 * 48] * 2
@@ -152,7 +153,7 @@ def test_vectors_are_one_request_and_atomic_updates_are_counted(tmp_path):
     assert (update["requests"], update["lanes"], update["addresses"], update["sectors"]) == (2, 64, 8, 8)
 
 
-def test_branches_at_which_lanes_part(tmp_path):
+def test_branches_at_which_lanes_part_and_loads_for_each_multiply_add(tmp_path):
     """A warp has 2 rows of 16 threads. C's 33rd row parts 3 of 51 warps, and its 33rd column 17; the loop none."""
     text = (
         "// lab: grid((m + 15) / 16, (n + 1) / 2) block(16, 2)\n"
@@ -167,7 +168,8 @@ def test_branches_at_which_lanes_part(tmp_path):
     branches = {each["line"]: (each["executions"], each["divergent"]) for each in verdict.record["cases"][0]["branches"]}
     assert {line: each for line, each in branches.items() if each[1]} == {5: (51, 3), 6: (51, 17)}
     assert branches[8] == (51 * (4 + 1), 0)
-    assert verdict.record["cases"][0]["loads"] == [33 * 4 * 33] * 2  # two of a thread for each multiply-add
+    assert verdict.record["cases"][0]["loads"] == [33 * 4 * 33] * 2
+    assert "global loads per multiply-add: 2 (A 1, B 1); stores per element: 1" in verdict.said
 
 
 @pytest.mark.exhaustive
@@ -192,29 +194,10 @@ def test_the_json_line_says_what_ran(tmp_path):
     for seed in (1, 2):
         assert lab("run", ELEMENT, "--sizes", 8, 4, 16, "--json", lines, "--seed", seed).returncode == 0
     first, second = map(json.loads, lines.read_text().splitlines())
-    assert (first["seed"], second["seed"], first["command"], first["file"], first["kernel"], first["dtype"]) == (
-        1,
-        2,
-        "lab run",
-        "element.cu",
-        "multiply",
-        "float32",
-    )
+    assert (first["seed"], second["seed"]) == (1, 2)
+    about = {"command": "lab run", "file": "element.cu", "kernel": "multiply", "dtype": "float32"}
+    assert first.items() >= about.items()
     (case,) = first["cases"]
     assert {name: case[name] for name in ("n", "l", "m", "grid", "block", "right", "findings", "wrong")} == {
         "n": 8, "l": 4, "m": 16, "grid": [1, 1], "block": [16, 16], "right": True, "findings": [], "wrong": 0,
     }  # fmt: skip
-
-
-@pytest.mark.exhaustive
-def test_changed_names_of_the_matrices_are_those_of_the_kernel(tmp_path):
-    path = tmp_path / "mine.cu"
-    names = [
-        ("const float* a, const float* b, float* c", "const float* M, const float* N, float* P"),
-        ("a[row", "M[row"),
-        ("b[k", "N[k"),
-        ("c[row", "P[row"),
-    ]
-    path.write_text(changed(ELEMENT.read_text(), names))
-    said = lab("run", path, "--sizes", 8, 4, 16).stdout
-    assert "P (8×16) = M (8×4) · N (4×16)" in said

@@ -201,23 +201,9 @@ def test_a_call_that_fails_is_the_last_one_of_the_program():
     assert (done.returncode, done.stdout) == (1, "CUDA malloc A: no error\nCUDA malloc B: out of memory\n")
 
 
-TYPES = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}
+# The largest triangles whose entries a type holds, and those of which it holds all sums of magnitudes in the product, too.
 FIT = {"int32": 34, "int64": 67, "float32": 28, "float64": 57}
 EXACT = {"int32": 22, "int64": 42, "float32": 17, "float64": 36}
-
-
-def test_the_largest_triangles_follow_from_their_types():
-    """(a) every entry is held; (b) the sums of magnitudes stay within the integers that a type holds."""
-    for dtype, most in TYPES.items():
-
-        def holds(number, dtype=dtype, most=most):
-            return number <= most if dtype.startswith("int") else int(np.dtype(dtype).type(number)) == number
-
-        assert all(holds(math.comb(FIT[dtype] - 1, k)) for k in range(FIT[dtype]))
-        assert not all(holds(math.comb(FIT[dtype], k)) for k in range(FIT[dtype] + 1))
-        for size, within in ((EXACT[dtype], True), (EXACT[dtype] + 1, False)):
-            triangle = np.array([[math.comb(i, j) for j in range(size)] for i in range(size)], object)
-            assert (triangle.dot(triangle).max() <= most) is within
 
 
 def test_pascal_tells_them_and_what_came_out_right(tmp_path):
@@ -228,7 +214,7 @@ def test_pascal_tells_them_and_what_came_out_right(tmp_path):
         if line["part"] != "end"
     }
     assert {dtype: (line["fit"], line["exact"]) for dtype, line in lines.items()} == {
-        dtype: (FIT[dtype], EXACT[dtype]) for dtype in TYPES
+        dtype: (FIT[dtype], EXACT[dtype]) for dtype in FIT
     }
     for dtype, line in lines.items():
         assert EXACT[dtype] <= line["right"] <= FIT[dtype]
@@ -243,7 +229,7 @@ def test_pascal_s_matrices_are_shown_and_one_size_is_tried():
     assert ["1", "7", "21", "35", "35", "21", "7", "1"] in rows(text)
     assert ["-1", "7", "-21", "35", "-35", "21", "-7", "1"] in rows(text)
     assert text.endswith("the identity\n")
-    assert said("pascal", "--size", 17, "--device", "cpu") == "".join(f"{dtype}  N = 17: the identity\n" for dtype in TYPES)
+    assert said("pascal", "--size", 17, "--device", "cpu") == "".join(f"{dtype}  N = 17: the identity\n" for dtype in FIT)
     wrong = start(LECTURES, "pascal", "--size", 57, "--device", "cpu", "--dtype", "float64")
     assert (wrong.returncode, wrong.stdout.startswith("float64  N = 57: [")) == (1, True)
 
