@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.checked import named
 from support.commands import start
+from support.selection import exhaustive
 
 pytestmark = pytest.mark.launcher
 SIZES = [90, 60, 70, "--fill", "normal"]
@@ -27,9 +28,12 @@ def run(tmp_path, *arguments, plant=(), ranks=0, **pretended):
     return done, json.loads(record.read_text().splitlines()[-1]) if record.exists() else None
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+FAULTS = [("multiply", "check-product"), ("copy in", "check-copy"), ("copy out", "check-copy")]
+
+
 @pytest.mark.parametrize(
-    ("fault", "code"), [("multiply", "check-product"), ("copy in", "check-copy"), ("copy out", "check-copy")]
+    ("fault", "code", "ranks"),
+    exhaustive([(*FAULTS[0], 2), (*FAULTS[1], 0), (*FAULTS[2], 2)], [(*fault, ranks) for fault in FAULTS for ranks in (0, 2)]),
 )
 def test_a_wrong_product_ends_the_command_with_3(tmp_path, fault, code, ranks):
     out = tmp_path / "C.npy"
@@ -61,8 +65,13 @@ def test_what_is_not_checked_passes_and_says_so(tmp_path):
     assert not line.get("check") or line["check"].get("kind") != "freivalds"
 
 
-@pytest.mark.parametrize(("fill", "kind"), [("lecture", "exact"), ("normal", "freivalds")])
-@pytest.mark.parametrize("check", ["on", "host"])
+@pytest.mark.parametrize(
+    ("fill", "kind", "check"),
+    exhaustive(
+        [("lecture", "exact", "on"), ("normal", "freivalds", "host")],
+        [(*of, check) for of in (("lecture", "exact"), ("normal", "freivalds")) for check in ("on", "host")],
+    ),
+)
 def test_a_right_product_tells_how_it_was_checked(tmp_path, fill, kind, check):
     done, line = run(tmp_path, "--check", check, "--fill", fill, staged=1)
     assert done.returncode == 0, done.stderr
@@ -87,7 +96,7 @@ def test_what_cannot_be_judged_is_told(tmp_path):
     assert check["note"]
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", exhaustive([2], [0, 2]))
 def test_a_repaired_product_is_right_and_the_command_ends_with_0(tmp_path, ranks):
     out, faults = tmp_path / "C.npy", ["multiply how=element", "multiply how=element at=3"]
     done, line = run(tmp_path, "--on-fault", "repair", "--repeat", "4", "--out", out, plant=faults, ranks=ranks)
@@ -106,16 +115,8 @@ def test_a_repaired_product_is_right_and_the_command_ends_with_0(tmp_path, ranks
 
 def test_what_cannot_be_repaired_ends_with_3(tmp_path):
     """Rows that arrived differently on another node: nobody knows which are right."""
-    done, line = run(
-        tmp_path,
-        "--on-fault",
-        "repair",
-        plant=["arrive rank=1 how=element"],
-        ranks=2,
-        staged=1,
-        ranks_per_node=1,
-        transport="host",
-    )
+    nodes = {"staged": 1, "ranks_per_node": 1, "transport": "host"}
+    done, line = run(tmp_path, "--on-fault", "repair", plant=["arrive rank=1 how=element"], ranks=2, **nodes)
     assert done.returncode == 3, done.stdout
     assert not line["check"]["ok"]
     assert "check-exchange" in {each["code"] for each in line["check"]["faults"]}

@@ -64,9 +64,7 @@ def test_only_what_was_asked_for_is_repaired(rng):
     assert refusal.value.code == "setting"
 
 
-@pytest.mark.parametrize("check", [True, "host"])
-@pytest.mark.parametrize("data", ["normal", "integers"])
-@pytest.mark.parametrize("way_", ["in place", "staged"])
+@pytest.mark.parametrize(("way_", "data", "check"), pairs_first(["in place", "staged"], ["normal", "integers"], [True, "host"]))
 def test_only_what_is_wrong_is_computed_again(rng, way_, data, check):
     a, b = operands(rng, data, (640, 20, 640))
 
@@ -109,10 +107,7 @@ def uneven(rng, kind, dtype, n=80, l=53, m=1350):
 UNEVEN = ["zero rows", "single entries", "scaled rows", "even columns", "scaled both ways"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrong", "dtype", "form"),
-    pairs_first(UNEVEN, [1, 9, 20], DTYPES, ["root", "row blocks"]),
-)
+@pytest.mark.parametrize(("kind", "wrong", "dtype", "form"), pairs_first(UNEVEN, [1, 9, 20], DTYPES, ["root", "row blocks"]))
 def test_every_element_is_right_after_a_wrong_copy_of_b(rng, kind, wrong, dtype, form):
     """By little, in rows that are wrong in one column each, every other one, in another group of 64 columns each."""
     a, b = uneven(rng, kind, dtype)
@@ -145,7 +140,7 @@ def test_every_element_is_right_after_a_wrong_multiplication(rng, kind, check, f
 
 @pytest.mark.parametrize("way_", ["in place", "staged"])
 def test_small_errors_that_large_ones_hide_are_repaired(rng, way_):
-    a, b = operands(rng, "normal", (192, 500, 640))
+    a, b = operands(rng, "normal", (192, 200, 640))
     right, error = exact(a, b), rounding(a, b)
 
     def spoil(into, source, before):
@@ -170,16 +165,6 @@ def test_what_cannot_be_judged_does_not_hinder_a_repair(rng, way_):
         c, lines = repaired(lambda: hybrid.multiply(a, b, on_fault="repair"))
         np.testing.assert_allclose(c, a @ b)
     assert len(lines) == 1
-
-
-def test_large_integers_are_repaired_exactly(rng):
-    """Their sums are checked modulo a prime."""
-    for way_ in WAYS:
-        a, b = operands(rng, "large integers", (200, 90, 150))
-        with way(way_), plant("multiply"):
-            c, lines = repaired(lambda a=a, b=b: hybrid.multiply(a, b, on_fault="repair"))
-        assert lines
-        np.testing.assert_array_equal(c, a @ b)
 
 
 @pytest.mark.needs("compiler")

@@ -34,9 +34,9 @@ ALL_PHASES = {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "40", "HYBRID_RANKS_PER
 
 
 def failures():
-    """By default every phase and every way comes once or twice, on rank 0 or 1; with --all every way in every phase."""
-    ways = itertools.cycle(HOW)
-    chosen = [(phase, next(ways), number % 2) for number, phase in enumerate(PHASES)]
+    """By default every way and most phases come once, on rank 0 or 1; with --all every way in every phase."""
+    phases = [phase for phase in PHASES if phase not in ("start", "fill", "copy in", "copy out")]
+    chosen = [(phase, how, number % 2) for number, (phase, how) in enumerate(zip(phases, HOW, strict=True))]
     return exhaustive(chosen, dict.fromkeys([*chosen, *itertools.product(PHASES, HOW, (0, 1))]))
 
 
@@ -76,7 +76,7 @@ import hybrid.testing, runpy, sys
 def compute():
     while True:
         pass
-sys.argv = ["hybrid.matmul", "50", "40", "30", "--stall", "3"]
+sys.argv = ["hybrid.matmul", "50", "40", "30", "--stall", "1"]
 with hybrid.testing.plant("rank", rank=0, phase="multiply", how=compute):
     runpy.run_module("hybrid.matmul", run_name="__main__")
 """
@@ -95,14 +95,14 @@ with hybrid.testing.plant("rank", rank=1, phase="fill", how=lambda: eval(how)):
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "cause"),
-    [
-        ("os._exit(0)", 1, "rank-left"),  # as C code may end it
-        ("os._exit(9)", 9, "rank-left"),
-        ("[os.kill(os.getppid(), 15), __import__('time').sleep(300)]", 143, "terminated"),  # before any product is finished
-    ],
-)
+LEAVES = [
+    ("os._exit(0)", 1, "rank-left"),  # as C code may end it
+    ("[os.kill(os.getppid(), 15), __import__('time').sleep(300)]", 143, "terminated"),  # before any product is finished
+    ("os._exit(9)", 9, "rank-left"),
+]
+
+
+@pytest.mark.parametrize(("how", "code", "cause"), exhaustive(LEAVES[:2], LEAVES))
 def test_a_rank_whose_process_ends_without_a_word_is_named(start, how, code, cause):
     end = start(["-c", EXITS, how], 2).end()
     assert (end.code, end.codes, end.left) == (code, [cause], [])
@@ -153,14 +153,9 @@ def test_a_job_that_is_asked_to_end_reports_the_products_that_are_finished(start
         assert end.codes == ["killed"]
 
 
-def test_a_product_that_fails_its_check_ends_with_3(start):
-    end = start(["-m", "hybrid.testing", "--plant", "multiply rank=1", "-m", "hybrid.matmul", 90, 90, 90], 2).end()
-    assert (end.code, end.lines, end.left) == (3, [], [])
-    assert "rank 1 on" in end.out
-
-
-@pytest.mark.parametrize("variable", ["HYBRID_GUARD", "HYBRID_DEBUG"])
-@pytest.mark.parametrize("ranks", exhaustive([2], [1, 2]))
+@pytest.mark.parametrize(
+    ("variable", "ranks"), exhaustive([("HYBRID_GUARD", 2)], itertools.product(["HYBRID_GUARD", "HYBRID_DEBUG"], [1, 2]))
+)
 def test_a_switch_that_is_neither_on_nor_off_is_refused(start, variable, ranks):
     end = start(["-m", "hybrid.matmul", 9, 8, 7], ranks, **{variable: "maybe"}).end()
     assert (end.code, end.codes, end.left) == (2, ["environment"], [])
@@ -174,9 +169,7 @@ def test_without_a_supervisor_or_with_tracebacks_an_exception_ends_the_job_too(s
     assert ("Traceback" in end.err) is (variable == "HYBRID_DEBUG")
 
 
-@pytest.mark.parametrize(
-    ("who", "wait"), exhaustive([("None", 8), ("0", 14), ("1", 20)], itertools.product(["None", "0", "1"], (8, 14, 20)))
-)
+@pytest.mark.parametrize(("who", "wait"), exhaustive([("None", 8)], itertools.product(["None", "0", "1"], (8, 14, 20))))
 def test_an_interrupt_while_ranks_wait_for_each_other_is_called_one(start, who, wait):
     """And not OverflowError or "out of memory", as where ranks take one exchange for another."""
     end = start(planted(f"rank={who} phase=wait at={wait} how=SIGINT", "hybrid.paths", "five", "--length", 3000), 2).end()

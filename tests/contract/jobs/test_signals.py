@@ -49,7 +49,7 @@ OF_A_RANK = [
 ]
 
 
-@pytest.mark.parametrize(("signum", "whom", "code", "cause"), exhaustive([OF_A_RANK[i] for i in (0, 1, 4, 6, 9)], OF_A_RANK))
+@pytest.mark.parametrize(("signum", "whom", "code", "cause"), exhaustive([OF_A_RANK[i] for i in (0, 4, 6, 9)], OF_A_RANK))
 def test_mpirun_ends_with_the_code_of_the_rank_that_was_hit(running, signum, whom, code, cause):
     job, processes = running()
     job.send(signum, processes[1][whom])

@@ -44,15 +44,15 @@ Loaded loaded;
 
 
 def test_a_kernel_changes_no_files(tmp_path, classmate):
-    """Neither when it runs nor when it is loaded, nor in the current folder; and what it computes is judged as ever."""
+    """Neither when it runs, on two shapes, nor when it is loaded, nor in the current folder; and it is judged as ever."""
     path = tmp_path / "mine.cu"
     text = changed(
         ELEMENT,
         [("__global__", MEDDLES + "__global__"), ("float sum = 0;", "if (!row && !column) meddle();\n    float sum = 0;")],
     )
     path.write_text(text.replace("PLACE", str(classmate)))
-    verdict = judged("check", "element", path, "--stall", 90, cwd=classmate.parent)
-    assert (verdict.code, verdict.record["points"]) == (0, 6), verdict.said
+    verdict = judged("run", path, "--stall", 90, cwd=classmate.parent)
+    assert (verdict.code, verdict.findings, len(verdict.record["cases"])) == (0, set(), 2), verdict.said
 
 
 PROGRAM = r"""#include <arpa/inet.h>

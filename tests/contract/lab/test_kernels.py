@@ -32,57 +32,29 @@ LOAD_A = "a_tile[y][x] = row < n && first + x < l ? a[row * l + first + x] : 0;"
 LOAD_B = "b_tile[y][x] = first + y < l && column < m ? b[(first + y) * m + column] : 0;"
 PRODUCTS = "for (int k = 0; k < TILE; ++k) sum += a_tile[y][k] * b_tile[k][x];"
 BARRIER = "        __syncthreads();\n"
-RACE, BEYOND, NO_VALUE, WRONG, NEVER, SEVERAL = (
-    "data-race",
-    "out-of-bounds",
-    "uninitialised",
-    "wrong-elements",
-    "never-written",
-    "several-writers",
-)
+RACE, BEYOND, NO_VALUE, WRONG = "data-race", "out-of-bounds", "uninitialised", "wrong-elements"
+NEVER, SEVERAL = "never-written", "several-writers"
 
 FAULTS = {
     # threads of a block that do not wait
-    "no first barrier": (
-        "tiles",
-        [(f"{BARRIER}        {PRODUCTS}", f"        {PRODUCTS}")],
-        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
-    ),
-    "no second barrier": (
-        "tiles",
-        [(f"{PRODUCTS}\n{BARRIER}", f"{PRODUCTS}\n")],
-        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
-    ),
-    "barriers of the warp": (
-        "tiles",
+    "no first barrier": ("tiles", [(f"{BARRIER}        {PRODUCTS}", f"        {PRODUCTS}")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")}),
+    "no second barrier": ("tiles", [(f"{PRODUCTS}\n{BARRIER}", f"{PRODUCTS}\n")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")}),
+    "barriers of the warp": ("tiles",
         [(f"{BARRIER}        {PRODUCTS}\n{BARRIER}", f"        __syncwarp();\n        {PRODUCTS}\n{BARRIER}")],
-        {(RACE, "b_tile[y][x] ="), (WRONG, "")},
-    ),  # a warp has whole rows of A
-    "a barrier without parentheses": (
-        "tiles",
-        [(f"{BARRIER}        {PRODUCTS}", f"        __syncthreads;\n        {PRODUCTS}")],
-        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")},
-    ),
-    "a barrier in a branch": (
-        "tiles",
+        {(RACE, "b_tile[y][x] ="), (WRONG, "")}),  # a warp has whole rows of A
+    "a barrier without parentheses": ("tiles", [(f"{BARRIER}        {PRODUCTS}", f"        __syncthreads;\n        {PRODUCTS}")],
+        {(RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] ="), (WRONG, "")}),
+    "a barrier in a branch": ("tiles",
         [(f"{BARRIER}        {PRODUCTS}", f"        if (row < n) __syncthreads();\n        {PRODUCTS}")],
-        {("kernel-barrier", "__syncthreads"), (RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] =")},
-    ),
-    "threads that leave early": (
-        "tiles",
-        [("float sum = 0;", f"float sum = 0;\n    {LEAVE}")],
-        {("kernel-barrier", "__syncthreads")},
-    ),
-    "blocks that write the same": (
-        "element",
-        [("c[row * m", "c[row % 16 * m")],
-        {(RACE, "c[row % 16"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")},
-    ),
-    "a factor that is overwritten": (
-        "element",
-        [("const float* a", "float* a"), (STORE, f"{STORE}\n    a[row * l] = 0;")],
-        {(RACE, "sum += a"), (RACE, "a[row * l] = 0"), (BEYOND, ""), (WRONG, "")},
-    ),
+        {("kernel-barrier", "__syncthreads"), (RACE, "a_tile[y][x] ="), (RACE, "b_tile[y][x] =")}),
+    "threads that leave early": ("tiles", [("float sum = 0;", f"float sum = 0;\n    {LEAVE}")],
+        {("kernel-barrier", "__syncthreads")}),
+    "blocks that write the same": ("element", [("c[row * m", "c[row % 16 * m")],
+        {(RACE, "c[row % 16"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")}),
+    "a factor that is overwritten": ("element", [("const float* a", "float* a"), (STORE, f"{STORE}\n    a[row * l] = 0;")],
+        {(RACE, "sum += a"), (RACE, "a[row * l] = 0"), (BEYOND, ""), (WRONG, "")}),
     # memory that is not there
     "one term too many": ("element", [("k < l;", "k <= l;")], {(BEYOND, "sum += a"), (WRONG, "")}),
     "a row before the first": ("element", [("a[row * l", "a[(row - 1) * l")], {(BEYOND, "sum += a"), (WRONG, "")}),
@@ -90,59 +62,33 @@ FAULTS = {
     "no test of the rows": ("element", [(LEAVE, "if (column >= m) return;")], {(BEYOND, "sum += a")}),
     "a test that lets one row pass": ("element", [(LEAVE, "if (row > n || column >= m) return;")], {(BEYOND, "sum += a")}),
     "no test at A's edge": ("tiles", [(LOAD_A, LOAD_A.replace("row < n && ", ""))], {(BEYOND, "a_tile[y][x] =")}),
-    "no test at B's edge": (
-        "tiles",
-        [(LOAD_B, LOAD_B.replace("first + y < l && ", ""))],
-        {(BEYOND, "b_tile[y][x] ="), (WRONG, "")},
-    ),
-    "no test before the store": (
-        "tiles",
-        [("if (row < n && column < m) c[", "c[")],
-        {(BEYOND, "c[row * m"), (RACE, "c[row * m"), (WRONG, "")},
-    ),
-    "a tile that is too small": (
-        "tiles",
-        [("b_tile[TILE][TILE]", "b_tile[TILE - 1][TILE]")],
-        {(BEYOND, "b_tile[y][x] ="), ("order-dependent", ""), (WRONG, "")},
-    ),
+    "no test at B's edge": ("tiles", [(LOAD_B, LOAD_B.replace("first + y < l && ", ""))],
+        {(BEYOND, "b_tile[y][x] ="), (WRONG, "")}),
+    "no test before the store": ("tiles", [("if (row < n && column < m) c[", "c[")],
+        {(BEYOND, "c[row * m"), (RACE, "c[row * m"), (WRONG, "")}),
+    "a tile that is too small": ("tiles", [("b_tile[TILE][TILE]", "b_tile[TILE - 1][TILE]")],
+        {(BEYOND, "b_tile[y][x] ="), ("order-dependent", ""), (WRONG, "")}),
     "beyond a row of a tile": ("tiles", [("k < TILE; ++k", "k <= TILE; ++k")], {(BEYOND, "k <= TILE"), (WRONG, "")}),
-    "a null pointer": (
-        "element",
-        [(STORE, f"float* p = nullptr;\n    p[row] = sum;\n    {STORE}")],
-        {("illegal-address", "p[row]")},
-    ),
+    "a null pointer": ("element", [(STORE, f"float* p = nullptr;\n    p[row] = sum;\n    {STORE}")],
+        {("illegal-address", "p[row]")}),
     # values that nobody has written
     "a sum that is never begun": ("element", [("float sum = 0;", "float sum;")], {("no-value", ""), (WRONG, "")}),
     "a sum in C from nothing": ("element", [(STORE, "c[row * m + column] += sum;")], {(NO_VALUE, "+= sum"), (WRONG, "")}),
-    "an atomic sum from nothing": (
-        "element",
-        [(STORE, "atomicAdd(&c[row * m + column], sum);")],
-        {(NO_VALUE, "atomicAdd"), (WRONG, "")},
-    ),
-    "a part of a tile": (
-        "tiles",
-        [(LOAD_A, "if (row < n && first + x < l) a_tile[y][x] = a[row * l + first + x];")],
-        {(NO_VALUE, "sum += a_tile")},
-    ),
+    "an atomic sum from nothing": ("element", [(STORE, "atomicAdd(&c[row * m + column], sum);")],
+        {(NO_VALUE, "atomicAdd"), (WRONG, "")}),
+    "a part of a tile": ("tiles", [(LOAD_A, "if (row < n && first + x < l) a_tile[y][x] = a[row * l + first + x];")],
+        {(NO_VALUE, "sum += a_tile")}),
     # loops, launches, arithmetic
     "a loop without an end": ("element", [("k < l; ++k", "k < l;")], {("no-end", "sum += a")}),
     "a division by zero": ("element", [("a[row * l + k]", "a[row * l + k / (n - n)]")], {("zero-division", "sum += a")}),
-    "a failed assertion": (
-        "element",
-        [("__global__", "#include <assert.h>\n__global__"), (STORE, f"assert(row != 3);\n    {STORE}")],
-        {("kernel-assert", "assert(")},
-    ),
-    "a grid that is rounded down": (
-        "element",
-        [("block(16, 16)", "block(16, 16) grid(m / 16, n / 16)")],
-        {(NEVER, ""), (WRONG, "")},
-    ),
+    "a failed assertion": ("element", [("__global__", "#include <assert.h>\n__global__"),
+        (STORE, f"assert(row != 3);\n    {STORE}")], {("kernel-assert", "assert(")}),
+    "a grid that is rounded down": ("element", [("block(16, 16)", "block(16, 16) grid(m / 16, n / 16)")],
+        {(NEVER, ""), (WRONG, "")}),
     "a test too strict": ("element", [(LEAVE, "if (row >= n - 1 || column >= m) return;")], {(NEVER, ""), (WRONG, "")}),
-    "columns of the block alone": (
-        "element",
+    "columns of the block alone": ("element",
         [("int column = blockIdx.x * blockDim.x + threadIdx.x", "int column = threadIdx.x")],
-        {(RACE, "c[row * m"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")},
-    ),
+        {(RACE, "c[row * m"), (NEVER, ""), (WRONG, ""), (SEVERAL, "")}),
     "no store": ("tiles", [("if (row < n && column < m) c[row * m + column] = sum;", "")], {(NEVER, ""), (WRONG, "")}),
     # what C is instead
     "one k too few": ("element", [("k < l;", "k < l - 1;")], {(WRONG, "")}),
@@ -154,14 +100,9 @@ FAULTS = {
     "B by columns": ("square", [("N[k * Width + column]", "N[column * Width + k]")], {("transposed-index", ""), (WRONG, "")}),
     "C by columns": ("square", [("P[row * Width + column]", "P[column * Width + row]")], {("transposed-index", ""), (WRONG, "")}),
     "M in N's place": ("square", [("N[k * Width", "M[k * Width")], {("wrong-operand", ""), (WRONG, "")}),
-}
-BY_DEFAULT = [
-    "no second barrier",
-    "a sum in C from nothing",
-    "a loop without an end",
-    "M in N's place",
-    "a grid that is rounded down",
-]
+}  # fmt: skip
+# A barrier that is missing is on the page (below), and values that nobody has written are in races.cu.
+BY_DEFAULT = ["a loop without an end", "M in N's place", "a grid that is rounded down"]
 
 
 def planted(folder, name):
@@ -175,7 +116,7 @@ def planted(folder, name):
 @pytest.mark.parametrize("name", exhaustive(BY_DEFAULT, FAULTS))
 def test_a_fault_is_found_with_its_cause_and_line(tmp_path, name):
     path, lines, expected = planted(tmp_path, name)
-    verdict = judged("run", path, "--stall", 3 if "without an end" in name else 90, "--seed", 3)
+    verdict = judged("run", path, "--stall", 1 if "without an end" in name else 90, "--seed", 3)
     assert (verdict.code, verdict.record["right"]) == (1, False)
     found = {(code, lines[line - 1] if line else "") for code, line in verdict.findings}
     assert {
@@ -183,7 +124,7 @@ def test_a_fault_is_found_with_its_cause_and_line(tmp_path, name):
     } == expected
 
 
-@pytest.mark.parametrize("name", exhaustive(["votes"], STYLES))
+@pytest.mark.parametrize("name", exhaustive([], STYLES))  # by default test_confinement.py has a right kernel
 def test_a_right_kernel_in_any_style_is_right(name):
     """Names, types, structs, templates, launches; on a shape of whole tiles and on one that is not."""
     path = DATA / "kernels" / f"{name}.cu"
@@ -198,16 +139,16 @@ def test_a_right_kernel_in_any_style_is_right(name):
     assert verdict.record["cases"][0]["wrong"] == 0
 
 
-def test_a_kernel_for_whole_tiles_alone_is_told_so(tmp_path):
+@pytest.mark.parametrize("base", exhaustive(["tiles"], ["tiles", "square"]))
+def test_a_kernel_for_whole_tiles_alone_is_told_so(tmp_path, base):
     """One of three sizes, and one of square matrices."""
-    square = changed(
-        (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8"), [("row < Width && k + x < Width ?", "true ?")]
-    )
-    (tmp_path / "square.cu").write_text(square, encoding="utf-8")
-    for path in (planted(tmp_path, "no test at A's edge")[0], tmp_path / "square.cu"):
-        verdict = judged("run", path)
-        assert [case["right"] for case in verdict.record["cases"]] == [True, False]
-        assert "right where" in verdict.said
+    path, *_ = planted(tmp_path, "no test at A's edge")
+    if base == "square":
+        text = (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8")
+        path.write_text(changed(text, [("row < Width && k + x < Width ?", "true ?")]), encoding="utf-8")
+    verdict = judged("run", path)
+    assert [case["right"] for case in verdict.record["cases"]] == [True, False]
+    assert "right where" in verdict.said
 
 
 def test_the_page_s_finding_is_printed_with_both_lines_and_once(tmp_path):

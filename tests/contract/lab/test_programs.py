@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs("compiler", "addr2line")
 FAULTS = (DATA / "faults.cu").read_text(encoding="utf-8")
 CASES = cases(FAULTS)
 ENDING = ["endless", "divided by zero", "large stack", "used by the host", "copied by the host", "crash of the host"]
-ALONE = ["unseen", "wrong direction", "block too deep", "crash of the host"]
+ALONE = ["block too deep", "crash of the host"]
 
 
 def found(case):
@@ -110,22 +110,20 @@ def test_lines_of_the_program_s_own_headers_are_told_as_theirs(tmp_path):
 
 
 @pytest.mark.launcher
-def test_what_is_found_names_the_rank(tmp_path):
+@pytest.mark.parametrize(("options", "ranks"), exhaustive([((), 2)], [((), 2), (("--ranks", 3), 3)]))
+def test_what_is_found_names_the_rank(tmp_path, options, ranks):
     """A program of MPI runs on two ranks, or on as many as --ranks says."""
     (tmp_path / "ranks.cu").write_text(
         "#include <mpi.h>\n#include <stdio.h>\n__global__ void k(int* x) { x[threadIdx.x] = 1; }\n"
         "int main(int argc, char** argv)\n{\n    int rank, size, *x;\n    MPI_Init(&argc, &argv);\n"
         "    MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &size);\n    cudaMalloc(&x, 16);\n"
-        "    k<<<1, 4 + rank / 2>>>(x);\n    cudaDeviceSynchronize();\n    cudaFree(x);\n"
+        "    k<<<1, 4 + (rank == 1)>>>(x);\n    cudaDeviceSynchronize();\n    cudaFree(x);\n"
         '    if (rank == 0) printf("%d ranks\\n", size);\n    MPI_Finalize();\n}\n'
     )
-    verdict = judged("run", tmp_path / "ranks.cu")
-    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (0, set(), 2), verdict.said
-    assert "2 ranks\n" in verdict.said
-    verdict = judged("run", tmp_path / "ranks.cu", "--ranks", 3)
-    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, {("out-of-bounds", 3)}, 3), verdict.said
-    (finding,) = verdict.record["findings"]
-    assert "rank 2" in finding["text"]
+    verdict = judged("run", tmp_path / "ranks.cu", *options)
+    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, {("out-of-bounds", 3)}, ranks), verdict.said
+    assert f"{ranks} ranks\n" in verdict.said
+    assert "rank 1" in verdict.record["findings"][0]["text"]
     assert failed_in(verdict.record) == {("cudaErrorIllegalAddress", 11)}
 
 
@@ -156,10 +154,3 @@ def test_what_kernels_print_comes_where_the_host_waits_for_it(tmp_path):
     assert verdict.said.splitlines()[:5] == ["before", "launched", "kernel 0", "kernel 1", "after"]
     assert verdict.code == 0
     assert len(verdict.record["notes"]) == 1  # the last two are not shown
-
-
-@pytest.mark.exhaustive
-def test_a_kernel_of_a_program_is_judged_alone():
-    """With --kernel, without its host code."""
-    verdict = judged("run", ROOT / "docs/programs/matmul2.cu", "--kernel", "multiply", "--sizes", 9, 5, 7)
-    assert (verdict.code, verdict.record["kernel"], verdict.record["dtype"]) == (0, "multiply", "float64"), verdict.said

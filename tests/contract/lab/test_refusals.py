@@ -36,35 +36,26 @@ REFUSED = {
     "no arithmetic": (f"// lab: block(n.x)\n{ABC}, int n) {{ blockIdx.x; }}", "lab-launch", 0),
     "a word that is not known": (f"// lab: blocks(16, 16)\n{ABC}, int n) {{}}", "lab-launch", 0),
     "dynamic shared memory": (f"extern __shared__ float s[];\n{ABC}, int n) {{ c[0] = s[0]; }}", "lab-launch", 0),
-    "half precision": (
-        "#include <cuda_fp16.h>\n" + KERNEL.replace("BODY", "C[0] = __half2float(__float2half(A[0]));"),
-        "lab-unsupported",
-        4,
-    ),
+    "half precision": ("#include <cuda_fp16.h>\n" + KERNEL.replace("BODY", "C[0] = __half2float(__float2half(A[0]));"),
+        "lab-unsupported", 4),
     "half": (KERNEL.replace("BODY", "half x = A[0];"), "lab-unsupported", 3),
     "PTX": (KERNEL.replace("BODY", 'asm volatile("nop;");'), "lab-unsupported", 3),
     "matrix units": ("#include <mma.h>\n" + KERNEL.replace("BODY", "nvcuda::wmma::fill_fragment(f, 0);"), "lab-unsupported", 4),
-    "cooperative groups": (
-        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + KERNEL,
-        "lab-unsupported",
-        2,
-    ),
+    "cooperative groups": ("#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n" + KERNEL, "lab-unsupported",
+        2),
     "kernels that launch": (KERNEL.replace("BODY", "k<<<1, 1>>>(A, B, C, n);"), "lab-unsupported", 3),
     "textures": ("texture<float> t;\n" + KERNEL.replace("BODY", "C[0] = tex1D(t, 0);"), "lab-unsupported", 1),
     "memory within a kernel": (KERNEL.replace("BODY", "float* x = new float[8];"), "lab-unsupported", 3),
     "a vector within a kernel": (KERNEL.replace("BODY", "std::vector<float> x(8);"), "lab-unsupported", 3),
-    "constant memory without a value": (
-        "__constant__ float f[8];\n" + KERNEL.replace("BODY", "C[0] = f[n];"),
-        "lab-unsupported",
-        0,
-    ),
+    "constant memory without a value": ("__constant__ float f[8];\n" + KERNEL.replace("BODY", "C[0] = f[n];"),
+        "lab-unsupported", 0),
     "a function of the host": (f"float f(float x) {{ return x; }}\n{ABC}, int n) {{ c[0] = f(a[0]); }}", "lab-unsupported", 2),
     "cuBLAS": (f"// no cuBLAS: #include <mpi.h>\n#include <cublas_v2.h>\n__global__ void k() {{}}\n{MAIN}", "lab-unsupported", 2),
     "Thrust": (f"#include <thrust/device_vector.h>\n__global__ void k() {{}}\n{MAIN}", "lab-unsupported", 1),
     "CUDA graphs": (f"__global__ void k() {{}}\ncudaGraph_t graph;\n{MAIN}", "lab-unsupported", 2),
     "a call that is not known": (f"__global__ void k() {{}}\nvoid f() {{ cudaMalloc3D(0, 0); }}\n{MAIN}", "lab-unsupported", 2),
     "half a launch": ("__global__ void k() {}\nint main() { k<<<1, 1>>; }\n", "lab-launch", 2),
-}
+}  # fmt: skip
 BY_DEFAULT = ["an unknown size", "too many threads", "PTX", "cuBLAS"]
 
 

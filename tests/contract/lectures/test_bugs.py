@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 from support import commands
 from support.commands import ROOT, module, successful
+from support.selection import exhaustive
 
 pytestmark = pytest.mark.needs("compiler")
 
@@ -54,10 +55,13 @@ def number(pattern, text):
     return int(found[1]) if found else 0
 
 
-def test_every_error_shows_as_its_sizes_say_and_the_right_kernel_has_none():
-    told = sections(successful(start(BUGS, "--seed", 7)).stdout)
-    assert set(told) == {*EXPECTED, *REFUSED}
-    for name, (n, m, wrong, never, several, beside) in EXPECTED.items():
+@pytest.mark.parametrize("name", exhaustive(["loose-bounds", "early-return"], ["loose-bounds", "early-return", ""]))
+def test_every_error_shows_as_its_sizes_say_and_the_right_kernel_has_none(name):
+    """Each alone, or all in one run."""
+    told = sections(successful(start(BUGS, "--seed", 7, *(["--bug", name] if name else []))).stdout)
+    assert set(told) == ({name} if name else {*EXPECTED, *REFUSED})
+    for name in told.keys() & EXPECTED.keys():
+        n, m, wrong, never, several, beside = EXPECTED[name]
         about, right, bug, *others = told[name].splitlines()[1:]
         assert f" {n}×{m}," in f" {about.partition('C ')[2]}"
         assert f"(right): 0 of {n * m} elements wrong" in right
@@ -69,8 +73,8 @@ def test_every_error_shows_as_its_sizes_say_and_the_right_kernel_has_none():
         )
         assert found == (wrong, never, several, beside), bug
         assert all(": 0 of" in line for line in others if " elements wrong" in line)  # where it does not show
-    for name, why in REFUSED.items():
-        assert re.search(rf"refused: .*{why}", told[name])
+    for name in told.keys() & REFUSED.keys():
+        assert re.search(rf"refused: .*{REFUSED[name]}", told[name])
 
 
 @pytest.mark.exhaustive

@@ -55,7 +55,10 @@ def test_programs_are_printed_and_written_as_they_stand(tmp_path):
     assert (tmp_path / "others" / "Makefile").read_bytes() == files["Makefile"]
 
 
-@pytest.mark.parametrize("words", [["tiled.cu", "x"], ["programs", "a", "b"], ["notebooks", "--force"], ["sigel"], ["zzz"]])
+WRONG = [["tiled.cu", "x"], ["programs", "a", "b"], ["notebooks", "--force"], ["sigel"], ["zzz"]]
+
+
+@pytest.mark.parametrize("words", exhaustive([WRONG[1], WRONG[3]], WRONG))
 def test_words_that_nothing_takes_are_refused(tmp_path, words):
     done = start(LECTURES, *words, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -48,20 +48,15 @@ LAUNCHES = {
 }
 
 
-@pytest.mark.parametrize("name", exhaustive(["exercise 3", "figure 2.1", "slides"], LAUNCHES))
+@pytest.mark.parametrize("name", exhaustive(["exercise 3"], LAUNCHES))
 def test_the_arithmetic_of_a_launch(name):
     (n, m, x, y), (block, grid, blocks, threads, within) = LAUNCHES[name]
     text = said("pmpp", "--launch", n, m, x, y)
-    told = {
-        " ".join(words[: 4 if words[:1] == ["pass"] else 2 if words[0] == "threads" and words[1] == "a" else 1]): words
-        for words in rows(text)
-        if words
-    }
     numbers = [
         re.search(rf"^ +{what} +([\d,×]+)", text, re.MULTILINE)[1].replace(",", "")
         for what in ("threads a block", "grid", "blocks", "threads", "pass the bounds test")
     ]
-    assert numbers == [str(block), "×".join(map(str, grid)), str(blocks), str(threads), str(within)], told
+    assert numbers == [str(block), "×".join(map(str, grid)), str(blocks), str(threads), str(within)], text
     assert (block, grid, within) == (x * y, (math.ceil(m / x), math.ceil(n / y)), n * m)
     assert (f"dim3 block({x}, {y}), grid({grid[0]}, {grid[1]});" in text) or name == "one element"
 
@@ -82,9 +77,9 @@ def test_what_no_gpu_takes_and_no_picture_shows_is_refused(tmp_path, launch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_grid_is_limited_to_65535_blocks_in_y():
-    for height, is_told in ((65_535 * 32, False), (65_535 * 32 + 1, True)):
-        assert ("at most 65,535" in said("pmpp", "--launch", height, 9, 16, 32)) is is_told
+@pytest.mark.parametrize(("height", "is_told"), exhaustive([(65_535 * 32 + 1, True)], [(65_535 * 32 + i, i > 0) for i in (0, 1)]))
+def test_a_grid_is_limited_to_65535_blocks_in_y(height, is_told):
+    assert ("at most 65,535" in said("pmpp", "--launch", height, 9, 16, 32)) is is_told
 
 
 def test_exercise_1_from_recorded_lines():
@@ -198,7 +193,6 @@ def test_hochberg_s_programs_print_what_each_call_said_and_three_corners(program
     a, b, c = matrices(text)
     assert (a.shape, b.shape, set(a.flat) <= {0, 1, 2}, set(b.flat) <= {0, 1}) == ((9, 10), (10, 8), True, True)
     assert (c == a @ b).all()
-    assert said("hochberg", program, 9, 10, 8, "--device", "emulate", "--seed", 5) == text
     assert [each.shape for each in matrices(said("hochberg", program, 21, 12, 13, "--device", "emulate"))] == [(10, 10)] * 3
 
 
@@ -207,23 +201,9 @@ def test_a_call_that_fails_is_the_last_one_of_the_program():
     assert (done.returncode, done.stdout) == (1, "CUDA malloc A: no error\nCUDA malloc B: out of memory\n")
 
 
-TYPES = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}
+# The largest triangles whose entries a type holds, and those of which it holds all sums of magnitudes in the product, too.
 FIT = {"int32": 34, "int64": 67, "float32": 28, "float64": 57}
 EXACT = {"int32": 22, "int64": 42, "float32": 17, "float64": 36}
-
-
-def test_the_largest_triangles_follow_from_their_types():
-    """(a) every entry is held; (b) the sums of magnitudes stay within the integers that a type holds."""
-    for dtype, most in TYPES.items():
-
-        def holds(number, dtype=dtype, most=most):
-            return number <= most if dtype.startswith("int") else int(np.dtype(dtype).type(number)) == number
-
-        assert all(holds(math.comb(FIT[dtype] - 1, k)) for k in range(FIT[dtype]))
-        assert not all(holds(math.comb(FIT[dtype], k)) for k in range(FIT[dtype] + 1))
-        for size, within in ((EXACT[dtype], True), (EXACT[dtype] + 1, False)):
-            triangle = np.array([[math.comb(i, j) for j in range(size)] for i in range(size)], object)
-            assert (triangle.dot(triangle).max() <= most) is within
 
 
 def test_pascal_tells_them_and_what_came_out_right(tmp_path):
@@ -234,7 +214,7 @@ def test_pascal_tells_them_and_what_came_out_right(tmp_path):
         if line["part"] != "end"
     }
     assert {dtype: (line["fit"], line["exact"]) for dtype, line in lines.items()} == {
-        dtype: (FIT[dtype], EXACT[dtype]) for dtype in TYPES
+        dtype: (FIT[dtype], EXACT[dtype]) for dtype in FIT
     }
     for dtype, line in lines.items():
         assert EXACT[dtype] <= line["right"] <= FIT[dtype]
@@ -249,14 +229,17 @@ def test_pascal_s_matrices_are_shown_and_one_size_is_tried():
     assert ["1", "7", "21", "35", "35", "21", "7", "1"] in rows(text)
     assert ["-1", "7", "-21", "35", "-35", "21", "-7", "1"] in rows(text)
     assert text.endswith("the identity\n")
-    assert said("pascal", "--size", 17, "--device", "cpu") == "".join(f"{dtype}  N = 17: the identity\n" for dtype in TYPES)
+    assert said("pascal", "--size", 17, "--device", "cpu") == "".join(f"{dtype}  N = 17: the identity\n" for dtype in FIT)
     wrong = start(LECTURES, "pascal", "--size", 57, "--device", "cpu", "--dtype", "float64")
     assert (wrong.returncode, wrong.stdout.startswith("float64  N = 57: [")) == (1, True)
 
 
 @pytest.mark.parametrize(
     "words",
-    [["--size", 0], ["--size", 35, "--dtype", "int32"], ["--show", 21], ["--show", 8, "--size", 8], ["--kernel", "blass"]],
+    exhaustive(
+        [["--size", 35, "--dtype", "int32"], ["--show", 21]],
+        [["--size", 0], ["--size", 35, "--dtype", "int32"], ["--show", 21], ["--show", 8, "--size", 8], ["--kernel", "blass"]],
+    ),
 )
 def test_what_pascal_cannot_do_is_one_line(words):
     done = start(LECTURES, "pascal", *words)
@@ -268,15 +251,7 @@ def test_what_pascal_cannot_do_is_one_line(words):
 
 
 @pytest.mark.needs("compiler", "c compiler")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("siegel", marks=pytest.mark.launcher),
-        "2d",
-        "hochberg",
-        "pmpp",
-    ],
-)
+@pytest.mark.parametrize("name", [pytest.param("siegel", marks=pytest.mark.launcher), "2d", "hochberg", "pmpp"])
 @pytest.mark.exhaustive
 def test_a_quick_run_without_a_gpu_checks_and_tells_no_speed(tmp_path, name):
     text = said(name, "--quick", "--device", "emulate", "--json", tmp_path / "lines.jsonl")
