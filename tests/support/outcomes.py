@@ -13,20 +13,9 @@ from pathlib import Path
 
 import pytest
 
-LEFT_OUT = "left out by default: --all runs them"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outcomes", metavar="FILE", help="add a line for each test: name, outcome, reason")
-
-
-def pytest_deselected(items: list[pytest.Item]) -> None:
-    from support import selection  # not there when this file is a program
-
-    # Every worker of pytest-xdist deselects the same.
-    for item in items:
-        if item.stash.get(selection.LEFT_OUT, False) and _worker(item.config) in ("", "gw0"):
-            _add(item.config, item.nodeid, "left out", LEFT_OUT)
 
 
 def pytest_configure(config: pytest.Config) -> None:

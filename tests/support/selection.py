@@ -23,17 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the cases marked `exhaustive`, too")
 
 
-LEFT_OUT = pytest.StashKey[bool]()  # of a test that only --all runs, and that -k and -m would have chosen
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     comm = world(config)
     ranks = comm.size if comm else 1
     left_out = [] if config.option.all else [item for item in items if _needs_all(item.iter_markers("exhaustive"), ranks)]
     if left_out:
-        for item in left_out:
-            item.stash[LEFT_OUT] = True
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
 
@@ -49,20 +44,18 @@ def examples(number: int, one_in: int = 4, **more: Any) -> settings:
 
 
 def exhaustive(chosen: Iterable[Any], everything: Iterable[Any]) -> list[Any]:
-    """`everything` as parameters, of which all but those in `chosen` need --all."""
+    """`everything` as parameters with --all, by default those in `chosen`."""
     cases = [case if isinstance(case, tuple) else (case,) for case in everything]
     wanted = [case if isinstance(case, tuple) else (case,) for case in chosen]
     assert all(case in cases for case in wanted)
-    return [pytest.param(*case, marks=[] if case in wanted else [pytest.mark.exhaustive]) for case in cases]
+    return [pytest.param(*case) for case in cases if _all or case in wanted] or [
+        pytest.param(*cases[0], marks=pytest.mark.exhaustive)
+    ]
 
 
 def pairs_first(*values: Sequence[Any]) -> list[Any]:
-    """Every combination as parameters, of which all but a pairwise choice need --all."""
-    chosen = pairwise(*values)
-    return [
-        pytest.param(*case, id="-".join(map(_name, case)), marks=[] if case in chosen else [pytest.mark.exhaustive])
-        for case in product(*values)
-    ]
+    """Every combination as parameters with --all, by default a pairwise choice."""
+    return [pytest.param(*case, id="-".join(map(_name, case))) for case in (product(*values) if _all else pairwise(*values))]
 
 
 def _name(value: Any) -> str:

@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 import pytest
 from support.distributed import refused, rows_of
+from support.selection import exhaustive
 
 import hybrid
 from hybrid.errors import RankMissing, UsageError
@@ -65,7 +66,7 @@ def call_without(comm, own, late, call=product, **how):
 
 
 @several
-@pytest.mark.parametrize("calls_before", [0, 2])
+@pytest.mark.parametrize("calls_before", exhaustive([2], [0, 2]))
 def test_the_missing_rank_is_named_and_the_communicator_is_lost_but_no_duplicate(comm, own, calls_before):
     late = comm.size - 1 if calls_before else 0
     with hybrid.testing.pretend(stall=STALL):
@@ -82,9 +83,7 @@ def test_the_missing_rank_is_named_and_the_communicator_is_lost_but_no_duplicate
 
 
 @several
-@pytest.mark.parametrize(
-    "name", [*list(CALLS)[::2], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in list(CALLS)[1::2])]
-)
+@pytest.mark.parametrize("name", exhaustive(["row blocks", "scatter"], CALLS))
 def test_every_call_can_miss_a_rank_and_the_keyword_goes_before_the_environment(comm, own, name):
     late, by_keyword = comm.size - 1, name != "operator"
     product(own)

@@ -173,6 +173,7 @@ def test_without_lines_the_experiments_are_run(tmp_path):
     successful(start(REPORT, kept, "--out", out))
 
 
+@pytest.mark.exhaustive
 def test_in_a_browser(page):
     program = chromium()
     if program is None:
