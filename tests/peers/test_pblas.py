@@ -67,3 +67,4 @@ def test_pdgemm_problems(comm, rng, ledger):
                 if not alike(c.array, (a @ b)[np.ix_(rows, columns)]):
                     ledger.wrong.append(str(problem))
         here.Free()
+    assert ledger.right

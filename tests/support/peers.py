@@ -75,7 +75,6 @@ def ledger(request: pytest.FixtureRequest) -> Any:
     request.config.stash.setdefault(ROWS, []).append(row)
     assert made.wrong == []
     assert set(made.refused) <= set(DOCUMENTED)
-    assert made.right > 0
 
 
 def matmul(ledger: Ledger, a: Any, b: Any, *positional: Any, **options: Any) -> Any:
