@@ -82,10 +82,10 @@ ON_CPU = {
     "buffers": _way(device="cpu", STAGED=1, POISON=1),
     "buffers of tiles": _way(device="cpu", STAGED=1, PANEL_ROWS=5, PANEL_COLUMNS=7, POISON=1),
     "buffers of slabs": _way(device="cpu", STAGED=1, PANEL_ROWS=6, SLAB_ROWS=4, POISON=1),
+}
+COMPILED = {  # what needs a compiler
     "loops": _way(device="cpu", kernel="loops"),
     "loops_ikj": _way(device="cpu", kernel="loops_ikj"),
-}
-EMULATED = {
     "emulated": _way(device="emulate", POISON=1),
     "emulated tiles": _way(device="emulate", PANEL_ROWS=33, PANEL_COLUMNS=40, POISON=1),
     "emulated slabs": _way(device="emulate", PANEL_ROWS=30, SLAB_ROWS=24, POISON=1),
@@ -613,7 +613,7 @@ def run(case: Case, ways: dict[str, Way] | None = None, comm: Any = None) -> Non
     """Multiply, and compare. By several ranks all of them say whether it was right."""
     error: BaseException | None = None
     try:
-        _run(case, {**ON_CPU, **EMULATED, **ON_GPU} if ways is None else ways, comm)
+        _run(case, {**ON_CPU, **COMPILED, **ON_GPU} if ways is None else ways, comm)
     except AssertionError as wrong:
         error = wrong
     told = comm.allgather(None if error is None else str(error)) if comm is not None else [error]

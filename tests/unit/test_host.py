@@ -25,6 +25,7 @@ from hybrid.host.rapl import Rapl
 from hybrid.host.row_sums import WEIGHTED_ROWS, checksum_weights, mixed_total, row_checksums
 from hybrid.host.thread_map import on_threads
 from hybrid.host.threads import choose_threads, core_quota, limited_threads
+from hybrid.testing import lacking
 from hybrid.verification.comparison import Comparison, Expected
 from hybrid.verification.group_loops import can_sum
 from hybrid.verification.group_sums import Integers, sums_and_norms, sums_of_groups, times
@@ -258,7 +259,7 @@ def sums_in_c():
 def _loops_are_loaded():
     can_sum(np.zeros((1, 1)))  # loads them in the background
     wait_until_loaded(60)
-    assert can_sum(np.zeros((1, 1)))
+    assert can_sum(np.zeros((1, 1))) or lacking("c compiler")
 
 
 def numbers(rng, shape, dtype, kind):

@@ -102,6 +102,7 @@ def test_the_catalogue_is_read_by_file_room_or_path_and_says_where_it_is_wrong(t
         catalogue.catalogue(tmp_path)
 
 
+@pytest.mark.needs("git")
 def test_mutants_are_drawn_of_what_runs(checkout):
     pytest.importorskip("cosmic_ray", reason="needs Cosmic Ray (extra mutants)")
     drawn = list(catalogue.draw(checkout, 100, seed=1))

@@ -11,7 +11,7 @@ from support.selection import exhaustive, pairs_first
 
 import hybrid
 from hybrid.errors import CheckFailed
-from hybrid.testing import plant
+from hybrid.testing import lacking, plant
 
 # Sizes no two of which are alike, and no multiples of anything.
 N, L, M = 61, 171, 149
@@ -51,6 +51,8 @@ SMALLEST = {("host", "f"): 20, ("host", "c"): 60, ("device", "f"): 60, ("device"
                          pairs_first([*WAYS, "emulated"], [*DTYPES, "complex128"], [True, "host"]))  # fmt: skip
 def test_the_smallest_faults_wherever_they_are(rng, way_, dtype, check):
     """One element, anywhere in a product of normally distributed ones."""
+    if way_ == "emulated" and (lacks := lacking("compiler")):
+        pytest.skip(lacks)
     by = "host" if check == "host" or way_ == "in place" else "device"
     smallest = SMALLEST[by, np.dtype(dtype).kind]
     a, b = operands(rng, "normal", (N, L, M), dtype)

@@ -16,7 +16,7 @@ from support.matmul import MATMUL, TESTING, code_in, good, line_of_failure, reco
 from support.selection import exhaustive
 
 import hybrid
-from hybrid.testing import mpirun
+from hybrid.testing import lacking, mpirun
 
 pytestmark = pytest.mark.launcher
 
@@ -83,6 +83,8 @@ def test_a_dev_shm_that_is_filled_while_the_job_starts(tmp_path):
     ),
 )
 def test_memory_that_is_not_allowed_is_forecast_before_anything_is_allocated(tmp_path, way, setting, amount):
+    if setting == "gpu" and (lacks := lacking("compiler")):
+        pytest.skip(lacks)
     more = {"HYBRID_DEVICE": "emulate"} if setting == "gpu" else {}
     done = run(3000, 2000, 1000, f"--{setting}-memory", amount, "--out", tmp_path / "C.npy", way=way, **more)
     line = line_of_failure(done, 1)

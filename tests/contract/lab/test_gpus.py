@@ -63,7 +63,7 @@ def test_without_a_gpu_the_device_is_refused():
     assert done.returncode == 1
     assert re.search(r"\[(no-gpu|package-missing)\]\n$", done.stderr), done.stderr
     done = lab("run", ROOT / "docs/examples/multiply.cu", "--device", "cuda")
-    assert (done.returncode, done.stderr.count("\n"), "nvcc" in done.stderr) == (2, 1, True)
+    assert (done.returncode, "nvcc" in done.stderr.splitlines()[-1]) == (2, True)
 
 
 @pytest.mark.gpu

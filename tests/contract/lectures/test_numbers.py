@@ -196,6 +196,7 @@ def test_hochberg_s_programs_print_what_each_call_said_and_three_corners(program
     assert [each.shape for each in matrices(said("hochberg", program, 21, 12, 13, "--device", "emulate"))] == [(10, 10)] * 3
 
 
+@pytest.mark.needs("compiler")
 def test_a_call_that_fails_is_the_last_one_of_the_program():
     done = start(LECTURES, "hochberg", "multShare", 30, 40, 20, "--device", "emulate", "--gpu-memory", "5k")
     assert (done.returncode, done.stdout) == (1, "CUDA malloc A: no error\nCUDA malloc B: out of memory\n")

@@ -19,7 +19,7 @@ def drawn(request: pytest.FixtureRequest, count: int) -> list[cases.Case]:
 
 
 def ways() -> dict[str, cases.Way]:
-    return cases.ON_CPU if lacking("compiler") else {**cases.ON_CPU, **cases.EMULATED}
+    return cases.ON_CPU if lacking("compiler") else {**cases.ON_CPU, **cases.COMPILED}
 
 
 def drawn_of_ranks(request: pytest.FixtureRequest, comm, count: int) -> list[cases.Case]:

@@ -221,6 +221,7 @@ def test_what_is_chosen_is_what_the_pages_say():
         assert re.match(transport, lines["transport"].split()[1]), (arguments, lines)
 
 
+@pytest.mark.needs("compiler")
 def test_a_kernel_by_name_has_no_remainders():
     a, b = operands("float64")
     for asked, code in (({"kernel": "tensor", **FAST}, "option-combination"), ({"precision": "double"}, "setting")):
