@@ -272,6 +272,7 @@ DIFFERENT = [
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.needs("compiler")
 def test_ranks_that_ask_for_different_products_are_told(comm, monkeypatch):
     last = comm.rank == comm.size - 1
     for here, there in DIFFERENT:
