@@ -18,7 +18,7 @@ import numpy as np
 from hybrid.core.spans import Span, pieces
 from hybrid.verification.group_sums import norms_of
 
-_TAKING_TURNS = (1, 2, 4, 8, 16, 32, 64)  # accumulators, as the lanes of vectors are, each of which gets every so manyeth term
+_TAKING_TURNS = (1, 2, 4, 8, 16, 32, 64)  # accumulators: of 4, each adds every fourth term, as the lanes of vectors do
 _BLOCK = 128  # terms that are summed by themselves, as BLAS divides them
 _TERMS_AT_ONCE = 4096  # a multiple of all of these
 # In other orders, and by NumPy, right products of structured matrices had errors of at most 2 times the worst of these.
@@ -77,7 +77,7 @@ def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndar
 
 
 def _divided(terms: np.ndarray, by: int) -> np.ndarray:
-    """The terms in rows of so many, the last one filled up with zeros."""
+    """The terms in rows of `by`; zeros fill the last row."""
     return np.pad(terms, ((0, -len(terms) % by), (0, 0))).reshape(-1, by, terms.shape[1])
 
 
