@@ -164,14 +164,17 @@ class _Recomputing:
         if not changes.any():
             return False
         row, column = divmod(int(changes.argmax()), changes.shape[1])
-        if element_is_wrong(a, b, c, row, column):
+        problem = self._plan.problem
+        if element_is_wrong(problem, a, b, c, row, column):
             return True
         if expected is not None:
             if expected.exact:
                 return not expected.check(c).ok
             row, columns = expected.most_wrong(c)
             column = columns.lo + int(changes[row, columns.slice].argmax())
-        return element_is_wrong(a, b, c, row, column) or (expected is None and not verify_alone(a, b, c, self._threads).ok)
+        return element_is_wrong(self._plan.problem, a, b, c, row, column) or (
+            expected is None and not verify_alone(a, b, c, self._threads).ok
+        )
 
     def _write(self, rows: Span, columns: Span, product: np.ndarray) -> None:
         own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))

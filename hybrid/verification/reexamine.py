@@ -15,14 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, pieces
 from hybrid.verification.group_sums import norms_of
 
 _TAKING_TURNS = (1, 2, 4, 8, 16, 32, 64)  # accumulators: of 4, each adds every fourth term, as the lanes of vectors do
 _BLOCK = 128  # terms that are summed by themselves, as BLAS divides them
 _TERMS_AT_ONCE = 4096  # a multiple of all of these
-# In other orders, and by NumPy, right products of structured matrices had errors of at most 2 times the worst of these.
+# By NumPy and in other orders of kernels, right products of structured matrices had errors of at most 3 times the worst of these.
 _TIMES_WORST = 6.0
+_TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
 
 
 @dataclass(frozen=True)
@@ -86,20 +88,30 @@ def _norms(sums: np.ndarray) -> np.ndarray:
     return norms_of(np.ascontiguousarray(sums.T, np.float64))
 
 
-def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding]) -> Verdict:
-    """Judge the elements `c_row`, given the exact sums and the rounding of each part of their terms."""
+def times_worst(problem: Problem) -> float:
+    """How many times as large as what rounding makes in the worst order an element's error may be.
+
+    Matrix units for 16 bits cut off at each step what float32 does not hold: up to 2u of the sum, always towards zero. All sums
+    together are at most √l times their 2-norm.
+    """
+    return _TIMES_WORST + (2 * problem.l**0.5 / _TERMS_OF_A_STEP if problem.short_operands else 0.0)
+
+
+def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding], times: float) -> Verdict:
+    """Judge the elements `c_row`, given the exact sums and the rounding of each part of their terms, and `times_worst`."""
     unit = float(np.finfo(c_row.dtype).eps) / 2
     with np.errstate(all="ignore"):
         error = np.abs(c_row.astype(np.longdouble) - np.sum(exact, axis=0)).astype(np.float64)
         norms = np.hypot.reduce([each.norms for each in rounding])
         worst = (unit * norms + np.abs(np.sum([each.errors for each in rounding], axis=0))).max(axis=0)
-        bound = _TIMES_WORST * worst + np.sum([each.flushed for each in rounding], axis=0)
+        bound = times * worst + np.sum([each.flushed for each in rounding], axis=0)
         wrong = ~(error <= bound)
     return Verdict(tuple(np.flatnonzero(wrong).tolist()), float(error.max(initial=0.0)), float(bound.max(initial=0.0)))
 
 
-def element_is_wrong(a: np.ndarray, b: np.ndarray, c: np.ndarray, row: int, column: int) -> bool:
-    """Whether this element of C is wrong."""
+def element_is_wrong(problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, row: int, column: int) -> bool:
+    """Whether this element of a part of the product is wrong."""
     of_b = b[:, column : column + 1]
     exact = exact_sums(a[row], of_b)
-    return bool(verdict(c[row, column : column + 1], [exact], [rounding_of(a[row], of_b, np.zeros(1), exact)]).wrong)
+    rounding = rounding_of(a[row], of_b, np.zeros(1), exact)
+    return bool(verdict(c[row, column : column + 1], [exact], [rounding], times_worst(problem)).wrong)

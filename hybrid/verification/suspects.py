@@ -13,7 +13,7 @@ from hybrid.host.row_view import RowView
 from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.check import MOST_NAMED, Fault, Suspect
-from hybrid.verification.reexamine import Verdict, exact_sums, rounding_of, verdict
+from hybrid.verification.reexamine import Verdict, exact_sums, rounding_of, times_worst, verdict
 
 # Who multiplied these columns of a row of C: for messages, "" where that is not said; and the rank, where it was one.
 MultipliedBy = Callable[[int, Span], tuple[str, int | None]]
@@ -86,7 +86,7 @@ class SecondLook:
         with self._team.phase("check") as rounding:
             before = np.broadcast_to(before, summing.mine.shape)
             rounding.mine = rounding_of(factors, of_b, before, summing.mine)
-        return verdict(of_c, summing.all, rounding.all)
+        return verdict(of_c, summing.all, rounding.all, times_worst(self._plan.problem))
 
 
 def _listed(columns: list[int]) -> str:
