@@ -150,14 +150,15 @@ def test_a_child_that_is_forked_while_threads_multiply_does_so_too(case):
 
 AMID_LOADING = """
 import hybrid  # before logging is loaded
-import importlib.abc, logging, numpy, os, sys, threading, time
+import importlib.abc, logging, numpy, os, sys, threading
 
-loading = threading.Event()
+loading, forking = threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set)  # called before the functions that were registered earlier
 class Slowly(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "hybrid.api":
             loading.set()
-            time.sleep(0.3)  # the fork begins
+            forking.wait()
             logging.Handler()  # takes a lock that the fork takes as well
 sys.meta_path.insert(0, Slowly())
 a = numpy.eye(3)
