@@ -11,20 +11,15 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.block_2d import Block2D
-from hybrid.arrays.distributed import Distributed, common_communicator
+from hybrid.arrays.distributed import Distributed, RowBlock, TransposedRowBlock, common_communicator
 from hybrid.arrays.interop import on_gpu, to_device_of
-from hybrid.arrays.root_stack import is_stack
-from hybrid.arrays.row_block import RowBlock
-from hybrid.arrays.transposed_row_block import TransposedRowBlock
+from hybrid.arrays.root_operands import is_stack
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import as_int
-from hybrid.devices.cuda_contexts import callers_context
-from hybrid.execution.block_2d_call import multiply_blocks_2d
-from hybrid.execution.empty_call import empty_shared
+from hybrid.devices.cuda_gpus import callers_context
+from hybrid.execution.multiply import empty_shared, multiply_blocks_2d, multiply_on_gpu, multiply_root_arrays, multiply_row_blocks
 from hybrid.execution.redistribution import gathered, scattered
-from hybrid.execution.root_call import multiply_root_arrays
-from hybrid.execution.row_block_call import multiply_on_gpu, multiply_row_blocks
-from hybrid.ranks.world import team_of
+from hybrid.ranks.team import team_of
 from hybrid.selection.session import Session, session_of
 
 

@@ -4,7 +4,7 @@
 import gc
 import sys
 
-from hybrid.core.wall import wall
+from hybrid.core.timeline import wall
 from hybrid.ranks.interrupts import end_when_interrupted
 
 

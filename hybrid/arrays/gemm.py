@@ -1,19 +1,189 @@
 # SPDX-License-Identifier: MIT
-"""What a call asks for beside A and B, as BLAS's GEMM has it: C = alpha · op(A) · op(B) + beta · C."""
+"""What a product of matrices is asked for: its types, and C = alpha · op(A) · op(B) + beta · C as BLAS's GEMM has it.
+
+Complex matrices are multiplied as real ones, and 16-bit types are rounded here.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.product_type import ProductType, type_name
-from hybrid.core.record import record
+from hybrid.arrays.interop import as_rows, empty_like, on_device_of, on_gpu, on_host, to_device_of
+from hybrid.core.installation import install
+from hybrid.core.problem import DTYPES, INTEGERS, ITEM_SIZES, Problem, record
 from hybrid.core.settings import as_int
+from hybrid.core.spans import Span
+from hybrid.emulation.build import build_plain, c_compiler
+from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import UsageError
+from hybrid.host.row_sums import tiles_of
+from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
+
+# -------- complex view
+# Complex matrices and their real and imaginary parts, in the same memory. The functions take NumPy's arrays and CuPy's.
+
+
+def real_view(matrix: Any) -> Any:
+    """The same memory as real numbers: for a matrix in row-major order, the real and imaginary part of each element beside each
+    other."""
+    return matrix.view(matrix.real.dtype)
+
+
+def complex_view(matrix: Any) -> Any:
+    """The same memory as complex numbers: the inverse of `real_view`."""
+    return matrix.view(matrix.dtype.char.upper())
+
+
+# -------- product type
+# The type of a product, and the type of the real numbers from which it is computed.
+
+# The types of results, and the least type of real numbers from which each is computed: 16 bits are rounded from sums of 32.
+_FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+_COMPLEX = {"complex64": "float32", "complex128": "float64"}
+_SHORT = ("float16", "bfloat16")
+_REAL_PARTS = _FLOATS | _COMPLEX
+
+
+@record
+class ProductType:
+    """The types of one product, the same on every rank.
+
+    `computed`: the type of the real product that gives C. `result`: the type of C. `complex_a`: in the real product's A, the
+    real and imaginary parts of A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and
+    C, so that its m is. `exact`: it is of integers, none of which may be rounded or wrapped (see hybrid.arrays.integers).
+    `short_operands`: the type of A and B where both have the same one of 16 bits, which some devices multiply as they are; else
+    empty.
+    """
+
+    computed: str
+    result: str
+    complex_a: bool = False
+    complex_b: bool = False
+    exact: bool = False
+    short_operands: str = ""
+
+    @property
+    def item_size(self) -> int:
+        """The bytes of a real number."""
+        return ITEM_SIZES[self.computed]
+
+    @property
+    def promoted(self) -> str:
+        """The complex type to which an operand with real and imaginary parts is converted."""
+        return {"float32": "complex64", "float64": "complex128"}[self.computed]
+
+    @property
+    def operand_a(self) -> str:
+        """The type of an A that need not be converted."""
+        return self.promoted if self.complex_a else self.computed
+
+    @property
+    def operand_b(self) -> str:
+        """The type of a B that need not be converted, in which C is computed."""
+        return self.promoted if self.complex_b else self.computed
+
+    @property
+    def converts(self) -> bool:
+        """Whether C has another type than it is computed in."""
+        return self.exact or self.result != self.operand_b
+
+    def problem(self, n: int, l: int, m: int) -> Problem:
+        """The real product that gives a C of n×m elements, from an A of l columns."""
+        return Problem(n, l * (1 + self.complex_a), m * (1 + self.complex_b), self.computed)
+
+    def __str__(self) -> str:
+        return self.result + (" (real times complex)" if self.complex_b and not self.complex_a else "")
+
+
+def numpy_type(name: str) -> np.dtype:
+    """NumPy's type of this name, also where a package has added it. UsageError where that package is missing."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise UsageError(f"bfloat16 needs the package ml_dtypes: {install('bfloat16')}", code="package-missing") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def is_number(dtype: np.dtype) -> bool:
+    """Whether these are numbers of fixed size: NumPy's, or those of a package that adds some, such as bfloat16."""
+    return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.isbuiltin == 2)
+
+
+def type_name(dtype: Any) -> str:
+    """The name of a type that a user asks for; "" for None. UsageError for one that no product has here."""
+    if dtype is None:
+        return ""
+    try:
+        name = np.dtype(dtype).name
+    except (TypeError, ValueError, SyntaxError):  # NumPy raises these for some texts
+        name = str(dtype)
+    if name == "bfloat16":
+        numpy_type(name)
+    if name not in DTYPES:
+        raise UsageError(f"dtype {name} is no type of a product: one of {', '.join(DTYPES)}", code="dtype")
+    return name
+
+
+@lru_cache(maxsize=64)
+def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
+    """The types of the product of such operands: NumPy's, or those for the type of C that is asked for.
+
+    UsageError where such a product cannot be computed here, or the type that is asked for does not hold it. A product is
+    computed in a type that holds the operands and the result, and rounded to the result's type once.
+    """
+    promoted = _promoted(a, b)
+    result = asked or promoted.name
+    if a.kind in "biu" and b.kind in "biu" and (result in INTEGERS or result == promoted.name == "bool"):
+        return ProductType("float64", result, exact=True)
+    wide = np.float32 if result == "bfloat16" else result
+    computed = np.result_type(np.float32 if promoted.name == "bfloat16" else promoted, wide)
+    complex_a, complex_b = a.kind == "c", a.kind == "c" or b.kind == "c"
+    if computed.name not in _REAL_PARTS or result not in _REAL_PARTS or (complex_b and result not in _COMPLEX):
+        lost = "it would lose more than rounding"
+        raise UsageError(
+            f"a product of {_types(a, b)} cannot have dtype {result}: {lost}; convert the operands with .astype", code="dtype"
+        )
+    short = a.name if a == b and a.isnative and a.name in _SHORT and _REAL_PARTS[computed.name] == "float32" else ""
+    return ProductType(_REAL_PARTS[computed.name], result, complex_a, complex_b, short_operands=short)
+
+
+def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
+    """The type that NumPy has for both. UsageError where no product has it."""
+    try:
+        promoted = np.result_type(a, b).newbyteorder("=")
+    except TypeError:
+        if (
+            "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b)
+        ):  # with types that it has no common one with: taken as float32
+            return _promoted(*(np.dtype(np.float32) if each.name == "bfloat16" else each for each in (a, b)))
+        promoted = None
+    if promoted is None or promoted.name not in DTYPES:
+        gives = f"would give {promoted}" if promoted is not None else "have no product"
+        raise UsageError(
+            f"{_types(a, b)} {gives}: only products of integers, bool and floating-point numbers of up to 64 bits, "
+            "and of complex numbers of two such, can be computed; convert with .astype",
+            code="dtype",
+        )
+    return promoted
+
+
+def _types(a: np.dtype, b: np.dtype) -> str:
+    """The names of the two types, for a message."""
+    return f"{a}" if a == b else f"{a} and {b}"
+
+
+# -------- gemm
+# What a call asks for beside A and B, as BLAS's GEMM has it: C = alpha · op(A) · op(B) + beta · C.
 
 _LARGEST = 1 << 1023  # alpha or beta: a float holds it
 _LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
@@ -119,3 +289,154 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
     if isinstance(value, complex) and not types.result.startswith("complex"):
         raise UsageError(f"{name} is {value}, and the product real: pass dtype='complex128' (or complex64)", code="scalars")
     return float(value) if type(value) is int else value
+
+
+# -------- complex matrices
+# Products of complex matrices as one product of real ones.
+#
+# In memory a complex A (n×l) is a real matrix of n×2l numbers, real and imaginary parts in turn, and so is C (n×2m). With B
+# expanded to 2l×2m numbers, in which row 2k holds the parts of B's row k and row 2k + 1 those of i times it, the real product
+# of the two is C:
+#
+#     re C = Σ re A · re B + im A · (-im B)        im C = Σ re A · im B + im A · re B
+#
+# These are the four real products of a complex one, as one that every kernel computes and that is checked as any other. Where
+# A is real, B need not be expanded: its memory is a real matrix as well. The functions take NumPy's arrays and CuPy's.
+
+
+def write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm = PRODUCT) -> None:
+    """Write rows `rows` of the expanded B, which has two for each row of B, into `into` by several threads.
+
+    Where `gemm` wants the conjugate of A, signs are changed in the expanded B instead: A stays as it is.
+    """
+    numbers, whole = Span(rows.lo // 2, -(-rows.hi // 2)), complex_view(into)  # `numbers`: the rows of B itself
+
+    def write(part: Span) -> None:
+        for odd in (0, 1):
+            first = part.lo + (2 * part.lo + odd < rows.lo)  # the first or the last row may be asked for alone
+            last = max(first, part.hi - (2 * part.hi - 2 + odd >= rows.hi))
+            for down, across in tiles_of(b, Span(first, last)):
+                start = 2 * down.start + odd - rows.lo
+                stop = max(start, start + 2 * (down.stop - down.start) - 1)
+                _write_parts(b[down, across], whole[start:stop:2, across], odd, gemm)
+
+    for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, numbers, 2 * into.shape[1] * into.itemsize)):
+        pass
+
+
+def _write_parts(of_b: Any, to: Any, odd: int, gemm: Gemm) -> None:
+    """Write the real and imaginary parts of some rows of B; with `odd`, of i times these rows."""
+    if not odd:
+        to[...] = of_b
+    elif of_b.dtype.kind == "c":
+        to.real, to.imag = -of_b.imag, of_b.real
+    else:
+        to.real, to.imag = 0, of_b
+    for part in [to.real if odd else to.imag] * gemm.conjugate_b + [to.real, to.imag] * (gemm.conjugate_a and odd):
+        part *= -1  # not the complex number, in which infinity would become NaN
+
+
+def real_operands(a: Any, b: Any, types: ProductType, gemm: Gemm, *, device: str, threads: int) -> tuple[Any, Any]:
+    """A and B of the real product that gives the product of `a` and `b`, of which b is complex or becomes so; in memory that
+    `device` can read."""
+    b = as_rows(b, types.promoted, device=device, threads=threads)
+    if not types.complex_a:
+        with on_device_of(b):
+            return a, real_view(b.conj() if gemm.conjugate_b else b)
+    with on_device_of(b):  # the current device is this thread's alone
+        expanded = empty_like(real_view(b), 2 * b.shape[0], 2 * b.shape[1])
+        write_expanded(b, Span(0, len(expanded)), expanded, 1 if on_gpu(b) else threads, gemm)
+    return real_view(as_rows(a, types.promoted, device=device, threads=threads)), expanded
+
+
+# -------- rounding
+# Rounds float32 numbers to 16 bits: in C where there is a compiler, at the memory's rate, else by NumPy.
+
+SOURCE = Path(__file__).resolve().parent / "rounding.c"
+_FLAGS = ("-std=c11", "-O3")
+
+
+def rounds(product: Any, into: Any) -> bool:
+    """Whether these are arrays of NumPy between which `round_into` can round."""
+    given = isinstance(product, np.ndarray) and isinstance(into, np.ndarray)
+    return given and product.dtype == np.float32 and into.dtype.name in ("float16", "bfloat16")
+
+
+def round_into(into: np.ndarray, numbers: np.ndarray) -> None:
+    """Do `into[...] = numbers`, for arrays for which `rounds` is true."""
+    library = _library().loaded
+    if library is None or not (numbers.flags.c_contiguous and into.flags.c_contiguous and into.dtype.isnative):
+        into[...] = numbers
+        return
+    getattr(library, f"round_to_{into.dtype.name}")(numbers.ctypes.data, into.ctypes.data, numbers.size)
+
+
+@cache
+def _library() -> LoadedSoon:
+    return LoadedSoon(load)
+
+
+def load() -> Any:
+    """The compiled library. HybridError without a C compiler, or where it does not compile."""
+    library = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
+    for function in (library.round_to_float16, library.round_to_bfloat16):
+        function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64], None
+    return library
+
+
+# -------- combine
+# C = alpha · product + beta · C, from a product in floating point: by threads, in row blocks that stay in a core's cache.
+
+_PART_BYTES = 1 << 19  # of a part of the product, which fits a core's cache with its part of C and a temporary one
+
+
+def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarray | None, threads: int) -> Any:
+    """C in its own type, from the real or complex product: in `out` where that is given, else in the product's memory where it
+    can be.
+
+    The arrays are NumPy's or CuPy's.
+    """
+    into = out
+    if out is None:
+        rows, columns = product.shape
+        into = empty_like(product, rows, columns, numpy_type(types.result)) if types.converts else product
+    elif np.may_share_memory(out, product):
+        into = product  # it was computed there
+    if c is not None:
+        c = to_device_of(product, c) if on_gpu(product) else on_host(c)
+    with on_device_of(product):
+        combine(product, gemm, c, into, threads)
+    return into
+
+
+def combine(product: Any, gemm: Gemm, c: Any, into: Any, threads: int) -> None:
+    """Write alpha · product + beta · c into `into`, converted to its type.
+
+    `into` may be the product itself or `c`, but no other memory of theirs. The product's memory is used for the computation. C
+    is not read where beta is 0.
+
+    The sum is computed in the product's type, or where a real product becomes complex in the complex type of its size. In C's
+    own type, where that is narrower, beta · C would be rounded, or overflow.
+    """
+    wide = product.dtype
+    if into.dtype.kind == "c" and wide.kind != "c":
+        wide = np.result_type(wide, np.complex64)
+    wide_c = np.result_type(wide, c.dtype) if c is not None else wide
+
+    def work(rows: Span) -> None:
+        part = product[rows.slice].astype(wide, copy=False)
+        with np.errstate(all="ignore"):
+            if gemm.alpha != 1:
+                part *= gemm.alpha
+            if gemm.beta != 0:
+                part += c[rows.slice] if gemm.beta == 1 else gemm.beta * c[rows.slice].astype(wide_c, copy=False)
+            if is_rounded and part.dtype == np.float32:
+                round_into(into[rows.slice], part)
+            elif into is not product:
+                into[rows.slice] = part
+
+    rows, is_rounded = Span(0, len(product)), rounds(product, into)
+    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # in a single step nothing is read twice
+    parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
+    for _ in on_threads(threads, work, parts):
+        pass

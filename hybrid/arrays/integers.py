@@ -9,17 +9,140 @@ hold is noticed, and none is wrapped.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from hybrid.arrays.integer_parts import by_parts, with_room
-from hybrid.arrays.interop import on_device_of, on_gpu
-from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
-from hybrid.core.record import record
+from hybrid.arrays.interop import empty_beside, on_device_of, on_gpu
+from hybrid.core.problem import INTEGERS, record
 from hybrid.core.spans import Span
-from hybrid.errors import UsageError
+from hybrid.errors import CheckFailed, Overflow, UsageError
+from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
+
+# -------- primes
+# Primes that are small enough for exact products: of remainders modulo p between -p/2 and p/2 no sum leaves the integers that
+# a floating-point type holds.
+
+EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this are exact, and so are sums that stay below
+_SEGMENT = 1 << 18  # numbers sieved at once
+
+
+def largest_modulus(terms: int, dtype: str, most: int | None = None) -> int:
+    """The largest p for which sums of so many products of balanced remainders are exact; with `most`, and not larger than
+    this."""
+    limit = 1 << EXACT_BITS[dtype] if most is None else min(1 << EXACT_BITS[dtype], most)
+    return 2 * math.isqrt(limit // max(1, terms)) + 1
+
+
+def primes_below(limit: int) -> Iterator[int]:
+    """The odd primes up to `limit`, including it, the largest first."""
+    small = _sieve(math.isqrt(limit) + 1)
+    high = limit + 1
+    while high > 3:
+        low = max(3, high - _SEGMENT)
+        is_prime = np.ones(high - low, bool)
+        for prime in small:
+            first = max(prime * prime, -(-low // prime) * prime)
+            is_prime[first - low :: prime] = False
+        yield from (np.flatnonzero(is_prime)[::-1] + low).tolist()
+        high = low
+
+
+def _sieve(limit: int) -> list[int]:
+    is_prime = np.ones(max(2, limit + 1), bool)
+    is_prime[:2] = False
+    for number in range(2, math.isqrt(limit) + 1):
+        is_prime[number * number :: number] = False
+    return np.flatnonzero(is_prime).tolist()
+
+
+class Room:
+    """Memory for the steps of `balanced`, to be used again and again: fresh pages would take longer than the arithmetic."""
+
+    def __init__(self, elements: int, beside: Any = None) -> None:
+        """`beside`: an array on the GPU where the memory shall be; else it is the host's."""
+        self._elements, self._beside = elements, beside
+        self._memory: list[Any] = []
+        self._views: list[Any] = []
+
+    def of(self, shape: tuple[int, ...]) -> list[Any]:
+        """Three arrays of this shape, the same ones as before where the shape is: of int64 for the result, and two temporary
+        ones, of int64 and float64."""
+        if not self._memory:
+            self._memory = [empty_beside(self._beside, (self._elements,), dtype) for dtype in (np.int64, np.int64, np.float64)]
+        if not self._views or self._views[0].shape != shape:
+            self._views = [each[: math.prod(shape)].reshape(shape) for each in self._memory]
+        return self._views
+
+
+def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *, nearly: bool = False) -> Any:
+    """The remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type, in an array of NumPy's or CuPy's. The
+    moduli, which are odd and below 2^31, are broadcast.
+
+    With `room` the result lies there, and the numbers may be what it held last. `nearly`: remainders may be larger by a 2^50th
+    of the numbers.
+
+    The quotient comes from a multiplication in floating point: whole numbers are divided ten times as slowly. It may be wrong by
+    one, or for numbers beyond 2^53 by some; then what is left is small, but not balanced yet.
+    """
+    shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
+    left, whole, quotients = (room or Room(math.prod(shape), numbers)).of(shape)
+    if numbers is not left:
+        left[...] = numbers  # uint64 modulo 2^64, and so is what is subtracted
+    inverse = 1.0 / moduli
+    for _ in range(1 if nearly or _always_right(numbers.dtype) else 2):
+        np.rint(np.multiply(numbers, inverse, out=quotients, dtype=np.float64), out=quotients)
+        whole[...] = quotients
+        whole *= moduli
+        left -= whole
+        numbers = left
+    return left
+
+
+def _always_right(dtype: np.dtype) -> bool:
+    """Whether the quotient of any integer of this type is right: below 2^51 none comes as near to a half as its rounding error
+    is large."""
+    return dtype.kind in "biu" and dtype.itemsize <= 4
+
+
+# -------- integer parts
+# Matrices of integers in parts: in host memory for several threads, each with a few rows at a time that stay in a core's
+# cache; on a GPU so large that kernels take longer than their launch, and so small that temporary arrays take little.
+
+Result = TypeVar("Result")
+
+_CACHED_BYTES = CALL_BYTES // 16  # of the elements on which several steps are done together; temporary arrays take as much each
+_GPU_BYTES = 32 << 20  # the same, on a GPU
+
+
+def by_parts(
+    beside: Any, shape: tuple[int, ...], work: Callable[[Span], Result], threads: int, item_size: int = 8
+) -> Iterator[Result]:
+    """`work(rows)` for consecutive rows of a matrix of this shape, and the results in order.
+
+    `beside`: an array on the GPU where the work is done, which must be CuPy's current one; else the work is that of so many
+    threads.
+    """
+    there = on_gpu(beside)
+    parts = rows_of_about(_GPU_BYTES if there else CALL_BYTES, Span(0, shape[0]), shape[1] * item_size)
+    return on_threads(1 if there else threads, work, parts)
+
+
+def with_room(rows: Span, columns: int, beside: Any) -> Iterator[tuple[Span, Room]]:
+    """A few of these rows at a time, with room for as many remainders; on the GPU of `beside`, where it lies on one, all of
+    them."""
+    parts = [rows] if on_gpu(beside) else list(rows_of_about(_CACHED_BYTES, rows, columns * 8))
+    room = Room(max(map(len, parts), default=0) * columns, beside)
+    return ((part, room) for part in parts)
+
+
+def bytes_of_part(rows: int, columns: int) -> int:
+    """The bytes of a part of a matrix of this shape on a GPU, of 8 bytes an element."""
+    return 8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8)))
+
 
 DIGIT = np.dtype(np.int32)  # of what is known of an element of C by one prime
 
@@ -115,3 +238,153 @@ def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: in
     with on_device_of(into):
         for _ in by_parts(into, into.shape, write, threads):
             pass
+
+
+# -------- exact result
+# C of a product of integers, put together of products in floating point: in host memory, or on the GPU where they are.
+
+_WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
+
+
+def element_of_rows(first_row: int) -> Callable[[int, int], str]:
+    """A function that names elements, for messages, of rows that begin at this one."""
+    return lambda row, column: f"element [{first_row + row}, {column}] of the product"
+
+
+def temporary_arrays(exact: Exact, result: str, *, combines: bool) -> int:
+    """How many arrays of a part's size, of 8 bytes an element, exist at most at a time while a result is put together.
+
+    `combines`: as of `Gemm`.
+    """
+    if exact.primes:
+        return 8
+    if combines:
+        return 3
+    converted, compared = exact.computed != "float64", result == "bool" or exact.bound > _magnitude(np.dtype(result))
+    return converted + compared
+
+
+class ExactResult:
+    """One rank's part of C = alpha·A·B + beta·C, from the products of A and B modulo all primes."""
+
+    def __init__(
+        self,
+        exact: Exact,
+        result: str,
+        shape: tuple[int, int],
+        *,
+        alpha: int = 1,
+        beta: int = 0,
+        c: Any = None,
+        named: Callable[[int, int], str] | None = None,
+        beside: Any = None,
+    ) -> None:
+        """`named(row, column)`: names an element of this part of C, for messages. None: the part is all of C. `beside`: an array
+        on the GPU where the products and `c` are, and where the result is put together; None: that is host memory."""
+        self._exact, self._result, self._shape = exact, np.dtype(result), shape
+        self._named = named or element_of_rows(0)
+        self._alpha, self._beta, self._c = alpha, beta if c is not None else 0, c
+        self._beside = beside
+        self._digits = empty_beside(beside, (len(exact.primes), *shape), DIGIT)
+        self._plain: Any = None
+
+    def add(self, number: int, product: Any, threads: int) -> None:
+        """Add the product modulo prime `number`. Its memory may be used for others afterwards."""
+        if not self._exact.primes:
+            self._plain = product
+            return
+
+        def add(part: Span) -> None:
+            for rows, room in with_room(part, self._shape[1], self._beside):
+                self._add_digits(number, product, rows, room)
+
+        with on_device_of(self._beside):
+            for _ in by_parts(self._beside, self._shape, add, threads):
+                pass
+
+    def _add_digits(self, number: int, product: Any, rows: Span, room: Room) -> None:
+        """Compute this prime's digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), which are balanced: of the product modulo p, all but
+        the own digit is known from the primes before."""
+        *before, prime = self._exact.primes[: number + 1]
+        rest, weight = balanced(product[rows.slice], prime, room, nearly=True), 1
+        rest *= self._alpha % prime
+        if self._beta and self._c is not None:
+            rest += balanced(self._c[rows.slice], prime) * (self._beta % prime)
+        for digits, p in zip(self._digits[:number, rows.slice], before, strict=True):
+            rest -= np.multiply(digits, weight, dtype=np.int64)  # primes are below 2^28: a few such products add up exactly
+            weight = weight * p % prime
+        digits = balanced(rest, prime, room, nearly=True)
+        digits *= pow(weight, -1, prime)
+        self._digits[number, rows.slice] = balanced(digits, prime, room)
+
+    def result(self, into: Any, threads: int) -> Any:
+        """C, in `into` where that is given.
+
+        Overflow where its type cannot hold an element, CheckFailed where an element is larger than any can be; then the contents
+        of `into` are undefined.
+        """
+        with on_device_of(self._beside):
+            c = empty_beside(self._beside, self._shape, self._result) if into is None else into
+            for where in by_parts(self._beside, self._shape, lambda rows: self._write(c, rows), threads):
+                if where is not None:
+                    raise self._refusal(*where)
+        return c
+
+    def _write(self, c: Any, rows: Span) -> tuple[int, int] | None:
+        """Write these rows of C. Returns the place of the first element that cannot be written, if there is one."""
+        values, wrong = (self._of_plain(rows), None) if self._plain is not None else self._of_digits(rows)
+        if self._result.kind == "b":
+            values = values != 0
+        elif self._exact.bound > _magnitude(self._result):
+            limits = np.iinfo(self._result)
+            least, largest = map(values.dtype.type, (limits.min, limits.max))
+            outside = (values < least) | (values > largest)
+            wrong = outside if wrong is None else wrong | outside
+        if wrong is not None and wrong.any():  # nothing is written, since `c` may be the C that is added, which the message needs
+            row, column = np.argwhere(wrong)[0]
+            return rows.lo + int(row), int(column)
+        with np.errstate(invalid="ignore"):
+            c[rows.slice] = values
+        return None
+
+    def _of_plain(self, rows: Span) -> Any:
+        combines = self._alpha != 1 or self._beta != 0
+        values = self._plain[rows.slice].astype(np.float64, copy=combines)  # the product itself stays as it is
+        if combines:
+            values *= float(self._alpha)  # which float64 holds, unless all sums are 0
+        if self._beta and self._c is not None:
+            values += np.float64(self._beta) * self._c[rows.slice]
+        return values
+
+    def _of_digits(self, rows: Span) -> tuple[Any, Any]:
+        """These rows of C modulo 2^64, and which elements were wrapped, or are larger than any can be: these come from a wrong
+        product."""
+        *lower, highest = self._digits[:, rows.slice]
+        wrapped, rounded = highest.astype(np.int64), highest.astype(np.float64)
+        for digits, p in zip(reversed(lower), reversed(self._exact.primes[:-1]), strict=True):
+            wrapped, rounded = wrapped * p + digits, rounded * p + digits
+        values = wrapped.view(np.uint64) if self._result == np.uint64 else wrapped
+        impossible = np.abs(rounded) > self._exact.bound * (1 + 2.0**-40)  # the sum may have been rounded
+        return values, (np.abs(rounded - values) > _WRAPPED) | impossible
+
+    def _refusal(self, row: int, column: int) -> Overflow | CheckFailed:
+        value = int(self._of_plain(Span(row, row + 1))[0, column]) if self._plain is not None else 0
+        for digits, p in zip(self._digits[::-1], reversed(self._exact.primes), strict=True):
+            value = value * p + int(digits[row, column])
+        bound, place = self._exact.bound, self._named(row, column)
+        if abs(value) > bound:
+            return CheckFailed(f"the product is wrong: {place} is {value}, and no larger one than {bound} is possible")
+        limits = np.iinfo(self._result)
+        holds = [name for name in INTEGERS if _magnitude(np.dtype(name)) >= bound]
+        other = f"dtype='{holds[0]}' holds all" if holds else "dtype='float64' rounds it"
+        if not holds and value > 0 and bound <= np.iinfo(np.uint64).max:
+            other = "dtype='uint64' holds all that are not negative"
+        return Overflow(
+            f"{place} is {value}, which {self._result} ({limits.min} to {limits.max}) does not hold: {other} (of elements up to "
+            f"{bound}, as these operands can have)"
+        )
+
+
+def _magnitude(dtype: np.dtype) -> int:
+    """The largest magnitude up to which the type holds the integers of both signs."""
+    return 0 if dtype.kind == "u" else int(np.iinfo(dtype).max)

@@ -5,18 +5,135 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Protocol
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from hybrid.arrays.fill import fill_rows
+from hybrid.arrays.gemm import ProductType, complex_view, numpy_type, product_type, real_view, write_expanded
+from hybrid.arrays.integers import write_remainders
 from hybrid.arrays.interop import on_gpu
-from hybrid.core.spans import Span
+from hybrid.core.problem import Problem, record
+from hybrid.core.spans import Span, pieces
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.host.matrix_file import open_matrix
-from hybrid.host.row_copy import copy_rows
-from hybrid.kernels.elements import elements_of, numbers_of, storage
+from hybrid.host.row_sums import copy_rows
+from hybrid.host.threads import on_threads, rows_of_about
+from hybrid.kernels.catalogue import elements_of, numbers_of, storage
 from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.team import Team
+
+if TYPE_CHECKING:
+    from hybrid.arrays.integers import Exact
+
+
+# -------- fill
+# Matrices generated from a seed: the same for any number of ranks and threads, and any rank can generate any row.
+#
+# The elements, in row-major order, are cut into blocks of 2^19, whatever the shape. The random numbers of each block come
+# from SFC64, which starts from (seed, matrix, block). Its state holds a counter, so two blocks cannot share a state within
+# 2^64 steps.
+
+FILLS = ("lecture", "uniform", "normal", "index")
+MATRICES = ("A", "B")
+
+_LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
+# Elements that a thread makes without the GIL, for which it waits before. The lecture's matrices of 8000×8000 took 16 threads
+# 0.24 s by blocks of 2^16 (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
+_BLOCK = 1 << 19
+_CALL_BLOCKS = 4  # the most that a thread makes between two reports of progress
+_PARTS_PER_THREAD = 4  # the least, where there are so many blocks: threads that are held up take fewer parts
+_DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
+
+
+def fill_rows(
+    into: np.ndarray,
+    rows: Span,
+    *,
+    fill: str,
+    seed: int,
+    matrix: str,
+    threads: int = 1,
+    progress: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Write rows `rows` of the matrix into `into` with so many threads. `into` is C-contiguous, and its row 0 is the first of
+    the rows.
+
+    `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (the number in row-major
+    order). `progress` gets the number of rows done so far, in this thread.
+    """
+    if not into.size:
+        return
+    if not into.flags.c_contiguous:
+        raise ValueError("the rows to be filled are not contiguous")
+    width, elements = into.shape[1], into.reshape(-1)
+    wanted = Span(rows.lo * width, rows.hi * width)
+
+    def make(numbers: Span) -> int:
+        maker = _Maker(fill, seed, matrix)
+        return sum(maker.write(number, wanted, elements) for number in range(numbers.lo, numbers.hi))
+
+    blocks = Span(wanted.lo // _BLOCK, -(-wanted.hi // _BLOCK))
+    at_once = max(1, min(_CALL_BLOCKS, len(blocks) // (_PARTS_PER_THREAD * max(1, threads))))
+    done = 0
+    for count in on_threads(threads, make, pieces(blocks, at_once)):
+        done += count
+        progress(done // width)
+
+
+def largest_number(fill: str, matrix: str, elements: int) -> int | None:
+    """The largest number of a matrix of so many elements; None where they are fractions."""
+    if fill == "lecture":
+        return _LECTURE[matrix] - 1
+    return max(0, elements - 1) if fill == "index" else None
+
+
+class _Maker:
+    """Makes blocks of a matrix, one after the other."""
+
+    def __init__(self, fill: str, seed: int, matrix: str) -> None:
+        from numpy import empty
+        from numpy.random import SFC64, Generator
+
+        self._fill, self._seed, self._matrix = fill, seed % 2**64, MATRICES.index(matrix)
+        self._generator, self._discarded = Generator(SFC64(0)), empty(_DISCARDED)
+
+    def write(self, number: int, wanted: Span, elements: np.ndarray) -> int:
+        """Write those elements of block `number` that are wanted, and return how many these are. `elements`: room for all that
+        are wanted."""
+        import numpy as np
+
+        block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
+        if block.lo >= wanted.lo:
+            self._make(elements[block.within(wanted).slice], number)
+            return len(block)
+        # How many random numbers an element takes depends on their values, so the elements before it must be made, too.
+        made = np.empty(len(block), elements.dtype)
+        self._make(made, number)
+        used = made[wanted.lo - block.lo :]
+        elements[: len(used)] = used
+        return len(used)
+
+    def _make(self, into: np.ndarray, number: int) -> None:
+        """Write the first elements of the block."""
+        import numpy as np
+
+        if self._fill == "index":
+            into[...] = np.arange(number * _BLOCK, number * _BLOCK + len(into))
+            return
+        generator = self._generator
+        start = {"state": [self._seed, self._matrix, number, 1]}
+        generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
+        generator.random(out=self._discarded)
+        if self._fill == "lecture":
+            values = _LECTURE[MATRICES[self._matrix]]
+            # NumPy cuts such small numbers out of its 32 random bits without a bias: bools bit by bit, others byte by byte.
+            into[...] = generator.integers(values, size=len(into), dtype=bool if values == 2 else np.uint8)
+        elif self._fill == "uniform":
+            generator.random(out=into, dtype=into.dtype.type)
+        else:
+            generator.standard_normal(out=into, dtype=into.dtype.type)
 
 
 class MatrixSource(Protocol):
@@ -195,3 +312,329 @@ class DerivedMatrix(RootMatrix):
             self._array = np.empty(self.shape, self._dtype)
             self._write(Span(0, self.shape[0]), self._array, self._threads)
         return self._array
+
+
+# -------- part of rows
+# Some rows of a matrix that any rank can make, as a matrix of their own.
+
+
+class PartOfRows(AnyRanksMatrix):
+    """Rows `part` of a source that is not the root's."""
+
+    def __init__(self, source: MatrixSource, part: Span) -> None:
+        self.shape = len(part), source.shape[1]
+        self._source, self._part = source, part
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        first = self._part.lo
+        self._source.rows(Span(first + rows.lo, first + rows.hi), into, threads, progress)
+
+
+# -------- elements
+# The elements of a matrix that is generated or read from a file, in any type that a product may have.
+
+BYTES_AT_ONCE = 32 << 20  # of the rows that are converted together
+_HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
+
+
+class Elements(Protocol):
+    """A matrix with elements of type `dtype`, any rows of which any rank can make."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype
+
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        """Write these rows into `into`, which is in row-major order.
+
+        Its type is the same, for bfloat16 also that of its bits, or one that holds all of its numbers. `progress` gets the
+        number of rows done so far.
+        """
+
+    def most(self) -> int:
+        """A bound of the magnitudes of the elements, where these are integers."""
+
+    def largest(self, rows: Span, threads: int) -> int:
+        """The largest magnitude of the integers in these rows."""
+
+
+class GeneratedElements:
+    """A matrix made from a seed.
+
+    The parts of complex numbers are made as the elements of a real matrix with twice as many columns. But the numbers of the
+    fill `index` have no imaginary part.
+    """
+
+    def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, dtype: np.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
+        self._fill, self._seed, self._matrix = fill, seed, matrix
+        largest = largest_number(fill, matrix, shape[0] * shape[1])
+        holds = _most_of(dtype) if dtype.kind in "iu" else _HALVES.get(dtype.name, np.inf)
+        if dtype.kind in "biu" and largest is None:
+            raise UsageError(
+                f"--fill {fill} makes fractions, which {dtype} does not hold: use --fill lecture or index", code="dtype"
+            )
+        if largest is not None and largest > holds:
+            raise UsageError(
+                f"--fill {fill} makes numbers up to {largest}, which {dtype} does not hold: use another --dtype", code="dtype"
+            )
+        self._largest = 1 if dtype.kind == "b" else largest or 0
+
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        if self.dtype.name in _HALVES and into.itemsize == self.dtype.itemsize:
+            for part in rows_of_about(BYTES_AT_ONCE, rows, 2 * into.shape[1] * into.itemsize):
+                numbers = np.empty((len(part), into.shape[1]), np.float32)
+                self._make(numbers, part, threads, lambda done: None)
+                self._round(numbers, threads, into[part.within(rows).slice])
+                progress(part.hi - rows.lo)
+        elif into.dtype.kind != "c":
+            self._make(into, rows, threads, progress)
+            if self.dtype.kind == "b" or self.dtype.name in _HALVES:
+                self._round(into, threads, into)
+        elif self._fill != "index":
+            self._make(real_view(into), rows, threads, progress)
+        else:
+            for part in rows_of_about(BYTES_AT_ONCE, rows, into.shape[1] * into.itemsize):
+                numbers = np.empty((len(part), into.shape[1]), into.real.dtype)
+                self._make(numbers, part, threads, lambda done: None)
+                into[part.within(rows).slice] = numbers
+                progress(part.hi - rows.lo)
+
+    def _make(self, into: np.ndarray, rows: Span, threads: int, progress: Callable[[int], None]) -> None:
+        fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
+
+    def _round(self, numbers: np.ndarray, threads: int, into: np.ndarray) -> None:
+        """Round the numbers to those of this type; of bool, to whether they are not 0."""
+
+        def work(part: Span) -> None:
+            _store(numbers[part.slice].astype(self.dtype), into[part.slice])
+
+        parts = rows_of_about(BYTES_AT_ONCE // 8, Span(0, len(numbers)), numbers.shape[1] * numbers.itemsize)
+        for _ in on_threads(threads, work, parts):
+            pass
+
+    def most(self) -> int:
+        return self._largest
+
+    def largest(self, rows: Span, threads: int) -> int:
+        return self._largest
+
+
+class FileElements:
+    """A matrix read from a file and converted to `dtype`. UsageError where that would lose more than rounding does."""
+
+    def __init__(self, file: FileMatrix, dtype: np.dtype) -> None:
+        self.shape, self.dtype, self._file = file.shape, dtype, file
+        held = file.dtype
+        self._stored = dtype if held.kind == "V" and dtype.name == "bfloat16" else held
+        if self._stored is not dtype and (lost := _what_is_lost(held, dtype)):
+            raise UsageError(
+                f"{file.path} holds {held}, which as {dtype} would lose {lost}: use another --dtype, or none", code="dtype"
+            )
+        narrower = dtype.name in _HALVES or (dtype.kind in "iu" and held.kind != "b")
+        self._converts = narrower and held != dtype
+
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        if not self._converts:
+            self._file.rows(rows, into, threads, progress)
+            return
+        for part in self._parts(rows):
+            _store(self._converted(self._read(part, threads)), into[part.within(rows).slice])
+            progress(part.hi - rows.lo)
+
+    def _parts(self, rows: Span) -> list[Span]:
+        """The rows in parts that are read at a time: a single one, where reading any rows reads the whole file."""
+        if self._file.at_once:
+            return [rows] * (len(rows) > 0)
+        return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self._file.dtype.itemsize))
+
+    def _read(self, rows: Span, threads: int) -> np.ndarray:
+        own = np.empty((len(rows), self.shape[1]), self._file.dtype)
+        self._file.rows(rows, own, threads, lambda done: None)
+        return own.view(self._stored)
+
+    def _converted(self, values: np.ndarray) -> np.ndarray:
+        if self.dtype.kind in "iu":
+            limits = np.iinfo(self.dtype)
+            fits = not values.size or (int(values.min()) >= limits.min and int(values.max()) <= limits.max)
+            converted = values.astype(self.dtype) if fits else values
+        else:
+            with np.errstate(over="ignore"):
+                converted = values.astype(self.dtype)
+            fits = np.array_equal(np.isinf(converted.astype(np.float32)), np.isinf(values.astype(np.float64)))
+        if not fits:
+            raise UsageError(f"{self._file.path} holds values too large for {self.dtype}", code="file-values")
+        return converted
+
+    def most(self) -> int:
+        return 1 if self.dtype.kind == "b" else _most_of(self.dtype)
+
+    def largest(self, rows: Span, threads: int) -> int:
+        from hybrid.arrays.integers import largest_of  # fractions start sooner without it
+
+        return max((largest_of(self._read(part, threads), threads) for part in self._parts(rows)), default=0)
+
+
+def rows_of(elements: Elements, rows: Span) -> np.ndarray:
+    """Some rows of the elements, in a type that NumPy has and that holds all of its numbers."""
+    dtype = np.dtype(np.float32) if elements.dtype.name in _HALVES else elements.dtype
+    into = np.empty((len(rows), elements.shape[1]), dtype)
+    elements.write(rows, into, 1, lambda done: None)
+    return into
+
+
+def _store(values: np.ndarray, into: np.ndarray) -> None:
+    """Store the numbers; where `into` has the bits of bfloat16, a type that NumPy lacks, store their bits."""
+    into[...] = elements_of(values) if into.dtype == storage(values.dtype.name) else values
+
+
+def _most_of(dtype: np.dtype) -> int:
+    """The largest magnitude of an integer of this type."""
+    limits = np.iinfo(dtype)
+    return max(-int(limits.min), int(limits.max))
+
+
+def _what_is_lost(held: np.dtype, dtype: np.dtype) -> str:
+    """What is lost by this conversion, in a word; empty where it only rounds, or where that can be seen from each number."""
+    if held.kind == "c" and dtype.kind != "c":
+        return "the imaginary parts"
+    if dtype.kind in "iu" and held.kind not in "biu":
+        return "fractions"
+    return "numbers other than 0 and 1" if dtype.kind == "b" != held.kind else ""
+
+
+# -------- derived sources
+# Operands of real products that are computed from the elements of complex matrices, or of integers.
+
+Progress = Callable[[int], None]
+
+
+class Expanded(AnyRanksMatrix):
+    """B of a real product with a complex A: it has two rows for each of B."""
+
+    def __init__(self, elements: Elements, types: ProductType) -> None:
+        self._elements, self._type = elements, types.promoted
+        self.shape = 2 * elements.shape[0], 2 * elements.shape[1]
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        width = self._elements.shape[1]
+        own = Span(rows.lo // 2, -(-rows.hi // 2))
+        for part in rows_of_about(BYTES_AT_ONCE, own, width * into.itemsize * 2):
+            made = np.empty((len(part), width), self._type)
+            self._elements.write(part, made, threads, lambda done: None)
+            wanted = rows.common(Span(2 * part.lo, 2 * part.hi))  # the first or the last row may be half of an element's two
+            first = Span(wanted.lo - 2 * part.lo, wanted.hi - 2 * part.lo)
+            write_expanded(made, first, into[wanted.within(rows).slice], threads)
+            progress(wanted.hi - rows.lo)
+
+
+class Remainders(AnyRanksMatrix):
+    """The remainders of integers modulo a prime."""
+
+    def __init__(self, elements: Elements, prime: int) -> None:
+        self._elements, self._prime, self.shape = elements, prime, elements.shape
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        width, dtype = self.shape[1], self._elements.dtype
+        for part in rows_of_about(BYTES_AT_ONCE, rows, width * dtype.itemsize):
+            made = np.empty((len(part), width), dtype)
+            self._elements.write(part, made, threads, lambda done: None)
+            write_remainders(made, self._prime, Span(0, len(part)), into[part.within(rows).slice], threads)
+            progress(part.hi - rows.lo)
+
+
+# -------- typed product
+# A product of matrices that any rank can make or read, of any type, as one or several products of real numbers.
+#
+# For these it is what `RootOperands` is for arrays of the root: complex numbers become a real product of twice the columns,
+# integers one product that rounds nothing, or one for each of several primes, and numbers of 16 bits are multiplied as
+# numbers of 32.
+
+
+@record
+class TypedProduct:
+    """The matrices and types of a product, the same on every rank."""
+
+    a: Elements
+    b: Elements
+    types: ProductType
+    exact: Exact | None = None
+
+    @classmethod
+    def of(cls, a: Elements, b: Elements, asked: str) -> TypedProduct:
+        """The product of A and B. UsageError where there is none.
+
+        `asked`: the type of C; "": NumPy's. Integers are taken to be as large as their types allow.
+        """
+        product = cls(a, b, product_type(a.dtype, b.dtype, asked))
+        return product._with_bounds(a.most(), b.most()) if product.types.exact else product
+
+    def looked_at(self, team: Team, threads: int) -> TypedProduct:
+        """The same with the largest integers that there are, where that may save products. Every rank calls it, and looks at its
+        share."""
+        if self.exact is None or not self.exact.primes:
+            return self
+        with team.phase("agree", timed=False) as looking, busy():
+            looking.mine = [each.largest(Span(0, each.shape[0]).part(team.size, team.rank), threads) for each in (self.a, self.b)]
+        return self._with_bounds(*map(max, zip(*looking.all, strict=True)))
+
+    def _with_bounds(self, largest_a: int, largest_b: int) -> TypedProduct:
+        from hybrid.arrays.integers import Exact  # real products start sooner without it
+
+        exact = Exact.of(self.a.shape[1], (largest_a, largest_b))
+        return replace(self, exact=exact, types=replace(self.types, computed=exact.computed))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """n, l and m of the product that was asked for."""
+        return (*self.a.shape, self.b.shape[1])
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The real product; where there are several, each of them."""
+        return self.types.problem(*self.sizes).with_operands(self.types.short_operands)
+
+    @property
+    def result(self) -> np.dtype:
+        """The type of C."""
+        return numpy_type(self.types.result)
+
+    @property
+    def primes(self) -> tuple[int, ...]:
+        """The primes modulo which there is a real product each; 0 for a product of the elements themselves."""
+        return self.exact.products if self.exact is not None else (0,)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the real product is the one that was asked for."""
+        return not (self.types.complex_b or self.types.converts)
+
+    @property
+    def bytes_beside(self) -> int:
+        """The host memory that is taken on the root's node, beside the real product's matrices."""
+        n, _, m = self.sizes
+        if self.exact is not None:
+            return self.exact.bytes_beside(n * m, self.types.result)
+        return n * m * self.result.itemsize if self.types.converts else 0
+
+    def __str__(self) -> str:
+        n, l, m = self.sizes
+        return f"{n}×{l} · {l}×{m} {self.types}"
+
+    def sources(self, prime: int = 0) -> tuple[MatrixSource, MatrixSource]:
+        """A and B of a real product."""
+        if prime:
+            return Remainders(self.a, prime), Remainders(self.b, prime)
+        if self.types.complex_a:
+            return _Parts(self.a, parts=True), Expanded(self.b, self.types)
+        return _Parts(self.a, parts=False), _Parts(self.b, parts=self.types.complex_b)
+
+
+class _Parts(AnyRanksMatrix):
+    """The elements; with `parts` the real and imaginary parts of each beside each other."""
+
+    def __init__(self, elements: Elements, *, parts: bool) -> None:
+        self._elements, self._parts = elements, parts
+        self.shape = elements.shape[0], elements.shape[1] * (1 + parts)
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        self._elements.write(rows, complex_view(into) if self._parts else into, threads, progress)

@@ -20,7 +20,7 @@ from hybrid.emulation.compiler_limits import own_headers, run_limited
 from hybrid.emulation.confined import of_python
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import one_line
-from hybrid.kernels.resources import Resources, resources_in
+from hybrid.kernels.catalogue import Resources, resources_in
 
 # From this compute capability on, times ten, a thread has up to 255 registers, and addresses have 64 bits, so a kernel takes
 # about as many registers on one GPU as on another.

@@ -12,17 +12,16 @@ from typing import Any
 
 from hybrid.commands.failure import PATIENCE, answer_failed, fail, fail_before_start, is_switched_on, print_error, show_traceback
 from hybrid.commands.streams import name_foreign_variables, say_warnings_in_a_line
-from hybrid.core.record import record
+from hybrid.core.problem import record
 from hybrid.core.settings import Settings
-from hybrid.core.wall import wall
+from hybrid.core.timeline import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import HybridError, StartError, UsageError, code_of, one_line
 from hybrid.host.streams import open_streams
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.interrupts import handle
 from hybrid.ranks.launcher import launched, rank_by_launcher
-from hybrid.ranks.team import Team
-from hybrid.ranks.world import leave, start_world
+from hybrid.ranks.team import Team, leave, start_world
 
 _COMPILING_TIME = 10.0  # seconds that a command waits in the end for what it compiles once on a machine, a second as a rule
 REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
@@ -30,7 +29,7 @@ REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; it
 
 def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
     """UsageError on all ranks where a rank was started with other options or settings than rank 0. Every rank calls it."""
-    from hybrid.selection.inventory import same_on_all_ranks
+    from hybrid.selection.machine import same_on_all_ranks
 
     with team.phase("agree", timed=False) as asked:
         asked.mine = {**vars(options), **settings.as_dict()}

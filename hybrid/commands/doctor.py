@@ -94,7 +94,7 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
     from hybrid.diagnostics.examination import examine
     from hybrid.host.files import refuse_unwritable
     from hybrid.reporting.progress import Progress
-    from hybrid.selection.inventory import settle_threads
+    from hybrid.selection.machine import settle_threads
 
     with team.phase("agree", timed=False):
         if file := file_of_json(options.json):

@@ -8,16 +8,15 @@ from dataclasses import replace
 from itertools import islice
 
 from hybrid.commands.explain_grid import grid_lines
-from hybrid.core.price import Price
+from hybrid.core.energy import Price
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, readable, rounded_up
 from hybrid.errors import DeviceUnavailable
 from hybrid.plan.arithmetic import largest_error_bound
-from hybrid.plan.forecast import forecast
 from hybrid.plan.gather_layout import PIECE_BYTES
+from hybrid.plan.machine_model import forecast
 from hybrid.plan.plan import PROCESS_BYTES, Plan
-from hybrid.plan.rank_share import RankShare
-from hybrid.plan.schedule import Arrival
+from hybrid.plan.schedule import Arrival, RankShare
 from hybrid.reporting.energy_lines import cost_line, joules_in_units
 from hybrid.reporting.phase_table import moved_bytes
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide

@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hybrid.core.text import readable
-from hybrid.plan.bounds import least_received, least_received_with
-from hybrid.plan.grid import Cost, Grid, costs, received
-from hybrid.plan.node_forecast import node_forecast
-from hybrid.plan.plan import Plan
-from hybrid.plan.request import PlanRequest
+from hybrid.plan.grid import Cost, Grid, costs, least_received, least_received_with, received
+from hybrid.plan.plan import Plan, node_forecast
+from hybrid.plan.tiling import PlanRequest
 from hybrid.selection.decision import Decision
 from hybrid.selection.machine import Machine
 

@@ -13,9 +13,8 @@ from hybrid.errors import HybridError, UsageError, code_of, one_line, with_code
 from hybrid.ranks import heartbeat
 from hybrid.ranks.job_end import let_launcher_read
 from hybrid.ranks.launcher import launched, rank_by_launcher
-from hybrid.ranks.team import Team
+from hybrid.ranks.team import Team, abort
 from hybrid.ranks.turns import speak, wait_for_turn
-from hybrid.ranks.world import abort
 
 PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 

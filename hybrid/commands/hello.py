@@ -18,8 +18,7 @@ from hybrid.core.text import ranges
 from hybrid.devices.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError
 from hybrid.host.threads import usable_cores
-from hybrid.ranks.launcher import launched
-from hybrid.ranks.mpi_library import library_in_use
+from hybrid.ranks.launcher import launched, library_in_use
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
     from hybrid.reporting.progress import Progress
-    from hybrid.selection.inventory import settle_threads, wake_gpus
+    from hybrid.selection.machine import settle_threads, wake_gpus
 
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)

@@ -13,7 +13,7 @@ from hybrid.commands.matmul_operands import product_asked_for
 from hybrid.commands.matmul_options import parse
 from hybrid.commands.matmul_report import how_computed
 from hybrid.core.settings import Settings
-from hybrid.core.wall import wall
+from hybrid.core.timeline import wall
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
@@ -23,7 +23,7 @@ NAME = "hybrid.matmul"
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.inventory import settle_threads, wake_gpus
+    from hybrid.selection.machine import settle_threads, wake_gpus
 
     wall.enter("agree")
     agree_on_options(team, options, settings)

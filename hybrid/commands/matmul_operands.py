@@ -11,8 +11,7 @@ from hybrid.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from hybrid.arrays.sources import FileMatrix
-    from hybrid.arrays.typed_product import TypedProduct
+    from hybrid.arrays.sources import FileMatrix, TypedProduct
 
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
@@ -24,9 +23,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     """
     import numpy as np
 
-    from hybrid.arrays.elements import FileElements, GeneratedElements
-    from hybrid.arrays.sources import FileMatrix
-    from hybrid.arrays.typed_product import TypedProduct
+    from hybrid.arrays.sources import FileElements, FileMatrix, GeneratedElements, TypedProduct
 
     files: dict[str, FileMatrix] = {}
     for key, path in (("A", options.a), ("B", options.b)):
@@ -65,6 +62,6 @@ def _type_of(file: FileMatrix, asked: str) -> np.dtype:
 
 
 def _named(name: str) -> np.dtype:
-    from hybrid.arrays.product_type import numpy_type
+    from hybrid.arrays.gemm import numpy_type
 
     return numpy_type(name)

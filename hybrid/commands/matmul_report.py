@@ -14,13 +14,12 @@ from hybrid.commands.streams import text_stream
 from hybrid.core.problem import AskedProduct, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.core.wall import wall
+from hybrid.core.timeline import wall
 from hybrid.errors import with_code
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    from hybrid.arrays.elements import Elements
-    from hybrid.arrays.typed_product import TypedProduct
+    from hybrid.arrays.sources import Elements, TypedProduct
     from hybrid.core.energy import Energy
     from hybrid.execution.outcome import Outcome
     from hybrid.plan.plan import Plan
@@ -66,7 +65,7 @@ class Speaker:
         """Say what came of the product, and write the files that the options name. `extra`: more for the JSON line."""
         if self._silent:
             return
-        from hybrid.core.price import Price
+        from hybrid.core.energy import Price
         from hybrid.reporting.energy_lines import cost_line, energy_line, energy_record, paid_for
         from hybrid.reporting.phase_table import table
         from hybrid.reporting.run_report import arithmetic_line, last_line, plans_of, wall_line
@@ -112,8 +111,7 @@ class Speaker:
         jsonl.write(as_record(outcome, {**of_product, **asked, **extra}, settings.as_dict(), wall.parts()), options.json)
 
     def _print_corners(self, outcome: Outcome) -> None:
-        from hybrid.arrays.elements import FileElements
-        from hybrid.arrays.sources import FileMatrix
+        from hybrid.arrays.sources import FileElements, FileMatrix
         from hybrid.reporting.run_report import labelled_corner
 
         count, product = self._options.printed, self._product
@@ -127,7 +125,7 @@ class Speaker:
             self._print_corner("C", FileElements(FileMatrix(self._options.out), product.result))  # memory has some rows only
 
     def _print_corner(self, label: str, matrix: Elements) -> None:
-        from hybrid.arrays.elements import rows_of
+        from hybrid.arrays.sources import rows_of
         from hybrid.reporting.run_report import labelled_corner
 
         corner = rows_of(matrix, Span(0, min(self._options.printed, matrix.shape[0])))

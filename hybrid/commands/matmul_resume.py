@@ -22,10 +22,9 @@ from hybrid.ranks.heartbeat import tell_how_to_go_on
 from hybrid.ranks.launcher import launched
 
 if TYPE_CHECKING:
-    from hybrid.arrays.typed_product import TypedProduct
+    from hybrid.arrays.sources import TypedProduct
     from hybrid.execution.outcome import Outcome
-    from hybrid.execution.part_journal import State
-    from hybrid.execution.product_in_parts import ProductInParts
+    from hybrid.execution.parts import ProductInParts, State
     from hybrid.selection.machine import Inventory, Machine
     from hybrid.selection.session import Session
 
@@ -38,7 +37,7 @@ def prepared(
     inventories: Sequence[Inventory],
 ) -> ProductInParts:
     """The product, with those of its parts that an earlier job has written. Every rank calls it."""
-    from hybrid.execution.product_in_parts import PartsRequest, ProductInParts
+    from hybrid.execution.parts import PartsRequest, ProductInParts
     from hybrid.host.matrix_file import new_matrix
 
     if typed.types.converts:
@@ -80,7 +79,7 @@ def what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: 
     def operand(name: str | None) -> str:
         if name is None:
             return options.fill if options.fill == "index" else f"{options.fill} of seed {options.seed}"
-        from hybrid.host.fingerprint import fingerprint
+        from hybrid.host.files import fingerprint
 
         found = matrix_name(name)
         return fingerprint(found.file) + (f" /{found.inside}" if found.inside else "")
@@ -112,7 +111,7 @@ def hint_at_left_parts(out: str) -> str:
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
     """A part of the product for `--explain`, and a line about it."""
     from hybrid.core.spans import Span
-    from hybrid.execution.part_request import problem_of, rows_of_a_part, sample_of
+    from hybrid.execution.parts import problem_of, rows_of_a_part, sample_of
     from hybrid.reporting.run_report import parts_line
     from hybrid.selection.decision import Decision, ProductRequest, decide
 
@@ -133,8 +132,8 @@ def _left(out: str) -> State | None:
 
     if not os.path.lexists(journal_of(file := _file_of(out))):
         return None
-    from hybrid.execution.part_journal import MARK, state_of
-    from hybrid.host.journal import read_journal
+    from hybrid.execution.parts import MARK, state_of
+    from hybrid.host.files import read_journal
 
     try:
         return state_of(read_journal(journal_of(file), MARK), f"{file}.journal")

@@ -13,30 +13,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hybrid.arrays.typed_product import TypedProduct
+from hybrid.arrays.sources import TypedProduct
 from hybrid.commands.matmul_operands import product_asked_for
 from hybrid.commands.matmul_report import Speaker
 from hybrid.commands.streams import file_of_json
-from hybrid.core.record import record
+from hybrid.core.problem import record
 from hybrid.core.settings import Settings
-from hybrid.core.timeline import Timeline
-from hybrid.core.wall import wall
+from hybrid.core.timeline import Timeline, wall
 from hybrid.execution.calls import exactly, threads_until_decided
-from hybrid.execution.energy_meter import EnergyMeter
-from hybrid.execution.outcome import Outcome, RunOptions
-from hybrid.execution.typed_product import run_typed_product
+from hybrid.execution.outcome import EnergyMeter, Outcome, RunOptions
+from hybrid.execution.real_products import run_typed_product
 from hybrid.host.files import refuse_same, refuse_unwritable
 from hybrid.host.matrix_file import matrix_name
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
-from hybrid.selection.agreement import agree
 from hybrid.selection.decision import ProductRequest
-from hybrid.selection.inventory import take_inventory
-from hybrid.selection.machine import Inventory
-from hybrid.selection.session import Session, session_of
+from hybrid.selection.machine import Inventory, take_inventory
+from hybrid.selection.session import Session, agree, session_of
 
 if TYPE_CHECKING:
-    from hybrid.host.matrix_output import MatrixOutput
+    from hybrid.host.matrix_file import MatrixOutput
 
 _CHECK_FAILED = 3  # exit code
 
@@ -64,7 +60,7 @@ def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> in
         shape = product.sizes[0], product.sizes[2]
         output: MatrixOutput | None = None
         if options.out and not options.resume:
-            from hybrid.execution.product_file import product_output  # products that are not kept start sooner without it
+            from hybrid.execution.product import product_output  # products that are not kept start sooner without it
 
             output = product_output(team, shape, product.result, options.out)
         looking.mine = take_inventory(session, settings)
@@ -99,7 +95,7 @@ def _multiply(job: _Job, output: MatrixOutput | None) -> int:
         outcome = run_typed_product(job.session, decision, product, job.settings, how)
         wall.enter("write")
         if output and _is_right(outcome):  # a product that failed its check is not worth a file
-            from hybrid.execution.product_file import write_product
+            from hybrid.execution.product import write_product
 
             write_product(team, decision.plan, outcome.c.array, output)
     _report(job, outcome, meter, warmup)

@@ -18,8 +18,7 @@ from hybrid.commands.streams import file_of_json
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit
-from hybrid.ranks.team import Team
-from hybrid.ranks.world import world_communicator
+from hybrid.ranks.team import Team, world_communicator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +51,7 @@ class RootData:
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command. Rank 0 reads the graph and reports the result; all ranks multiply."""
-    from hybrid.selection.inventory import settle_threads, wake_gpus
+    from hybrid.selection.machine import settle_threads, wake_gpus
 
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)

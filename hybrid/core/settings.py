@@ -13,7 +13,7 @@ from dataclasses import Field, fields
 from numbers import Integral, Real
 from typing import Any
 
-from hybrid.core.record import record
+from hybrid.core.problem import record
 from hybrid.errors import UsageError
 
 MiB = 1 << 20
@@ -122,7 +122,7 @@ def _validated(setting: Field[Any], value: Any) -> Any:
     if kind is float and not math.isfinite(value):
         raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never", code="setting")
     if setting.name == "price" and value:
-        from hybrid.core.price import Price  # which few commands need
+        from hybrid.core.energy import Price  # which few commands need
 
         Price.parse(value)
     if setting.name in ALLOWED:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from hybrid.core.record import record
+from hybrid.core.problem import record
 
 
 @dataclass(frozen=True, order=True)

@@ -11,10 +11,9 @@ import numpy as np
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device
-from hybrid.kernels.elements import storage
-from hybrid.plan.buffer_layout import Region
-from hybrid.plan.rank_share import RankShare
-from hybrid.plan.schedule import Arrival, Tile
+from hybrid.kernels.catalogue import storage
+from hybrid.plan.layout import Region
+from hybrid.plan.schedule import Arrival, RankShare, Tile
 
 _MOST_CACHED_TILES = 10_000
 # Prepared operations are kept for so many places of a matrix that is used where it lies: in a loop of products the results

@@ -12,13 +12,17 @@ import numpy as np
 from hybrid.core.problem import is_aligned
 from hybrid.devices.base import Event, KernelCall, Operation
 from hybrid.devices.buffers import place_of
-from hybrid.devices.cpu_check import word_type
-from hybrid.devices.cuda_contexts import GpuContext
-from hybrid.devices.cuda_kernels import compiled_functions, matrix_argument
-from hybrid.devices.cuda_queues import Together
-from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, prefer_shared_memory
-from hybrid.kernels.catalogue import ELEMENTS, MOST_BLOCKS_Y
-from hybrid.kernels.elements import c_type
+from hybrid.devices.cpu import word_type
+from hybrid.devices.cuda_gpus import GpuContext
+from hybrid.devices.cuda_kernels import (
+    PreparedLaunch,
+    Together,
+    allow_shared_memory,
+    compiled_functions,
+    matrix_argument,
+    prefer_shared_memory,
+)
+from hybrid.kernels.catalogue import ELEMENTS, MOST_BLOCKS_Y, c_type
 
 SOURCE = "check.cu"
 _WARPS = 4  # of a block whose warps take one row each

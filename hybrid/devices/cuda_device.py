@@ -3,27 +3,235 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain, cycle
 from typing import Any
 from weakref import proxy
 
 from hybrid.core.problem import is_aligned, padded
+from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
-from hybrid.devices.base import Event, Timings
+from hybrid.devices.base import Event, EventWait, Timings
 from hybrid.devices.buffers import place_of, row_stride
 from hybrid.devices.cuda_check import CudaCheckOperations
-from hybrid.devices.cuda_events import RecordedEvent, event_wait
-from hybrid.devices.cuda_gpus import Gpu, enable_peer_access
-from hybrid.devices.cuda_kernels import CompiledKernel, multiplication
-from hybrid.devices.cuda_nccl import CudaNccl
-from hybrid.devices.cuda_queues import CudaQueues
-from hybrid.devices.cuda_transposed import TransposedCopies, is_transposed
+from hybrid.devices.cuda_gpus import Gpu, GpuContext, enable_peer_access, gpu_context, load_driver
+from hybrid.devices.cuda_kernels import CompiledKernel, CudaQueues, multiplication
+from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
 from hybrid.devices.pinned_memory import pinned_memory
-from hybrid.errors import DoesNotFit
+from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel
+
+# -------- cuda events
+# CUDA events that streams wait for: recorded by this process, or opened by IPC handle from another.
+
+
+class RecordedEvent:
+    """The event that was recorded in a stream after an operation, to be given to Stream.wait_event.
+
+    Any thread may drop the last reference to it, also one without a CUDA context: the event is destroyed in its GPU's. In a
+    thread without one, cudaEventDestroy creates a context on GPU 0, as most of CUDA's runtime does. That takes a quarter of a
+    second and memory of a GPU that other ranks use; and where a process ended meanwhile, it was killed by SIGSEGV.
+    """
+
+    __slots__ = ("_context", "_event", "ptr", "stream")
+
+    def __init__(self, context: GpuContext, event: Any, stream: Any) -> None:
+        self._context, self._event, self.stream = context, event, stream
+        self.ptr = event.ptr
+
+    def __del__(self) -> None:
+        if self._context.is_current():
+            return  # without the context manager, which would take longer than all the rest
+        with self._context:
+            del self._event, self.stream  # CuPy destroys each of them with the last reference to it
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+
+
+class OpenedEvent:
+    """Another process's interprocess event, to be given to Stream.wait_event. It is destroyed as a RecordedEvent is."""
+
+    def __init__(self, context: GpuContext, runtime: Any, handle: Any) -> None:
+        self._context, self._runtime = context, runtime
+        self.ptr = 0
+        self.ptr = runtime.ipcOpenEventHandle(handle)
+
+    def __del__(self) -> None:
+        if self.ptr:
+            with self._context:
+                self._runtime.eventDestroy(self.ptr)
+
+
+def event_wait() -> EventWait | None:
+    """How threads that are not Python's wait for events in the current CUDA context. None where there is none."""
+    driver, context = load_driver(), ctypes.c_void_p()
+    if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context.value:
+        return None
+    set_current, synchronize = (
+        ctypes.cast(each, ctypes.c_void_p).value for each in (driver.cuCtxSetCurrent, driver.cuEventSynchronize)
+    )
+    assert set_current
+    assert synchronize
+    return EventWait(set_current, context.value, synchronize)
+
+
+# -------- cuda ipc
+# What other processes of the node can open of a GPU, by CUDA IPC: its memory and events.
+
+
+class CudaIpc:
+    """The part of `CudaDevice` that is for other processes."""
+
+    def __init__(self, cupy: Any, gpu: Gpu) -> None:
+        self.gpu, self._context = gpu, gpu_context(gpu.index)
+        self._cupy, self._runtime = cupy, cupy.cuda.runtime
+        self._ipc_events: list[Any] = []
+
+    def handle(self, memory: Any) -> Any:
+        return self._runtime.ipcGetMemHandle(memory.ptr), memory.size
+
+    def open(self, handle: Any) -> Any:
+        memory_handle, size = handle
+        try:
+            with self._context:
+                address = self._runtime.ipcOpenMemHandle(memory_handle)
+        except self._runtime.CUDARuntimeError as error:
+            raise DeviceUnavailable(
+                f"the memory of another rank's GPU cannot be opened ({one_line(error)})", code="gpu-peers"
+            ) from None
+        return self._cupy.cuda.UnownedMemory(address, size, self, self.gpu.index)
+
+    def close(self, memory: Any) -> None:
+        with self._context:
+            self._runtime.ipcCloseMemHandle(memory.ptr)
+
+    def make_ipc_events(self, count: int) -> Any:
+        with self._context:
+            self._ipc_events = [self._cupy.cuda.Event(disable_timing=True, interprocess=True) for _ in range(count)]
+            return [self._runtime.ipcGetEventHandle(event.ptr) for event in self._ipc_events]
+
+    def record_ipc_event(self, number: int, event: Event) -> None:
+        # On the operation's own stream. On another stream that waits for it, the event would be recorded only in this process's
+        # next time slice where several processes share a GPU.
+        with self._context:
+            self._ipc_events[number].record(event.stream)
+
+    def open_ipc_events(self, handle: Any) -> list[Event]:
+        with self._context:
+            return [OpenedEvent(self._context, self._runtime, event_handle) for event_handle in handle]
+
+
+# -------- cuda nccl
+# A GPU's part in a communicator of all ranks' GPUs (NCCL).
+
+
+class CudaNccl(CudaIpc, ABC):
+    """The part of `CudaDevice` that uses NCCL.
+
+    All its operations are on one stream: then they run in the order in which they were enqueued, which must be such on all ranks
+    that none waits for one that another rank has behind it.
+    """
+
+    @abstractmethod
+    def _enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
+        """Have an operation enqueued on one of the streams of this kind, behind these events. Returns its own event."""
+
+    def load_collectives(self) -> None:
+        load_nccl()
+
+    def unique_id(self) -> Any:
+        with self._context:
+            return unique_id()
+
+    def init_communicator(self, unique_id: Any, rank: int, size: int) -> NcclCommunicator:
+        with self._context:
+            return NcclCommunicator(unique_id, rank, size)
+
+    def allgather_rows(self, communicator: NcclCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
+        def allgather(stream: Any) -> None:
+            communicator.allgather_rows(place_of(matrix)[0], row_stride(matrix), rows_of, stream.ptr)
+
+        return self._enqueue("exchange", after, allgather, streams="nccl")
+
+    # The phases "send" and "receive" are in no table: most of their time they wait, and "gather" is what remains of them when all
+    # is multiplied.
+    def send(self, communicator: NcclCommunicator, matrix: Any, to: int, after: list[Event]) -> Event:
+        def send(stream: Any) -> None:
+            communicator.send(place_of(matrix)[0], _extent(matrix), to, stream.ptr)
+
+        return self._enqueue("send", after, send, streams="nccl")
+
+    def receive(self, communicator: NcclCommunicator, into: Any, source: int, after: list[Event]) -> Event:
+        def receive(stream: Any) -> None:
+            communicator.receive(place_of(into)[0], _extent(into), source, stream.ptr)
+
+        return self._enqueue("receive", after, receive, streams="nccl")
+
+
+def _extent(matrix: Any) -> int:
+    """The bytes from a matrix's first element to its last one."""
+    rows, columns = matrix.shape
+    return (rows - 1) * row_stride(matrix) + columns * matrix.itemsize if rows and columns else 0
+
+
+# -------- cuda transposed
+# Copies of transposed matrices to a GPU: rows are copied as they lie in memory, and transposed on the GPU.
+
+_BYTES_AT_ONCE = 32 << 20  # transposed: they stay in a GPU's second-level cache, and are enough for the link's full rate
+_LEAST_BYTES = 1 << 20
+
+
+def is_transposed(matrix: Any) -> bool:
+    """Whether neighbours in memory are neighbours in a column, and not in a row (Fortran's order)."""
+    rows, columns = matrix.shape
+    return columns > 1 and matrix.strides[1] != matrix.itemsize and (rows == 1 or matrix.strides[0] == matrix.itemsize)
+
+
+class TransposedCopies:
+    """Copies transposed matrices to one GPU, through memory there that is kept from copy to copy."""
+
+    def __init__(self, cupy: Any, reserve: Callable[[int], Any], copy: Callable[[Any, Any, Any], None]) -> None:
+        """`reserve(size)`: allocates memory on the GPU, or raises DoesNotFit. `copy(into, source, stream)`: enqueues a copy of a
+        matrix whose rows are contiguous."""
+        self._cupy, self._reserve, self._copy = cupy, reserve, copy
+        self._memory: Any = None
+        self._size = 0
+
+    def copy(self, into: Any, source: Any, stream: Any) -> None:
+        """Enqueue a copy. All must be on the same stream, since each uses the memory in between again."""
+        stored = source.T
+        rows, columns = stored.shape
+        if not stored.size:
+            return
+        row_bytes = columns * stored.itemsize
+        for part in pieces(Span(0, rows), max(1, self._room(row_bytes, rows * row_bytes, stream) // row_bytes)):
+            arrived = self._cupy.ndarray((len(part), columns), stored.dtype, self._memory)
+            self._copy(arrived, stored[part.slice], stream)
+            with stream:
+                self._cupy.copyto(into[:, part.slice], arrived.T)
+
+    def _room(self, least: int, wanted: int, stream: Any) -> int:
+        """How many bytes of memory in between there are: as many as are wanted, up to _BYTES_AT_ONCE, or fewer where the GPU has
+        no more, but at least `least`."""
+        size = max(least, min(_BYTES_AT_ONCE, wanted))
+        if 0 < self._size < size:
+            stream.synchronize()  # the memory is about to be freed, and may be used by others at once
+        while self._size < size:
+            try:
+                self._memory, self._size = self._reserve(size), size
+            except DoesNotFit:
+                if self._size >= least:
+                    break
+                if size <= max(least, _LEAST_BYTES):
+                    raise
+                size = max(least, size // 4)
+        return self._size
+
 
 _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
+from typing import Any
 
 from hybrid.core.installation import install
-from hybrid.core.record import record
+from hybrid.core.problem import record
 from hybrid.errors import DeviceUnavailable, one_line
 
 _PEER_ACCESS_ALREADY_ENABLED = 704  # of cudaError_t
@@ -34,7 +37,7 @@ def usable_gpus() -> list[Gpu]:
         load_driver()
     except OSError:
         raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) on this machine") from None
-    from hybrid.devices.kernel_cache import trust_own_cache_only
+    from hybrid.devices.cuda_kernels import trust_own_cache_only
 
     trust_own_cache_only()
     try:
@@ -118,3 +121,242 @@ def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:
         chosen[rank] = min(gpus_of_ranks[rank], key=lambda gpu: users[gpu.uuid])
         users[chosen[rank].uuid] += 1
     return [chosen[rank] for rank in range(len(gpus_of_ranks))]
+
+
+# -------- cuda contexts
+# CUDA contexts: in which one a thread's calls work, and one that is created while modules are loaded.
+
+
+class _Before(threading.local):
+    """The contexts that were current where a thread has entered a `GpuContext`, the innermost last."""
+
+    def __init__(self) -> None:
+        self.contexts: list[int] = []
+
+
+class GpuContext:
+    """A context manager: within it this thread's CUDA calls work on one GPU, and afterwards where they did before. Any thread may
+    enter it, any number of times.
+
+    CuPy's `with Device(1)` ends with cudaSetDevice(0) where the program has used no GPU before, and since CUDA 12 that creates a
+    context on GPU 0: on a node with eight ranks seven of them would take memory of that GPU, and a tenth of a second each. Here
+    the thread's CUDA context is restored, which may be none.
+    """
+
+    def __init__(self, index: int) -> None:
+        """Creates the GPU's primary context, which CUDA's runtime uses, where there is none yet."""
+        from cupy.cuda import driver
+
+        self._current, self._make_current = driver.ctxGetCurrent, driver.ctxSetCurrent
+        self._context, self._before = _primary_context(index), _Before()
+
+    def __enter__(self) -> None:
+        before = self._current()
+        if before != self._context:
+            self._make_current(self._context)
+        self._before.contexts.append(before)  # last: where the lines before fail there is no exit that would take it away
+
+    def __exit__(self, *error: object) -> None:
+        before = self._before.contexts.pop()
+        if before != self._context:
+            self._make_current(before)
+
+    def is_current(self) -> bool:
+        """Whether this thread's CUDA calls work on the GPU now."""
+        return bool(self._current() == self._context)
+
+    def stay(self) -> None:
+        """Have this thread's CUDA calls work on the GPU from now on."""
+        self._make_current(self._context)
+
+
+@cache
+def gpu_context(index: int) -> GpuContext:
+    """The one of this process for a GPU."""
+    return GpuContext(index)
+
+
+def _primary_context(index: int) -> int:
+    import cupy
+
+    driver, device, context = load_driver(), ctypes.c_int(), ctypes.c_void_p()
+    status = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index)
+    if status := status or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+        raise cupy.cuda.driver.CUDADriverError(status)
+    return context.value or 0
+
+
+@contextmanager
+def callers_context() -> Iterator[None]:
+    """A context manager: after it this thread's CUDA calls work where they did before, whatever `stay` was called within it."""
+    before = _current_context()
+    try:
+        yield
+    finally:
+        if before != _current_context():
+            load_driver().cuCtxSetCurrent(ctypes.c_void_p(before))
+
+
+def _current_context() -> int:
+    """0 where there is none, also because CUDA has not started or is not there."""
+    context = ctypes.c_void_p()
+    with suppress(OSError, AttributeError):  # the second: of a library that has not all functions, which `usable_gpus` reports
+        load_driver().cuCtxGetCurrent(ctypes.byref(context))
+    return context.value or 0
+
+
+def free_bytes(gpu: Gpu) -> int:
+    """The GPU's free memory, including what CuPy's memory pool in this process has cached."""
+    import cupy
+
+    with gpu_context(gpu.index):
+        return int(cupy.cuda.runtime.memGetInfo()[0]) + pooled_bytes(gpu)
+
+
+def pooled_bytes(gpu: Gpu) -> int:
+    """The GPU's memory that CuPy's memory pool in this process has cached and no array uses."""
+    import cupy
+
+    with gpu_context(gpu.index):
+        return int(cupy.get_default_memory_pool().free_bytes())
+
+
+class _Awakening(threading.Thread):
+    """Starts the driver and creates the primary context of a GPU. Meanwhile the GIL is free, which it is not where CuPy does
+    it."""
+
+    def __init__(self, local_rank: int | None) -> None:
+        super().__init__(daemon=True)
+        self._local_rank = local_rank
+        self.made: tuple[int, ctypes.c_int] | None = None  # the index and the device of the GPU whose context was created
+
+    def run(self) -> None:
+        driver = load_driver()
+        count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value or self._local_rank is None:
+            return
+        index = self._local_rank % count.value
+        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+            return
+        self.made = index, device
+
+
+_awakening: _Awakening | None = None
+
+
+def wake_driver(local_rank: int | None) -> None:
+    """In the background, call cuInit and create a CUDA context, which take a quarter of a second together, and more where several
+    ranks do it: that of the GPU that this rank will have if each rank sees all GPUs.
+
+    cuInit reads a hundred environment variables. With glibc before 2.41 a process may die of that (SIGSEGV) while another thread
+    adds one: MPI_Init does, and so does Python where CuPy is told a folder. So this comes after MPI_Init, and CuPy is told here.
+
+    `local_rank`: None for no context.
+    """
+    global _awakening
+    try:
+        load_driver()
+    except OSError:
+        return  # usable_gpus will report it
+    from hybrid.devices.cuda_kernels import trust_own_cache_only
+
+    trust_own_cache_only()
+    with suppress(RuntimeError):  # the limit of threads is reached: then the driver is started at first use
+        awakening = _Awakening(local_rank)
+        awakening.start()
+        _awakening = awakening
+
+
+def use_context_of(gpu: Gpu | None) -> None:
+    """Free the context that `wake_driver` created on another GPU than this one, on which the process multiplies; None: on none.
+    It would only take memory."""
+    if _awakening is None:
+        return
+    _awakening.join()
+    if _awakening.made is not None and (gpu is None or _awakening.made[0] != gpu.index):
+        load_driver().cuDevicePrimaryCtxRelease_v2(_awakening.made[1])
+    _awakening.made = None
+
+
+# -------- nvml
+# GPUs' energy and power limits by NVML, NVIDIA's library for monitoring, which comes with the driver.
+#
+# A GPU is identified by its UUID, since NVML numbers GPUs otherwise than CUDA.
+#
+# The few functions needed here are called in the library itself: pynvml (extra `watch`), which has all of them, takes up to
+# 0.1 s to load, and every product on a GPU would wait for it.
+
+LIBRARY = "libnvidia-ml.so.1"
+
+
+def load_nvml() -> Any:
+    """pynvml, initialized; DeviceUnavailable, with the reason, where there is none."""
+    try:
+        import pynvml as nvml
+    except ImportError:
+        raise DeviceUnavailable(f"nvidia-ml-py is not installed: {install('watch')}", code="package-missing") from None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise DeviceUnavailable(f"NVML does not start ({one_line(error)})", code="nvml") from None
+    return nvml
+
+
+class GpuEnergy:
+    """The counter of a whole GPU's energy, whoever uses it."""
+
+    def __init__(self, uuid: str) -> None:
+        """DeviceUnavailable, with the reason, where it cannot be read."""
+        self._gpu = _Gpu(uuid)
+        self.joules()
+
+    def joules(self) -> float:
+        """The energy since the driver was loaded. DeviceUnavailable where the GPU does not tell it, as older ones and MIG
+        instances do not."""
+        return self._gpu.told("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong()) / 1000
+
+
+def power_limit(uuid: str) -> float:
+    """The GPU's current power limit in watts; DeviceUnavailable, with the reason, where the GPU does not tell it."""
+    return _Gpu(uuid).told("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint()) / 1000
+
+
+class _Gpu:
+    """A GPU, as NVML tells of it."""
+
+    def __init__(self, uuid: str) -> None:
+        """DeviceUnavailable, with the reason, where NVML does not know it."""
+        try:
+            self._library = load_library()
+        except OSError:
+            raise DeviceUnavailable(f"no NVML ({LIBRARY}) on this machine", code="nvml") from None
+        if code := self._library.nvmlInit_v2():
+            raise DeviceUnavailable(f"NVML does not start ({self._meaning(code)})", code="nvml")
+        self._uuid, self._handle = uuid, ctypes.c_void_p()
+        self._ask("nvmlDeviceGetHandleByUUID", uuid.encode())
+
+    def told(self, question: str, number: Any) -> int:
+        """What NVML writes into `number` when it is asked that of the GPU. DeviceUnavailable where it does not tell."""
+        self._ask(question, self._handle, number)
+        value: int = number.value
+        return value
+
+    def _ask(self, question: str, of: Any, answer: Any = None) -> None:
+        """Call this function, which writes its answer; without `answer` the GPU's handle."""
+        try:
+            function = getattr(self._library, question)
+        except AttributeError:
+            raise DeviceUnavailable(f"NVML of this driver has no {question}", code="nvml") from None
+        if code := function(of, ctypes.byref(self._handle if answer is None else answer)):
+            raise DeviceUnavailable(f"NVML does not tell about {self._uuid} ({self._meaning(code)})", code="nvml")
+
+    def _meaning(self, code: int) -> str:
+        """NVML's words for an error."""
+        return str(self._library.nvmlErrorString(code).decode(errors="replace"))
+
+
+def load_library() -> Any:
+    """NVML's library. OSError where there is none."""
+    library = ctypes.CDLL(LIBRARY)
+    library.nvmlErrorString.restype = ctypes.c_char_p
+    return library

@@ -4,18 +4,211 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import sys
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hybrid.core.private_folder import (
+    Elsewhere,
+    NotPrivate,
+    cache_folder,
+    home_folder,
+    is_own,
+    named_cache,
+    reason,
+    refuse_unless_private,
+)
 from hybrid.core.problem import copy_width
+from hybrid.devices.base import Event, KernelCall
 from hybrid.devices.buffers import place_of
-from hybrid.devices.kernel_cache import trust_own_cache_only
-from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory
-from hybrid.kernels.catalogue import OPERAND_SIZES, Kernel, Launch, launch_of
-from hybrid.kernels.sources import KERNELS
+from hybrid.devices.cuda_gpus import Gpu, GpuContext
+from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.host.files import atomic_write
+from hybrid.kernels.catalogue import KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of
+
+# -------- kernel cache
+# Where CuPy keeps compiled kernels: in a folder that this user alone may write to, or in memory only.
+
+_ROOM = 1 << 20  # bytes; a compiled kernel takes less
+
+
+@cache
+def trust_own_cache_only() -> None:
+    """Have CuPy load compiled kernels only from a folder to which nobody else can have written. To be called before CuPy is
+    imported.
+
+    That is the folder that the user named, or CuPy's own, if it is private, else one of ours. CuPy looks for its folder when it
+    is imported. So where the user's program has imported it already and its folder is not private, kernels are kept in memory.
+    """
+    if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
+        if not os.path.isdir(os.environ.get("CUPY_CACHE_DIR", "")):
+            os.environ["CUPY_CACHE_DIR"] = os.sep  # which CuPy does not use, but would make
+        return
+    try:
+        os.environ["CUPY_CACHE_DIR"] = str(_usual_folder())
+    except OSError as error:
+        try:
+            if "cupy" in sys.modules:
+                raise
+            folder = _usable(cache_folder("cupy"))
+        except OSError:
+            os.environ.update(CUPY_CACHE_IN_MEMORY="1", CUPY_CACHE_DIR=os.sep)
+            where = "compiled anew"
+        else:
+            os.environ["CUPY_CACHE_DIR"] = str(folder)
+            where = f"kept in {folder}"
+        warnings.warn(f"GPU kernels are {where}: {reason(error)}; CUPY_CACHE_DIR names a better place", Elsewhere, stacklevel=2)
+
+
+def _usual_folder() -> Path:
+    """The folder that CuPy would use, made where it is missing. OSError where it is not to be used."""
+    if not os.environ.get("CUPY_CACHE_DIR") and named_cache():
+        return _usable(cache_folder("cupy"))
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or home_folder() / ".cupy/kernel_cache")
+    if not folder.is_absolute():
+        raise NotPrivate(0, f"{folder} depends on the current folder")
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # by now another rank may have made it
+    return _usable(folder.resolve())
+
+
+def _usable(folder: Path) -> Path:
+    """This folder. OSError where others could have put a kernel there, or where none can be written."""
+    refuse_unless_private(folder)
+    for path in folder.iterdir():
+        if path.suffix in (".cubin", ".ltoir") and not is_own(path):
+            raise NotPrivate(0, f"{path} is not your file alone")
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(bytes(_ROOM))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
+    return folder
+
+
+# -------- cubins
+# Kernels for one architecture alone, such as sm_90a, which CuPy does not compile for. They are compiled by NVRTC directly,
+# and the machine code is kept on disk.
+
+Compiled = tuple[dict[str, str], bytes]  # the kernels' mangled names, and their machine code
+
+
+def functions_for(architecture: str, source: str, expressions: Sequence[str], options: tuple[str, ...]) -> dict[str, Any]:
+    """Instances of templates in one of the kernels' sources, as CuPy functions, loaded on the current GPU."""
+    import cupy
+    from cupy_backends.cuda.libs import nvrtc
+
+    text = (KERNELS / source).read_text(encoding="utf-8")
+    options = (f"-arch={architecture}", "-default-device", *options)
+    what = json.dumps([nvrtc.getVersion(), text, [*options], [*expressions]])
+    name = f"{Path(source).stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}"
+    names, cubin = kept(name, lambda: _compiled(nvrtc, source, text, expressions, options))
+    module = cupy.cuda.Module()
+    module.load(cubin)
+    return {expression: module.get_function(names[expression]) for expression in expressions}
+
+
+def kept(name: str, compiled: Callable[[], Compiled]) -> Compiled:
+    """What is kept on disk under this name. Where nothing is, or it is damaged, it is compiled now and kept."""
+    file = cache_folder("cubin") / f"{name}.cubin"
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        header, cubin = file.read_bytes().split(b"\n", 1)
+        described = json.loads(header)
+        if hashlib.sha256(cubin).hexdigest() == described["sha256"]:
+            return described["names"], cubin
+    names, cubin = compiled()
+    header = json.dumps({"sha256": hashlib.sha256(cubin).hexdigest(), "names": names}).encode()
+    try:
+        with atomic_write(str(file)) as temporary:
+            temporary.write_bytes(header + b"\n" + cubin)
+    except HybridError as error:
+        warnings.warn(f"kernels will be compiled again by the next process: {error}", Elsewhere, stacklevel=2)
+    return names, cubin
+
+
+def _compiled(nvrtc: Any, source: str, text: str, expressions: Sequence[str], options: tuple[str, ...]) -> Compiled:
+    program = nvrtc.createProgram(text, source, (), ())
+    try:
+        for expression in expressions:
+            nvrtc.addNameExpression(program, expression)
+        try:
+            nvrtc.compileProgram(program, options)
+        except nvrtc.NVRTCError as error:
+            raise DeviceUnavailable(
+                f"{source} does not compile: {nvrtc.getProgramLog(program) or error}", code="compile-failed"
+            ) from error
+        return {expression: nvrtc.getLoweredName(program, expression) for expression in expressions}, nvrtc.getCUBIN(program)
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+# -------- prepared launch
+# Launches of CUDA kernels whose arguments are packed once.
+
+_DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes
+# Of CUfunction_attribute.
+_SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES, _NUM_REGS = 1, 3, 4
+_MAX_DYNAMIC_SHARED_SIZE_BYTES, _PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9
+
+
+class PreparedLaunch:
+    """A launch, to be called with a stream's pointer as often as wanted.
+
+    CuPy would convert the arguments at each launch. That takes ten microseconds for each matrix, longer than the launch itself,
+    and holds the GIL, which threads of the check want, too.
+    """
+
+    def __init__(
+        self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any], shared_bytes: int = 0
+    ) -> None:
+        """`function`: CuPy's, loaded on the current GPU. `arguments`: NumPy arrays or scalars, passed by value."""
+        from cupy_backends.cuda.api import driver
+
+        self._launch = driver.launchKernel
+        self._function = function  # keeps its module loaded
+        whole = [*grid, 1, 1][:3] + [*block, 1, 1][:3]
+        self._arguments = [np.array(each) for each in arguments]
+        self._addresses = np.array([each.ctypes.data for each in self._arguments], np.uintp)
+        self._before, self._after = (function.ptr, *whole, shared_bytes), (self._addresses.ctypes.data, 0)
+
+    def __call__(self, stream: int) -> None:
+        self._launch(*self._before, stream, *self._after)
+
+
+def allow_shared_memory(function: Any, dynamic_bytes: int) -> None:
+    """Allow launches of this function to ask for so many bytes of dynamic shared memory, which CUDA requires above 48 KB."""
+    from cupy_backends.cuda.api import driver
+
+    if dynamic_bytes > _DEFAULT_DYNAMIC_SHARED:
+        driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_bytes)
+
+
+def prefer_shared_memory(function: Any) -> None:
+    """Have an SM use as much as possible of its memory, which it divides into L1 cache and shared memory, as the latter."""
+    from cupy_backends.cuda.api import driver
+
+    driver.funcSetAttribute(function.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
+
+
+def resources(function: Any) -> tuple[int, int, int]:
+    """Registers of a thread, bytes of static shared memory, and bytes of local memory, into which registers are spilled."""
+    from cupy_backends.cuda.api import driver
+
+    registers, shared, local = (
+        driver.funcGetAttribute(attribute, function.ptr) for attribute in (_NUM_REGS, _SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES)
+    )
+    return registers, shared, local
+
 
 # (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, if the kernel can add.
 Multiply = Callable[..., None]
@@ -85,8 +278,6 @@ def compiled_functions(source: str, expressions: Sequence[str], architecture: st
     expressions. `architecture`: the only one that they are compiled for, as in `Launch`."""
     trust_own_cache_only()
     if architecture:
-        from hybrid.devices.cubins import functions_for
-
         return functions_for(architecture, source, expressions, compile_options(KERNELS))
     import cupy
 
@@ -144,3 +335,102 @@ def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:
         return
     gemm = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char]
     gemm(handle, *sizes, b.data.ptr, leading[1], a.data.ptr, leading[0], beta.ctypes.data, c.data.ptr, leading[2])
+
+
+# -------- cuda queues
+# Kernels beside those of the catalogue, on streams of a CUDA GPU. They are compiled at first use and launched with prepared
+# arguments; several that are always launched together become a CUDA graph.
+
+
+class CudaQueues:
+    """The KernelQueues of a CUDA GPU."""
+
+    def __init__(
+        self,
+        cupy: Any,
+        context: GpuContext,
+        gpu: Gpu,
+        enqueue: Callable[[Sequence[Event], Callable[[Any], None], str], Event],
+    ) -> None:
+        """`enqueue(after, launch, queue)`: has `launch(stream)` enqueue work behind these events, on the queue's stream."""
+        self._cupy, self._context, self._enqueue = cupy, context, enqueue
+        self._functions: dict[tuple[str, str], Any] = {}  # by source and expression
+        self.capability = gpu.capability
+        self.multiprocessors = int(cupy.cuda.Device(gpu.index).attributes["MultiProcessorCount"])
+
+    def compile_ahead(self, launches: Sequence[Launch]) -> None:
+        of_source: dict[str, list[Launch]] = {}
+        for launch in launches:
+            if (launch.source, launch.expression) not in self._functions:
+                of_source.setdefault(launch.source, []).append(launch)
+        for of_one in of_source.values():
+            self._functions |= self._compiled(of_one)
+
+    def _compiled(self, launches: Sequence[Launch]) -> dict[tuple[str, str], Any]:
+        """The functions of these launches, which are of one source."""
+        source, shared = launches[0].source, {launch.expression: launch.shared_bytes for launch in launches}
+        with self._context:
+            functions = compiled_functions(source, [*shared], launches[0].architecture)
+            for expression, function in functions.items():
+                # As the kernels of products want it: a kernel that wants another division of an SM's memory waits until it is
+                # idle.
+                prefer_shared_memory(function)
+                allow_shared_memory(function, shared[expression])
+        return {(source, expression): function for expression, function in functions.items()}
+
+    def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
+        self.compile_ahead([launch])
+        function = self._functions[launch.source, launch.expression]
+        packed = [each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments]
+        with self._context:
+            prepared = PreparedLaunch(function, launch.grid, launch.block, packed, launch.shared_bytes)
+        return lambda stream: prepared(stream.ptr)
+
+    def clearing(self, matrix: Any, byte: int) -> KernelCall:
+        return lambda stream: self._cupy.cuda.runtime.memsetAsync(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
+
+    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
+        return Together(calls)
+
+    def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
+        size = shape[0] * shape[1]
+        pinned = self._cupy.cuda.alloc_pinned_memory(size * np.dtype(dtype).itemsize)
+        return np.frombuffer(pinned, dtype, size).reshape(shape)
+
+    def enqueue(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        def launch(stream: Any) -> None:
+            for call in calls:
+                call(stream)
+
+        return self._enqueue(after, launch, queue)
+
+
+class Together:
+    """Makes several calls, one after the other; from the second time on as one CUDA graph.
+
+    A launch takes the host up to 20 µs, and a tile has two dozen. But building a graph takes longer than launching its kernels
+    once. It is captured on the stream on which it is launched: its kernels keep the priority of that stream.
+    """
+
+    def __init__(self, calls: Sequence[KernelCall]) -> None:
+        self._calls, self._was_called = calls, False
+        self._graph: Any = None
+
+    def __call__(self, stream: Any) -> None:
+        if self._graph is None and self._was_called:
+            self._graph = self._captured(stream)
+        if self._graph is not None:
+            self._graph.launch(stream)
+            return
+        self._was_called = True
+        for call in self._calls:
+            call(stream)
+
+    def _captured(self, stream: Any) -> Any:
+        stream.begin_capture()
+        try:
+            for call in self._calls:
+                call(stream)
+        finally:
+            graph = stream.end_capture()
+        return graph

@@ -13,8 +13,7 @@ from hybrid.devices.base import Event, KernelCall
 from hybrid.devices.buffers import place_of
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.kernel import EmulatedKernel
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, OPERAND_SIZES, Kernel, Launch, launch_of
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of
 
 
 class EmulatedDevice(CpuDevice):

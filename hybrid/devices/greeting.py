@@ -40,9 +40,9 @@ class GpuGreeter:
     def __init__(self, gpu: Gpu, blocks: int, threads: int) -> None:
         import cupy
 
-        from hybrid.devices.cuda_contexts import use_context_of
+        from hybrid.devices.cuda_gpus import use_context_of
         from hybrid.devices.cuda_kernels import compile_options
-        from hybrid.kernels.sources import KERNELS
+        from hybrid.kernels.catalogue import KERNELS
 
         use_context_of(gpu)
         self._shape = ((blocks,), (threads,))
@@ -71,7 +71,7 @@ class EmulatedGreeter:
 
     def __init__(self, blocks: int, threads: int) -> None:
         from hybrid.emulation.kernel import EmulatedKernel
-        from hybrid.kernels.sources import KERNELS
+        from hybrid.kernels.catalogue import KERNELS
 
         self._shape = ((blocks, 1), (threads, 1))
         self._kernel = EmulatedKernel(KERNELS / SOURCE, KERNEL, EMULATED_CAPABILITY)

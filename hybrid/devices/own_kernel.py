@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.devices.kernel_cache import trust_own_cache_only
-from hybrid.devices.prepared_launch import PreparedLaunch, allow_shared_memory, resources
+from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, resources, trust_own_cache_only
 from hybrid.errors import DeviceUnavailable, one_line
 
 _OPTIONS = ("-std=c++17",)

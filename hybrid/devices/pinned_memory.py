@@ -19,11 +19,10 @@ from functools import cache
 
 import numpy as np
 
-from hybrid.core.caller import warn
-from hybrid.core.text import readable
-from hybrid.devices.cuda_contexts import gpu_context
+from hybrid.core.text import readable, warn
+from hybrid.devices.cuda_gpus import gpu_context
 from hybrid.errors import one_line
-from hybrid.host.page_memory import LEAST_BYTES, Block
+from hybrid.host.memory import LEAST_BYTES, Block
 
 _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 # Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose

@@ -7,12 +7,9 @@ import numpy as np
 
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.core.text import readable
-from hybrid.devices.cuda_contexts import gpu_context, use_context_of
-from hybrid.devices.cuda_gpus import Gpu
+from hybrid.devices.cuda_gpus import Gpu, gpu_context, use_context_of
 from hybrid.errors import DoesNotFit
-from hybrid.host.blas_products import blas_all
-from hybrid.host.thread_map import on_threads
-from hybrid.host.threads import limited_threads
+from hybrid.host.threads import blas_all, limited_threads, on_threads
 
 _PARTS_A_THREAD = 4  # so that a thread which is late takes fewer
 

@@ -27,10 +27,9 @@ from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import run_product
 from hybrid.ranks.heartbeat import asked_to_end, finish_when_asked
 from hybrid.ranks.team import Team
-from hybrid.selection.agreement import agree
 from hybrid.selection.decision import Decision, ProductRequest
-from hybrid.selection.inventory import free_memory_of, take_inventory
-from hybrid.selection.session import session_of
+from hybrid.selection.machine import free_memory_of, take_inventory
+from hybrid.selection.session import agree, session_of
 from hybrid.verification.check import Fault
 
 

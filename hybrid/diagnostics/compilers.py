@@ -13,7 +13,7 @@ from importlib import util
 from pathlib import Path
 
 from hybrid.core.text import ranges
-from hybrid.devices.kernel_cache import trust_own_cache_only
+from hybrid.devices.cuda_kernels import trust_own_cache_only
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
 from hybrid.emulation.build import compiler
 from hybrid.emulation.cache import cache_folder

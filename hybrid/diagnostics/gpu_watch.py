@@ -14,7 +14,7 @@ from operator import or_
 from threading import Event, Thread
 from typing import Any
 
-from hybrid.devices.nvml import load_nvml
+from hybrid.devices.cuda_gpus import load_nvml
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.errors import DeviceUnavailable, one_line
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid.devices.cuda_gpus import Gpu
-from hybrid.devices.nvml import power_limit
+from hybrid.devices.cuda_gpus import Gpu, power_limit
 from hybrid.diagnostics.bandwidth import Link
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe
 from hybrid.errors import DeviceUnavailable, HybridError
-from hybrid.plan.buffer_layout import KERNEL_TILE
+from hybrid.plan.layout import KERNEL_TILE
 from hybrid.plan.machine_model import RECORD_KEY, MachineModel
 from hybrid.ranks.team import Team
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from hybrid.emulation.cache import NO_ROOM, cache_key, cached, is_gcc
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import KERNELS
 
 HERE = Path(__file__).resolve().parent
 

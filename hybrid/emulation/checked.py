@@ -24,8 +24,18 @@ from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
-from hybrid.kernels.catalogue import Launch, launch_of, named, sums_type
-from hybrid.kernels.elements import largest_rounding, not_a_number, numbers_of, spread_of, storage, stored
+from hybrid.kernels.catalogue import (
+    Launch,
+    largest_rounding,
+    launch_of,
+    named,
+    not_a_number,
+    numbers_of,
+    spread_of,
+    storage,
+    stored,
+    sums_type,
+)
 
 _PLAIN = {  # mode without a sanitizer: the order of threads, when asynchronous copies complete
     "forward": ("forward", "late"),

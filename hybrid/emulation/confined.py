@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from hybrid.emulation import landlock, namespaces
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import KERNELS
 
 MEMORY = 4 << 30  # bytes
 LARGEST_FILE = 1 << 20  # bytes: ThreadSanitizer begins with a file of half a megabyte, which it deletes

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hybrid.arrays.product_type import ProductType
-from hybrid.core.caller import warn
+from hybrid.arrays.gemm import ProductType
 from hybrid.core.settings import Settings
+from hybrid.core.text import warn
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.host.threads import usable_cores
 from hybrid.plan.plan import Plan
@@ -17,7 +17,7 @@ from hybrid.ranks.team import Team
 from hybrid.verification.check import Check
 
 if TYPE_CHECKING:
-    from hybrid.verification.wrong_parts import WrongParts
+    from hybrid.verification.second_look import WrongParts
 
 
 def asked_for(settings: Settings, **more: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def refuse_no_rank(team: Team, root: int) -> None:
 
 def no_wrong_parts(plan: Plan) -> WrongParts:
     """For a product that may be repaired: to it the check adds the parts of C that are wrong."""
-    from hybrid.verification.wrong_parts import WrongParts  # which most products need not load
+    from hybrid.verification.second_look import WrongParts  # which most products need not load
 
     return WrongParts(plan.problem.n, plan.problem.m)
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.buffers import Buffers
-from hybrid.execution.progress import Entering
-from hybrid.plan.rank_share import RankShare
-from hybrid.plan.residency import Residency
-from hybrid.plan.schedule import Arrival, Tile
-from hybrid.transport.base import LeavingPanels, Transport
+from hybrid.execution.outcome import Entering, Worker
+from hybrid.plan.schedule import Arrival, RankShare, Residency, Tile
+from hybrid.transport.base import LeavingPanels, RankMatrices, Transport
 from hybrid.verification.device_check import DeviceCheck
 
 if TYPE_CHECKING:
-    from hybrid.devices.modular import ModularProduct
+    from hybrid.devices.remainders import ModularProduct
+    from hybrid.transport.panels import PanelGather, PanelStream
+
 
 MEASURED_AHEAD = 6  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
 LOADS_AHEAD = 8  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
@@ -237,3 +237,39 @@ def _meet(one: Tile, other: Tile) -> bool:
 def _covers(tile: Tile, other: Tile) -> bool:
     """Whether the one tile has all elements of the other."""
     return other.buffer_rows.lies_in(tile.buffer_rows) and other.buffer_columns.lies_in(tile.buffer_columns)
+
+
+# -------- in place
+# Multiplies one rank's share of a plan on a CPU where the matrices lie, without buffers.
+
+
+def multiply_in_place(
+    share: RankShare,
+    matrices: RankMatrices,
+    device: Device,
+    entering: Entering,
+    panel_stream: PanelStream | None = None,
+    gather: PanelGather | None = None,
+) -> Timings:
+    """Multiply the rank's row block by B where they lie, while column panels of B arrive and those of C are sent. Returns what
+    `Device.finish` does.
+
+    Where this rank takes part in bringing them, another thread multiplies: MPI moves data only while it is called.
+    """
+
+    def multiply(tile: Tile) -> None:
+        rows, columns = tile.rows.slice, tile.columns.slice
+        device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
+        if gather is not None:
+            gather.stored(tile)
+
+    with Worker(beside=any(each is not None and each.takes_part for each in (panel_stream, gather))) as worker:
+        for arrival in share.order:
+            if panel_stream is not None and arrival.operand == "B":
+                panel_stream.wait_for(arrival.index, worker.computes)
+            for tile in arrival.releases:
+                entering("multiply")
+                worker.do(partial(multiply, tile))
+        entering("multiply")
+        worker.wait(gather.advance if gather is not None else lambda: None)
+    return device.finish()

@@ -4,38 +4,357 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.arrays.sources import MatrixSource, RootMatrix
+from hybrid.arrays.interop import copy_back, on_host
+from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
+from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.core.timeline import Spread, Timeline, slowest
-from hybrid.core.wall import wall
-from hybrid.execution.host_matrices import fill, host_matrices
-from hybrid.execution.outcome import Outcome, RunOptions
-from hybrid.execution.product_check import ProductCheck
-from hybrid.execution.rank_run import RankRun
-from hybrid.execution.scatter_gather import rows_from_root, scatter, transfers_of_b, transfers_of_c
-from hybrid.host.row_copy import copy_rows
-from hybrid.host.row_view import RowView
+from hybrid.core.timeline import Spread, Timeline, slowest, wall
+from hybrid.execution.calls import no_wrong_parts
+from hybrid.execution.outcome import Outcome, Progress, RunOptions
+from hybrid.execution.rank_run import RankRun, SumElsewhere
+from hybrid.execution.redistribution import rows_from_root, scatter, transfers_of_b, transfers_of_c
+from hybrid.host.files import discard, publish, temporary_name, written_to
+from hybrid.host.matrix_file import MatrixOutput, new_matrix
+from hybrid.host.memory import NumbersView, RowView, result_pool
+from hybrid.host.row_sums import copy_rows
 from hybrid.host.threads import limited_threads
+from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.plan.arithmetic import Computed, joined
 from hybrid.plan.gather_layout import rows_written
+from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
+from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, Suspect, settled
+from hybrid.verification.copies import verify_transfer
+from hybrid.verification.freivalds import plan_alone, verify, verify_alone
+from hybrid.verification.second_look import MultipliedBy
 
 if TYPE_CHECKING:
     from hybrid.execution.grid_run import GridRun
-    from hybrid.transport.row_exchange import RowExchange
+    from hybrid.transport.panels import RowExchange
+    from hybrid.verification.freivalds import ExpectedSums
+    from hybrid.verification.recompute import Recomputed
+    from hybrid.verification.second_look import WrongParts
+
+
+# -------- host matrices
+# A, B and C in host memory before a product: made or reused, and filled by the ranks that own their rows.
+
+
+def host_matrices(
+    team: Team,
+    plan: Plan,
+    a: MatrixSource,
+    b: MatrixSource,
+    out: np.ndarray | None,
+    threads: int,
+    kept: Mapping[str, RowView],
+    *,
+    as_they_lie: bool,
+) -> dict[str, RowView]:
+    """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so. Every
+    rank calls it.
+
+    `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks. `as_they_lie`: transposed ones
+    can be read as they lie, by BLAS's flag, or by copies to a GPU, which transpose them.
+    """
+    problem, node = plan.problem, team.node
+    rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
+    columns = {"A": problem.l, "B": problem.m, "C": problem.m}
+    if plan.at_root:
+        return _arrays_of_root(team, plan, a, b, out, threads, as_they_lie=as_they_lie)
+    types = element_types(problem)
+    shared = {key: source for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
+    there = {key: source.array for key, source in shared.items() if source.at_root}
+    if shared and out is not None:
+        there["C"] = out
+    views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
+    made = {key: span for key, span in rows.items() if key not in views}
+    return views | (make_shared_matrices(team, made, columns, types) if made else {})
+
+
+def _arrays_of_root(
+    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int, *, as_they_lie: bool
+) -> dict[str, RowView]:
+    """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
+    matrices without rows."""
+    problem = plan.problem
+    shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
+    views, types = {}, element_types(problem)
+    with team.phase("scatter", timed=False), busy():
+        in_place = [_in_place(source, problem.operand_dtype, as_they_lie) for source in (a, b)]
+        for key, array in zip("ABC", (*in_place, out), strict=True):
+            height, width = shapes[key]
+            if team.rank != plan.root:
+                height, array = 0, np.empty((0, width), types[key])
+            if array is None:
+                array = result_pool.empty(height, width, types[key])
+            views[key] = RowView(array, Span(0, height))
+        for source, key, array in zip((a, b), "AB", in_place, strict=True):
+            if team.rank == plan.root and isinstance(source, RootMatrix) and array is None:
+                source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("scatter"))
+    return views
+
+
+def element_types(problem: Problem) -> dict[str, str]:
+    """The types of the arrays that hold A, B and C."""
+    of_operands = storage(problem.operand_dtype).name
+    return {"A": of_operands, "B": of_operands, "C": problem.dtype}
+
+
+def in_numbers(views: Iterable[RowView], problem: Problem) -> list[RowView]:
+    """A, B and C in host memory, with elements with which the host computes: those of 16 bits as float32."""
+    return [NumbersView(view) if problem.short_operands and view.array.itemsize == 2 else view for view in views]
+
+
+def _in_place(source: MatrixSource, dtype: str, as_they_lie: bool) -> np.ndarray | None:
+    """The array of the source, where it can be multiplied as it is; else None."""
+    return source.as_it_lies(dtype) if as_they_lie and isinstance(source, RootMatrix) else source.in_place(dtype)
+
+
+def fill(
+    team: Team,
+    plan: Plan,
+    views: dict[str, RowView],
+    a: MatrixSource,
+    b: MatrixSource,
+    threads: int,
+    progress: Progress,
+    *,
+    b_is_there: bool = False,
+) -> None:
+    """Have every rank make or read its own rows of the operands that are not the root's arrays. With `b_is_there`, those of B
+    are there already."""
+    share = plan.shares[team.rank]
+    wanted = ((a, "A", share.rows), (b, "B", share.b_rows))
+    parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]
+    if not parts:
+        return
+    work = {key: len(rows) * views[key].array.shape[1] for _, key, rows in parts}  # elements
+    before = 0
+    with team.phase("fill"):
+        for source, key, rows in parts:
+
+            def filled(done: int, key: str = key, rows: Span = rows, before: int = before) -> None:
+                team.enter("fill")
+                progress("fill", before + work[key] * done // max(1, len(rows)), sum(work.values()))
+
+            source.rows(rows, views[key][rows], threads, filled)
+            before += work[key]
+
+
+# -------- root alone
+# What only the root can do where the matrices stay in its private memory: check and repair C, alone, with the cores of all
+# ranks.
+
+
+def verify_at_root(
+    team: Team,
+    plan: Plan,
+    views: Mapping[str, RowView],
+    threads: int,
+    wrong: WrongParts | None,
+    suspects: Sequence[Suspect],
+    by: MultipliedBy,
+) -> Check:
+    """The check that `verify` makes, by the root alone. Every rank calls it, and gets the same. `threads`: of all ranks."""
+    with team.phase("check") as checking:
+        if team.rank == plan.root:
+            a, b, c = _on_host(views)
+            short = plan.problem.short_operands
+            check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects, by, short_operands=short)
+            checking.mine = check, wrong.found() if wrong is not None else ()
+    check, found = checking.all[plan.root]
+    if wrong is not None:
+        wrong.merge(*found)
+    return check
+
+
+def recompute_at_root(
+    team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts, expected: Sequence[ExpectedSums]
+) -> list[Recomputed]:
+    """What `recompute` does, by the root alone. Every rank calls it, and gets the same."""
+    from hybrid.verification.recompute import recompute  # which most products need not load
+
+    with team.phase("repair") as computing:
+        if team.rank == plan.root:
+            a, b, c = _on_host(views)
+            alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
+            done = recompute(Team(), alone, (a, b, c), wrong, expected, threads, row_blocks)
+            copy_back(c.array, views["C"].array)
+            computing.mine = [replace(each, by=plan.root) for each in done]
+    return computing.all[plan.root]
+
+
+def _on_host(views: Mapping[str, RowView]) -> list[RowView]:
+    """A, B and C in numbers with which the host computes. They are copied where they lie on a GPU, and where they have 16 bits,
+    which become float32."""
+    on_the_host = {key: numbers_of(on_host(views[key].array)) for key in "ABC"}
+    of_c = on_the_host["C"].dtype
+    return [RowView(array.astype(of_c, copy=False), views[key].rows) for key, array in on_the_host.items()]
+
+
+# -------- host check
+# The check of a product whose C is at the root, from host memory, and what of a wrong one the host computes again.
+
+
+class HostCheck:
+    """The host's part of a `ProductCheck`. Every rank makes one, and calls its methods."""
+
+    def __init__(
+        self, team: Team, decision: Decision, operands: tuple[MatrixSource, MatrixSource], views: Mapping[str, RowView]
+    ) -> None:
+        """`views`: A, B and C in host memory, or at the root where they lie."""
+        self._team, self._decision, self._plan = team, decision, decision.plan
+        self._operands, self._views = operands, views
+        self._threads = decision.placements[team.rank].threads.count
+
+    def check(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+        """The check of the product. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
+        team, plan, by = self._team, self._plan, self._decision.multiplied_by
+        if plan.at_root:
+            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects, by)
+        if len(plan.topology.nodes) > 1:
+            for key, source in zip("AB", self._operands, strict=True):
+                if isinstance(source, RootMatrix):
+                    verify_transfer(team, plan, key, source, self._views[key], self._threads)
+        a, b, c = self._numbers()
+        return verify(team, plan, a, b, c, self._threads, wrong, suspects, by)
+
+    def compute_again(self, wrong: WrongParts, expected: Sequence[ExpectedSums]) -> list[Recomputed]:
+        """Compute the wrong parts of C again."""
+        from hybrid.verification.recompute import recompute
+
+        if self._plan.at_root:
+            return recompute_at_root(self._team, self._plan, self._views, self._threads_of_all, wrong, expected)
+        return recompute(self._team, self._plan, self._numbers(), wrong, expected, self._threads)
+
+    def _numbers(self) -> list[RowView]:
+        return in_numbers((self._views[key] for key in "ABC"), self._plan.problem)
+
+    @property
+    def _threads_of_all(self) -> int:
+        return sum(placement.threads.count for placement in self._decision.placements)
+
+
+# -------- product check
+# The check of a product whose C is at the root, by the devices or from host memory, and the repair of a wrong one.
+
+
+class ProductCheck:
+    """Checks each product of `run`. Every rank makes one, and calls `result`."""
+
+    def __init__(
+        self,
+        session: Session,
+        decision: Decision,
+        operands: tuple[MatrixSource, MatrixSource],
+        views: Mapping[str, RowView],
+        settings: Settings,
+        run: RankRun | GridRun,
+        multiply_again: Callable[[], None],
+    ) -> None:
+        """`views`: A, B and C in host memory, or at the root where they lie. `multiply_again`: computes the same product once
+        more."""
+        self._session, self._team = session, session.team
+        self._decision, self._plan = decision, decision.plan
+        self._operands, self._views, self._settings = operands, views, settings
+        self._run, self._multiply_again = run, multiply_again
+        # A host that is to check loads what it needs before the clock runs; after a device's check it seldom has to.
+        self._on_host = self._host_check() if self._plan.check == "host" else None
+
+    def result(self) -> Check | None:
+        """The check of the last product, after its repair; None where no check is asked for."""
+        if self._plan.check == "off":
+            return None
+        wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" else None
+        result = self._looked_at(wrong)
+        if result.ok or wrong is None:
+            return result
+        from hybrid.execution.repair import Means, repaired
+
+        by_host = self._by_host()
+        means = Means(self._multiplied_again, by_host.compute_again, by_host.check)
+        return repaired(self._session, self._decision, self._settings, self._run, result, wrong, means)
+
+    def _looked_at(self, wrong: WrongParts | None) -> Check:
+        """The check of the last product. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
+        plan, run, check = self._plan, self._run, None
+        if plan.check == "device":
+            check = run.check(self._elsewhere() if len(plan.topology.nodes) > 1 else None)
+        by_host = self._by_host().check(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None
+        return settled(check, by_host)
+
+    def _multiplied_again(self) -> tuple[Check, WrongParts]:
+        timeline, wrong, began = self._team.timeline, no_wrong_parts(self._plan), time.perf_counter()
+        repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
+        self._multiply_again()
+        check = self._looked_at(wrong)
+        timeline.repeat = repeat
+        timeline.add("repair", began, time.perf_counter())
+        return check, wrong
+
+    def _elsewhere(self) -> SumElsewhere:
+        """What sums the pieces in this node's memory that ranks of other nodes copy."""
+        from hybrid.verification.copies import sums_of_other_nodes
+
+        threads = self._decision.placements[self._team.rank].threads.count
+        return partial(sums_of_other_nodes, self._team, self._plan, self._operands, self._views, threads)
+
+    def _by_host(self) -> HostCheck:
+        self._on_host = self._on_host or self._host_check()
+        return self._on_host
+
+    def _host_check(self) -> HostCheck:
+
+        return HostCheck(self._team, self._decision, self._operands, self._views)
+
+
+# -------- product file
+# C as a file: written by all ranks of the root's node, each of which writes its rows, and named when it is whole.
+
+
+def product_output(team: Team, shape: tuple[int, int], dtype: np.dtype, name: str) -> MatrixOutput:
+    """What writes C under this name. UsageError or DoesNotFit where that cannot be. Whether there is room, rank 0 says."""
+    output = new_matrix(name, shape, dtype)
+    output.refuse(output.size if team.rank == 0 else 0)
+    return output
+
+
+def write_product(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -> None:
+    """Write C. Every rank calls it; `c` is the gathered C on the root's node."""
+    path = output.path
+    with team.phase("write", timed=False) as naming:
+        naming.mine = temporary_name(path) if team.rank == plan.root else None
+    beside: Path = naming.all[plan.root]
+    try:
+        with team.phase("write", timed=False) as beginning, written_to(path, beside, output.size):
+            beginning.mine = output.begin(beside) if team.rank == plan.root else 0
+        with team.phase("write", timed=False), written_to(path, beside, output.size):
+            if team.node == plan.root_node:
+                rows = plan.c_rows_at_the_end(team.rank)
+                output.write(beside, beginning.all[plan.root], c, rows, lambda: team.enter("write"))
+        with team.phase("write", timed=False), written_to(path, beside, output.size):
+            if team.rank == plan.root:
+                publish(beside, path)
+    except BaseException:
+        if team.rank == plan.root:
+            discard(beside)
+        raise
 
 
 def run_product(

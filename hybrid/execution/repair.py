@@ -17,13 +17,12 @@ from hybrid.core.spans import Span
 from hybrid.execution.grid_run import GridRun
 from hybrid.execution.rank_run import RankRun
 from hybrid.plan.plan import Plan
-from hybrid.selection.decision import Decision
+from hybrid.selection.decision import Decision, may_leave_out
 from hybrid.selection.session import TOO_OFTEN, Session
-from hybrid.selection.transport import may_leave_out
 from hybrid.verification.check import Check, Fault, WrongCopy
-from hybrid.verification.expected_sums import ExpectedSums
+from hybrid.verification.freivalds import ExpectedSums
 from hybrid.verification.recompute import Recomputed
-from hybrid.verification.wrong_parts import WrongParts
+from hybrid.verification.second_look import WrongParts
 
 _NOTE = "repaired"
 

@@ -12,12 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.combine import finished
-from hybrid.arrays.complex_view import complex_view
-from hybrid.arrays.exact_result import ExactResult
-from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.root_stack import RootStack
-from hybrid.arrays.stack_share import StackShape, StackShare
+from hybrid.arrays.gemm import Gemm, complex_view, finished
+from hybrid.arrays.integers import ExactResult
+from hybrid.arrays.root_operands import RootStack, StackShape, StackShare
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block
 from hybrid.core.timeline import Timeline
@@ -25,15 +22,13 @@ from hybrid.devices.stacks import multiply_on_cpu, multiply_on_gpu
 from hybrid.errors import CheckFailed
 from hybrid.execution.calls import settle
 from hybrid.execution.redistribution import connect, exchanged
-from hybrid.host.blas_products import blas
-from hybrid.host.threads import limited_threads
+from hybrid.host.threads import blas, limited_threads
 from hybrid.ranks.heartbeat import busy
+from hybrid.selection.decision import RankPlacement, place_stack
 from hybrid.selection.machine import Inventory, Machine
-from hybrid.selection.placement import RankPlacement
 from hybrid.selection.session import Session
-from hybrid.selection.stacks import place_stack
 from hybrid.verification.check import Check, Fault
-from hybrid.verification.stacks import verify_stack
+from hybrid.verification.freivalds import verify_stack
 
 _TRIES = 3  # the times that a wrong product is computed again
 

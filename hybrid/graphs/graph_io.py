@@ -14,9 +14,9 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.host import mtx_file
+from hybrid.host import matrix_formats
+from hybrid.host.matrix_formats import NpyFile
 from hybrid.host.memory import available_host_bytes
-from hybrid.host.npy_file import NpyFile
 
 Read = tuple[np.ndarray, "list[str] | None"]
 
@@ -196,14 +196,14 @@ def _all_numbers(cells: list[str]) -> bool:
 
 def from_matrix_market(path: Path, memory: int) -> Read:
     """A matrix in Matrix Market's format, read by SciPy."""
-    found = mtx_file.header(str(path))
+    found = matrix_formats.header(str(path))
     rows, columns = found.shape
     if found.is_complex:
         raise UsageError("it holds complex numbers: walks are counted with real ones", code="graph")
     if rows != columns:
         raise UsageError(f"not a square matrix: its shape is {rows}×{columns}", code="graph")
     refuse_too_many(rows, memory)
-    matrix = mtx_file.elements(str(path), found)
+    matrix = matrix_formats.elements(str(path), found)
     return (matrix if isinstance(matrix, np.ndarray) else matrix.toarray()), None
 
 

@@ -14,7 +14,7 @@ from functools import reduce
 
 import numpy as np
 
-from hybrid.arrays.primes import largest_modulus, primes_below
+from hybrid.arrays.integers import largest_modulus, primes_below
 from hybrid.errors import UsageError
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.arrays.primes import EXACT_BITS, balanced
+from hybrid.arrays.integers import EXACT_BITS, balanced
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs.modular import Reconstruction, bits_within_reach, enough_primes
 

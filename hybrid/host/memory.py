@@ -3,10 +3,40 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
-from hybrid.core.ttl_cache import ttl_cached
+import numpy as np
+
+from hybrid.core.spans import Span
+from hybrid.core.text import readable
+from hybrid.errors import DoesNotFit
+from hybrid.kernels.catalogue import numbers_of
+
+
+# -------- ttl cache
+# A cache for what is looked up before every product and changes slowly, such as free memory.
+
+SECONDS_TO_LIVE = 0.1  # that a value is kept; to look it up anew takes as long as a small product
+
+_Value = TypeVar("_Value")
+
+
+def ttl_cached(look: Callable[[], _Value]) -> Callable[[], _Value]:
+    """`look` with its result kept for SECONDS_TO_LIVE at most."""
+
+    @lru_cache(maxsize=1)
+    def value_at(tick: int) -> _Value:
+        return look()
+
+    return lambda: value_at(int(time.monotonic() / SECONDS_TO_LIVE))
 
 
 def available_host_bytes(*, now: bool = False) -> int:
@@ -62,3 +92,166 @@ def free_bytes_in(folder: Path) -> int:
     """Bytes that this user may still write to the file system of `folder`; of /dev/shm these are memory."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
+
+
+# -------- page memory
+# Host memory for matrices: in pages of its own, since memory is pinned by whole pages, and used again for later results.
+#
+# The system hands out fresh memory page by page, at the speed of a slow disk, and a GPU's driver would have to pin it anew:
+# for a large product both take longer than the product.
+
+LEAST_BYTES = 1 << 20  # smaller arrays are ordinary ones: copying them costs less than pinning, and fresh memory nothing
+
+
+def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
+    """A matrix of undefined contents that shares no page with another array. DoesNotFit if the system refuses the memory."""
+    size = rows * columns * np.dtype(dtype).itemsize
+    if size < LEAST_BYTES or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.empty((rows, columns), dtype)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise DoesNotFit(f"no room for {readable(size)} of host memory ({error.strerror})") from None
+    with suppress(OSError, AttributeError):  # huge pages are fewer, hence allocated and pinned faster
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.ndarray((rows, columns), dtype, buffer=pages)
+
+
+class Block:
+    """The memory of a result, with NumPy's array interface. When the last array on it has gone, the memory goes back to the
+    pool."""
+
+    def __init__(self, memory: np.ndarray, pool: ResultPool, interface: dict[str, Any]) -> None:
+        self.memory = memory
+        self._pool = pool
+        self.__array_interface__ = interface
+
+    def __del__(self) -> None:
+        self._pool.take_back(self.memory)
+
+
+class ResultPool:
+    """Arrays for results. Of their memory one block is kept for the next result: the last one that became free."""
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []
+
+    def empty(self, rows: int, columns: int, dtype: str) -> np.ndarray:
+        """An array of undefined contents. DoesNotFit as for `empty_matrix`."""
+        size = rows * columns * np.dtype(dtype).itemsize
+        if size < LEAST_BYTES:
+            return np.empty((rows, columns), dtype)
+        memory = self._take(size)
+        if memory is None:
+            memory = empty_matrix(1, size, "uint8")
+        interface = {
+            "data": (memory.ctypes.data, False),
+            "shape": (rows, columns),
+            "typestr": np.dtype(dtype).str,
+            "version": 3,
+        }
+        return np.asarray(Block(memory, self, interface))
+
+    def make_room(self, size: int) -> int:
+        """Free the kept memory, unless a result of `size` bytes can use it. Returns the bytes that are still kept."""
+        memory = self._take(size)
+        if memory is None:
+            return 0
+        self.take_back(memory)
+        return memory.nbytes
+
+    def _take(self, size: int) -> np.ndarray | None:
+        """The kept memory, if it has `size` to 2 * `size` bytes; memory of other sizes is given up.
+
+        Each step is atomic: between any two of them another thread, or the garbage collector, may bring back memory of any size.
+        """
+        while True:
+            try:
+                memory = self._free.pop()
+            except IndexError:
+                return None
+            if size <= memory.nbytes <= 2 * size:
+                return memory
+
+    def take_back(self, memory: np.ndarray) -> None:
+        """Keep this memory, in place of any other."""
+        self._free[:] = [memory]
+
+
+result_pool = ResultPool()  # the one of this process
+
+
+# -------- process space
+# The space in which a process number names one process: this run of the machine's kernel, and this PID namespace.
+#
+# The name of the host does not tell it: containers may have one in common, and a folder.
+
+
+@cache
+def kernel() -> str:
+    """Eight digits that tell this run of the machine's kernel from that of another machine, and from the next one here."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    except OSError:
+        return os.urandom(4).hex()  # not Linux: as if no other process were of this kernel
+
+
+@cache
+def process_space() -> str:
+    """Sixteen digits: those of `kernel`, and those of this process's PID namespace, such as a container's."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = int.from_bytes(os.urandom(4), "big")
+    return f"{kernel()}{namespace:08x}"
+
+
+# -------- processor
+# The model of this machine's processors.
+
+
+def processor() -> str:
+    """The model's name, as far as the system knows it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # no such file outside Linux
+    return platform.processor() or platform.machine()
+
+
+# -------- row view
+# Some rows of a matrix, indexed as rows of the whole.
+
+
+class RowView:
+    """Rows `rows` of a matrix, which `array` holds, in host or GPU memory."""
+
+    def __init__(self, array: Any, rows: Span) -> None:
+        self.array = array
+        self.rows = rows
+
+    def __getitem__(self, rows: Span) -> Any:
+        """These rows of the whole matrix, which must lie in `self.rows`."""
+        return self.array[rows.within(self.rows).slice]
+
+
+# -------- numbers view
+# Rows of elements of 16 bits as the numbers that they stand for.
+
+
+class NumbersView(RowView):
+    """A matrix of 16 bits in host memory, seen as float32.
+
+    Rows are converted when they are asked for, and the last ones are kept, since a check asks for the same ones again.
+    """
+
+    def __init__(self, view: RowView) -> None:
+        super().__init__(view.array, view.rows)
+        self._kept = RowView(np.empty((0, view.array.shape[1]), np.float32), Span(view.rows.lo, view.rows.lo))
+
+    def __getitem__(self, rows: Span) -> Any:
+        if not rows.lies_in(self._kept.rows):
+            self._kept = RowView(numbers_of(super().__getitem__(rows)).astype(np.float32, copy=False), rows)
+        return self._kept[rows]

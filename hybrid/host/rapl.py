@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from hybrid.core.energy import CPU, MEMORY
-from hybrid.core.record import record
+from hybrid.core.problem import record
 
 POWERCAP = Path("/sys/class/powercap")
 # Seconds. A counter goes round at its greatest value: the smallest ones, of some 65 kJ, after a minute at 1000 W. Read at least

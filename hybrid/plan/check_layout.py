@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hybrid.core.problem import Problem
-from hybrid.core.record import record
+from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
-from hybrid.plan.buffer_layout import Tiling
-from hybrid.plan.rank_share import RankShare
-from hybrid.plan.schedule import Arrival, Tile
+from hybrid.plan.layout import Tiling
+from hybrid.plan.schedule import Arrival, RankShare, Tile
 
 if TYPE_CHECKING:
     from hybrid.plan.plan import Plan

@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hybrid.core.problem import padded
-from hybrid.core.record import record
+from hybrid.core.problem import padded, record
 from hybrid.core.spans import Span, pieces
-from hybrid.plan.buffer_layout import Region
-from hybrid.plan.rank_share import RankShare
-from hybrid.plan.remainder_layout import aligned
+from hybrid.plan.layout import Region, aligned
+from hybrid.plan.schedule import RankShare
 
 if TYPE_CHECKING:
     from hybrid.plan.plan import Plan

@@ -6,20 +6,21 @@ Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from hybrid.core.problem import Problem
-from hybrid.core.record import record
+from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, block
-from hybrid.errors import UsageError
-from hybrid.plan.buffer_layout import layout_of
-from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
+from hybrid.core.text import readable
+from hybrid.errors import DoesNotFit, UsageError
+from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, memory_for_check, most_bytes_of_check
 from hybrid.plan.gather_layout import bytes_of_slots
-from hybrid.plan.grid_layout import GridLayout
-from hybrid.plan.rank_share import RankShare
-from hybrid.plan.rectangles import Rectangle
-from hybrid.plan.request import OperandLocation
+from hybrid.plan.grid import Grid, GridLayout, Rectangle, grid_layout, received_of_each
+from hybrid.plan.layout import Tiling, layout_of
+from hybrid.plan.machine_model import MachineModel
+from hybrid.plan.schedule import RankShare, slabs_of
+from hybrid.plan.tiling import OperandLocation, PlanRequest, TilingRequest, choose_tiling
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
@@ -227,3 +228,360 @@ def _with_separate_panels(shares: tuple[RankShare, ...], problem: Problem, devic
         return replace(share, tiling=tiling, layout=layout_of(problem, len(share.rows), tiling, device), slabs=())
 
     return tuple(map(separate, shares))
+
+
+# -------- planning
+# The plan that fulfils a request: the product cut into row blocks, row panels, and column panels or k-slabs.
+
+
+@lru_cache(maxsize=16)
+def make_plan(request: PlanRequest) -> Plan:
+    """The plan for this request. It is cached: a product is often followed by others like it."""
+    problem, topology = request.problem, request.topology
+    staged, tallest = request.copies_to_buffers, max(map(len, request.rows_of_a))
+    tiling = choose_tiling(_tiling_request(request, tallest))
+    pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
+    refuse_many(problem, -(-tallest // tiling.panel_rows) + pieces_of_b)
+    check = request.check
+    if check == "on":
+        check = "device" if staged and not request.grid and _checks_on_device(request, tiling, tallest) else "host"
+    layout = None
+    if request.grid:
+        layout = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
+    return Plan(
+        problem,
+        topology,
+        request.root,
+        request.device,
+        staged,
+        check,
+        _shares(request, tiling),
+        _operand_location(request),
+        device_memory=request.device_memory,
+        grid_layout=layout,
+        parts=_parts(request, layout) if layout is not None and staged else (),
+    )
+
+
+def _tiling_request(request: PlanRequest, tallest: int) -> TilingRequest:
+    """What the tiling depends on. `tallest`: the rows of the largest row block."""
+    problem, nodes, staged = request.problem, request.topology.nodes, request.copies_to_buffers
+    on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
+    alone = on_devices and request.topology.size == 1 and not request.device_memory  # nothing arrives piece by piece
+    for_check = memory_for_check(problem, tallest, request.device_memory) if request.check == "on" else 0
+    return TilingRequest(
+        problem,
+        tallest,
+        device=request.device,
+        nodes=len(nodes),
+        links=0 if on_devices else max(map(len, nodes)),
+        memory=request.device_memory - for_check if staged else 0,
+        panel_rows=request.panel_rows,
+        panel_columns=request.panel_columns or (problem.m if alone else 0),
+        slab_rows=request.slab_rows,
+        may_use_slabs=staged and request.accumulates and len(nodes) == 1 and not on_devices,
+        c_leaves=request.c_leaves or (len(nodes) > 1 and not on_devices),
+        moduli=request.moduli,
+        speed=request.speed,
+        model=request.model,
+    )
+
+
+def _shares(request: PlanRequest, tiling: Tiling) -> tuple[RankShare, ...]:
+    """The shares of all ranks."""
+    problem, topology, device = request.problem, request.topology, request.device
+    column_panels = tiling.column_panels_of(problem.m, device)
+    links = topology.size if tiling.interleaved else 1
+    slabs = slabs_of(problem.l, links, tiling.slab_rows) if tiling.slab_rows and column_panels else ()
+    return tuple(
+        RankShare(
+            rank,
+            topology.node_of(rank),
+            rows,
+            b_rows,
+            tiling.row_panels_of(len(rows), device),
+            column_panels,
+            tiling,
+            layout_of(problem, len(rows), tiling, device),
+            slabs,
+        )
+        for rank, (rows, b_rows) in enumerate(zip(request.rows_of_a, request.rows_of_b, strict=True))
+    )
+
+
+def _operand_location(request: PlanRequest) -> OperandLocation:
+    if request.blocks_2d is not None:
+        return OperandLocation.BLOCKS_2D
+    return OperandLocation.ROW_BLOCKS if request.row_blocks is not None else OperandLocation.NODE_SHARED
+
+
+def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
+    """For each rank of a grid the plan of the product that its device computes, as if the rank were alone.
+
+    The column panels of B of such a product arrive from other nodes, so B does not come in k-slabs.
+    """
+    alone = replace(
+        request,
+        topology=Topology(((0,),)),
+        root=0,
+        accumulates=False,
+        check="off",
+        row_blocks=None,
+        blocks_2d=None,
+        left_out=(),
+        grid=None,
+        c_leaves=True,
+    )
+    made: dict[tuple[int, int, int], Plan] = {}  # few: most ranks' parts are alike
+    parts = []
+    for rank in range(request.topology.size):
+        (n, l), (_, m) = layout.rows_of_a(rank).shape, layout.part_of_c(rank).shape
+        if (n, l, m) not in made:
+            made[n, l, m] = make_plan(replace(alone, problem=replace(request.problem, n=n, l=l, m=m)))
+        parts.append(made[n, l, m])
+    return tuple(parts)
+
+
+def _checks_on_device(request: PlanRequest, tiling: Tiling, rows: int) -> bool:
+    """Whether the check's sums have room beside the buffers, where the plan is cut to the memory of the devices."""
+    if not request.device_memory:
+        return True
+    buffers = layout_of(request.problem, rows, tiling, request.device).bytes
+    return buffers + most_bytes_of_check(request.problem, rows, tiling, request.device_memory) <= request.device_memory
+
+
+# -------- capacity
+# Does a plan fit the memory of its nodes and GPUs? If it does not, how much is missing?
+
+
+@record
+class FreeMemory:
+    """The memory that a rank may use. `gpu_id` tells which ranks share a GPU.
+
+    Where not `gpu_queried`, the driver has not been asked yet: `gpu_bytes` is an upper limit only, and what is certain is
+    `gpu_reserved`, which this project still holds from earlier products.
+    """
+
+    host: str
+    host_bytes: int
+    shared_bytes: int  # free in the folder where node-shared matrices are made
+    gpu_bytes: int = 0
+    gpu_id: str = ""
+    gpu_reserved: int = 0  # the part of gpu_bytes in buffers of earlier products, which the next one uses
+    gpu_pooled: int = 0  # the part of gpu_bytes in CuPy's memory pool of this process, for arrays such as a rank's rows of C
+    gpu_queried: bool = True
+
+
+@record
+class Shortage:
+    """Which memory is too small, and how much of it is missing. `code`: of `hybrid.errors.CODES`."""
+
+    code: str
+    text: str
+
+    def error(self) -> DoesNotFit:
+        return DoesNotFit(self.text, code=self.code)
+
+
+def shortage(
+    plan: Plan,
+    free: Sequence[FreeMemory],
+    *,
+    already_there: int = 0,
+    besides: Sequence[int] = (),
+    besides_on_gpu: Sequence[int] = (),
+) -> Shortage | None:
+    """Which node or GPU has no room for its part, and how much is missing. None if everything fits.
+
+    `free[rank]`: for all ranks. `already_there`: bytes on the root's node that the plan counts and that are allocated already.
+    `besides[rank]`: host memory that a rank needs and the plan does not count; `besides_on_gpu[rank]`: the same for its GPU.
+    """
+    of_hosts = _shortage_of_hosts(plan, free, already_there, besides)
+    return of_hosts or _shortage_of_staging(plan) or _shortage_of_gpus(plan, free, besides_on_gpu)
+
+
+def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> Shortage | None:
+    """Where a matrix of so many bytes has no room on a node. None if it fits.
+
+    `free`: for the ranks of the node. `shared`: the matrix lies in node-shared memory.
+    """
+    places = [("memory", min(each.host_bytes for each in free), "")]
+    if shared:
+        enlarge = "; enlarge /dev/shm (in a container: --shm-size)"
+        places.append(("shared memory", min(each.shared_bytes for each in free), enlarge))
+    for kind, available, remedy in places:
+        if needed > available:
+            return Shortage(
+                "host-memory" if kind == "memory" else "shared-memory",
+                f"a matrix of {readable(needed)} does not fit the {kind} of {free[0].host}, where {readable(available)} are "
+                f"free: {readable(needed - available)} are missing{remedy}",
+            )
+    return None
+
+
+def _shortage_of_hosts(plan: Plan, free: Sequence[FreeMemory], already_there: int, besides: Sequence[int]) -> Shortage | None:
+    nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
+    for index, ranks in enumerate(plan.topology.nodes):
+        nodes_of_host.setdefault(free[ranks[0]].host, []).append(index)
+    for host, nodes in nodes_of_host.items():
+        here = [rank for index in nodes for rank in plan.topology.nodes[index]]
+        there = already_there if plan.root_node in nodes else 0
+        needed = sum(plan.bytes_on_node(index) for index in nodes) - there
+        needed += sum(besides[rank] for rank in here) if besides else 0
+        available = min(free[rank].host_bytes for rank in here)
+        if needed > available:
+            return Shortage(
+                "host-memory",
+                f"{plan.problem} needs {readable(needed)} of memory on {host}, which has {readable(available)}: "
+                f"{readable(needed - available)} are missing; use more nodes, smaller matrices or float32",
+            )
+        several = [index for index in nodes if len(plan.topology.nodes[index]) > 1 and not plan.at_root]
+        needed = sum(plan.bytes_shared_on_node(index) for index in several) - there
+        available = min(free[rank].shared_bytes for rank in here)
+        if needed > available:
+            return Shortage(
+                "shared-memory",
+                f"{plan.problem} needs {readable(needed)} of shared memory on {host}, where {readable(available)} are free: "
+                f"{readable(needed - available)} are missing; enlarge /dev/shm (in a container: --shm-size) or start one rank "
+                "a node",
+            )
+    return None
+
+
+def _shortage_of_staging(plan: Plan) -> Shortage | None:
+    """A shortage on a device that is no GPU, whose buffers --gpu-memory limits."""
+    if not (plan.staged and plan.device_memory) or plan.device == "cuda":
+        return None
+    for rank in range(plan.topology.size):
+        if plan.bytes_of_buffers(rank) > plan.device_memory:
+            return Shortage(
+                "gpu-memory",
+                f"a row of A, a column of B and their element of C take {readable(plan.bytes_of_buffers(rank))}, but rank {rank} "
+                f"may take {readable(plan.device_memory)} (--gpu-memory)",
+            )
+    return None
+
+
+def _shortage_of_gpus(plan: Plan, free: Sequence[FreeMemory], besides: Sequence[int]) -> Shortage | None:
+    ranks_of_gpu: dict[str, list[int]] = {}
+    for rank, memory in enumerate(free if plan.device == "cuda" else ()):
+        ranks_of_gpu.setdefault(memory.gpu_id, []).append(rank)
+    for ranks in ranks_of_gpu.values():
+        needed = sum(plan.bytes_on_gpu(rank) + (besides[rank] if besides else 0) for rank in ranks)
+        available = min(free[rank].gpu_bytes for rank in ranks)
+        if needed > available:
+            named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+            return Shortage(
+                "gpu-memory",
+                f"{plan.problem} needs {readable(needed)} on the GPU of {named} on {free[ranks[0]].host}, "
+                f"which has {readable(available)} free: "
+                f"{readable(needed - available)} are missing; use more GPUs, smaller matrices or float32",
+            )
+    return None
+
+
+# -------- possible transports
+# Which transports between devices a plan allows, as far as its numbers tell.
+
+_THROUGH_HOSTS = "the nodes form a grid, whose parts travel from host to host"
+
+
+def why_no_peers(plan: Plan) -> str:
+    """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
+    if plan.grid_layout is not None:
+        return _THROUGH_HOSTS
+    if all(len(members) == 1 for members in plan.topology.nodes):
+        return "one rank a node: nothing to exchange"
+    if plan.has_row_blocks and len(plan.topology.nodes) > 1:
+        return "rows of B lie on other nodes"
+    return _why_not_all_resident(plan)
+
+
+def why_no_nccl(plan: Plan) -> str:
+    """Why NCCL cannot bring all ranks' rows of B to all devices; empty where it may."""
+    if plan.topology.size == 1:
+        return "one rank: nothing to exchange"
+    if plan.device != "cuda":
+        return "NCCL joins GPUs only"
+    if plan.grid_layout is not None:
+        return _THROUGH_HOSTS
+    return _why_not_all_resident(plan) or _why_no_room_for_nccl(plan)
+
+
+def _why_no_room_for_nccl(plan: Plan) -> str:
+    """Why the buffers that NCCL needs, which are larger than others, do not fit; empty where they do, and where the plan is not
+    cut to the devices' memory."""
+    by_nccl, memory = plan.with_transport("nccl"), plan.device_memory
+    if memory and any(by_nccl.bytes_on_gpu(rank) > memory for rank in range(plan.topology.size)):
+        return "the devices have no room for what it needs beside the panels"
+    return ""
+
+
+def _why_not_all_resident(plan: Plan) -> str:
+    if not all(share.holds_all for share in plan.shares):
+        return "not everything fits on the devices: some panels are loaded more than once"
+    if not all(len(share.rows) and share.column_panels for share in plan.shares):
+        return "some ranks have nothing to multiply"
+    return ""
+
+
+# -------- node forecast
+# A simulation of a product on many nodes of GPUs, panel by panel, for the busiest node and the root's.
+#
+# A column panel of B comes over the network, goes to the GPUs and is multiplied. Its part of C goes back to the host and on
+# to the root's node; or by NCCL to the GPUs of the root's node and from them to its host, when all of B is there. Each of
+# these works on one thing at a time, and both directions of a link at once. A node's link brings the parts of A and B that
+# the node needs before it brings C.
+
+
+@record
+class NodeForecast:
+    """Seconds after the start, on the node that is last."""
+
+    a_there: float  # all of A that a node needs
+    b_there: float
+    multiplied: float
+    c_there: float  # all of C, at the root
+
+
+def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float, gpus: int) -> NodeForecast:
+    """The forecast where each rank makes its own rows of A and B, and the root gathers C.
+
+    `network`: bytes that a node's link carries in a second. `speed`: of the kernels, relative to the model's. `gpus`: the number
+    of GPUs on which the ranks of a node multiply.
+    """
+    problem, topology, layout = plan.problem, plan.topology, plan.grid_layout
+    nodes = range(len(topology.nodes))
+    grid = layout.grid if layout is not None else Grid(len(nodes), 1)
+    panels = max(1, layout.pieces["B"] if layout is not None else len(plan.shares[0].column_panels))
+    placement = PlanRequest(problem, topology, root=plan.root).placement
+    received = [received_of_each(grid, node, problem, topology, placement) for node in nodes]
+    of_a, of_b = (max(each[operand] for each in received) for operand in (0, 1))
+    of_c = received[plan.root_node][2]
+    tallest = max(nodes, key=lambda node: grid.of_a(node, problem).elements * len(grid.of_b(node, problem).columns))
+    (height, depth), width = grid.of_a(tallest, problem).shape, len(grid.of_b(tallest, problem).columns)
+
+    # How often a GPU's link brings all of a node's B: once for each of its ranks, or a part of it where the GPUs fetch the rest
+    # from each other, or not at all where NCCL brings it to the GPUs.
+    ranks_a_gpu = -(-max(map(len, topology.nodes)) // gpus)
+    over_each_link = {"peers": 1 / gpus, "nccl": 0.0}.get(plan.transport, float(ranks_a_gpu))
+    rate = model.multiply_adds_per_byte(problem.operand_dtype) * model.link_bytes_per_second * speed * gpus
+
+    def seconds(elements: float, bytes_per_second: float) -> float:
+        return elements * problem.item_size / bytes_per_second
+
+    link = model.link_bytes_per_second
+    a_there = b_there = seconds(of_a, network)
+    root_free = a_there + seconds(of_b, network)
+    copied = a_there + seconds(height * depth, link * gpus)
+    multiplied = copied_out = c_there = 0.0
+    for _ in range(panels):
+        b_there += seconds(of_b / panels, network)
+        copied = max(copied, b_there) + seconds(depth * width * over_each_link / panels, link)
+        multiplied = max(multiplied, copied) + height * depth * width / panels / rate
+        copied_out = max(copied_out, multiplied) + seconds(height * width / panels, link * gpus)
+        if plan.c_between_devices:
+            c_there = max(c_there, multiplied, root_free) + seconds(of_c / panels, min(network, link * gpus))
+        else:
+            c_there = max(c_there, copied_out, root_free) + seconds(of_c / panels, network)
+    return NodeForecast(a_there, b_there, multiplied, c_there)

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Generic, TypeVar
 
-from hybrid.core.record import record
-from hybrid.core.spans import Span
+from hybrid.core.problem import record
+from hybrid.core.spans import Span, block, pieces
+from hybrid.plan.layout import KERNEL_TILE, Layout, Tiling
 
 
 @record
@@ -206,3 +209,221 @@ class _Operand:
             return _Run(first, span, span, 0)
         begin = first % self.capacity * len(self.panels[0])
         return _Run(first, span, Span(begin, begin + len(span)), 0)
+
+
+# -------- residency
+# Which panels and slabs lie in a device's buffers as a rank's panels arrive, and what each overwrites.
+
+Known = TypeVar("Known")
+
+
+@record
+class _Location:
+    """The place of a panel or slab in the buffer of its operand."""
+
+    lines: Span  # rows of A's buffer, columns of B's
+    rows_of_b: Span | None = None  # None: all, as always of A
+
+    def meets(self, other: _Location) -> bool:
+        if not self.lines.meets(other.lines):
+            return False
+        return self.rows_of_b is None or other.rows_of_b is None or self.rows_of_b.meets(other.rows_of_b)
+
+
+class Residency(Generic[Known]):
+    """What the caller knows of each panel or slab in a device's buffers, found by where that lies.
+
+    A look-up takes the longer the more panels are in the buffer. They are few, except where all panels are resident.
+    """
+
+    def __init__(self) -> None:
+        self._by_buffer: dict[tuple[str, int], list[tuple[_Location, Known]]] = {}
+
+    def under(self, arrival: Arrival) -> list[Known]:
+        """What is known of the panels or slabs that lie where this one goes; or of this one, when it has been put there."""
+        return [known for location in _locations(arrival) for known in self._at(arrival.operand, arrival.slot, location)]
+
+    def read_by(self, tile: Tile) -> list[Known]:
+        """What is known of the panels and slabs from which the tile is computed."""
+        of_a = self._at("A", 0, _Location(tile.buffer_rows))
+        return of_a + self._at("B", tile.slot, _Location(tile.buffer_columns, tile.inner))
+
+    def put(self, arrival: Arrival, known: Known) -> None:
+        """Note what is known of the panel or slab, in place of what was known of those that it overwrites."""
+        buffer = self._by_buffer.setdefault((arrival.operand, arrival.slot), [])
+        for location in _locations(arrival):
+            buffer[:] = [entry for entry in buffer if not entry[0].meets(location)]
+            buffer.append((location, known))
+
+    def _at(self, operand: str, slot: int, location: _Location) -> list[Known]:
+        return [known for there, known in self._by_buffer.get((operand, slot), []) if there.meets(location)]
+
+
+def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
+    """For each arrival the number of the last arrival before it whose tiles read what it overwrites; -1 where it overwrites
+    nothing."""
+    uses: list[int] = []
+    readers: Residency[list[int]] = Residency()
+    for index, arrival in enumerate(arrivals):
+        uses.append(max((use for panel in readers.under(arrival) for use in panel), default=-1))
+        readers.put(arrival, [])
+        for tile in arrival.releases:
+            for panel in readers.read_by(tile):
+                panel[:] = [index]
+    return uses
+
+
+def _locations(arrival: Arrival) -> Sequence[_Location]:
+    return [_Location(arrival.buffer_span, rows) for rows in arrival.slab] or [_Location(arrival.buffer_span)]
+
+
+# -------- k slabs
+# B in k-slabs, ranges of its rows, on a device that holds all of A and B: the order in which they arrive, and the tiles that
+# each arrival releases.
+#
+# Whole rows cross a link faster than parts of rows, and a slab can be multiplied as soon as it is there. But it only adds to
+# C: the rows of C are complete, and can be copied back, after the last slab. So the first row panels, the interleaved ones,
+# arrive in turn with the slabs, and their tiles are added up slab by slab. The other row panels follow when all of B is
+# there, and each releases its rows of C at once.
+
+Slab = tuple[Span, ...]  # rows of B: for each rank of the node those that come over its link
+
+ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kernels can copy A's columns at full width
+
+
+def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
+    """All rows of B in slabs of about `slab_rows`. The rows that one link brings, in all slabs together, are neighbours."""
+    unit = 1 if slab_rows % ALIGNED else ALIGNED
+    in_units = [block(-(-rows // unit), links, link) for link in range(links)]
+    of_links = [Span(min(units.lo * unit, rows), min(units.hi * unit, rows)) for units in in_units]
+    step = -(-slab_rows // links // unit) * unit or unit
+    count = max(-(-len(span) // step) for span in of_links)
+    return tuple(
+        tuple(Span(min(span.lo + number * step, span.hi), min(span.lo + (number + 1) * step, span.hi)) for span in of_links)
+        for number in range(count)
+    )
+
+
+def slab_arrivals(
+    row_panels: Sequence[Span], slabs: Sequence[Slab], columns: Span, interleaved: int, own: int
+) -> Iterator[Arrival]:
+    """The arrival of every row panel and every slab, each once.
+
+    `interleaved`: the row panels that arrive in turn with the slabs, at least one. They come so that as many bytes of A as of B
+    are there, with which the part that can be multiplied grows fastest. `own`: the link whose rows of a slab are multiplied
+    first, since they arrive first.
+    """
+    if not (row_panels and len(columns)):
+        return
+    interleaved = min(interleaved, len(row_panels))
+    all_of_b = (Span(min(part.lo for part in slabs[0]), max(part.hi for part in slabs[-1])),)
+    row_panels_here = slabs_here = b_loaded = 0
+    while slabs_here < len(slabs) or row_panels_here < len(row_panels):
+        here = Span(row_panels[0].lo, row_panels[row_panels_here - 1].hi) if row_panels_here else Span(0, 0)
+        if slabs_here == len(slabs):
+            row_panel = row_panels[row_panels_here]
+            yield _row_panel(row_panel, row_panels_here, _tiles(row_panel, all_of_b, columns, completed=[row_panel]))
+            row_panels_here += 1
+        elif row_panels_here < interleaved and len(here) * len(all_of_b[0]) <= b_loaded * len(columns):
+            row_panel = row_panels[row_panels_here]
+            arrived = zip(slabs[0], slabs[slabs_here - 1], strict=True) if slabs_here else ()
+            parts = _own_first(own, [Span(first.lo, last.hi) for first, last in arrived])
+            yield _row_panel(row_panel, row_panels_here, _tiles(row_panel, parts, columns))
+            row_panels_here += 1
+        else:
+            slab, is_last = slabs[slabs_here], slabs_here == len(slabs) - 1
+            # The last slab's tiles are row panels, so that the first rows of C can be copied back before the others are complete.
+            completed = row_panels[:row_panels_here] if is_last else ()
+            releases = _tiles(here, _own_first(own, slab), columns, adds=slabs_here > 0, completed=completed)
+            yield Arrival("B", slabs_here, columns, columns, 0, tuple(releases), slab)
+            slabs_here += 1
+            b_loaded += len(slab[own])
+
+
+def _row_panel(rows: Span, index: int, releases: Iterator[Tile]) -> Arrival:
+    return Arrival("A", index, rows, rows, 0, tuple(releases))
+
+
+def _own_first(own: int, parts: Sequence[Span]) -> list[Span]:
+    """The parts that have rows, that of link `own` first."""
+    return [part for part in (*parts[own:], *parts[:own]) if len(part)]
+
+
+def _tiles(
+    rows: Span, parts: Sequence[Span], columns: Span, *, adds: bool = False, completed: Sequence[Span] = ()
+) -> Iterator[Tile]:
+    """The tiles in which one part of B after the other is multiplied and added to these rows of C.
+
+    `adds`: the first part is added, too. `completed`: the same rows, as the tiles that the last part completes.
+    """
+    # Tiles that add to the same elements run one after the other. So each part has two tiles, side by side: the last thread
+    # blocks of the one run at the same time as those of the other.
+    sides = tuple(pieces(columns, -(-len(columns) // (2 * KERNEL_TILE)) * KERNEL_TILE))
+    for number, part in enumerate(parts):
+        adds = adds or number > 0
+        if completed and number == len(parts) - 1:
+            yield from (Tile(run, columns, run, columns, 0, part, adds) for run in completed)
+        else:
+            yield from (Tile(rows, side, rows, side, 0, part, adds, completes=False) for side in sides)
+
+
+# -------- rank share
+# One rank's share of a product: its rows, the panels and slabs in which A and B come, and the order in which these arrive.
+
+
+@record
+class RankShare:
+    """One rank's part of the product."""
+
+    rank: int
+    node: int
+    rows: Span  # the rows of A and C in its row block
+    b_rows: Span  # the rows of B that it provides
+    row_panels: tuple[Span, ...]  # counted within its row block
+    column_panels: tuple[Span, ...]
+    tiling: Tiling
+    layout: Layout  # of its buffers, where the device has any
+    slabs: tuple[Slab, ...] = ()  # the k-slabs in which all of B comes, or each panel of a stationary B
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether in the end all row panels and column panels are on the device: none is overwritten, and none comes twice."""
+        return len(self.row_panels) <= self.tiling.row_panels and len(self.column_panels) <= self.tiling.column_panels
+
+    @property
+    def pieces_of_b(self) -> int:
+        """The number of pieces in which B comes: column panels, or k-slabs where all of B comes in these."""
+        return len(self.slabs if self.in_slabs else self.column_panels)
+
+    @property
+    def in_slabs(self) -> bool:
+        """Whether all of B comes in k-slabs, and none in column panels."""
+        return bool(self.slabs) and self.tiling.interleaved > 0
+
+    def arrivals(self) -> Iterator[Arrival]:
+        tiling = self.tiling
+        if self.in_slabs:
+            return slab_arrivals(self.row_panels, self.slabs, Span(0, self.column_panels[-1].hi), tiling.interleaved, self.rank)
+        return arrivals(
+            self.row_panels,
+            self.column_panels,
+            tiling.row_panels,
+            tiling.column_panels,
+            stationary=tiling.stationary,
+            separate_panels=tiling.separate_panels,
+            slabs=[Span(slab[0].lo, slab[-1].hi) for slab in self.slabs],
+            rows_first=tiling.rows_first,
+        )
+
+    def tiles(self) -> Iterator[Tile]:
+        return (tile for arrival in self.arrivals() for tile in arrival.releases)
+
+    @cached_property
+    def order(self) -> tuple[Arrival, ...]:
+        """All arrivals. They are kept: to work them out again would take time in every product."""
+        return tuple(self.arrivals())
+
+    @cached_property
+    def last_uses(self) -> list[int]:
+        """What the function `last_uses` gives for `order`; -1 for all where nothing is overwritten. Kept likewise."""
+        return [-1] * len(self.order) if self.holds_all else last_uses(self.order)

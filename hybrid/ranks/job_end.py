@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from hybrid.ranks import hydra
+from hybrid.ranks import launcher
 from hybrid.ranks.launcher import OPEN_MPI, launched
 
 # At the first failure a launcher may throw away what has been printed.
@@ -63,7 +63,7 @@ def end_job(code: int, last: Callable[[], None]) -> NoReturn:
     last()
     if launch.name == OPEN_MPI:
         os._exit(code)
-    if hydra.abort(code):
+    if launcher.abort(code):
         time.sleep(_ABORT_TIME)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive after SIGKILL")

@@ -19,7 +19,7 @@ from typing import NoReturn
 from hybrid.errors import with_code
 from hybrid.ranks.job_end import children
 from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
-from hybrid.ranks.session_folders import remove_of_launcher
+from hybrid.ranks.leftovers import remove_of_launcher
 
 _OPEN_MPI_RUNS = ("mpirun", "prterun", "orterun")  # the processes that end with a job; prte itself may have others
 _HYDRA_RUNS, _HYDRA_ON_NODE = ("mpiexec", "mpirun", "mpiexec.hydra"), "hydra_pmi_proxy"

@@ -8,22 +8,153 @@ processes end by a signal.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
+import shutil
+import signal
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hybrid.core.record import record
+from hybrid.core.problem import record
 from hybrid.errors import one_line
-from hybrid.host.process_space import kernel
-from hybrid.ranks import hydra, session_folders
-from hybrid.ranks.file_use import is_used, leased
+from hybrid.host.memory import kernel
+from hybrid.ranks import launcher
 from hybrid.ranks.job_end import children
 from hybrid.ranks.launcher import launched
+
+# -------- file use
+# Whether some process uses a file.
+#
+# What /proc shows is not enough to tell, because /dev/shm and /tmp may be shared with containers whose processes are not seen
+# from here. The kernel knows: it gives a lease for writing only to a process that alone has the file open.
+
+
+def is_used(path: Path) -> bool:
+    """Whether the kernel says that a process has the file open or mapped."""
+    try:
+        with leased(path):
+            return False
+    except BlockingIOError:
+        return True
+    except (OSError, AttributeError):  # nobody can tell
+        return False
+
+
+@contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """A context in which this process has a lease on the file. BlockingIOError where another process has the file open or
+    mapped; AttributeError on other systems than Linux."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # who opens it now must not end this process, as SIGIO would
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield
+    finally:
+        os.close(descriptor)  # and gives the lease back
+
+
+# -------- session folders
+# The folders that Open MPI makes in the folder for temporary files, and leaves there when its processes are killed.
+#
+# `ompi.PID` is mpirun's, `prted.PID` that of its daemon on another node. A process that no launcher has started makes an
+# empty one, ompi.HOST.USER/jf.0/JOB, and leaves that even at an orderly end.
+
+_OF_LAUNCHER = re.compile(r"(?:ompi|prte|prted|prterun)\.(\d+)")
+_LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prte", "prted")
+_SEGMENT = re.compile(r"(?:vader|sm)_segment\.(?P<host>.+)\.(?P<user>\d+)\.(?P<job>[0-9a-f]+)\.\d+")
+
+
+def session_candidates(folder: Path) -> Iterator[Path]:
+    """The folders in this one that are named as those of Open MPI on this machine are, whoever they belong to."""
+    alone = f"ompi.{os.uname().nodename}.{os.geteuid()}"
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            named = entry.name == alone or (_OF_LAUNCHER.fullmatch(entry.name) and _is_of_this_machine(Path(entry)))
+            if named and entry.is_dir(follow_symlinks=False):
+                yield Path(entry)
+
+
+def _is_of_this_machine(folder: Path) -> bool:
+    """Whether the launcher that made it ran here. Machines may share the folder, and each knows its own processes only."""
+    with suppress(OSError):
+        return any(folder.glob(f"pmix.{os.uname().nodename.partition('.')[0]}.*"))
+    return False
+
+
+def made_by(folder: Path) -> int:
+    """The number of the launcher's process that made it; 0 where none did."""
+    found = _OF_LAUNCHER.fullmatch(folder.name)
+    return int(found[1]) if found else 0
+
+
+def session_may_be_used(folder: Path) -> bool:
+    """Whether the launcher that made the folder runs, or a process has a file in it open, which may be another container's."""
+    if (process := made_by(folder)) and _name(process) in _LAUNCHERS:
+        return True
+    return any(is_used(path) for path in _files_in(folder))
+
+
+def bytes_in(folder: Path) -> int:
+    """The bytes of all its files."""
+    total = 0
+    for path in _files_in(folder):
+        with suppress(FileNotFoundError):
+            total += path.lstat().st_size
+    return total
+
+
+def folder_changed(folder: Path) -> float:
+    """When it, or a folder or a file in it, was last changed."""
+    found = [folder.lstat().st_mtime]
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            found.append(path.lstat().st_mtime)
+    return max(found)
+
+
+def remove(folder: Path) -> None:
+    """OSError where that cannot be; nothing where it is gone."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def remove_of_launcher(process: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Remove the folder of this node's part of the launcher, which has started this process and is gone. `process`: its
+    number."""
+    folder = Path(environment.get("PMIX_SERVER_TMPDIR", ""))
+    with suppress(OSError):  # another rank of the node removes it, too
+        if made_by(folder) == process and folder.lstat().st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_own(segments: list[str]) -> None:
+    """Remove the folder of this process alone, which has started MPI and needs it no more. `segments`: its shared memory, whose
+    name has the job's number.
+
+    The folders above stay: another process may be about to make its own in them.
+    """
+    for path in segments:
+        found = _SEGMENT.fullmatch(os.path.basename(path))
+        if found is not None:
+            with suppress(OSError):
+                for above in Path(tempfile.gettempdir(), f"ompi.{found['host']}.{found['user']}").glob("jf.*"):
+                    shutil.rmtree(above / str(int(found["job"], 16)), ignore_errors=True)
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _name(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    return ""
+
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OURS = r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}"  # where shared memory must have a name
@@ -86,7 +217,7 @@ def _remove_unused_since(began: float) -> None:
 
 def _topology_file() -> list[str]:
     """The file that Hydra has made for this node, in a list; empty where there is none."""
-    path = hydra.topology_file() or ""
+    path = launcher.topology_file() or ""
     return [path] if _IN_TEMPORARY_FOLDER.fullmatch(os.path.basename(path)) else []
 
 
@@ -125,8 +256,8 @@ def remove_leftovers() -> list[Leftover]:
             if status.st_uid != os.geteuid():
                 continue
             is_folder = stat.S_ISDIR(status.st_mode)
-            size = session_folders.bytes_in(path) if is_folder else status.st_size
-            changed = session_folders.changed(path) if is_folder else status.st_mtime
+            size = bytes_in(path) if is_folder else status.st_size
+            changed = folder_changed(path) if is_folder else status.st_mtime
             needed, old = (_READ, "a day") if path.name.startswith("hydra") and _may_be_read() else (_STARTED, "a minute")
             if changed >= time.time() - needed:
                 if not may_be_used(path):
@@ -141,7 +272,7 @@ def remove_leftovers() -> list[Leftover]:
 
 def may_be_used(path: Path) -> bool:
     """Whether a process may use this file or folder, which is one of `candidates`."""
-    return session_folders.may_be_used(path) if path.is_dir() else is_used(path)
+    return session_may_be_used(path) if path.is_dir() else is_used(path)
 
 
 def _may_be_read() -> bool:
@@ -164,10 +295,10 @@ def _runs(name: str) -> bool:
 
 def _folder_removed(folder: Path) -> str | None:
     """As of `_removed`."""
-    if session_folders.may_be_used(folder):
+    if session_may_be_used(folder):
         return None
     try:
-        session_folders.remove(folder)
+        remove(folder)
     except OSError as error:
         return error.strerror or one_line(error)
     return ""
@@ -205,7 +336,7 @@ def candidates(shared_memory: str | None = None) -> Iterator[Path]:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             yield from (Path(entry) for entry in entries if names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False))
         if names is _IN_TEMPORARY_FOLDER:
-            yield from session_folders.candidates(folder)
+            yield from session_candidates(folder)
 
 
 def _mapped(process: int | str) -> set[str]:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 
-from hybrid.core.record import record
+from hybrid.core.problem import record
 from hybrid.ranks import heartbeat
 from hybrid.ranks.team import Team
 

@@ -7,7 +7,7 @@ import resource
 import signal
 
 from hybrid.core.text import readable
-from hybrid.ranks.preflight import free_shared_bytes
+from hybrid.ranks.launcher import free_shared_bytes
 
 _LITTLE_SHARED = 64 << 20  # bytes of /dev/shm
 

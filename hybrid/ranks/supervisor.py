@@ -23,11 +23,9 @@ from typing import TYPE_CHECKING, NoReturn
 from hybrid.ranks import heartbeat
 from hybrid.ranks.interrupts import end_by_signals, handle
 from hybrid.ranks.job_end import end_job, exit_at_once
-from hybrid.ranks.launcher import launched
+from hybrid.ranks.launcher import free_shared_bytes, launched
 from hybrid.ranks.launcher_end import LauncherEnd
-from hybrid.ranks.leftovers import remove_files, remove_files_of, remove_files_of_job, segments_of
-from hybrid.ranks.preflight import free_shared_bytes
-from hybrid.ranks.session_folders import remove_of_launcher
+from hybrid.ranks.leftovers import remove_files, remove_files_of, remove_files_of_job, remove_of_launcher, segments_of
 from hybrid.ranks.turns import listen
 from hybrid.ranks.worker_end import GRACE, WorkerEnd
 from hybrid.ranks.worker_lines import WorkerLines

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybrid.core.record import record
+from hybrid.core.problem import record
 from hybrid.ranks.launcher import launched, rank_by_launcher
 
 if TYPE_CHECKING:

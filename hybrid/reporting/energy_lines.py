@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.energy import CPU, GPU, LEAST_SECONDS, MEMORY, Energy
-from hybrid.core.price import Price
-from hybrid.core.record import record
+from hybrid.core.energy import CPU, GPU, LEAST_SECONDS, MEMORY, Energy, Price
+from hybrid.core.problem import record
 from hybrid.core.text import counted, rate_in_units
 from hybrid.reporting.phase_table import operations
 from hybrid.reporting.run_report import plans_of

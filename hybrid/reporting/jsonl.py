@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from hybrid.errors import UsageError
 from hybrid.host.files import written_to
-from hybrid.host.processor import processor
+from hybrid.host.memory import processor
 
 SCHEMA = 1
 

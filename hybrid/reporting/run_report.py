@@ -16,8 +16,7 @@ from hybrid.reporting.phase_table import Plans, operations
 
 if TYPE_CHECKING:
     from hybrid.execution.outcome import Outcome, Parts
-    from hybrid.selection.decision import Decision
-    from hybrid.selection.placement import RankPlacement
+    from hybrid.selection.decision import Decision, RankPlacement
     from hybrid.verification.check import Check
 
 SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are in the JSON line

@@ -11,7 +11,7 @@ from dataclasses import fields
 from functools import cache
 
 from hybrid.core.settings import Settings, one_of
-from hybrid.core.wall import launcher_above
+from hybrid.core.timeline import launcher_above
 from hybrid.errors import HybridError
 
 

@@ -233,7 +233,7 @@ class _Communicator:
     """A communicator of NCCL, by MPI: each operation is complete when its call returns, as if a GPU ran one after the other."""
 
     def __init__(self, size: int, unique_id: Any, rank: int) -> None:
-        from hybrid.ranks.world import all_processes
+        from hybrid.ranks.team import all_processes
 
         self._comm = all_processes().Dup()
         assert (size, rank) == (self._comm.size, self._comm.rank), "NumPy's NCCL is for all ranks of the job"
@@ -268,9 +268,9 @@ def _set(name: str, value: Any) -> Callable[..., None]:
 
 def install(gpus: int = 1) -> None:
     """Let NumPy stand for CuPy in this process, with so many GPUs. To be called before hybrid looks for GPUs."""
-    from hybrid.devices import cuda_check, cuda_contexts, cuda_device, cuda_gpus, cuda_kernels, cuda_nccl, cuda_queues, nccl
+    from hybrid.devices import cuda_check, cuda_device, cuda_gpus, cuda_kernels, nccl
     from hybrid.emulation.kernel import EmulatedKernel
-    from hybrid.kernels.sources import KERNELS
+    from hybrid.kernels.catalogue import KERNELS
 
     with_gpu = Device(0)
     with_gpu.__enter__()
@@ -315,8 +315,8 @@ def install(gpus: int = 1) -> None:
                 cuCtxSetCurrent=_set("gpu", lambda context: _index(context.value or 0)),
             ),
             "_uuid": lambda index: f"GPU-{index}",
+            "_primary_context": _number,
         },
-        cuda_contexts: {"_primary_context": _number},
         cuda_device: {"event_wait": lambda: None},
     }
     by_mpi = SimpleNamespace(
@@ -327,7 +327,8 @@ def install(gpus: int = 1) -> None:
         groupStart=lambda: None,
         groupEnd=lambda: None,
     )
-    inside |= {module: {"load_nccl": lambda: by_mpi} for module in (nccl, cuda_nccl)}
+    for module in (nccl, cuda_device):
+        inside.setdefault(module, {})["load_nccl"] = lambda: by_mpi
     kernels: dict[tuple[str, str], EmulatedKernel] = {}
     packed = cuda_kernels.matrix_argument
 
@@ -352,7 +353,7 @@ def install(gpus: int = 1) -> None:
         "allow_shared_memory": lambda function, size: None,
         "prefer_shared_memory": lambda function: None,
     }
-    inside |= dict.fromkeys((cuda_kernels, cuda_check, cuda_queues), launching)
+    inside |= dict.fromkeys((cuda_kernels, cuda_check), launching)
     for module, values in inside.items():
         for name, value in values.items():
             setattr(module, name, value)

@@ -170,7 +170,7 @@ def _on_device(device: Any, kind: str, parts: Sequence[tuple[Any, Any]], after: 
 
 
 def _phases(stack: ExitStack) -> None:
-    from hybrid.ranks import world
+    from hybrid.ranks import team
     from hybrid.ranks.messages import Messages
     from hybrid.ranks.team import Team
 
@@ -186,15 +186,15 @@ def _phases(stack: ExitStack) -> None:
     stack.callback(_rank_of_call.clear)
     replace(stack, Team, "enter", enter)
     replace(stack, Messages, "_poll", partial(begin, "wait"))
-    replace(stack, world, "start_world", partial(begin, "start"))
-    replace(stack, world, "start_mpi", partial(begin, "MPI start"))
+    replace(stack, team, "start_world", partial(begin, "start"))
+    replace(stack, team, "start_mpi", partial(begin, "MPI start"))
 
 
 def _devices(stack: ExitStack) -> None:
     from hybrid.devices import stacks
     from hybrid.devices.cpu import CpuDevice
     from hybrid.devices.emulated import EmulatedDevice
-    from hybrid.devices.modular import ModularProduct
+    from hybrid.devices.remainders import ModularProduct
 
     def copy(kind: str, original: Any, device: Any, into: Any, source: Any, after: Sequence[Any]) -> Any:
         return _on_device(device, kind, [(into, source)], after, lambda: original(device, into, source, after))
@@ -228,7 +228,7 @@ def _devices(stack: ExitStack) -> None:
     for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
         for name, kind in (("copy_in", "copy in"), ("exchange", "arrive"), ("copy_out", "copy out")):
             replace(stack, owner, name, partial(copy, kind))
-    for owner in _cuda("cuda_nccl", "CudaNccl"):
+    for owner in _cuda("cuda_device", "CudaNccl"):
         replace(stack, owner, "receive", receive)
         replace(stack, owner, "allgather_rows", allgather)
 

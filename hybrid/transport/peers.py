@@ -8,11 +8,10 @@ from typing import Any
 
 from hybrid.devices.base import Event, PeerDevice
 from hybrid.plan.schedule import Arrival
-from hybrid.ranks.node_flags import NodeFlags
-from hybrid.transport.base import CopyObserver, RankMatrices
-from hybrid.transport.host import HostTransport
-from hybrid.transport.node_peers import Peer, fetch_panel
-from hybrid.transport.panel_stream import PanelStream
+from hybrid.ranks.shared_memory import NodeFlags
+from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices
+from hybrid.transport.links import Peer, fetch_panel
+from hybrid.transport.panels import PanelStream
 
 
 class PeersTransport(HostTransport):

@@ -15,13 +15,10 @@ from typing import Any
 
 from hybrid.devices.base import Event, PeerDevice, Timings
 from hybrid.devices.buffers import Buffers
-from hybrid.plan.rank_share import RankShare
-from hybrid.plan.schedule import Arrival, Tile
-from hybrid.ranks.node_flags import NodeFlags
-from hybrid.transport.base import CopyObserver, RankMatrices
-from hybrid.transport.node_peers import Peer, fetch_panel
-from hybrid.transport.tile_copies import copy_out, last_tile
-from hybrid.transport.told_later import ToldLater
+from hybrid.plan.schedule import Arrival, RankShare, Tile
+from hybrid.ranks.shared_memory import NodeFlags
+from hybrid.transport.base import CopyObserver, RankMatrices, ToldLater, copy_out, last_tile
+from hybrid.transport.links import Peer, fetch_panel
 
 
 class RootPushReceiver:

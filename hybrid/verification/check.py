@@ -1,20 +1,248 @@
 # SPDX-License-Identifier: MIT
 """The result of a check, and how the root of the check derives it from all ranks' findings: sums that their devices compared,
-and checksums of the pieces that were copied."""
+and checksums of the pieces that were copied.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
-from hybrid.core.problem import Problem
-from hybrid.core.record import record
+from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
+from hybrid.devices.cpu import summary_of
 from hybrid.errors import CheckFailed
-from hybrid.verification.copied import PiecesOfRanks, Place, named
-from hybrid.verification.rounding import THRESHOLD, Sums, is_exact, is_exact_product
+from hybrid.host.row_sums import numbered
+from hybrid.plan.check_layout import ROWS_TOGETHER, CheckLayout, Piece
+
+# -------- rounding
+# How large a difference between C·x and A·(B·x) may rounding errors explain?
+#
+# With u the unit roundoff, the sum of l products for c[i,j] errs by about u²/3 times the squares of all partial sums, as a
+# variance, if rounding errors have random signs. Partial sums that drift to c have l·c²/3 of squares; those that walk at
+# random have l·Σₖ(a[i,k]·b[k,j])²/2. The first is known from C; the second is taken from the norms of A's row and of B's
+# columns. Both together, over the columns of a group and with the squares of x, are the variance that is to be expected at
+# most.
+#
+# Matrix units that multiply operands of 16 bits add some products at a time, and cut off what float32 does not hold of the
+# sum: always towards zero, so that such errors add up. Of l/16 of them, each of u times c, the square counts as well.
+#
+# Most products are more accurate than that, because their sums are divided into parts. So the sizes of all differences, in
+# units of the expected ones, tell the accuracy of this very product, and only a difference that is far beyond the others is a
+# fault. But a product that is less accurate than expected everywhere (one of operands that were rounded to bfloat16, say) is
+# wrong as well.
+
+# A difference of more standard deviations than this is no rounding error: 8 are exceeded with probability 1.2e-15, by any of a
+# million sums with probability 1.2e-9.
+THRESHOLD = 8.0
+_SMALLEST_X = 64
+_LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
+_LOOKED_AT_AGAIN = 0.05  # the share of right products whose elements are looked at, in vain, which takes some milliseconds
+_ENOUGH = 1000  # sizes from which the product's accuracy is told
+FEW = 100  # enough where a wrong guess only makes some sums be looked at again
+_MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
+_TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
+_EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
+
+
+def smallest_x(group: int) -> int:
+    """The smallest magnitude of an element of x, where columns are summed in groups of so many.
+
+    All magnitudes are integers from this to below twice this, different from each other within a group: then no two columns of C
+    can be exchanged, nor two equal errors cancel, without being seen.
+    """
+    return max(_SMALLEST_X, group)
+
+
+def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> np.ndarray:
+    """A random x for column panels of these widths, whose columns are summed in groups of so many.
+
+    Where the elements of a group happen to add up to a small sum, an error that is the same in all columns would not show. So
+    some signs are turned until the sum is as far from 0 as that of random signs usually is.
+    """
+    lengths = np.array([min(group, width - first) for width in widths for first in range(0, width, group)], np.intp)
+    there = np.arange(group) < lengths[:, None]
+    smallest = smallest_x(group)
+    sizes = np.tile(np.arange(smallest, 2 * smallest), (len(lengths), 1))
+    x = random.permuted(sizes, axis=1)[:, :group] * random.choice([-1.0, 1.0], size=there.shape) * there
+    total, usual = x.sum(axis=1), np.sqrt(np.square(x).sum(axis=1))
+    against = x * np.where(total < 0, -1.0, 1.0)[:, None] < 0
+    gained = np.cumsum(2 * np.abs(x) * against, axis=1) - 2 * np.abs(x) * against  # by turning those before
+    turned = against & (np.abs(total)[:, None] + gained < usual[:, None])
+    return np.where(turned, -x, x)[there]
+
+
+def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
+    """The four numbers of `compare_sums` in kernels/check.cu, which say what rounding errors this problem's products may have:
+    a relative variance, 1/l, what tiny numbers that are flushed to zero make, and the largest square that is judged."""
+    of_type, terms = np.finfo(problem.dtype), max(1, problem.l)
+    u_product, u_check = float(of_type.eps) / 2, 2.0**-53
+    # The check's own rounding: in A·(B·x), as in the product; in B·x and C·x, as in sums of a few terms.
+    steps = terms / 9 + ((terms / _TERMS_OF_A_STEP) ** 2 if problem.short_operands else 0.0)
+    variance = steps * u_product**2 + (terms / 9 + 3) * u_check**2
+    # Subnormal numbers may be flushed to zero, in A, in B or as a product.
+    flushed = float(of_type.tiny) * 2 * smallest_x(group) * group * terms**0.5
+    largest_square = min(1e300, (float(of_type.max) / 4 * smallest_x(group)) ** 2) if problem.dtype == "float32" else 1e300
+    return np.array([variance, 1 / terms, flushed, largest_square])
+
+
+@record
+class Sums:
+    """What the comparison of one rank's sums found."""
+
+    error: float  # the largest difference, in standard deviations of those of neighbouring rows
+    count: int  # of differences that are not 0
+    not_judged: int  # sums where A·B may overflow, or holds NaN or infinities
+    judged: int
+    largest_a: float  # magnitudes; NOT_INTEGRAL where not all are integers
+    largest_b: float
+
+    @classmethod
+    def of(cls, summary: np.ndarray, rows: int, groups: int, largest_a: float, largest_b: float) -> Sums:
+        """From the summary that `compare_sums` makes of so many rows and groups."""
+        # Without NumPy's methods, which are slower: every product waits for this, and the device for the next one.
+        count, open_ = np.add.reduce(summary[:, 1::2]).tolist()
+        error = float(np.maximum.reduce(summary[:, 2] / _spreads(summary, rows, count), initial=0.0))
+        return cls(error, int(count), int(open_), rows * groups - int(open_), largest_a, largest_b)
+
+
+def rows_together(per_row: float) -> int:
+    """How many rows have enough sizes that are not 0 to tell their spread, where each has so many: a multiple of
+    ROWS_TOGETHER."""
+    return ROWS_TOGETHER * (1 + int(_ENOUGH / max(1.0, per_row)) // ROWS_TOGETHER)
+
+
+def spread_of(totals: np.ndarray | float, counts: np.ndarray | float) -> np.ndarray:
+    """The standard deviations of sizes of right products, from their totals and counts: at most 1, which is what is expected."""
+    return np.minimum(np.maximum(totals / np.maximum(counts, 1.0) / _MEAN_OF_NORMAL, _LEAST_SPREAD), 1.0)
+
+
+def _spreads(summary: np.ndarray, rows: int, count: float) -> np.ndarray:
+    """For each ROWS_TOGETHER of these rows, with so many sizes in all, the standard deviation that the differences of a right
+    product have there.
+
+    As many rows are taken together as have enough differences. Not all: a product may be more accurate in some rows than in
+    others, where its sums are divided into parts.
+    """
+    if not len(summary):
+        return np.ones(0)
+    totals, counts = summary[:, 0], summary[:, 1]
+    together = rows_together(count / rows) // ROWS_TOGETHER
+    if together > 1:
+        starts = np.arange(0, len(summary), together)
+        totals, counts = np.add.reduceat(totals, starts), np.add.reduceat(counts, starts)
+    spreads = spread_of(totals, counts)
+    spreads[counts < _ENOUGH] = 1.0  # the last rows may be few
+    return np.repeat(spreads, together)[: len(summary)] if together > 1 else spreads
+
+
+def errors_of_rows(found: np.ndarray) -> np.ndarray:
+    """The largest difference of each row, in standard deviations of those of neighbouring rows. `found`: what `compare_sums` of
+    kernels/check.cu says of each row."""
+    summary = summary_of(found)
+    spreads = _spreads(summary, len(found), summary[:, 1].sum())
+    return found[:, 2] / np.repeat(spreads, ROWS_TOGETHER)[: len(found)]
+
+
+def spread_beside(sizes: np.ndarray, limit: float) -> float:
+    """The standard deviation, at most 1, of the sizes that look right. Those of more than `limit` standard deviations are left
+    out, since they would raise it."""
+    spread = 1.0
+    for _ in range(3):
+        right = sizes[(sizes > 0) & (sizes <= limit * spread)]
+        if len(right) < FEW:
+            break
+        spread = min(spread, float(spread_of(right.sum(), len(right))))
+    return spread
+
+
+def usual_largest(sums: int) -> float:
+    """The size, in standard deviations, that the largest of so many differences of a right product exceeds with the probability
+    _LOOKED_AT_AGAIN."""
+    ratio = max(1, sums) / _LOOKED_AT_AGAIN
+    size = math.sqrt(2 * math.log(ratio))
+    for _ in range(3):  # sums · erfc(size / √2) = _LOOKED_AT_AGAIN, by its expansion for large sizes
+        size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))
+    return min(THRESHOLD, size)
+
+
+def is_exact_product(dtype: str, terms: int, largest_a: float, largest_b: float) -> bool:
+    """Whether sums of so many products of integers up to these magnitudes are exact; False where they are not known to be."""
+    return dtype == "float64" and terms * max(1.0, largest_a) * max(1.0, largest_b) <= _EXACT_UP_TO[dtype]
+
+
+def is_exact(problem: Problem, group: int, largest_a: float, largest_b: float) -> bool:
+    """Whether every sum is exact, in the product and in its check, because all elements are integers that are small enough."""
+    bound = problem.l * max(1.0, largest_a) * max(1.0, largest_b)
+    return bound <= _EXACT_UP_TO[problem.dtype] and bound <= most_exact(group)
+
+
+def most_exact(group: int) -> int:
+    """The largest sums of products of integers with which the check's own sums, of `group` columns times x, are exact as well."""
+    return _EXACT_UP_TO["float64"] // ((2 * smallest_x(group) - 1) * group)
+
+
+# -------- copied
+# The pieces that are copied to and from the ranks' devices: what every rank knows of them, to compare their checksums.
+#
+# A rank's checksums are a vector: one for each row of each of its pieces, in the order of its `CheckLayout`.
+
+Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
+
+
+class CopiedPieces:
+    """One rank's pieces, as all ranks know them: where in A, B and C each lies."""
+
+    def __init__(self, layout: CheckLayout) -> None:
+        self.layout = layout
+        self.places: list[Place] = [_place(layout, piece) for piece in layout.pieces]
+        self._starts = np.array([piece.offset for piece in layout.pieces], np.intp)
+        rows = [np.arange(rows.lo, rows.hi, dtype=np.uint64) for _, rows, _ in self.places]
+        self._numbers = np.concatenate([*rows, np.empty(0, np.uint64)])
+
+    def of_pieces(self, of_rows: np.ndarray) -> np.ndarray:
+        """One checksum for each piece, as `mixed_total` makes it."""
+        mixed = numbered(of_rows, self._numbers)
+        return np.add.reduceat(mixed, self._starts) if len(self._starts) else np.empty(0, np.uint64)
+
+
+def piece_table(layout: CheckLayout, first: int = 0) -> np.ndarray:
+    """For each piece, a row of three numbers: where its rows' checksums begin, behind `first` others; how many there are; and its
+    first row's number in the matrix."""
+    rows = [(first + piece.offset, len(piece.rows), layout.first_row(piece)) for piece in layout.pieces]
+    return np.array(rows, np.uint64).reshape(-1, 3)
+
+
+class PiecesOfRanks(list[CopiedPieces]):
+    """The pieces of all ranks, in the ranks' order."""
+
+    @cached_property
+    def numbers(self) -> list[np.ndarray]:
+        """For each rank, the numbers of its pieces' places. Places are numbered over all ranks, so that pieces of several ranks
+        with the same number are the same part of a matrix."""
+        known: dict[Place, int] = {}
+        return [np.array([known.setdefault(place, len(known)) for place in each.places], np.intp) for each in self]
+
+    @cached_property
+    def how_many(self) -> int:
+        """How many different places there are."""
+        return 1 + max((int(of_rank.max()) for of_rank in self.numbers if len(of_rank)), default=-1)
+
+
+def _place(layout: CheckLayout, piece: Piece) -> Place:
+    first = layout.first_row(piece)
+    return piece.operand, Span(first, first + len(piece.rows)), piece.columns
+
+
+def named(place: Place) -> str:
+    """A place in a message."""
+    operand, rows, columns = place
+    return f"rows {rows}, columns {columns} of {operand}"
+
 
 MOST_NAMED = 3  # wrong rows of one product, or of one rank, in a message
 MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows

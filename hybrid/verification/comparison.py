@@ -6,21 +6,372 @@ A difference in these units is called a size: 1 is what rounding errors are expe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from hybrid.core.problem import Problem
-from hybrid.core.spans import Span
-from hybrid.devices.cpu_check import MOST_IN_TOTAL
+from hybrid.core.spans import Span, even_pieces, pieces
+from hybrid.devices.cpu import MOST_IN_TOTAL
+from hybrid.emulation.build import build_plain, c_compiler
+from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.host.row_sums import NOT_INTEGRAL
+from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
 from hybrid.plan.check_layout import GROUP_COLUMNS
-from hybrid.verification.check import Suspect
-from hybrid.verification.group_loops import FOUND, NOT_COMPARED, can_sum, compare
-from hybrid.verification.group_loops import Comparison as LoopComparison
-from hybrid.verification.group_sums import are_integers, in_cache, over_rows, sums_and_norms
-from hybrid.verification.rounding import FEW, comparison_numbers, spread_of
+from hybrid.verification.check import FEW, Suspect, comparison_numbers, spread_of
+
+if TYPE_CHECKING:
+    from hybrid.verification.second_look import WrongParts
+
+
+# -------- group loops
+# The loops of group_sums.c, where there is a C compiler; group_sums.py and comparison.py do the same with NumPy.
+
+SOURCE = Path(__file__).resolve().parent / "group_sums.c"
+_FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread")
+_TYPES = ("float32", "float64")
+TOGETHER = 64  # rows whose squares are added up
+# Of the rows that a thread takes in one call: Python does not notice an interrupt (SIGINT) before it ends.
+_BYTES_A_THREAD = 64 << 20
+FOUND, NOT_COMPARED = 5, -1.0  # how much is found of each row, and what of those not compared, as in group_sums.c
+_pools: dict[int, Any] = {}  # by process
+
+
+class Look(ctypes.Structure):
+    """What rows of elements are like, as group_sums.c has it. Of those that are not integral `largest` tells nothing."""
+
+    _fields_: ClassVar[Any] = [("largest", ctypes.c_double), ("integral", ctypes.c_int64)]
+
+
+class CComparison(ctypes.Structure):
+    """What sums are compared with, as group_sums.c has it."""
+
+    _fields_: ClassVar[Any] = [
+        *((name, ctypes.c_void_p) for name in ("sums", "norms_a", "norms_b")),
+        *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed", "overflow")),
+        ("integral", ctypes.c_int64),
+        ("kept", ctypes.c_void_p),
+        ("kept_length", ctypes.c_int64),
+        ("found", ctypes.c_void_p),
+    ]
+
+
+class _Rows(ctypes.Structure):
+    """A matrix, as group_sums.c has it."""
+
+    _fields_: ClassVar[Any] = [
+        ("elements", ctypes.c_void_p),
+        ("columns", ctypes.c_int64),
+        ("row_length", ctypes.c_int64),  # elements from one row to the next
+    ]
+
+    @classmethod
+    def of(cls, matrix: np.ndarray) -> _Rows:
+        return cls(matrix.ctypes.data, matrix.shape[1], matrix.strides[0] // matrix.itemsize)
+
+
+def can_sum(rows: np.ndarray) -> bool:
+    """Whether there is the library, compiled in the background, and it can read these rows where they lie."""
+    in_rows = rows.strides[1] == rows.itemsize and not rows.strides[0] % rows.itemsize
+    readable = rows.dtype.name in _TYPES and rows.dtype.isnative and rows.flags.aligned and in_rows
+    return readable and _library().loaded is not None
+
+
+def sums_and_squares(
+    matrix: np.ndarray, x: np.ndarray, group: int, threads: int, *, looks: bool
+) -> tuple[np.ndarray, np.ndarray, Look | None]:
+    """For each row and each group of columns the sum of x[j]·matrix[i,j]; for each TOGETHER rows and each group that of squares.
+    Only for a matrix of which `can_sum` is true. `looks`: tell what it is like."""
+    groups, look = -(-matrix.shape[1] // group), Look(0.0, 1) if looks else None
+    sums, squares = np.empty((len(matrix), groups)), np.zeros((-(-len(matrix) // TOGETHER), groups))
+    x = np.ascontiguousarray(x)
+    results = sums.ctypes.data, squares.ctypes.data, _pointer(look)
+    _call(f"group_sums_{matrix.dtype.name}", matrix, threads, x.ctypes.data, group, TOGETHER, *results)
+    return sums, squares, look
+
+
+def products_and_squares(
+    matrix: np.ndarray, y: np.ndarray, threads: int, *, looks: bool
+) -> tuple[np.ndarray, np.ndarray, Look | None]:
+    """The matrix times y, and the sum of squares of each of its rows. Only for a matrix of which `can_sum` is true. `looks`: tell
+    what it is like."""
+    product, squares, look = np.empty((len(matrix), y.shape[1])), np.zeros(len(matrix)), Look(0.0, 1) if looks else None
+    library, y = _library().loaded, np.ascontiguousarray(y)
+    columns = ctypes.c_int.in_dll(library, "columns_together").value
+    packed = np.empty((-(-y.shape[1] // columns), len(y), columns))
+    library.pack(_pool(), threads, y.ctypes.data, *y.shape, packed.ctypes.data)
+    results = product.ctypes.data, squares.ctypes.data, _pointer(look)
+    _call(f"products_{matrix.dtype.name}", matrix, threads, packed.ctypes.data, y.shape[1], *results)
+    return product, squares, look
+
+
+def compare(matrix: np.ndarray, x: np.ndarray, group: int, threads: int, comparison: CComparison) -> np.ndarray:
+    """What the comparison finds of each row, as group_sums.c tells it. Only for a matrix of which `can_sum` is true."""
+    found, x = np.empty((len(matrix), FOUND)), np.ascontiguousarray(x)
+    comparison.found = found.ctypes.data
+    _call(f"compare_{matrix.dtype.name}", matrix, threads, x.ctypes.data, group, _pointer(comparison))
+    return found
+
+
+def _pointer(structure: ctypes.Structure | None) -> Any:
+    return ctypes.byref(structure) if structure is not None else None
+
+
+def _call(function: str, matrix: np.ndarray, threads: int, *operands: Any) -> None:
+    """Call a function of the library for all rows, of which some are given to one call."""
+    rows = _Rows.of(matrix)
+    at_once = _BYTES_A_THREAD * max(1, threads) // max(1, matrix.shape[1] * matrix.itemsize)
+    for some in pieces(Span(0, len(matrix)), max(1, at_once // TOGETHER) * TOGETHER):
+        getattr(_library().loaded, function)(_pool(), threads, ctypes.byref(rows), *operands, some.lo, some.hi)
+
+
+@cache
+def _library() -> LoadedSoon:
+    return LoadedSoon(load)
+
+
+def _pool() -> Any:
+    """The address of this process's pool of threads. A forked child makes its own: its parent's has no threads there, and perhaps
+    a lock that is never released."""
+    process = os.getpid()
+    if process not in _pools:
+        pool = _library().loaded.new_loop_pool()
+        if not pool:
+            raise MemoryError("no memory for a pool of threads")
+        _pools.setdefault(process, pool)  # if another thread has made one meanwhile, this one never gets threads
+    return _pools[process]
+
+
+def load() -> Any:
+    """The compiled library. HybridError without a C compiler, or where it does not compile."""
+    library: Any = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
+    address, number, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    library.new_loop_pool.restype = address
+    library.pack.argtypes, library.pack.restype = [address, count, address, number, number, address], None
+    operands = {
+        "group_sums": [address, number, number, address, address, address],
+        "products": [address, number, address, address, address],
+        "compare": [address, number, address],
+    }
+    for name, of in operands.items():
+        for dtype in _TYPES:
+            function = getattr(library, f"{name}_{dtype}")
+            function.argtypes, function.restype = [address, count, address, *of, number, number], None
+    return library
+
+
+# -------- group sums
+# Sums and norms over groups of columns of matrices in host memory, computed for some rows at a time, which stay in a core's
+# cache.
+
+Result = TypeVar("Result")
+
+_PIECE_BYTES = 1 << 20  # of rows as float64: few enough to stay in the cache, enough to make NumPy's calls worth their while
+_MOST_BYTES = 16 << 20  # of rows that a thread takes at once
+_SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost what counts to underflow
+# For elements of 4 and 8 bytes: the rows and columns of A that BLAS multiplies at a time. Sums of few terms are more accurate, as
+# the check's must be where the product is itself in float64.
+_BLOCKS = {4: (128, 4096), 8: (512, 128)}
+
+
+class Integers:
+    """Finds whether all numbers are integers, and their largest magnitude. Several threads may show it numbers."""
+
+    def __init__(self) -> None:
+        self._integral, self._peaks = True, [0.0]
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude so far, or NOT_INTEGRAL if there was a number that is no integer."""
+        return max(self._peaks) if self._integral else NOT_INTEGRAL
+
+    @property
+    def integral(self) -> bool:
+        return self._integral
+
+    @staticmethod
+    def all(largest: Iterable[float]) -> bool:
+        """Whether these, the `largest` of several Integers, are all of integers."""
+        return NOT_INTEGRAL not in largest
+
+    def look(self, values: np.ndarray) -> None:
+        """Take these numbers into account. After the first that is no integer, this costs nothing."""
+        if not values.size or not self._integral:
+            return
+        if not (are_integers(values[:1]) and are_integers(values)):
+            self._integral = False
+        else:
+            self._peaks.append(float(max(values.max(), -values.min())))
+
+    def take(self, look: Look | None) -> None:
+        """Take into account what numbers are like, if someone looked at them."""
+        if look is None:
+            return
+        if look.integral:
+            self._peaks.append(look.largest)
+        else:
+            self._integral = False
+
+
+def are_integers(values: np.ndarray) -> bool:
+    """Whether all values are integers; infinity counts as one."""
+    return bool((np.rint(values) == values).all())
+
+
+def over_rows(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarray], Result]) -> Iterator[Result]:
+    """The results of `work(where, rows)` for some rows at a time, by several threads. `where`: which rows of the matrix."""
+
+    def quietly(rows: Span) -> Result:
+        with np.errstate(all="ignore"):  # whoever looks at the sums deals with overflow and NaN
+            return work(rows.slice, matrix[rows.slice])
+
+    row_bytes = matrix.shape[1] * matrix.itemsize
+    at_once = max(CALL_BYTES, min(_MOST_BYTES, len(matrix) * row_bytes // (2 * threads)))
+    return on_threads(threads, quietly, rows_of_about(at_once, Span(0, len(matrix)), row_bytes))
+
+
+def in_cache(matrix: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Some rows at a time, and which they are, as float64. The next rows may overwrite them."""
+    buffer = np.empty(0)
+    for rows in rows_of_about(_PIECE_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1]):
+        buffer, values = _as_float64(matrix[rows.slice], buffer)
+        yield rows.slice, values
+
+
+def _as_float64(matrix: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The matrix as float64: itself if it is of that type, else converted into the buffer. Also the buffer for the next call: the
+    given one, or a new one where that was too small."""
+    if matrix.dtype == np.float64:
+        return buffer, matrix
+    if len(buffer) < matrix.size:
+        buffer = np.empty(matrix.size)
+    values = buffer[: matrix.size].reshape(matrix.shape)
+    np.copyto(values, matrix)
+    return buffer, values
+
+
+def sums_of_groups(
+    matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each row i and each group of columns the sum of x[j]·matrix[i,j], and for each group the 2-norm of all of its elements;
+    `integers` looks at them."""
+    if can_sum(matrix):
+        sums, squares, look = sums_and_squares(matrix, x, group, threads, looks=integers.integral)
+        integers.take(look)
+        norms = _norms_of_blocks(squares, matrix, group, threads)
+    else:
+        sums = np.empty((len(matrix), -(-matrix.shape[1] // group)))
+
+        def add_up(where: slice, rows: np.ndarray) -> np.ndarray:
+            of_parts = []
+            for part, values in in_cache(rows):
+                integers.look(values)
+                sums[where][part], norms = sums_and_norms(values, x, group)
+                of_parts.append(norms_of_all(norms))
+            return norms_of_all(of_parts)
+
+        norms = np.array(list(over_rows(matrix, threads, add_up)))
+    with np.errstate(all="ignore"):
+        return sums, norms_of_all([*norms, np.zeros(sums.shape[1])])
+
+
+def _norms_of_blocks(squares: np.ndarray, matrix: np.ndarray, group: int, threads: int) -> np.ndarray:
+    """For each TOGETHER rows the 2-norms of the groups of columns. `squares`: of `sums_and_squares`."""
+    norms, nothing = np.sqrt(squares), np.zeros(matrix.shape[1])
+
+    def again(block: int) -> None:
+        rows = matrix[block * TOGETHER : (block + 1) * TOGETHER]
+        with np.errstate(all="ignore"):
+            of_rows = [sums_and_norms(values, nothing, group)[1] for _, values in in_cache(rows)]
+            norms[block] = norms_of_all(np.concatenate(of_rows))
+
+    for _ in on_threads(threads, again, np.flatnonzero(~are_sure(squares).all(axis=1)).tolist()):
+        pass
+    return norms
+
+
+def are_sure(squares: np.ndarray) -> np.ndarray:
+    """Which sums of squares have neither overflowed nor lost what counts to underflow. Those of the loops are 0 only of zeros."""
+    least, most = _SQUARES
+    return (squares == 0) | (squares > least) & (squares < most)
+
+
+def sums_and_norms(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row i and each group of columns j, the sum of x[j]·values[i,j], and the 2-norm of the values."""
+    rows, columns = values.shape
+    groups, whole = -(-columns // group), columns // group
+    sums, norms = np.empty((rows, groups)), np.empty((rows, groups))
+    for first, last, width in ((0, whole * group, group), (whole * group, columns, columns - whole * group)):
+        if first < last:
+            part = values[:, first:last].reshape(rows, (last - first) // width, width)
+            of_part = slice(first // group, -(-last // group))
+            np.einsum("rgj,gj->rg", part, x[first:last].reshape(-1, width), out=sums[:, of_part])
+            norms[:, of_part] = norms_of(part)
+    return sums, norms
+
+
+def norms_of(values: np.ndarray) -> np.ndarray:
+    """The 2-norms along the last axis, also where squares overflow or underflow."""
+    squares = np.einsum("...j,...j->...", values, values)
+    least, most = _SQUARES
+    out_of_range = ~((squares > least) & (squares < most))
+    norms = np.sqrt(squares)
+    if out_of_range.any():
+        sizes = np.abs(values[out_of_range])
+        peaks = sizes.max(axis=-1, initial=0.0)
+        scaled = sizes / np.where(peaks > 0, peaks, 1.0)[..., None]
+        norms[out_of_range] = peaks * np.sqrt(np.einsum("...j,...j->...", scaled, scaled))
+    return norms
+
+
+def norms_of_all(norms: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """The 2-norms of what has these norms, each row of them of some."""
+    return norms_of(np.ascontiguousarray(np.asarray(norms).T))
+
+
+def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
+    if can_sum(a):
+        return _times_by_loops(a, y, integers, threads)
+    block_rows, block_columns = _BLOCKS[a.itemsize]
+    product, norms = np.zeros((len(a), y.shape[1])), np.zeros(len(a))
+
+    def multiply(rows: Span) -> None:
+        buffer = np.empty(0)
+        with np.errstate(all="ignore"):
+            for inner in pieces(Span(0, a.shape[1]), block_columns):
+                for some in pieces(rows, block_rows):
+                    buffer, values = _as_float64(a[some.slice, inner.slice], buffer)
+                    integers.look(values)
+                    norms[some.slice] = np.hypot(norms[some.slice], norms_of(values))
+                    product[some.slice] += np.dot(values, y[inner.slice])
+
+    parts = even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads))))
+    for _ in on_threads(threads, multiply, parts):
+        pass
+    return product, norms
+
+
+def _times_by_loops(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    product, squares, look = products_and_squares(a, y, threads, looks=integers.integral)
+    integers.take(look)
+    norms, sure = np.sqrt(squares), are_sure(squares)
+
+    def again(where: slice, rows: np.ndarray) -> None:
+        doubtful = np.flatnonzero(~sure[where])
+        for part, values in in_cache(rows[doubtful]):
+            norms[where][doubtful[part]] = norms_of(values)
+
+    for _ in over_rows(a, threads, again) if not sure.all() else ():
+        pass
+    return product, norms
+
 
 MOST_SUSPECTS = 16
 _LARGEST_KEPT = 1e30  # fits into float32
@@ -98,7 +449,7 @@ class Comparison:
         factor = self._deviation * _root_mean_square(expected.x)
         numbers = factor, self._per_term, self._flushed, self._overflow, expected.integral
         into = (kept.ctypes.data, kept.strides[0] // kept.itemsize) if kept is not None else (None, 0)
-        wanted = LoopComparison(*(each.ctypes.data for each in arrays), *numbers, *into)
+        wanted = CComparison(*(each.ctypes.data for each in arrays), *numbers, *into)
         return compare(rows, expected.x, GROUP_COLUMNS, threads, wanted)
 
     def _find(self, found: np.ndarray, c: np.ndarray, expected: Expected, threads: int, kept: np.ndarray | None) -> None:
@@ -192,3 +543,42 @@ def columns_of(group: int, columns: Span) -> Span:
     """The columns of a group, counted from the first of `columns`."""
     first = columns.lo + group * GROUP_COLUMNS
     return Span(first, min(first + GROUP_COLUMNS, columns.hi))
+
+
+# -------- judgeable
+# Columns of C of which a sum cannot be judged, since another column in their group holds NaN, infinities or may overflow.
+
+_ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
+
+
+def groups_left_open(norms_b: np.ndarray, usual_a: float, largest: float) -> list[int]:
+    """The groups of columns whose sums are not judged. `norms_b`: of B in each group; `usual_a`: the norm of a usual row of A;
+    `largest`: what sums may be."""
+    with np.errstate(all="ignore"):
+        return np.flatnonzero(~(norms_b * usual_a < largest)).tolist()
+
+
+def norms_of_columns(b: np.ndarray, groups: Sequence[int], columns: int) -> np.ndarray:
+    """The norm of each column of these groups, in rows `b` of B."""
+    with np.errstate(all="ignore"):
+        parts = [columns_of(group, Span(0, columns)).slice for group in groups]
+        return np.concatenate([norms_of(np.ascontiguousarray(b[:, part].T, np.float64)) for part in parts])
+
+
+def finite_columns(groups: Sequence[int], norms: np.ndarray, usual_a: float, largest: float, columns: int) -> np.ndarray:
+    """The numbers of the columns of these groups that can be judged beside each other, given the norms of all of them."""
+    numbers = np.concatenate([np.arange(group * GROUP_COLUMNS, min(columns, (group + 1) * GROUP_COLUMNS)) for group in groups])
+    with np.errstate(all="ignore"):
+        return numbers[norms * usual_a < largest / _ROOM]
+
+
+def usual_norm(norms_a: np.ndarray) -> float:
+    """The median of those norms of rows that are finite; 1 where none is."""
+    finite = norms_a[np.isfinite(norms_a)]
+    return float(np.median(finite)) if len(finite) else 1.0
+
+
+def mark(wrong: WrongParts, groups: Sequence[int], rows: int, columns: int) -> None:
+    """Mark all rows of these groups as wrong."""
+    for group in groups:
+        wrong.add(np.arange(rows), columns_of(group, Span(0, columns)))

@@ -10,19 +10,299 @@ of the memory it was copied from or to.
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from hybrid.core.problem import Problem
+import numpy as np
+
+from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import CheckOperations, Event, Operation
 from hybrid.devices.buffers import MOST_PLACES, Buffers, Place
-from hybrid.plan.check_layout import CheckLayout, Piece
+from hybrid.devices.cpu import summary_of
+from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
+from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
-from hybrid.verification.batches import Batches
-from hybrid.verification.device_sums import DeviceSums
+from hybrid.verification.check import (
+    MOST_SUSPECTS,
+    Sums,
+    Suspect,
+    comparison_numbers,
+    errors_of_rows,
+    is_exact,
+    piece_table,
+    random_x,
+    rows_together,
+    spread_beside,
+    usual_largest,
+)
+from hybrid.verification.second_look import LARGE, WrongParts
+
+if TYPE_CHECKING:
+    from hybrid.verification.freivalds import ExpectedSums
+
+
+# -------- batches
+# Operations of the check that are enqueued together. For the device they still run one after the other; the host enqueues
+# them by one call, so that it has time for the copies and multiplications of the product.
+
+_LEAST_BYTES = 32 << 20  # that the operations of a batch read: a GPU needs some ten microseconds for them, a launch as long
+_MOST_BATCHES = 8  # of a product; the last one delays its end
+
+
+class Batches:
+    """The batches of one product after the other, whose operations come in the same order."""
+
+    def __init__(self, operations: CheckOperations, all_bytes: int) -> None:
+        """`all_bytes`: that all operations of a product read."""
+        self._together, self._most_bytes = operations.together, max(_LEAST_BYTES, all_bytes // _MOST_BATCHES)
+        self._made: dict[tuple[int, ...], tuple[list[Operation], Operation]] = {}  # by the operations' ids
+        self.begin()
+
+    def begin(self) -> None:
+        """A product begins."""
+        self._last: list[Event] = []  # the event of the last batch that is not beside others
+        self._next()
+
+    def _next(self) -> None:
+        self._waiting: list[Operation] = []
+        self._after: list[Event] = []
+        self._bytes = 0
+
+    def add(self, operation: Operation, after: Sequence[Event] = (), size: int = 0) -> None:
+        """Enqueue an operation soon, behind these events. `size`: the bytes that it reads."""
+        self._waiting.append(operation)
+        self._after += after
+        self._bytes += size
+        if self._bytes >= self._most_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Enqueue what was added."""
+        if self._waiting:
+            self._last = [self._batch(beside=False)(self._after)]
+            self._next()
+
+    def flush_beside(self) -> list[Event]:
+        """Enqueue what was added, behind all before, beside what follows. Returns the event that marks its end."""
+        if not self._waiting:
+            return []
+        event = self._batch(beside=True)([*self._last, *self._after])
+        self._next()
+        return [event]
+
+    def _batch(self, *, beside: bool) -> Operation:
+        """What was added, as one operation."""
+        key = tuple(map(id, self._waiting))
+        if key not in self._made:
+            self._made[key] = self._waiting, self._together(self._waiting, beside=beside)
+        return self._made[key][1]
+
+
+# -------- device sums
+# What the check of a rank's product keeps on its device, sums and checksums, and what they tell when the product is done.
+
+
+class DeviceSums:
+    """The matrices of a DeviceCheck, by name, and parts of them. The methods read them, and are called when the device is
+    idle."""
+
+    def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
+        self._operations, self._layout, self._problem = operations, layout, problem
+        self._of_operands = [[piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"]
+        rows, groups, checksums, table = len(layout.share.rows), layout.groups, layout.checksums, piece_table(layout)
+        summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
+        ends = np.cumsum([rows, groups, checksums, checksums, rows * groups, summary, totals]).tolist()
+        self.matrices = m = operations.make(
+            {
+                "x": (1, problem.m),
+                "weights of A": (1, problem.l),
+                "weights of B": (1, problem.m),
+                "weights of C": (1, problem.m),
+                "B·x": (problem.l, padded(groups, 8)),  # rows of whole vectors, in which it is copied to shared memory
+                "squares of B": (problem.l, groups),
+                "differences": (rows, groups),
+                "squares of C": (rows, groups),
+                "unused": (rows, 1),
+                "numbers": (1, 4),
+                "found": (rows, NUMBERS_A_ROW),
+                "checksum table": table.shape,
+                "to clear": (1, ends[-1]),
+            }
+        )
+        m["B·x"] = m["B·x"][:, :groups]
+        widths = [len(panel) for panel in layout.share.column_panels]
+        self._x = random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)
+        operations.write(m["x"], self._x[None, :])
+        of_operands, of_c = problem.operand_item_size, problem.item_size
+        for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
+            operations.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
+        operations.write(m["numbers"], comparison_numbers(problem, layout.group)[None, :])
+        operations.write(m["checksum table"], table)
+        parts = [m["to clear"][:, lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
+        self.row_squares, self.column_squares = parts[0].reshape(-1, 1), parts[1]
+        # The largest magnitudes and the checksums of all rows of pieces, in the layout's order.
+        self.largest, self.of_rows = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
+        self.subtracted = parts[4].reshape(rows, groups)  # -A·(B·x)
+        self.summary, self.totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
+        told, self.tell = operations.told(m["to clear"][:, ends[4] :])
+        self._summary_told, totals_told = told[0, : self.summary.size].reshape(-1, NUMBERS_TOGETHER), told[0, self.summary.size :]
+        self._checksums_told, self._largest_told = totals_told[::2].view(np.uint64), totals_told[1::2]  # of pieces
+
+    def checksums(self) -> np.ndarray:
+        """The checksums of all rows of all pieces, in the layout's order."""
+        return self._operations.read(self.of_rows)[:, 0]
+
+    def checksums_of_pieces(self) -> np.ndarray:
+        """One checksum for each piece, as `CopiedPieces.of_pieces` makes it."""
+        return np.array(self._checksums_told)
+
+    def compared(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], tuple[np.ndarray, ...] | None]:
+        """What the comparison of C·x with A·(B·x) found.
+
+        A sum looks wrong if it differs by more than `allowed` standard deviations, or at all where every sum is exact. Returned
+        are a summary; the suspects, which are all sums that look wrong, or the worst if they are in many rows; and the parts of C
+        with sums that look wrong, for `WrongParts.merge`. None instead of these if none does.
+        """
+        largest_a, largest_b, largest_c = self._largest_elements
+        exact = is_exact(self._problem, self._layout.group, largest_a, largest_b)
+        limit, has_fractions = 0.0 if exact else allowed, exact and largest_c >= NOT_INTEGRAL
+        rows, groups = len(self._layout.share.rows), self._layout.groups
+        sums = Sums.of(self._summary_told, rows, groups, largest_a, largest_b)
+        if sums.error <= limit and not has_fractions:
+            return sums, (), None
+        from hybrid.verification.second_look import WrongParts  # right products do without
+
+        found, fractions = np.array(self._operations.read(self.matrices["found"])), {}
+        if exact:
+            fractions = fractions_in(self._layout, found, self._operations.read(self.largest)[:, 0])
+            sums = Sums.of(summary_of(found), rows, groups, largest_a, largest_b)
+        wrong = WrongSums(self._layout, lambda rows: self._operations.read(self.matrices["differences"][rows]), found, limit)
+        parts = WrongParts(self._problem.n, self._problem.m)
+        wrong.mark(parts, fractions)
+        return sums, wrong.suspects(fractions), parts.found()
+
+    def expected(self, rows: Span, columns: Span) -> ExpectedSums | None:
+        """The sums that this part of C, of this rank's rows, has to have; None where the part cuts groups of columns."""
+        first, end = np.searchsorted(self._starts, [columns.lo, columns.hi]).tolist()
+        whole = [*range(columns.lo, columns.hi, self._layout.group), columns.hi]
+        if self._starts[first : end + 1].tolist() != whole:
+            return None
+        from hybrid.verification.freivalds import ExpectedSums
+
+        own, groups = rows.within(self._layout.share.rows).slice, slice(first, end)
+        largest_a, largest_b, _ = self._largest_elements
+        return ExpectedSums(
+            rows,
+            columns,
+            self._layout.group,
+            self._x[columns.slice],
+            -self._operations.read(self.subtracted[own])[:, groups],
+            self._operations.read(self.row_squares[own]),
+            self._operations.read(self.column_squares)[:, groups],
+            comparison_numbers(self._problem, self._layout.group),
+            is_exact(self._problem, self._layout.group, largest_a, largest_b),
+        )
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """The first columns of all groups, and the end of the last. Groups are numbered from panel to panel."""
+        panels = zip(self._layout.share.column_panels, self._layout.panel_groups, strict=True)
+        starts = [panel.lo + number * self._layout.group for panel, groups in panels for number in range(len(groups))]
+        return np.array([*starts, self._problem.m])
+
+    @property
+    def _largest_elements(self) -> list[float]:
+        """The largest magnitudes of A, B and C on this device."""
+        largest = self._largest_told.tolist()
+        return [max([largest[number] for number in numbers], default=0.0) for numbers in self._of_operands]
+
+
+# -------- wrong sums
+# Which sums of a product that a device multiplied look wrong. They are read from the device only where some do.
+
+
+def fractions_in(layout: CheckLayout, found: np.ndarray, largest: np.ndarray) -> dict[int, Span]:
+    """In a product of integers whose sums are exact: the rows of C that hold fractions too small to show in the sums of a group,
+    and in which columns. In `found` they become differences. `largest`: the largest magnitudes of all rows of pieces."""
+    rows_of_c = {}
+    for piece in (each for each in layout.pieces if each.operand == "C"):
+        of_piece = largest[piece.offset : piece.offset + len(piece.rows)]
+        for row in (piece.rows.lo + np.flatnonzero(of_piece >= NOT_INTEGRAL)).tolist():
+            if not found[row, 2]:
+                found[row, 1:4] = 1, NOT_INTEGRAL, piece.groups.lo
+                rows_of_c[row] = piece.columns
+    return rows_of_c
+
+
+class WrongSums:
+    """The sums of a product that differ by more than `limit` standard deviations, which is 0 where every sum is exact.
+
+    `sizes_of(rows)`: the sums' differences, in units of the expected ones. `found`: what `compare_sums` of kernels/check.cu says
+    of each row.
+    """
+
+    def __init__(self, layout: CheckLayout, sizes_of: Callable[[slice], np.ndarray], found: np.ndarray, limit: float) -> None:
+        self._layout, self._sizes_of, self._found, self._limit = layout, sizes_of, found, limit
+        self._errors = errors_of_rows(found)
+
+    def suspects(self, fractions: dict[int, Span]) -> tuple[Suspect, ...]:
+        """All sums that look wrong, if these are in few rows, else those of the worst rows. `fractions`: what `fractions_in`
+        returns."""
+        limit, errors, first = self._limit, self._errors, self._layout.share.rows.lo
+        above = np.flatnonzero(errors > limit)
+        worst = above[np.argsort(-errors[above])][:MOST_SUSPECTS].tolist()
+        of_rows = {row: [(int(self._found[row, 3]), float(errors[row]))] for row in worst}
+        if limit and len(worst) < MOST_SUSPECTS:
+            of_rows = {row: self._above(row, float(errors[row])) for row in worst}
+        entries = [(row, group, size) for row, of_row in of_rows.items() for group, size in of_row]
+        return tuple(Suspect(first + row, fractions.get(row) or self._columns(group), size) for row, group, size in entries)
+
+    def _above(self, row: int, error: float) -> list[tuple[int, float]]:
+        """All groups of a row whose sums look wrong, and the sizes of these sums. `error`: the largest size of the row."""
+        near, of_rows = self._near
+        sizes = of_rows[row - near.lo]
+        largest = int(np.nanargmax(sizes))
+        with np.errstate(all="ignore"):
+            sizes = sizes * (error / sizes[largest])
+        return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > self._limit).tolist()] or [(largest, error)]
+
+    def mark(self, wrong: WrongParts, fractions: dict[int, Span]) -> None:
+        """Mark the parts of C in which sums look wrong: the largest of each row that has any, and others, for which all rows near
+        these are looked at again, since large errors hide small ones in rows whose spread is taken together. `fractions`: as for
+        `suspects`."""
+        of_share, groups_of_share, first = len(self._layout.share.rows), self._layout.groups, self._layout.share.rows.lo
+        near, sizes = self._near
+        usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
+        least, rows = usual * spread_beside(sizes, usual), np.flatnonzero(self._errors > self._limit)
+        look_wrong = sizes > least
+        look_wrong[rows - near.lo, self._found[rows, 3].astype(np.intp)] = True
+        where, groups = np.nonzero(look_wrong)
+        large = sizes[where, groups] > LARGE * least
+        for group in np.unique(groups).tolist():
+            of_group = groups == group
+            wrong.suspect(first + near.lo + where[of_group], self._columns(group), large[of_group])
+        for row, columns in fractions.items():
+            wrong.add(np.array([first + row]), columns)
+
+    @cached_property
+    def _near(self) -> tuple[Span, np.ndarray]:
+        """The rows from the first with a wrong sum to the last, and so many beyond as are taken together; the sizes of their
+        sums."""
+        rows, together = np.flatnonzero(self._errors > self._limit), rows_together(self._found[:, 1].mean())
+        near = Span(max(0, int(rows[0]) - together), min(len(self._errors), int(rows[-1]) + 1 + together))
+        return near, self._sizes_of(near.slice)
+
+    def _columns(self, group: int) -> Span:
+        panels = zip(self._layout.share.column_panels, self._layout.panel_groups, strict=True)
+        panel, groups = next(each for each in panels if each[1].lo <= group < each[1].hi)
+        first = panel.lo + (group - groups.lo) * self._layout.group
+        return Span(first, min(first + self._layout.group, panel.hi))
+
 
 _ROWS_AT_ONCE = 4096  # of A·(B·x) that are subtracted together: fewer do not fill a large GPU
 

@@ -11,18 +11,14 @@ from itertools import groupby
 import numpy as np
 
 from hybrid.core.spans import Span, pieces
-from hybrid.host.blas_products import blas_of_long_sums
-from hybrid.host.row_view import RowView
-from hybrid.host.threads import limited_threads
+from hybrid.host.memory import RowView
+from hybrid.host.threads import blas_of_long_sums, limited_threads
 from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-from hybrid.verification.alone import verify_alone
 from hybrid.verification.check import Check
-from hybrid.verification.expected_sums import ExpectedSums
-from hybrid.verification.freivalds import joined_by_rows
-from hybrid.verification.reexamine import element_is_wrong
-from hybrid.verification.wrong_parts import WrongParts
+from hybrid.verification.freivalds import ExpectedSums, joined_by_rows, verify_alone
+from hybrid.verification.second_look import WrongParts, element_is_wrong
 
 _BYTES_AT_ONCE = 32 << 20  # of C
 _COLUMNS_AT_ONCE = 512  # at most, where columns of B, or what was computed, are sent to other ranks

@@ -23,10 +23,10 @@ from experiments.common import cli, plots, records, results, schema, tables
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
-from hybrid.host.row_view import RowView
+from hybrid.host.memory import RowView
 from hybrid.host.threads import usable_cores
-from hybrid.plan.planning import make_plan
-from hybrid.plan.request import PlanRequest
+from hybrid.plan.plan import make_plan
+from hybrid.plan.tiling import PlanRequest
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Check
 from hybrid.verification.freivalds import verify

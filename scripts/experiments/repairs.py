@@ -23,7 +23,7 @@ from experiments.common import cli, records
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_device import CudaDevice
-from hybrid.devices.modular import ModularProduct
+from hybrid.devices.remainders import ModularProduct
 from hybrid.errors import CheckFailed
 from hybrid.host.threads import usable_cores
 

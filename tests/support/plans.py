@@ -14,11 +14,9 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
-from hybrid.devices.cpu import add_by_blas, blas
-from hybrid.devices.cpu_check import CpuCheckOperations
-from hybrid.plan.plan import Plan
-from hybrid.plan.planning import make_plan
-from hybrid.plan.request import PlanRequest
+from hybrid.devices.cpu import CpuCheckOperations, add_by_blas, blas
+from hybrid.plan.plan import Plan, make_plan
+from hybrid.plan.tiling import PlanRequest
 
 
 def planned(problem: Problem, topology: Topology, **fields: Any) -> Plan:

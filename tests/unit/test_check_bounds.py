@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hybrid.core.problem import Problem
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights, mixed_total, row_checksums
-from hybrid.verification.modular import Modular
-from hybrid.verification.rounding import is_exact, random_x, smallest_x
+from hybrid.verification.check import is_exact, random_x, smallest_x
+from hybrid.verification.freivalds import Modular
 
 GROUPS = st.sampled_from([1, 64, 100, 512])
 SEEDS = st.integers(0, 2**32)

@@ -14,8 +14,7 @@ import pytest
 from hybrid.emulation.checked import Job, run_checked
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
-from hybrid.kernels.catalogue import CATALOGUE
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import CATALOGUE, KERNELS
 
 pytestmark = pytest.mark.needs("compiler")
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from support.cases import refused
 from support.selection import examples
 
-from hybrid.arrays.integers import Exact, largest_of
-from hybrid.arrays.primes import EXACT_BITS, balanced, largest_modulus, primes_below
+from hybrid.arrays.integers import EXACT_BITS, Exact, balanced, largest_modulus, largest_of, primes_below
 from hybrid.errors import UsageError
 from hybrid.graphs import walks
 

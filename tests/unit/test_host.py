@@ -17,19 +17,15 @@ from support.selection import examples
 from hybrid.core.energy import CPU, GPU, MEMORY, Energy
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
-from hybrid.devices.c_loops import compiled_loops
+from hybrid.devices.cpu import compiled_loops
 from hybrid.emulation.loaded_soon import wait_until_loaded
-from hybrid.host.blas_products import add_by_blas, blas, blas_of_long_sums
 from hybrid.host.memory import host_bytes_in
 from hybrid.host.rapl import Rapl
 from hybrid.host.row_sums import WEIGHTED_ROWS, checksum_weights, mixed_total, row_checksums
-from hybrid.host.thread_map import on_threads
-from hybrid.host.threads import choose_threads, core_quota, limited_threads
+from hybrid.host.threads import add_by_blas, blas, blas_of_long_sums, choose_threads, core_quota, limited_threads, on_threads
 from hybrid.testing import lacking
-from hybrid.verification.comparison import Comparison, Expected
-from hybrid.verification.group_loops import can_sum
-from hybrid.verification.group_sums import Integers, sums_and_norms, sums_of_groups, times
-from hybrid.verification.row_summing import ByNumPy, InC, RowsToSum, load
+from hybrid.verification.comparison import Comparison, Expected, Integers, can_sum, sums_and_norms, sums_of_groups, times
+from hybrid.verification.copies import ByNumPy, InC, RowsToSum, load
 
 EIGHT, MiB = tuple(range(8)), 1 << 20
 

@@ -17,9 +17,22 @@ from hybrid.core.problem import copy_width
 from hybrid.emulation.checked import verdict
 from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
-from hybrid.kernels.catalogue import ALL, AUTO, CATALOGUE, MOST_BLOCKS_Y, fastest, launch_of, named, refusal, sums_type
-from hybrid.kernels.elements import not_a_number, numbers_of, storage, stored
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import (
+    ALL,
+    AUTO,
+    CATALOGUE,
+    KERNELS,
+    MOST_BLOCKS_Y,
+    fastest,
+    launch_of,
+    named,
+    not_a_number,
+    numbers_of,
+    refusal,
+    storage,
+    stored,
+    sums_type,
+)
 
 OURS = [kernel for kernel in CATALOGUE if kernel.source]
 INSTANCES = [(kernel, dtype) for kernel in OURS for dtype in kernel.dtypes]

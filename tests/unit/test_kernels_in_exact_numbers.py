@@ -15,14 +15,12 @@ from support.selection import exhaustive
 from experiments.kernel_checks import remainder_models as models
 from experiments.kernel_checks import remainder_runs as runs
 from hybrid.core.problem import padded
-from hybrid.devices.cpu_check import CpuCheckOperations
+from hybrid.devices.cpu import CpuCheckOperations
 from hybrid.devices.cuda_check import blocks_of, grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes, subtraction
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.kernels import remainders
-from hybrid.kernels.catalogue import C_TYPES, ELEMENTS
-from hybrid.kernels.elements import numbers_of, storage, stored
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, storage, stored
 from hybrid.plan.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits
 
 pytestmark = pytest.mark.needs("compiler")

@@ -21,23 +21,29 @@ from support.selection import examples
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import KERNELS
 from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound
 from hybrid.plan.arithmetic import choose as choose_arithmetic
-from hybrid.plan.bounds import least_received, least_received_with
-from hybrid.plan.buffer_layout import layout_of
-from hybrid.plan.capacity import FreeMemory, shortage
 from hybrid.plan.check_layout import check_layout
 from hybrid.plan.gather_layout import pieces_received, receivers, rows_of_pieces, rows_written, senders_to, slots_of
-from hybrid.plan.grid import Grid, Placement, candidates, choose, costs, parse, received, received_where_it_suits
-from hybrid.plan.grid_layout import GridLayout
+from hybrid.plan.grid import (
+    Grid,
+    GridLayout,
+    Part,
+    Placement,
+    candidates,
+    choose,
+    costs,
+    least_received,
+    least_received_with,
+    parse,
+    received,
+    received_where_it_suits,
+)
+from hybrid.plan.layout import layout_of
 from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.node_forecast import node_forecast
-from hybrid.plan.plan import PROCESS_BYTES
-from hybrid.plan.possible_transports import why_no_peers
-from hybrid.plan.rectangles import Part
-from hybrid.plan.request import TilingRequest
-from hybrid.plan.tiling import choose_tiling
+from hybrid.plan.plan import PROCESS_BYTES, FreeMemory, node_forecast, shortage, why_no_peers
+from hybrid.plan.tiling import TilingRequest, choose_tiling
 
 ALONE = Topology(((0,),))
 NUMBERS = Summary(3.0, integral=False, in_range=True)

@@ -17,13 +17,10 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.buffers import Buffers
 from hybrid.execution.pipeline import run_share
-from hybrid.host.row_view import RowView
-from hybrid.plan.buffer_layout import Tiling
-from hybrid.plan.k_slabs import ALIGNED, slab_arrivals, slabs_of
-from hybrid.plan.residency import last_uses
-from hybrid.plan.schedule import arrivals
-from hybrid.transport.base import RankMatrices
-from hybrid.transport.host import HostTransport
+from hybrid.host.memory import RowView
+from hybrid.plan.layout import Tiling
+from hybrid.plan.schedule import ALIGNED, arrivals, last_uses, slab_arrivals, slabs_of
+from hybrid.transport.base import HostTransport, RankMatrices
 
 few = st.integers(1, 12)
 operands = st.sampled_from(["A", "B"])

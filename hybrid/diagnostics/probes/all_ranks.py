@@ -19,8 +19,7 @@ from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, HostLink, copy_r
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.diagnostics.probes.proxy_team import ProxyTeam
 from hybrid.errors import DeviceUnavailable, code_of, one_line
-from hybrid.transport.peer_access import PeerAccess
-from hybrid.transport.rank_device import RankDevice
+from hybrid.transport.rank_device import PeerAccess, RankDevice
 
 _FETCHES = 8  # of one rank's memory, one after the other, that are timed
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hybrid.diagnostics.probes.protocol import report
-from hybrid.ranks.world import start_mpi
+from hybrid.ranks.team import start_mpi
 
 SIZES = (1 << 10, 8 << 20)  # bytes: MPI libraries send short and long messages by different protocols
 
@@ -48,7 +48,7 @@ def send_to_self(make_buffers: Callable[[Any], tuple[Any, Any, Callable[[], Any]
 
 
 def _on_gpu(index: int, pattern: Any) -> tuple[Any, Any, Callable[[], Any]]:
-    from hybrid.devices.kernel_cache import trust_own_cache_only
+    from hybrid.devices.cuda_kernels import trust_own_cache_only
 
     trust_own_cache_only()
     import cupy

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from hybrid.devices.kernel_cache import trust_own_cache_only
+from hybrid.devices.cuda_kernels import trust_own_cache_only
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.errors import one_line
 

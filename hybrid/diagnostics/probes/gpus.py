@@ -8,7 +8,7 @@ from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
-from hybrid.devices.kernel_cache import trust_own_cache_only
+from hybrid.devices.cuda_kernels import trust_own_cache_only
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.errors import DeviceUnavailable, one_line
 

@@ -26,9 +26,9 @@ import hybrid
 from hybrid.core.problem import Problem
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
-from hybrid.plan import out_of_core, tiling
+from hybrid.plan import tiling
 from hybrid.plan.machine_model import MachineModel
-from hybrid.plan.request import TilingRequest
+from hybrid.plan.tiling import TilingRequest
 from hybrid.reporting import jsonl
 
 DEVICES = ("cuda", "cpu", "emulate")
@@ -36,12 +36,12 @@ MEMORY_PART = 3  # out of core, a device may use 1/3 of what the matrices take o
 _LARGE = 1 << 40
 
 
-def _only_a_stationary(search: out_of_core.OutOfCoreTiling, halvings: int) -> Iterator[tuple[tiling.Tiling, int]]:
+def _only_a_stationary(search: tiling.OutOfCoreTiling, halvings: int) -> Iterator[tuple[tiling.Tiling, int]]:
     return (each for each in _CANDIDATES(search, halvings) if each[0].stationary == "A")
 
 
-_CANDIDATES = out_of_core.OutOfCoreTiling.candidates
-_ONLY_A = (out_of_core.OutOfCoreTiling, "candidates", _only_a_stationary)
+_CANDIDATES = tiling.OutOfCoreTiling.candidates
+_ONLY_A = (tiling.OutOfCoreTiling, "candidates", _only_a_stationary)
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,15 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.base import Device
 from hybrid.devices.buffers import Buffers
-from hybrid.devices.modular import ModularProduct
+from hybrid.devices.remainders import ModularProduct
 from hybrid.execution.pipeline import run_share
-from hybrid.host.row_view import RowView
+from hybrid.host.memory import RowView
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.arithmetic import Computed, joined, most_moduli
-from hybrid.plan.planning import make_plan
-from hybrid.plan.rank_share import RankShare
-from hybrid.plan.request import PlanRequest
-from hybrid.transport.base import RankMatrices
-from hybrid.transport.host import HostTransport
+from hybrid.plan.plan import make_plan
+from hybrid.plan.schedule import RankShare
+from hybrid.plan.tiling import PlanRequest
+from hybrid.transport.base import HostTransport, RankMatrices
 
 
 class Products:

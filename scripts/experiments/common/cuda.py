@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common.records import Line
-from hybrid.devices.cuda_contexts import free_bytes
-from hybrid.devices.cuda_gpus import Gpu, usable_gpus
+from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import Multiply, multiplication
 from hybrid.devices.emulated import EmulatedDevice
 from hybrid.emulation.build import compiler

@@ -9,9 +9,9 @@ import numpy as np
 from experiments.common.cuda import CudaRuntime, GpuRuntime
 from experiments.common.product_check import ProductCheck, refuse_wrong
 from experiments.common.records import seconds_of
-from hybrid.arrays.fill import fill_rows
+from hybrid.arrays.sources import fill_rows
 from hybrid.core.spans import Span
-from hybrid.devices.c_loops import compiled_loops
+from hybrid.devices.cpu import compiled_loops
 from hybrid.kernels.catalogue import Form, Kernel, named
 
 TIMED = 0.03  # seconds of launches between two events: the clock of a GPU at rest is slow

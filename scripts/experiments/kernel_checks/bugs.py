@@ -27,8 +27,7 @@ from hybrid.classroom.c_map import map_lines
 from hybrid.emulation.build import compiler
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS, EmulatedKernel
-from hybrid.kernels.catalogue import Launch
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import KERNELS, Launch
 
 OURS = Path(__file__).resolve().parent / "bugs"
 AROUND = 64  # guard rows before and after a matrix; more than a tile's

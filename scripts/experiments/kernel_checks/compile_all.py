@@ -32,8 +32,7 @@ from hybrid.devices import cuda_check, greeting
 from hybrid.errors import UsageError
 from hybrid.host import files
 from hybrid.kernels import catalogue
-from hybrid.kernels.catalogue import CATALOGUE, Kernel, Launch
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import CATALOGUE, KERNELS, Kernel, Launch
 from hybrid.plan.check_layout import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
 from hybrid.reporting import jsonl
 

@@ -25,7 +25,7 @@ from hybrid.emulation.build import compiler
 from hybrid.emulation.checked import Job, Verdict, run_checked
 from hybrid.errors import UsageError
 from hybrid.host.files import atomic_write
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import KERNELS
 
 FAULTS = (*faults.FAULTS, *remainder_faults.FAULTS)
 TABLE = ROOT / "docs" / "mutants.md"

@@ -9,7 +9,7 @@ from typing import Any
 
 from hybrid.devices.cuda_kernels import compile_options
 from hybrid.errors import HybridError
-from hybrid.kernels.resources import Resources, resources_in
+from hybrid.kernels.catalogue import Resources, resources_in
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,7 @@ import numpy as np
 from experiments.common.tables import Table
 from hybrid.core.problem import copy_width
 from hybrid.emulation.kernel import EmulatedKernel
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, OPERAND_SIZES, Form, Kernel, launch_of, sums_type
-from hybrid.kernels.elements import storage
-from hybrid.kernels.sources import KERNELS
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Form, Kernel, launch_of, storage, sums_type
 
 Shape = tuple[int, int, int]  # n, l, m
 

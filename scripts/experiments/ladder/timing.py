@@ -20,13 +20,22 @@ from experiments.common.timing import kernel_of
 from experiments.ladder.loads import Shape, form_of
 from experiments.ladder.results import YARDSTICK, label
 from hybrid.core.problem import copy_width
-from hybrid.devices.cuda_contexts import free_bytes
-from hybrid.devices.cuda_gpus import Gpu
-from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
-from hybrid.devices.prepared_launch import resources
+from hybrid.devices.cuda_gpus import Gpu, free_bytes
+from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication, resources
 from hybrid.errors import DoesNotFit
-from hybrid.kernels.catalogue import BYTES, HALVES, OPERAND_SIZES, Kernel, launch_of, refusal, sums_type
-from hybrid.kernels.elements import not_a_number, numbers_of, spread_of, stored
+from hybrid.kernels.catalogue import (
+    BYTES,
+    HALVES,
+    OPERAND_SIZES,
+    Kernel,
+    launch_of,
+    not_a_number,
+    numbers_of,
+    refusal,
+    spread_of,
+    stored,
+    sums_type,
+)
 
 # cuBLAS as it is without being asked to round to less. It reads these when it is loaded.
 EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}

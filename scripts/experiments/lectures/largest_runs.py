@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common import cli, cuda, records
-from hybrid.arrays.fill import fill_rows
-from hybrid.arrays.sources import GeneratedMatrix
+from hybrid.arrays.sources import GeneratedMatrix, fill_rows
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
@@ -20,10 +19,9 @@ from hybrid.execution.product import run_product
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import Kernel
 from hybrid.ranks.team import Team
-from hybrid.selection.agreement import agree
 from hybrid.selection.decision import Decision, ProductRequest
-from hybrid.selection.inventory import take_inventory
-from hybrid.selection.session import Session
+from hybrid.selection.machine import take_inventory
+from hybrid.selection.session import Session, agree
 
 HOST_ENDS = "the host's memory ends it"
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's

@@ -27,10 +27,9 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
 from hybrid.ranks.team import Team
-from hybrid.selection.agreement import agree
 from hybrid.selection.decision import ProductRequest
-from hybrid.selection.inventory import take_inventory
-from hybrid.selection.session import Session
+from hybrid.selection.machine import take_inventory
+from hybrid.selection.session import Session, agree
 
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

@@ -23,7 +23,7 @@ def record(root: Path, where: Path, arguments: Sequence[str], ranks: Sequence[in
         folder.mkdir()
         shutil.copy(Path(__file__).with_name("recorder.py"), folder / "recorder.py")
         (folder / "sitecustomize.py").write_text("import recorder\n\nrecorder.start()\n")
-        world = tree.folder / "hybrid/ranks/world.py"
+        world = tree.folder / "hybrid/ranks/team.py"
         if world.exists():
             text = world.read_text(encoding="utf-8")
             world.write_text(_LEAVE.sub(lambda found: f"{found[0]}    __import__('recorder').save()\n", text), encoding="utf-8")

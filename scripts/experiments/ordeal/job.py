@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hybrid.ranks import session_folders
+from hybrid.ranks import leftovers
 from hybrid.ranks.launcher import mpirun
 from hybrid.ranks.leftovers import candidates, may_be_used
 
@@ -117,7 +117,7 @@ class Job:
 
     def _may_be_ours(self, path: Path) -> bool:
         if path.is_dir():  # of Open MPI; those of processes without a launcher do not say whose they are
-            return session_folders.made_by(path) in self._known
+            return leftovers.made_by(path) in self._known
         with suppress(FileNotFoundError):
             return path.stat().st_mtime >= self._began_at
         return False

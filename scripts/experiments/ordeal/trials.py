@@ -16,7 +16,7 @@ from experiments.common import wording
 from experiments.common.records import Line
 from experiments.ordeal.job import Job
 from experiments.ordeal.resources import RESOURCES, Place
-from hybrid.core.record import record
+from hybrid.core.problem import record
 from hybrid.errors import HybridError
 
 STALL = 3.0  # seconds, --stall of every job

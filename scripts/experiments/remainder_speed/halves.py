@@ -12,7 +12,7 @@ from experiments.remainder_speed.kernels import Emulation, kept_with
 from hybrid.devices.base import Device, KernelCall
 from hybrid.kernels.catalogue import Launch
 from hybrid.plan.arithmetic import UNIT
-from hybrid.plan.remainder_layout import PAIR
+from hybrid.plan.layout import PAIR
 
 SOURCE = str(Path(__file__).with_name("fp16x3.cu"))
 CAPABILITY = 90

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products from remainders on one device, kernel by kernel, as hybrid.devices.modular launches them, in an arithmetic that is
+"""Products from remainders on one device, kernel by kernel, as hybrid.devices.remainders launches them, in an arithmetic that is
 given: nobody waits for what the guard found."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from hybrid.core.problem import padded
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import Device, KernelCall
-from hybrid.devices.remainder_memory import OperandMemory
+from hybrid.devices.remainders import OperandMemory
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.plan.arithmetic import UNIT, Arithmetic, integer_bits, sampling
-from hybrid.plan.remainder_layout import PAIR, SUMMARY_WORDS, RemainderLayout, remainder_layout
+from hybrid.plan.layout import PAIR, SUMMARY_WORDS, RemainderLayout, remainder_layout
 
 _NEARLY_ONE = 0x3F
 

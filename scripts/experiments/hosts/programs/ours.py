@@ -25,10 +25,8 @@ from experiments.hosts.programs.common import DTYPE, cuda_device, parse, record,
 from hybrid.core.spans import Span, block
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.host.call_queue import Calls
 from hybrid.host.row_sums import checksum_weights, row_checksums
-from hybrid.host.thread_map import rows_of_about
-from hybrid.host.threads import usable_cores
+from hybrid.host.threads import Calls, rows_of_about, usable_cores
 from hybrid.ranks.leftovers import remove_files_of
 
 _READ_BYTES = 16 << 20  # of a thread's call, as the check makes them

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: MIT
+"""Tiles of C from remainders (Ozaki scheme II): which arithmetic each tile takes, its memory, and its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.problem import Problem, padded
+from hybrid.core.spans import Span, pieces
+from hybrid.devices.base import Device, Event, KernelCall, KernelQueues
+from hybrid.devices.buffers import MOST_PLACES, Place, place_of
+from hybrid.kernels.catalogue import C_TYPES, Launch
+from hybrid.kernels.remainders import (
+    column_measuring,
+    guarding,
+    lacks_float64,
+    line_kernel,
+    magnitude_packing,
+    products_of,
+    reconstruction,
+    remainder_packing,
+    row_measuring,
+    telling,
+)
+from hybrid.plan.arithmetic import UNIT, Arithmetic, Computed, Summary, choose, expected, integer_bits, joined, sampling
+from hybrid.plan.layout import CHUNK_ROWS, GUARDS, MEASURE_BYTES, MEASURES, SUMMARY_WORDS, OperandRemainders, RemainderLayout
+from hybrid.plan.schedule import Arrival, RankShare, Tile
+
+# -------- remainder memory
+# Views of a device's memory in which the remainders of one operand lie, and the measures of its lines.
+
+
+class OperandMemory:
+    """The memory for the lines of an operand: A's are rows, B's are columns. It has the operand's layout."""
+
+    def __init__(self, device: Device, memory: Any, layout: OperandRemainders) -> None:
+        self._device, self._memory, self._layout = device, memory, layout
+        self._chunks = -(-layout.inner // CHUNK_ROWS) if layout.in_chunks else 1
+        self.numbers = device.matrix(memory, layout.numbers, 5, layout.lines, "float64")
+        self.steps = device.matrix(memory, layout.steps, 1, layout.lines, "float32")
+
+    def lines_of(self, slot: int, span: Span) -> Span:
+        """The lines of a span in a buffer, counted over all of the operand's buffers."""
+        first = slot * self._layout.slot_lines
+        return Span(first + span.lo, first + span.hi)
+
+    def measures_of(self, lines: Span) -> Any:
+        """The measures of these lines: a row for each line and chunk of it."""
+        offset = self._layout.measures + MEASURE_BYTES * self._chunks * lines.lo
+        return self._device.matrix(self._memory, offset, self._chunks * len(lines), MEASURES, "float64")
+
+    def planes_from(self, line: int, units: int, moduli: int) -> Any:
+        """The planes of remainders, one row for each modulus, from this line's unit on."""
+        planes = self._device.matrix(self._memory, self._layout.planes, moduli, self._layout.plane_bytes, "uint8")
+        return planes[:, line // UNIT * units * UNIT * UNIT :]
+
+    def magnitudes_from(self, line: int, units: int) -> Any:
+        """The magnitudes from this line's unit on, as one row of as many bytes as a line has."""
+        offset = self._layout.magnitudes + line // UNIT * units * UNIT * UNIT
+        return self._device.matrix(self._memory, offset, 1, units * UNIT, "uint8")
+
+
+# -------- remainder launches
+# The launches for tiles of C from remainders: kernels/norms.cu, guard.cu, remainders.cu, products.cu or products_mma.cu, and
+# reconstruct.cu, with the views of memory that they work on. Each is prepared once.
+
+_MOST_PREPARED = 10_000
+_NEARLY_ONE = 0x3F  # in each byte: a float of 0.75, where the search for the least ratio begins
+
+
+class RemainderLaunches:
+    """One rank's launches. In its methods, `name` is the operand, "A" or "B"; `lines` are rows of A or columns of B, counted
+    within the operand's buffers; and `matrix` is the panel that consists of them."""
+
+    def __init__(
+        self, device: Device, memory: Any, layout: RemainderLayout, problem: Problem, *, fast: bool, by_integers: bool
+    ) -> None:
+        """`memory`: the device's, with this layout. `fast`, `by_integers`: as of `ModularProduct`."""
+        self._problem, self._fast, self._layout = problem, fast, layout
+        self._queues: KernelQueues = device.kernel_queues()
+        self._by_integers = by_integers or lacks_float64(self._queues.capability)
+        self._element, self._inner = C_TYPES[problem.dtype], problem.l
+        self._units = -(-problem.l // UNIT)
+        self._sampled = -(-self._units // sampling(problem.l, problem.dtype))
+        self.operands = {"A": OperandMemory(device, memory, layout.a), "B": OperandMemory(device, memory, layout.b)}
+        self._slots = {"A": 0, "B": layout.a.lines // UNIT}  # of summaries
+        count = (layout.a.lines + layout.b.lines) // UNIT
+        self._summaries = device.matrix(memory, layout.summaries, count, SUMMARY_WORDS, "uint64")
+        self._least = device.matrix(memory, layout.least, GUARDS, 4, "int32")[:, :1]
+        self._found = self._queues.host_memory((count, SUMMARY_WORDS), "uint64")
+        self._least_found = self._queues.host_memory((GUARDS, 4), "int32")
+        self._products = device.matrix(memory, layout.products, 1, layout.end - layout.products, "uint8")
+        # What products launch again and again, by the place of the matrix that may lie elsewhere in the next.
+        self._prepared: dict[tuple[object, ...], dict[Place | None, KernelCall]] = {}
+        self._queues.compile_ahead(self._usual_launches())
+
+    def measure(self, name: str, lines: Span, matrix: Any) -> KernelCall:
+        """Measure the lines, for `summary_of`."""
+        return self._once(("measure", name, lines), partial(self._measuring, name, lines, matrix), matrix)
+
+    def summary_of(self, name: str, lines: Span) -> tuple[Summary, int]:
+        """What the lines are like, and a fingerprint of their elements. To be called when `measure` is complete."""
+        words = self._found[self._slots[name] + lines.lo // UNIT]
+        largest, least = words[:1].view(np.float64)[0], (~words[3:4]).view(np.float64)[0] if words[3] else np.inf
+        return Summary(float(largest), not words[1], not words[2], float(least)), int(words[4])
+
+    def pack_magnitudes(self, name: str, lines: Span, matrix: Any) -> KernelCall:
+        """Write the lines' magnitudes as bytes, which the guard needs of both operands."""
+        return self._once(("magnitudes", name, lines), partial(self._packing_magnitudes, name, lines, matrix), matrix)
+
+    def guard(self, rows: Span, columns: Span, number: int) -> KernelCall:
+        """Have the guard look at a tile, for `ratio`. `number`: where its result goes, below GUARDS."""
+        return self._once(("guard", rows, columns, number), partial(self._guarding, rows, columns, number))
+
+    def ratio(self, number: int) -> float:
+        """What the guard of this number found, when it is complete: a lower bound of Σ|a·b| / (|row|·|column|) for all elements
+        of the tile."""
+        return float(self._least_found.view(np.float32)[number, 0])
+
+    def reduce(self, name: str, lines: Span, matrix: Any, arithmetic: Arithmetic) -> KernelCall:
+        """Make the lines' remainders."""
+        reducing = partial(self._reducing, name, lines, matrix, arithmetic)
+        return self._once(("remainders", name, lines, arithmetic), reducing, matrix)
+
+    def multiply(self, rows: Span, columns: Span, c: Any, arithmetic: Arithmetic) -> KernelCall:
+        """Compute c from the remainders of these rows and columns, which are there."""
+        multiplying = partial(self._multiplying, rows, columns, c, arithmetic)
+        return self._once(("products", rows, columns, arithmetic), multiplying, c)
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], list[KernelCall]], matrix: Any = None) -> KernelCall:
+        """The call that `make` prepares, made once for each key and place of the matrix: views of device memory take longer to
+        make than kernels to launch. A matrix in a buffer has always the same place; one that is used where it lies may have
+        others."""
+        place = place_of(matrix) if matrix is not None else None
+        if key not in self._prepared and len(self._prepared) >= _MOST_PREPARED:
+            self._prepared.clear()
+        by_place = self._prepared.setdefault(key, {})
+        if place not in by_place:
+            if len(by_place) >= MOST_PLACES:
+                by_place.clear()
+            by_place[place] = self._queues.together(make())
+        return by_place[place]
+
+    def _usual_launches(self) -> list[Launch]:
+        """A launch of each kernel that usual products need, to compile them together."""
+        element, moduli = self._element, expected(self._problem.dtype, fast=self._fast).moduli
+        packings = [magnitude_packing(side, element, 1, 1) for side in "AB"]
+        packings += [remainder_packing(side, element, count, 1, 1) for count in (moduli, 1) for side in "AB"]
+        products = [products_of(self._queues, "", 1, 1, moduli), products_of(self._queues, element, 1, 1, 1)]
+        lines = [line_kernel(name, 1) for name in ("summarize", "scale_lines")]
+        measuring = [row_measuring(element, 1, 1), column_measuring(element, 1, 1)]
+        back = reconstruction(element, moduli, 1, 1, by_integers=self._by_integers)
+        return [*measuring, *lines, telling(), guarding(self._queues, 1, 1), *packings, *products, back]
+
+    def _measuring(self, name: str, lines: Span, matrix: Any) -> list[KernelCall]:
+        operand, number = self.operands[name], self._slots[name] + lines.lo // UNIT
+        summary = self._summaries[number : number + 1]
+        measures, numbers, steps = operand.measures_of(lines), operand.numbers[:, lines.slice], operand.steps[:, lines.slice]
+        measuring = row_measuring if name == "A" else column_measuring
+        summing_up = measures, numbers, steps, summary, np.float64(self._inner)
+        return [
+            self._queues.kernel(measuring(self._element, *matrix.shape), (matrix, measures)),
+            self._queues.clearing(summary, 0),
+            self._queues.kernel(line_kernel("summarize", len(lines)), summing_up),
+            self._queues.kernel(telling(), (summary.view("uint32"), self._found[number : number + 1].view("uint32"))),
+        ]
+
+    def _packing_magnitudes(self, name: str, lines: Span, matrix: Any) -> list[KernelCall]:
+        operand = self.operands[name]
+        packing = magnitude_packing(name, self._element, len(lines), self._sampled)
+        into, every = operand.magnitudes_from(lines.lo, self._sampled), np.int32(sampling(self._inner, self._problem.dtype))
+        return [self._queues.kernel(packing, (matrix, operand.numbers[4:5, lines.slice], into, every))]
+
+    def _guarding(self, rows: Span, columns: Span, number: int) -> list[KernelCall]:
+        sides = [(self.operands["A"], rows), (self.operands["B"], columns)]
+        magnitudes = [operand.magnitudes_from(lines.lo, self._sampled) for operand, lines in sides]
+        steps = [operand.steps[:, lines.slice] for operand, lines in sides]
+        least, found = (each[number : number + 1, :1] for each in (self._least, self._least_found))
+        return [
+            self._queues.clearing(least, _NEARLY_ONE),
+            self._queues.kernel(guarding(self._queues, len(rows), len(columns)), (*magnitudes, *steps, least)),
+            self._queues.kernel(telling(), (least, found)),
+        ]
+
+    def _reducing(self, name: str, lines: Span, matrix: Any, arithmetic: Arithmetic) -> list[KernelCall]:
+        operand = self.operands[name]
+        numbers = operand.numbers[:, lines.slice]
+        limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(integer_bits(self._problem.dtype))
+        packing = remainder_packing(name, self._element, arithmetic.moduli, len(lines), self._units)
+        into = operand.planes_from(lines.lo, self._units, arithmetic.moduli)
+        return [
+            self._queues.kernel(line_kernel("scale_lines", len(lines)), (numbers, limit, bits)),
+            self._queues.kernel(packing, (matrix, numbers[2:3], into)),
+        ]
+
+    def _multiplying(self, rows: Span, columns: Span, c: Any, arithmetic: Arithmetic) -> list[KernelCall]:
+        moduli, inner = arithmetic.moduli, np.int64(self._units * UNIT)
+        a, b = (self.operands[name].planes_from(lines.lo, self._units, moduli) for name, lines in (("A", rows), ("B", columns)))
+        if moduli == 1:
+            return [self._queues.kernel(products_of(self._queues, self._element, len(rows), len(columns), 1), (a, b, c, inner))]
+        work = []
+        for part in pieces(columns, self._layout.chunk):
+            b = self.operands["B"].planes_from(part.lo, self._units, moduli)
+            height, width = len(rows), padded(len(part), 1)
+            remainders = self._products[0, : moduli * height * width].reshape(moduli * height, width)
+            scales = [self.operands[name].numbers[3:4, lines.slice] for name, lines in (("A", rows), ("B", part))]
+            products = products_of(self._queues, "", height, len(part), moduli)
+            back = reconstruction(self._element, moduli, height, len(part), by_integers=self._by_integers)
+            work += [
+                self._queues.kernel(products, (a, b, remainders, np.int64(height), inner)),
+                self._queues.kernel(back, (remainders, *scales, c[:, part.within(columns).slice])),
+            ]
+        return work
+
+
+# -------- modular
+# Tiles of C from remainders: which arithmetic each tile takes, and when its panels' remainders are made. What is launched for
+# that is in remainder_launches.py.
+#
+# A panel is measured as soon as it arrives. When a tile is to be multiplied, these measures decide its arithmetic: the host
+# waits for a few numbers, while the device computes the tile before. A panel's remainders are made when a tile first needs
+# them, and serve all tiles until one needs those of another arithmetic.
+
+_PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products
+
+
+@dataclass
+class _Panel:
+    """A panel on the device: rows of A or columns of B, its lines."""
+
+    operand: str
+    lines: Span  # counted within the operand's buffers
+    matrix: Any
+    summary_there: Event
+    held: Arithmetic | None = None  # the one whose remainders are there
+    before: _Panel | None = None  # the panel that was here in the product before, if what was made of it is kept
+    has_magnitudes: bool = False
+    assumed: bool = False  # the guard was asked about the magnitudes of `before`
+    summary: Summary | None = None
+    fingerprint: int | None = None  # of its elements
+
+    def take_over(self, before: _Panel) -> bool:
+        """Keep what was made of the panel that was here in the product before, if it had the same elements. Returns whether it
+        had."""
+        if (before.lines, before.fingerprint) != (self.lines, self.fingerprint):
+            return False
+        self.held, self.has_magnitudes = before.held, before.has_magnitudes or self.has_magnitudes
+        return True
+
+
+class ModularProduct:
+    """One rank's products from remainders, any number of them, each from `begin` to `end`."""
+
+    def __init__(
+        self,
+        device: Device,
+        memory: Any,
+        share: RankShare,
+        problem: Problem,
+        *,
+        fast: bool,
+        by_integers: bool = False,
+        keeps_b: bool = False,
+    ) -> None:
+        """`memory`: the device's, with the share's layout. `fast`: take fewer moduli, which are about as accurate.
+        `by_integers`: put C together by integers, as ranks do whose GPUs have little float64, so that all ranks' results are
+        alike. `keeps_b`: what is made of B serves the next product, too, as long as B's elements are the same."""
+        layout = share.layout.remainders
+        assert layout is not None
+        self.done: Computed = {}  # by which arithmetic the last product's elements were computed
+        self._device, self._problem, self._fast = device, problem, fast
+        self._queues: KernelQueues = device.kernel_queues()
+        self._launches = RemainderLaunches(device, memory, layout, problem, fast=fast, by_integers=by_integers)
+        self._keeps_b = keeps_b and share.holds_all
+        self._panels: dict[tuple[str, int], _Panel] = {}
+        self._before: dict[tuple[str, int], _Panel] = {}  # B's panels of the product before, if they are to be kept
+        self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: the guard's number, and its event
+        self._asked, self._asks_ahead = 0, False
+        self._b_stays = True  # as far as is known, from product to product
+
+    def forget(self) -> None:
+        """Keep nothing: something else was, or may have been, written to the memory."""
+        self._panels.clear()
+
+    def begin(self) -> None:
+        """A product begins."""
+        kept = self._panels.items() if self._keeps_b else ()
+        self._before = {place: panel for place, panel in kept if panel.operand == "B" and panel.summary is not None}
+        self._panels.clear()
+        self._guarded.clear()
+        self.done = {}
+        self._asked = 0
+
+    def end(self) -> None:
+        """`multiply` was called for all tiles. No panel is referred to any more: it may be an array that its owner wants to
+        free."""
+        for panel in self._panels.values():
+            panel.matrix = None
+
+    def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
+        """Measure a panel, which is complete after these events. Returns the event of having measured it."""
+        lines = self._launches.operands[arrival.operand].lines_of(arrival.slot, arrival.buffer_span)
+        measure = self._launches.measure(arrival.operand, lines, matrix)
+        event = self._queues.enqueue([measure], after, _PREPARE)
+        place = arrival.operand, lines.lo
+        self._panels[place] = _Panel(arrival.operand, lines, matrix, event, before=self._before.get(place))
+        return event
+
+    def ask_ahead(self, tile: Tile) -> None:
+        """Have the guard look at this tile, whose panels have all arrived, so that `multiply` need not wait for it. Does nothing
+        where the tiles before were of integers, which need no guard, or where the guard was asked already."""
+        lines = self._lines_of(tile)
+        if self._asks_ahead and lines not in self._guarded and len(self._guarded) < GUARDS - 1:
+            self._ask_guard(*lines)
+
+    def _lines_of(self, tile: Tile) -> tuple[Span, Span]:
+        return tile.buffer_rows, self._launches.operands["B"].lines_of(tile.slot, tile.buffer_columns)
+
+    def multiply(self, tile: Tile, a: Any, b: Any, c: Any, after: list[Event]) -> Event:
+        """c = a · b, the tile's parts of the buffers."""
+        rows, columns = self._lines_of(tile)
+        of_a, of_b = self._panels_in("A", rows), self._panels_in("B", columns)
+        summaries = self._summary_of(of_a), self._summary_of(of_b)
+        ratio = partial(self._least_ratio, rows, columns)
+        arithmetic, error = choose(*summaries, self._problem.l, self._problem.dtype, ratio, fast=self._fast)
+        self._asks_ahead = arithmetic.scaled
+        unused = self._guarded.pop((rows, columns), None)  # a guard that was asked ahead in vain still reads the panels
+        if unused is not None:
+            after = [*after, unused[1]]
+        self.done = joined([self.done, {arithmetic: (len(rows) * len(columns), error)}])
+        if not arithmetic.moduli:
+            return self._device.multiply(a, b, c, after)
+        work: list[KernelCall] = []
+        for panel in of_a + of_b:
+            if panel.held != arithmetic:
+                panel.held = arithmetic
+                work.append(self._launches.reduce(panel.operand, panel.lines, panel.matrix, arithmetic))
+        work.append(self._launches.multiply(rows, columns, c, arithmetic))
+        return self._queues.enqueue(work, after, _PRODUCTS)
+
+    def _panels_in(self, operand: str, lines: Span) -> list[_Panel]:
+        return [panel for (name, _), panel in self._panels.items() if name == operand and panel.lines.lies_in(lines)]
+
+    def _summary_of(self, panels: Sequence[_Panel]) -> Summary:
+        whole = Summary(0.0, integral=True, in_range=True)
+        for panel in panels:
+            if panel.summary is None:
+                self._device.wait(panel.summary_there)
+                panel.summary, panel.fingerprint = self._launches.summary_of(panel.operand, panel.lines)
+                if panel.before is not None:
+                    self._b_stays = panel.take_over(panel.before)
+                    panel.before = None
+                if panel.assumed and not panel.has_magnitudes:
+                    self._guarded.clear()  # it looked at other elements
+            whole = whole.joined(panel.summary)
+        return whole
+
+    def _ask_guard(self, rows: Span, columns: Span) -> None:
+        """Have the guard look at a tile. Where nothing is known yet of B's elements, they most likely are what they were in the
+        product before, if they were in that, too: then their magnitudes are there."""
+        work: list[KernelCall] = []
+        for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
+            if self._b_stays and panel.before is not None and panel.before.has_magnitudes:
+                panel.assumed = True
+            elif not panel.has_magnitudes:
+                panel.has_magnitudes = True
+                work.append(self._launches.pack_magnitudes(panel.operand, panel.lines, panel.matrix))
+        number = self._asked % GUARDS
+        work.append(self._launches.guard(rows, columns, number))
+        self._guarded[rows, columns] = number, self._queues.enqueue(work, [], _PREPARE)
+        self._asked += 1
+
+    def _least_ratio(self, rows: Span, columns: Span) -> float:
+        if (rows, columns) not in self._guarded:
+            self._ask_guard(rows, columns)
+        number, told = self._guarded.pop((rows, columns))
+        self._device.wait(told)
+        return self._launches.ratio(number)

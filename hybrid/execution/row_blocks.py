@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: MIT
+"""Products of distributed matrices: row blocks, and blocks in two dimensions. Every rank keeps its part of C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hybrid.arrays.distributed import BlockShapes, problem_of_blocks
+from hybrid.arrays.gemm import Gemm, ProductType
+from hybrid.arrays.integers import element_of_rows
+from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_like, on_host, to_device_of
+from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
+from hybrid.core.timeline import Timeline
+from hybrid.errors import DoesNotFit
+from hybrid.execution.calls import exactly, no_wrong_parts
+from hybrid.execution.grid_run import GridRun
+from hybrid.execution.product import element_types, in_numbers
+from hybrid.execution.rank_run import RankRun
+from hybrid.execution.real_products import WantedPart, bytes_of_result, exact_product
+from hybrid.execution.redistribution import gather_b
+from hybrid.host.memory import RowView
+from hybrid.host.threads import limited_threads
+from hybrid.kernels.catalogue import elements_of
+from hybrid.plan.check_layout import GROUP_COLUMNS
+from hybrid.plan.tiling import OperandLocation, RowBlocks
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.shared_memory import make_shared_matrices
+from hybrid.selection.decision import Decision, ProductRequest
+from hybrid.selection.machine import Inventory
+from hybrid.selection.session import Session, agree
+from hybrid.transport.base import RankMatrices
+from hybrid.verification.check import Check, Suspect, most_exact, settled
+from hybrid.verification.copies import verify_gathered
+from hybrid.verification.freivalds import verify
+
+if TYPE_CHECKING:
+    from hybrid.verification.freivalds import ExpectedSums
+    from hybrid.verification.recompute import Recomputed
+    from hybrid.verification.second_look import WrongParts
+
+
+# -------- row block decision
+# How a product of RowBlocks is computed: the same on all ranks, from what each tells of its blocks.
+
+
+def decide_on_row_blocks(
+    session: Session, shapes: Sequence[BlockShapes], inventories: Sequence[Inventory], settings: Settings, gemm: Gemm
+) -> tuple[WantedPart, Settings, Decision]:
+    """What becomes of the product, with which settings, and the decision. Every rank calls it, with the shapes of all ranks.
+
+    Integers that lie on GPUs stay there if there is room for all that is made of them. Else they go through the host's memory.
+    """
+    on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shapes)
+    if shapes[0].types.exact and on_gpus:
+        try:
+            found = _decided(session, shapes, inventories, settings, gemm, stays=True)
+        except DoesNotFit:
+            found = None
+        if found is not None and found[2].plan.device == "cuda":
+            return found
+    return _decided(session, shapes, inventories, settings, gemm, stays=False)
+
+
+def _decided(
+    session: Session,
+    shapes: Sequence[BlockShapes],
+    inventories: Sequence[Inventory],
+    settings: Settings,
+    gemm: Gemm,
+    *,
+    stays: bool,
+) -> tuple[WantedPart, Settings, Decision]:
+    """What `decide_on_row_blocks` returns. `stays`: as of `WantedPart`."""
+    types, exact = shapes[0].types, None
+    gemm = gemm.of_type(types)
+    if types.exact and all(each.types == types for each in shapes):  # `_request` refuses others
+        most = _most(settings) if stays else None
+        exact = exact_product(shapes[0].a[1], [each.largest for each in shapes], gemm, most)
+        types = replace(types, computed=exact.computed)
+    if not stays:
+        settings = exactly(settings, types)
+    elif settings.precision != "native":  # sums stay below `most`, and then products from remainders are exact as well
+        settings = replace(settings, precision="auto")
+    made_there = exact if stays else None
+    on_gpus = tuple(each.bytes_on_gpu(made_there, combines=gemm.combines) for each in shapes)
+    on_hosts = tuple(
+        each.copied_bytes + bytes_of_result(each.a[0] * each.b[1], types, exact) * (not (made_there and each.on_gpu[0]))
+        for each in shapes
+    )
+    decision = agree(session, _request(shapes, types, on_hosts, on_gpus), settings, inventories)
+    named = element_of_rows(decision.plan.shares[session.team.rank].rows.lo)
+    return WantedPart(types, gemm, exact, named, stays), settings, decision
+
+
+def _most(settings: Settings) -> int:
+    """The largest sums of products of integers on a GPU. With larger ones the host would have to check a product that the GPU
+    has, for which it would copy all of it: several products of smaller numbers take less time."""
+    return most_exact(GROUP_COLUMNS) if settings.check == "on" else (1 << 53) - 1
+
+
+def _request(
+    shapes: Sequence[BlockShapes], types: ProductType, on_hosts: tuple[int, ...], on_gpus: tuple[int, ...]
+) -> ProductRequest:
+    """What is to be decided on, from the shapes of all ranks' blocks, beside which they take so many bytes on hosts and GPUs.
+    UsageError if the blocks do not fit together."""
+    problem, rows_a, rows_b = problem_of_blocks(shapes)
+    return ProductRequest(
+        replace(problem, dtype=types.computed).with_operands(types.short_operands),
+        OperandLocation.ROW_BLOCKS,
+        row_blocks=RowBlocks(tuple(rows_a), tuple(rows_b)),
+        besides=on_hosts,
+        besides_on_gpu=on_gpus if any(on_gpus) else (),
+    )
+
+
+# -------- row block product
+# A product of row blocks: every rank's rows of A and B stay where they are, and so do its rows of C.
+
+
+def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
+    """This rank's rows of C, on the device where its rows of A lie, and what the check found. Every rank calls it."""
+    team, plan = session.team, decision.plan
+    team.timeline = Timeline()
+    with limited_threads(decision.placements[team.rank].threads.count):
+        c, check = _RowBlockProduct(session, decision, a, b, settings).run()
+        if plan.device != "cuda" or plan.grid_layout is not None:
+            with team.phase("scatter"):
+                c = to_device_of(a, c)
+        return c, check
+
+
+class _RowBlockProduct:
+    """The data that the steps of one call of `run_row_block_product` have in common."""
+
+    def __init__(self, session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> None:
+        self._session, self._team = session, session.team
+        self._decision, self._plan, self._settings = decision, decision.plan, settings
+        self._share = share = decision.plan.shares[session.team.rank]
+        self._threads = decision.placements[session.team.rank].threads.count
+        plan = self._plan
+        device = plan.device if plan.grid_layout is None else "cpu"  # a grid's parts travel from host to host
+        with self._team.phase("scatter"), busy():
+            self._a, self._b = (
+                elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self._threads)) for array in (a, b)
+            )
+            self._c = empty_like(self._a, len(share.rows), plan.problem.m, plan.problem.dtype)
+            await_callers_work(self._a, self._b, self._c)
+        self._all_of_b = RowView(self._b, share.b_rows) if plan.own_rows_suffice else self._gathered_b()
+
+    def run(self) -> tuple[Any, Check | None]:
+        run = self._rank_run()
+        wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" and self._plan.check != "off" else None
+        try:
+            result = self._multiplied(run, wrong)
+            if result is None or result.ok or wrong is None:
+                return self._c, result
+            from hybrid.execution.repair import Means, repaired
+
+            means = Means(partial(self._multiplied_again, run), self._compute_again, self._checked_by_host)
+            return self._c, repaired(self._session, self._decision, self._settings, run, result, wrong, means)
+        except BaseException:
+            run.abandon()
+            raise
+
+    def _rank_run(self) -> RankRun | GridRun:
+        def nobody(phase: str, done: int, of: int) -> None:
+            """Is told of the progress."""
+
+        if self._plan.grid_layout is not None:
+            kept = {"A": self._a, "B": self._b, "C": self._c}
+            return GridRun(self._session, self._decision, kept, self._settings, nobody)
+        matrices = RankMatrices(self._a, self._all_of_b, self._c)
+        read_and_written = [self._a, self._all_of_b.array, self._c]
+        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, nobody)
+
+    def _multiplied(self, run: RankRun | GridRun, wrong: WrongParts | None) -> Check | None:
+        """Multiply, and check the product. Returns the check; None where there is none. `wrong`: gets the parts of C that are
+        wrong, where these may be repaired."""
+        plan = self._plan
+        with self._team.phase("scatter", timed=False):
+            run.make_ready()
+        run.multiply()
+        if plan.grid_layout is not None:
+            run.gather()
+        if plan.check == "off":
+            return None
+        check = run.check() if plan.check == "device" else None
+        if check is not None and not plan.own_rows_suffice:
+            verify_gathered(self._team, self._share.b_rows, on_host(self._b), self._all_of_b, self._threads)
+        return settled(check, self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None)
+
+    def _multiplied_again(self, run: RankRun | GridRun) -> tuple[Check, WrongParts]:
+        wrong = no_wrong_parts(self._plan)
+        check = self._multiplied(run, wrong)
+        assert check is not None
+        return check, wrong
+
+    def _checked_by_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+        a, b, c = self._views()
+        return verify(self._team, self._plan, a, b, c, self._threads, wrong, suspects, self._decision.multiplied_by)
+
+    def _compute_again(self, wrong: WrongParts, expected: Sequence[ExpectedSums]) -> list[Recomputed]:
+        from hybrid.verification.recompute import recompute
+
+        a, b, c = self._views()
+        done = recompute(self._team, self._plan, (a, b, c), wrong, expected, self._threads)
+        with self._team.phase("repair"):
+            copy_back(c.array, self._c)
+        return done
+
+    def _views(self) -> list[RowView]:
+        """This rank's rows in host memory."""
+        share = self._share
+        with self._team.phase("check", timed=False), busy():
+            placed = ((self._a, share.rows), (self._b, share.b_rows), (self._c, share.rows))
+            return in_numbers((RowView(on_host(array), rows) for array, rows in placed), self._plan.problem)
+
+    def _gathered_b(self) -> RowView:
+        """All of B, in memory that the node's ranks share."""
+        team, plan = self._team, self._plan
+        rows, columns = {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}
+        b = make_shared_matrices(team, rows, columns, element_types(plan.problem))["B"]
+        with team.phase("scatter"), busy():
+            b[self._share.b_rows][...] = on_host(self._b)
+        gather_b(team, plan, b, self._settings)
+        return b
+
+
+# -------- block 2d product
+# A product of matrices that are distributed in two dimensions: every rank keeps its part of C.
+
+
+def run_block_2d_product(
+    session: Session, decision: Decision, a: Any, b: Any, settings: Settings
+) -> tuple[np.ndarray, Check | None]:
+    """This rank's part of C, and what the check found; None where nothing is checked. Every rank calls it."""
+    team, plan = session.team, decision.plan
+    team.timeline = Timeline()
+    assert plan.grid_layout is not None
+    threads = decision.placements[team.rank].threads.count
+    with limited_threads(threads):
+        with team.phase("scatter"), busy():
+            kept = {key: as_rows(array, plan.problem.dtype, device="cpu") for key, array in (("A", a), ("B", b))}
+            kept["C"] = np.empty(plan.grid_layout.placement.c[team.rank].shape, plan.problem.dtype)
+        run = GridRun(session, decision, kept, settings, lambda phase, done, of: None)
+        with team.phase("scatter", timed=False):
+            run.make_ready()
+        run.multiply()
+        run.gather()
+        return kept["C"], None if plan.check == "off" else run.check_parts(threads)
