@@ -20,7 +20,6 @@ from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
 from hybrid.kernels.catalogue import numbers_of
 
-
 # -------- ttl cache
 # A cache for what is looked up before every product and changes slowly, such as free memory.
 
