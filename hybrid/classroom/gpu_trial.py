@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.elements import operands, wrong_in
+from hybrid.classroom.own_kernel import OwnKernel, failure_of, milliseconds, on_device
 from hybrid.classroom.trial import Task, own_output, tell
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.devices.own_kernel import OwnKernel, failure_of, milliseconds, on_device
 from hybrid.errors import DeviceUnavailable, one_line
 
 LAUNCHES = 20  # that are timed, after the first

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from hybrid.devices.own_kernel import assembler_log
+from hybrid.classroom.own_kernel import assembler_log
 from hybrid.errors import DeviceUnavailable, one_line
 
 

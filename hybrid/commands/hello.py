@@ -15,7 +15,7 @@ from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_job_options, at_least
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
-from hybrid.devices.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
+from hybrid.diagnostics.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError
 from hybrid.host.threads import usable_cores
 from hybrid.ranks.launcher import launched, library_in_use

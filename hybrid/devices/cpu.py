@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY
+from hybrid.core.spans import Span, even_pieces
 from hybrid.devices.base import CheckOperations, Event, EventWait, KernelQueues, Operation
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.kernel import as_c_array
 from hybrid.errors import DeviceUnavailable, UsageError, one_line
 from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, mixed_total, row_checksums, row_sums
-from hybrid.host.threads import add_by_blas, blas
+from hybrid.host.threads import add_by_blas, blas, blas_all, limited_threads, on_threads
 from hybrid.kernels.catalogue import C_TYPES, KERNELS, Kernel, numbers_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 
@@ -337,3 +338,32 @@ class _Memory:
 
 def _mapped(descriptor: int, size: int) -> np.ndarray:
     return np.frombuffer(mmap.mmap(descriptor, max(1, size)), np.uint8)[:size]
+
+
+# -------- stacks
+
+_PARTS_A_THREAD = 4  # so that a thread which is late takes fewer
+
+
+def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
+    """c[i] = a[i] · b[i] for all i; `a`, or `b`, may hold one matrix for all. Transposed views are multiplied as they lie.
+
+    Each thread takes whole matrices. Where there are fewer of these than threads, they divide each product.
+    """
+    count = len(c)
+    if count < threads:
+        with limited_threads(threads):
+            blas_all((a[index % len(a)], b[index % len(b)], c[index]) for index in range(count))
+        return
+
+    def multiply(part: Span) -> None:
+        np.matmul(some_matrices(a, part), some_matrices(b, part), out=c[part.slice])
+
+    with limited_threads(1):
+        for _ in on_threads(threads, multiply, even_pieces(Span(0, count), -(-count // (_PARTS_A_THREAD * threads)))):
+            pass
+
+
+def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:
+    """An operand's matrices for the products `part`: the only one, or one for each."""
+    return stack if len(stack) == 1 else stack[part.slice]

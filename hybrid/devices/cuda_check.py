@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import is_aligned
-from hybrid.devices.base import Event, KernelCall, Operation
-from hybrid.devices.buffers import place_of
+from hybrid.devices.base import Event, KernelCall, Operation, place_of
 from hybrid.devices.cpu import word_type
 from hybrid.devices.cuda_gpus import GpuContext
 from hybrid.devices.cuda_kernels import (

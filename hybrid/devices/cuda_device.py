@@ -12,16 +12,17 @@ from itertools import chain, cycle
 from typing import Any
 from weakref import proxy
 
+import numpy as np
+
 from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
-from hybrid.devices.base import Event, EventWait, Timings
-from hybrid.devices.buffers import place_of, row_stride
+from hybrid.devices.base import Event, EventWait, Timings, place_of, row_stride
+from hybrid.devices.cpu import some_matrices
 from hybrid.devices.cuda_check import CudaCheckOperations
-from hybrid.devices.cuda_gpus import Gpu, GpuContext, enable_peer_access, gpu_context, load_driver
+from hybrid.devices.cuda_gpus import Gpu, GpuContext, enable_peer_access, gpu_context, load_driver, pinned_memory, use_context_of
 from hybrid.devices.cuda_kernels import CompiledKernel, CudaQueues, multiplication
 from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
-from hybrid.devices.pinned_memory import pinned_memory
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel
 
@@ -452,3 +453,30 @@ class CudaDevice(CudaNccl):
             self._runtime.memcpyDefault,
             stream.ptr,
         )
+
+
+def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_bytes: int) -> None:
+    """As `multiply_on_cpu`, for as many products at a time as have room. `most_bytes`: of the GPU's memory that may be used; 0:
+    all that is free."""
+    import cupy
+
+    use_context_of(gpu)
+    with gpu_context(gpu.index):
+        pool = cupy.get_default_memory_pool()
+        free = cupy.cuda.runtime.memGetInfo()[0] + pool.free_bytes()
+        room = min(most_bytes or free, free - free // 8)
+        shared = sum(each.nbytes for each in (a, b) if len(each) == 1)
+        each = sum(matrix[0].nbytes for matrix in (a, b, c) if len(matrix) > 1 or matrix is c)
+        at_once = (room - shared) // max(1, each)
+        if at_once < 1:
+            raise DoesNotFit(
+                f"a product of the stack takes {readable(shared + each)} of {gpu.name} {gpu.uuid}, "
+                f"where {readable(room)} may be used",
+                code="gpu-memory",
+            )
+        first, second = (cupy.asarray(matrix) if len(matrix) == 1 else None for matrix in (a, b))
+        for part in pieces(Span(0, len(c)), at_once):
+            on_gpu = [
+                cupy.asarray(some_matrices(host, part)) if there is None else there for host, there in ((a, first), (b, second))
+            ]
+            cupy.matmul(*on_gpu).get(out=c[part.slice])

@@ -27,8 +27,7 @@ from hybrid.core.private_folder import (
     refuse_unless_private,
 )
 from hybrid.core.problem import copy_width
-from hybrid.devices.base import Event, KernelCall
-from hybrid.devices.buffers import place_of
+from hybrid.devices.base import Event, KernelCall, place_of
 from hybrid.devices.cuda_gpus import Gpu, GpuContext
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.host.files import atomic_write

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
-from hybrid.devices.base import Event, KernelCall
-from hybrid.devices.buffers import place_of
+from hybrid.devices.base import Event, KernelCall, place_of
 from hybrid.devices.cpu import CpuDevice
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of

@@ -12,8 +12,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, pieces
-from hybrid.devices.base import Device, Event, KernelCall, KernelQueues
-from hybrid.devices.buffers import MOST_PLACES, Place, place_of
+from hybrid.devices.base import MOST_PLACES, Device, Event, KernelCall, KernelQueues, Place, place_of
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.kernels.remainders import (
     column_measuring,

@@ -15,8 +15,7 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.devices.base import Event, Timings
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.base import Buffers, Event, Timings
 from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import Progress, TileProgress, Worker
 from hybrid.execution.pipeline import run_share

@@ -14,8 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hybrid.devices.base import Device, Event, Timings
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.base import Buffers, Device, Event, Timings
 from hybrid.execution.outcome import Entering, Worker
 from hybrid.plan.schedule import Arrival, RankShare, Residency, Tile
 from hybrid.transport.base import LeavingPanels, RankMatrices, Transport

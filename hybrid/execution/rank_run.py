@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.core.settings import Settings
-from hybrid.devices.base import Timings
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.base import Buffers, Timings
 from hybrid.execution.outcome import Progress, TileProgress
 from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.host.memory import RowView

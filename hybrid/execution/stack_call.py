@@ -18,7 +18,7 @@ from hybrid.arrays.root_operands import RootStack, StackShape, StackShare
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block
 from hybrid.core.timeline import Timeline
-from hybrid.devices.stacks import multiply_on_cpu, multiply_on_gpu
+from hybrid.devices.cpu import multiply_on_cpu
 from hybrid.errors import CheckFailed
 from hybrid.execution.calls import settle
 from hybrid.execution.redistribution import connect, exchanged
@@ -155,6 +155,8 @@ class _StackCall:
             if not c.size:
                 pass
             elif gpu is not None and problem.l:
+                from hybrid.devices.cuda_device import multiply_on_gpu
+
                 multiply_on_gpu(gpu, a, b, c, self._settings.gpu_memory)
             else:
                 multiply_on_cpu(a, b, c, self._threads)

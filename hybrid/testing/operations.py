@@ -191,7 +191,7 @@ def _phases(stack: ExitStack) -> None:
 
 
 def _devices(stack: ExitStack) -> None:
-    from hybrid.devices import stacks
+    from hybrid.devices import cpu
     from hybrid.devices.cpu import CpuDevice
     from hybrid.devices.emulated import EmulatedDevice
     from hybrid.devices.remainders import ModularProduct
@@ -221,8 +221,9 @@ def _devices(stack: ExitStack) -> None:
         parts = [(matrix[rows.slice], None) for each, rows in enumerate(rows_of) if each != rank()]
         return _on_device(device, "arrive", parts, after, lambda: original(device, communicator, matrix, rows_of, after))
 
-    for owner, name in ((stacks, "multiply_on_cpu"), (stacks, "multiply_on_gpu")):
-        replace(stack, owner, name, multiply_stack)
+    replace(stack, cpu, "multiply_on_cpu", multiply_stack)
+    if _cuda("cuda_device", "multiply_on_gpu"):
+        replace(stack, sys.modules["hybrid.devices.cuda_device"], "multiply_on_gpu", multiply_stack)
     for owner in (ModularProduct, EmulatedDevice, CpuDevice, *_cuda("cuda_device", "CudaDevice")):
         replace(stack, owner, "multiply", multiply)
     for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
@@ -234,7 +235,7 @@ def _devices(stack: ExitStack) -> None:
 
 
 def _cuda(module: str, name: str) -> list[Any]:
-    """A class of the devices' package, where there is CuPy."""
+    """A class or function of the devices' package, where there is CuPy."""
     there = "cupy" in sys.modules or importlib.util.find_spec("cupy")
     return [getattr(importlib.import_module(f"hybrid.devices.{module}"), name)] if there else []
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from hybrid.core.problem import record
 from hybrid.core.spans import Span, Topology
-from hybrid.devices.base import CollectiveDevice, Device, DeviceCommunicator, Event, PeerDevice
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.base import Buffers, CollectiveDevice, Device, DeviceCommunicator, Event, PeerDevice
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.plan.schedule import Arrival, RankShare
 from hybrid.ranks.heartbeat import busy

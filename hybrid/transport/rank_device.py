@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.core.spans import Topology
-from hybrid.devices.base import Device, PeerDevice
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.base import Buffers, Device, PeerDevice
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.host.memory import RowView

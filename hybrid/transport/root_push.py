@@ -13,8 +13,7 @@ from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
-from hybrid.devices.base import Event, PeerDevice, Timings
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.base import Buffers, Event, PeerDevice, Timings
 from hybrid.plan.schedule import Arrival, RankShare, Tile
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.transport.base import CopyObserver, RankMatrices, ToldLater, copy_out, last_tile

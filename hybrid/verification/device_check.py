@@ -21,8 +21,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
-from hybrid.devices.base import CheckOperations, Event, Operation
-from hybrid.devices.buffers import MOST_PLACES, Buffers, Place
+from hybrid.devices.base import MOST_PLACES, Buffers, CheckOperations, Event, Operation, Place
 from hybrid.devices.cpu import summary_of
 from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece

@@ -19,8 +19,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, pieces
-from hybrid.devices.cpu import MOST_IN_TOTAL, compare
-from hybrid.devices.stacks import some_matrices
+from hybrid.devices.cpu import MOST_IN_TOTAL, compare, some_matrices
 from hybrid.host.memory import RowView
 from hybrid.host.row_sums import NOT_INTEGRAL, row_sums
 from hybrid.host.threads import limited_threads, on_threads

@@ -15,8 +15,7 @@ from support.commands import ROOT
 
 from hybrid.classroom.gpu_models import NAMES, named
 from hybrid.classroom.occupancy import occupancy
-from hybrid.devices.cuda_gpus import Gpu, choose_gpus
-from hybrid.devices.pinned_memory import LEAST_OWNER_BYTES, PinnedMemory
+from hybrid.devices.cuda_gpus import LEAST_OWNER_BYTES, Gpu, PinnedMemory, choose_gpus
 
 
 def chosen(*visible):

@@ -15,7 +15,7 @@ from support.selection import examples
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.base import Buffers
 from hybrid.execution.pipeline import run_share
 from hybrid.host.memory import RowView
 from hybrid.plan.layout import Tiling

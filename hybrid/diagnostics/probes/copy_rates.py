@@ -76,7 +76,7 @@ def _pin(device: Device, array: np.ndarray) -> bool:
     """Whether the array's memory is pinned; a CPU that stands for a GPU needs no pinning."""
     if device.name != "cuda":
         return True
-    from hybrid.devices.pinned_memory import pinned_memory
+    from hybrid.devices.cuda_gpus import pinned_memory
 
     device.pin(array)
     return pinned_memory().pin(array)

@@ -10,8 +10,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
-from hybrid.devices.base import Device
-from hybrid.devices.buffers import Buffers
+from hybrid.devices.base import Buffers, Device
 from hybrid.devices.remainders import ModularProduct
 from hybrid.execution.pipeline import run_share
 from hybrid.host.memory import RowView

@@ -28,7 +28,8 @@ from experiments.kernel_checks import remainder_instances
 from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted
-from hybrid.devices import cuda_check, greeting
+from hybrid.devices import cuda_check
+from hybrid.diagnostics import greeting
 from hybrid.errors import UsageError
 from hybrid.host import files
 from hybrid.kernels import catalogue
