@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from itertools import chain, cycle
 from typing import Any
@@ -22,7 +21,6 @@ from hybrid.devices.cpu import some_matrices
 from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_gpus import Gpu, GpuContext, enable_peer_access, gpu_context, load_driver, pinned_memory, use_context_of
 from hybrid.devices.cuda_kernels import CompiledKernel, CudaQueues, multiplication
-from hybrid.devices.nccl import NcclCommunicator, load_nccl, unique_id
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel
 
@@ -127,59 +125,6 @@ class CudaIpc:
             return [OpenedEvent(self._context, self._runtime, event_handle) for event_handle in handle]
 
 
-# -------- cuda nccl
-# A GPU's part in a communicator of all ranks' GPUs (NCCL).
-
-
-class CudaNccl(CudaIpc, ABC):
-    """The part of `CudaDevice` that uses NCCL.
-
-    All its operations are on one stream: then they run in the order in which they were enqueued, which must be such on all ranks
-    that none waits for one that another rank has behind it.
-    """
-
-    @abstractmethod
-    def _enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
-        """Have an operation enqueued on one of the streams of this kind, behind these events. Returns its own event."""
-
-    def load_collectives(self) -> None:
-        load_nccl()
-
-    def unique_id(self) -> Any:
-        with self._context:
-            return unique_id()
-
-    def init_communicator(self, unique_id: Any, rank: int, size: int) -> NcclCommunicator:
-        with self._context:
-            return NcclCommunicator(unique_id, rank, size)
-
-    def allgather_rows(self, communicator: NcclCommunicator, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
-        def allgather(stream: Any) -> None:
-            communicator.allgather_rows(place_of(matrix)[0], row_stride(matrix), rows_of, stream.ptr)
-
-        return self._enqueue("exchange", after, allgather, streams="nccl")
-
-    # The phases "send" and "receive" are in no table: most of their time they wait, and "gather" is what remains of them when all
-    # is multiplied.
-    def send(self, communicator: NcclCommunicator, matrix: Any, to: int, after: list[Event]) -> Event:
-        def send(stream: Any) -> None:
-            communicator.send(place_of(matrix)[0], _extent(matrix), to, stream.ptr)
-
-        return self._enqueue("send", after, send, streams="nccl")
-
-    def receive(self, communicator: NcclCommunicator, into: Any, source: int, after: list[Event]) -> Event:
-        def receive(stream: Any) -> None:
-            communicator.receive(place_of(into)[0], _extent(into), source, stream.ptr)
-
-        return self._enqueue("receive", after, receive, streams="nccl")
-
-
-def _extent(matrix: Any) -> int:
-    """The bytes from a matrix's first element to its last one."""
-    rows, columns = matrix.shape
-    return (rows - 1) * row_stride(matrix) + columns * matrix.itemsize if rows and columns else 0
-
-
 # -------- cuda transposed
 # Copies of transposed matrices to a GPU: rows are copied as they lie in memory, and transposed on the GPU.
 
@@ -255,7 +200,7 @@ _STREAMS = {
 _PRIORITIES = {"nccl": -3, "prepare": -3, "copy in": -3, "multiply": -2, "products": -2, "check": -1}
 
 
-class CudaDevice(CudaNccl):
+class CudaDevice(CudaIpc):
     """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory.
 
     What it keeps refers to it weakly: so its streams and memory are freed with the last reference to it, in its context, also by
@@ -330,23 +275,23 @@ class CudaDevice(CudaNccl):
 
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         copy = self._transposed.copy if is_transposed(source) else self._copy
-        return self._enqueue("copy in", after, lambda stream: copy(into, source, stream))
+        return self.enqueue("copy in", after, lambda stream: copy(into, source, stream))
 
     def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
-        return self._enqueue("exchange", after, lambda stream: self._copy(into, source, stream))
+        return self.enqueue("exchange", after, lambda stream: self._copy(into, source, stream))
 
     def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
         def launch(stream: Any) -> None:
             with stream:
                 self._multiply(a, b, c, adding)
 
-        return self._enqueue("multiply", after, launch)
+        return self.enqueue("multiply", after, launch)
 
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
-        return self._enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
+        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
 
     def copy_received(self, into: Any, source: Any, after: list[Event]) -> Event:
-        return self._enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
+        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
 
     def progress(self) -> object:
         return None  # events tell which operations are complete, but not whether the one under way ever will be
@@ -376,7 +321,7 @@ class CudaDevice(CudaNccl):
             self._cupy,
             self._context,
             capability,
-            lambda after, launch, streams: this._enqueue("check", [*after], launch, streams),
+            lambda after, launch, streams: this.enqueue("check", [*after], launch, streams),
         )
 
     def check_operations(self) -> CudaCheckOperations:
@@ -390,7 +335,7 @@ class CudaDevice(CudaNccl):
     @cached_property
     def _kernel_queues(self) -> CudaQueues:
         this = proxy(self)
-        return CudaQueues(self._cupy, self._context, self.gpu, lambda *work: this._enqueue("multiply", *work))
+        return CudaQueues(self._cupy, self._context, self.gpu, lambda *work: this.enqueue("multiply", *work))
 
     def kernel_queues(self) -> CudaQueues:
         return self._kernel_queues
@@ -418,7 +363,7 @@ class CudaDevice(CudaNccl):
             raise self._runtime.CUDARuntimeError(status)
         return status == _SUCCESS
 
-    def _enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
+    def enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
         """Enqueue an operation of this phase, on the next of its streams or of `streams`, behind the events in `after`."""
         with self._context:
             stream = next(self._streams[streams or phase])

@@ -18,7 +18,7 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
 from hybrid.selection.machine import Inventory, Machine, Test, free_memory_of
-from hybrid.transport.rank_device import PeerAccess, RankDevice, device_key, prepare_rank_device
+from hybrid.transport.rank_device import RankDevice, device_key, prepare_rank_device
 
 TOO_OFTEN = 2  # a rank whose device made so many products wrong is left out of the next
 
@@ -39,7 +39,6 @@ class Session:
     def __init__(self, team: Team) -> None:
         self.team = team
         self.rank_device: RankDevice | None = None
-        self.peer_access: PeerAccess | None = None  # of the rank device
         self.shared_arrays = SharedArrays()
         self.remembered: Remembered | None = None
         self._times_wrong: Counter[int] = Counter()  # by rank, in how many products its device was wrong, which were repaired
@@ -69,11 +68,8 @@ class Session:
         rank calls it."""
         if self.rank_device is not None and self.rank_device.key != device_key(plan, gpus):
             self.release_device()
-        before = self.rank_device
         with wall.within("GPU start" if plan.device == "cuda" else "prepare"):
-            self.rank_device = prepare_rank_device(self.team, before, plan, gpus, kernel)
-        if self.rank_device is not before:
-            self.peer_access = PeerAccess(self.rank_device)
+            self.rank_device = prepare_rank_device(self.team, self.rank_device, plan, gpus, kernel)
         self._use_gpu()
         return self.rank_device
 
@@ -86,9 +82,7 @@ class Session:
             self.device(plan, gpus, kernel)
         self._use_gpu()
         assert self.rank_device is not None
-        assert self.peer_access is not None
-        tested = self.peer_access if test is Test.PEERS else self.rank_device.device_group
-        return tested.refusal(self.team, again=again)
+        return self.rank_device.refusal(self.team, "peers" if test is Test.PEERS else "nccl", again=again)
 
     def _use_gpu(self) -> None:
         """Have this thread's CUDA calls work on the rank's GPU, to the end of the call, or of the command."""
@@ -110,7 +104,7 @@ class Session:
             self._use_gpu()
             if self.rank_device is not None:
                 self.rank_device.leave()
-            self.rank_device = self.peer_access = self.remembered = None
+            self.rank_device = self.remembered = None
 
     def _end(self) -> None:
         """The communicator has been freed, and nobody can name this rank's copies of shared arrays any more."""

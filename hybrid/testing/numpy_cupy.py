@@ -268,9 +268,10 @@ def _set(name: str, value: Any) -> Callable[..., None]:
 
 def install(gpus: int = 1) -> None:
     """Let NumPy stand for CuPy in this process, with so many GPUs. To be called before hybrid looks for GPUs."""
-    from hybrid.devices import cuda_check, cuda_device, cuda_gpus, cuda_kernels, nccl
+    from hybrid.devices import cuda_check, cuda_device, cuda_gpus, cuda_kernels
     from hybrid.emulation.kernel import EmulatedKernel
     from hybrid.kernels.catalogue import KERNELS
+    from hybrid.transport import nccl
 
     with_gpu = Device(0)
     with_gpu.__enter__()
@@ -327,8 +328,7 @@ def install(gpus: int = 1) -> None:
         groupStart=lambda: None,
         groupEnd=lambda: None,
     )
-    for module in (nccl, cuda_device):
-        inside.setdefault(module, {})["load_nccl"] = lambda: by_mpi
+    inside[nccl] = {"load_nccl": lambda: by_mpi}
     kernels: dict[tuple[str, str], EmulatedKernel] = {}
     packed = cuda_kernels.matrix_argument
 

@@ -195,6 +195,7 @@ def _devices(stack: ExitStack) -> None:
     from hybrid.devices.cpu import CpuDevice
     from hybrid.devices.emulated import EmulatedDevice
     from hybrid.devices.remainders import ModularProduct
+    from hybrid.transport.nccl import DeviceGroup
 
     def copy(kind: str, original: Any, device: Any, into: Any, source: Any, after: Sequence[Any]) -> Any:
         return _on_device(device, kind, [(into, source)], after, lambda: original(device, into, source, after))
@@ -212,14 +213,12 @@ def _devices(stack: ExitStack) -> None:
         for operation in operations:
             operation.end()
 
-    def receive(original: Any, device: Any, communicator: Any, into: Any, source: int, after: Sequence[Any]) -> Any:
-        return _on_device(device, "arrive", [(into, None)], after, lambda: original(device, communicator, into, source, after))
+    def receive(original: Any, group: Any, into: Any, source: int, after: Sequence[Any]) -> Any:
+        return _on_device(group._device, "arrive", [(into, None)], after, lambda: original(group, into, source, after))
 
-    def allgather(
-        original: Any, device: Any, communicator: Any, matrix: Any, rows_of: Sequence[Any], after: Sequence[Any]
-    ) -> Any:
+    def allgather(original: Any, group: Any, matrix: Any, rows_of: Sequence[Any], after: Sequence[Any]) -> Any:
         parts = [(matrix[rows.slice], None) for each, rows in enumerate(rows_of) if each != rank()]
-        return _on_device(device, "arrive", parts, after, lambda: original(device, communicator, matrix, rows_of, after))
+        return _on_device(group._device, "arrive", parts, after, lambda: original(group, matrix, rows_of, after))
 
     replace(stack, cpu, "multiply_on_cpu", multiply_stack)
     if _cuda("cuda_device", "multiply_on_gpu"):
@@ -229,9 +228,8 @@ def _devices(stack: ExitStack) -> None:
     for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
         for name, kind in (("copy_in", "copy in"), ("exchange", "arrive"), ("copy_out", "copy out")):
             replace(stack, owner, name, partial(copy, kind))
-    for owner in _cuda("cuda_device", "CudaNccl"):
-        replace(stack, owner, "receive", receive)
-        replace(stack, owner, "allgather_rows", allgather)
+    replace(stack, DeviceGroup, "receive", receive)
+    replace(stack, DeviceGroup, "allgather_rows", allgather)
 
 
 def _cuda(module: str, name: str) -> list[Any]:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The protocol of a transport: how operands reach a rank's device, and how C is copied back to the host."""
+"""How operands reach a rank's device and C is copied back to the host: what all transports have in common, and the one that works
+everywhere, by which every rank copies its row block of A and all of B from the host's matrices."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
-from functools import partial
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from hybrid.core.problem import record
 from hybrid.core.spans import Span
@@ -14,6 +16,9 @@ from hybrid.devices.base import Device, Event, Timings
 from hybrid.host.memory import RowView
 from hybrid.host.row_sums import WEIGHTED_ROWS
 from hybrid.plan.schedule import Arrival, Tile
+
+_LEAST_BYTES = 4 << 20  # of a part of the last tile
+_TOLD_AT_ONCE = 4  # copies
 
 
 @record
@@ -64,62 +69,78 @@ class LeavingPanels(Protocol):
         """Wait until all tiles that were announced are stored. PhaseEnded if a rank fails meanwhile."""
 
 
-class Transport(Protocol):
+class Transport:
     """Submits a rank's copies to its devices. It is made once for a plan, and used for any number of products, each from `begin`
     to `finish`."""
 
+    def __init__(self, observer: CopyObserver | None = None) -> None:
+        self._observer = observer
+        # Copies that the observer is told of after more of them have been submitted: to tell it takes longer than to submit a
+        # copy, for which a link, or another rank, may be waiting.
+        self._untold: deque[tuple[int, Arrival, Event]] = deque()
+
     def begin(self, order: Sequence[Arrival]) -> None:
         """Begin a product, on all ranks. `order`: the arrivals that this rank will load."""
+        self._untold.clear()  # the product before may have failed
 
     def ready(self, arrival: Arrival) -> bool:
         """Whether `load` would return without waiting for other ranks."""
+        return True
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event | None:
         """Copy to the device a row panel, or of a column panel or k-slab the rows that this rank loads. None where nothing needs
         to be copied."""
+        raise NotImplementedError
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
         """Copy the other rows of a column panel or k-slab from the devices of the ranks that loaded them."""
+        return []
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
         """Copy a tile of C from the device to where it belongs."""
+        raise NotImplementedError
 
     def advance(self) -> None:
         """Go on with other ranks' copies, as far as that is possible without waiting."""
+        self._tell(_TOLD_AT_ONCE)
 
     def finish(self) -> Timings:
         """Wait for the copies on other devices than the rank's own, when all tiles are submitted."""
+        self._tell(len(self._untold))
+        return []
 
+    def _tell(self, copies: int) -> None:
+        for _ in range(min(copies, len(self._untold))):
+            if self._observer is not None:
+                self._observer.loaded(*self._untold.popleft())
 
-# -------- tile copies
-# Copies of tiles of C from a device to where they belong.
+    def _will_tell(self, rank: int, arrival: Arrival, event: Event) -> None:
+        """Tell the observer later that a rank's device has got this arrival when the event is complete."""
+        if self._observer is not None:
+            self._untold.append((rank, arrival, event))
 
-_LEAST_BYTES = 4 << 20  # that a part has
+    def _copy_out(
+        self, device: Device, rank: int, tile: Tile, into: Any, source: Any, after: list[Event], *, is_last: bool
+    ) -> Event:
+        """Copy a rank's tile, and tell the observer.
+
+        Where C is observed, the last tile is copied in parts, each half as large as the one before, so that little is left to be
+        summed when the product is complete.
+        """
+        if self._observer is None or not is_last:
+            event = device.copy_out(into, source, after)
+            if self._observer is not None:
+                self._observer.stored(rank, tile, Span(0, len(source)), event)
+            return event
+        for part in _halves(Span(0, len(source)), source.shape[1] * source.itemsize):
+            event = device.copy_out(into[part.slice], source[part.slice], after)  # copies out run one after the other
+            self._observer.stored(rank, tile, part, event)
+        return event
 
 
 def last_tile(order: Sequence[Arrival]) -> Tile | None:
     """The tile that is copied when all others are; None where there is none."""
     return next((tile for arrival in reversed(order) for tile in reversed(arrival.releases) if tile.completes), None)
-
-
-def copy_out(
-    device: Device, into: Any, source: Any, after: list[Event], told: Callable[[Span, Event], None] | None, *, is_last: bool
-) -> Event:
-    """Copy a tile, and call `told(rows, event)` for its rows when the copy is submitted.
-
-    The last tile is copied in parts, each half as large as the one before, so that little is left to be summed when the product
-    is complete.
-    """
-    rows = Span(0, len(source))
-    if told is None or not is_last:
-        event = device.copy_out(into, source, after)
-        if told is not None:
-            told(rows, event)
-        return event
-    for part in _halves(rows, source.shape[1] * source.itemsize):
-        event = device.copy_out(into[part.slice], source[part.slice], after)  # copies out run one after the other
-        told(part, event)
-    return event
 
 
 def _halves(rows: Span, row_bytes: int) -> Iterator[Span]:
@@ -131,46 +152,12 @@ def _halves(rows: Span, row_bytes: int) -> Iterator[Span]:
     yield Span(first, rows.hi)
 
 
-# -------- told later
-# Tells the check of the copies that bring operands, after more of them have been submitted.
-
-_AT_ONCE = 4  # copies
-
-
-class ToldLater:
-    """The copies of which an observer is still to be told. That takes longer than to submit a copy, for which a link, or another
-    rank, may be waiting. `observer`: None where nobody wants to know."""
-
-    def __init__(self, observer: CopyObserver | None) -> None:
-        self._observer = observer
-        self._copies: deque[tuple[int, Arrival, Event]] = deque()
-
-    def forget(self) -> None:
-        """A product begins; the one before may have failed."""
-        self._copies.clear()
-
-    def add(self, rank: int, arrival: Arrival, event: Event) -> None:
-        """A rank's device has got this arrival when the event is complete."""
-        if self._observer is not None:
-            self._copies.append((rank, arrival, event))
-
-    def tell_some(self) -> None:
-        self._tell(_AT_ONCE)
-
-    def tell_all(self) -> None:
-        self._tell(len(self._copies))
-
-    def _tell(self, copies: int) -> None:
-        for _ in range(min(copies, len(self._copies))):
-            assert self._observer is not None
-            self._observer.loaded(*self._copies.popleft())
+def pattern_of(rank: int, rows: int, columns: int) -> np.ndarray:
+    """The matrix that a rank sends where the connection to its device is tested: each rank's has other numbers."""
+    return np.random.default_rng(rank).random((rows, columns))
 
 
-# -------- host
-# The transport that works everywhere: every rank copies its row block of A and all of B from the host's matrices.
-
-
-class HostTransport:
+class HostTransport(Transport):
     """Each rank copies what it needs over its own link. `panel_stream`: brings B from other nodes, panel by panel; None where
     all of B is in host memory before."""
 
@@ -184,13 +171,14 @@ class HostTransport:
         in_place: Container[str] = (),
     ) -> None:
         """`in_place`: operands that lie in the buffers already, and are not copied."""
+        super().__init__(observer)
         self._device, self._rank, self._matrices, self._in_place = device, rank, matrices, in_place
-        self._observer, self._panel_stream, self._told_later = observer, panel_stream, ToldLater(observer)
+        self._panel_stream = panel_stream
         self._last: Tile | None = None
 
     def begin(self, order: Sequence[Arrival]) -> None:
+        super().begin(order)
         self._last = last_tile(order)
-        self._told_later.forget()
 
     def ready(self, arrival: Arrival) -> bool:
         return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)
@@ -198,9 +186,10 @@ class HostTransport:
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event | None:
         if arrival.operand in self._in_place:
             return None
-        self._wait_for_panel(arrival)
+        if self._panel_stream is not None and arrival.operand == "B":
+            self._panel_stream.wait_for(arrival.index)
         event = self._copy_in(arrival, into, after)
-        self._told_later.add(self._rank, arrival, event)
+        self._will_tell(self._rank, arrival, event)
         return event
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
@@ -212,23 +201,8 @@ class HostTransport:
         # Copies in run in the order they are enqueued, so the last one's event covers all.
         return [self._device.copy_in(into[rows.slice], b[rows][:, part], after) for rows in slab][-1]
 
-    def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
-        return []
-
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
         if "C" in self._in_place:
             return after[-1]
         into = self._matrices.c[tile.rows.slice, tile.columns.slice]
-        told = partial(self._observer.stored, self._rank, tile) if self._observer is not None else None
-        return copy_out(self._device, into, source, after, told, is_last=tile is self._last)
-
-    def advance(self) -> None:
-        self._told_later.tell_some()
-
-    def finish(self) -> Timings:
-        self._told_later.tell_all()
-        return []
-
-    def _wait_for_panel(self, arrival: Arrival) -> None:
-        if self._panel_stream is not None and arrival.operand == "B":
-            self._panel_stream.wait_for(arrival.index)
+        return self._copy_out(self._device, self._rank, tile, into, source, after, is_last=tile is self._last)

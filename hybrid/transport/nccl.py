@@ -1,62 +1,312 @@
 # SPDX-License-Identifier: MIT
-"""The transport by NCCL: each rank loads some rows of B over its GPU's own link, and an allgather brings all ranks the others. C
-of other nodes goes from their GPUs to those of the root's node.
+"""NCCL: its library, the communicator of all ranks' GPUs, and the transport that brings B by an allgather, C by sends.
+
+Each rank loads some rows of B over its GPU's own link, and an allgather brings all ranks the others. C of other nodes goes from
+their GPUs to those of the root's node.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import importlib.util
 import time
+import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hybrid.core.installation import install
 from hybrid.core.spans import Span
-from hybrid.devices.base import Device, Event
+from hybrid.devices.base import Event, place_of, row_stride
+from hybrid.devices.cuda_gpus import gpu_context
+from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.memory import RowView
 from hybrid.plan.gather_layout import SLOTS, SentPiece, pieces_received, receivers, rows_of_pieces, slots_of
 from hybrid.plan.plan import Plan
 from hybrid.plan.schedule import Arrival, Tile
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import pauses
 from hybrid.ranks.team import Team
-from hybrid.transport.base import CopyObserver, HostTransport, LeavingPanels, RankMatrices
-from hybrid.transport.links import DeviceGroup
-from hybrid.transport.rank_device import RankDevice
+from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, pattern_of
 
-# -------- device gather
-# C of other nodes on its way from device to device to the root's node, tile by tile, while others are multiplied.
-#
-# No rank ever waits for one that waits for it, whatever the devices run side by side. Every rank enqueues what it sends or
-# receives behind all the product's collectives of B, which wait for nothing of C, on the same stream. Then no multiplication
-# waits for another rank any more. A rank either sends or receives. A sender sends its tiles in the order in which it
-# multiplies them. A receiver has one order, in which every sender's pieces are in theirs. So the first piece that has not
-# arrived is one that its sender comes to next. What an operation waits for on its own device was enqueued before it: so all
-# this holds even where a GPU runs everything in that order.
-#
-# It is one communicator that brings B and C. Of two, NCCL's kernels may keep each other from running, in another order on
-# each GPU.
+if TYPE_CHECKING:
+    from hybrid.devices.cuda_device import CudaDevice
+    from hybrid.transport.rank_device import RankDevice
 
+_LIBRARY = "libnccl.so.2"
+_BINDINGS = "cupy_backends.cuda.libs.nccl"
+_ROWS, _COLUMNS = 64, 1024  # of the matrix that each rank sends in a test: enough for NCCL to split it
 _SENT_AHEAD = 16  # pieces: so many can be sent while the host does something else, and NCCL always has room for them
 
 
-class DeviceGather(LeavingPanels, Protocol):
-    """One rank's part in it, for the transport."""
+@cache
+def load_nccl() -> Any:
+    """CuPy's bindings. DeviceUnavailable, with what to install, where they or the library cannot be loaded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of several lines, where CuPy does not find the library: we raise instead
+        try:
+            module = importlib.import_module("cupy.cuda.nccl")
+        except ImportError as error:
+            raise _unavailable(error) from None
+    if module.available:
+        return module
+    # CuPy leaves the search to the dynamic loader, which does not look where pip installs the library. Once it is loaded from
+    # there by its path, the bindings, whose import failed, can be imported.
+    try:
+        for path in _installed_by_pip():
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+        return importlib.import_module(_BINDINGS)
+    except (ImportError, OSError) as error:
+        raise _unavailable(error) from None
+
+
+def _installed_by_pip() -> list[Path]:
+    """The library of nvidia-nccl-cu12 or nvidia-nccl-cu13, which install to the same folder."""
+    try:
+        package = importlib.util.find_spec("nvidia.nccl")
+    except ImportError:
+        return []
+    folders = list(package.submodule_search_locations or []) if package else []
+    paths = [Path(folder) / "lib" / _LIBRARY for folder in folders]
+    return [path for path in paths if path.is_file()]
+
+
+def _unavailable(error: Exception) -> DeviceUnavailable:
+    return DeviceUnavailable(f"NCCL cannot be used ({one_line(error)}): {install('nccl13')} (or nccl12)", code="nccl")
+
+
+@contextmanager
+def _as_device_unavailable() -> Iterator[None]:
+    """Turn NCCL's errors, whose messages have several lines, into a DeviceUnavailable of one line."""
+    try:
+        yield
+    except (load_nccl().NcclError, KeyError) as error:  # CuPy lacks names for some of NCCL's codes, and raises KeyError
+        raise DeviceUnavailable(f"NCCL failed ({one_line(error)}); NCCL_DEBUG=WARN tells more", code="nccl") from None
+
+
+class DeviceGroup:
+    """One rank's part in the communicator of all ranks' GPUs. Ranks create and test it together, keep it, and create it anew
+    after a failure. Methods that take `team` are collective over its ranks. No two ranks may use the same GPU.
+
+    All operations of a communicator run on one stream, in the order in which they were enqueued. None completes before the other
+    ranks concerned have enqueued their parts: so that order must be such on all ranks that none waits for an operation that
+    another rank has behind it.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._team: Team | None = None
+        self._communicator: Any = None  # CuPy's
+        # Aborts the communicator when it is garbage-collected or Python ends. CuPy would call ncclCommDestroy then, which is
+        # collective and hangs where another rank does not call it.
+        self._abort_once: Any = None
+        self._tested = False
+        self._connected: set[frozenset[tuple[int, int]]] = set()  # the senders with their receivers that were tested
+
+    def init_communicator(self, team: Team) -> None:
+        """Create and test the communicator, unless it is there. DeviceUnavailable on all ranks, with the reason, if that fails
+        on one or a rank receives wrong data."""
+        try:
+            with team.phase("prepare", timed=False) as checking, busy():
+                if self._communicator is None:
+                    load_nccl()
+                checking.mine = self._tested
+            # After a failure some ranks may have aborted it and others not: then all create it anew.
+            if not all(checking.all):
+                self.abort()
+                self._create(team)
+                self._test(team)
+        except BaseException:
+            self.abort()
+            raise
+
+    def connect(self, team: Team, receivers: Mapping[int, int]) -> None:
+        """Connect the devices of senders, by rank, with those of the ranks that receive from them, and test that, unless it was
+        done before. DeviceUnavailable on all ranks if it fails on one."""
+        pairs = frozenset(receivers.items())
+        if pairs not in self._connected:
+            try:
+                # A decision that is remembered tests nothing again, and a connection that failed has ended the communicator.
+                self.init_communicator(team)
+                self._connect(team, receivers)
+            except BaseException:
+                self.abort()
+                raise
+            self._connected.add(pairs)
+
+    def allgather_rows(self, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
+        """In place: send rows `rows_of[own rank]` of this rank's matrix to all others, and receive theirs (an Allgatherv). The
+        matrix has the same shape on all ranks.
+
+        Call `wait_for` before any call that blocks the host until this is complete.
+        """
+        (address, _), row_bytes, nccl = place_of(matrix), row_stride(matrix), load_nccl()
+
+        def allgather(stream: Any) -> None:
+            # By a broadcast from each: ncclAllGather would want the same number of rows from all ranks.
+            with _as_device_unavailable():
+                nccl.groupStart()
+                try:
+                    for rank, rows in enumerate(rows_of):
+                        if len(rows):
+                            start, size = address + rows.lo * row_bytes, len(rows) * row_bytes
+                            self._communicator.bcast(start, size, nccl.NCCL_UINT8, rank, stream.ptr)
+                finally:
+                    nccl.groupEnd()
+
+        return self._device.enqueue("exchange", after, allgather, "nccl")
+
+    # The phases "send" and "receive" are in no table: most of their time they wait, and "gather" is what remains of them when all
+    # is multiplied.
+    def send(self, matrix: Any, to: int, after: list[Event]) -> Event:
+        """Send rows of a matrix, with the gaps between them, to a rank that receives a matrix of the same shape and row stride.
+
+        The first send between two ranks connects their devices, which blocks the host until both have enqueued their parts.
+        """
+
+        def send(stream: Any) -> None:
+            with _as_device_unavailable():
+                self._communicator.send(place_of(matrix)[0], _extent(matrix), load_nccl().NCCL_UINT8, to, stream.ptr)
+
+        return self._device.enqueue("send", after, send, "nccl")
+
+    def receive(self, into: Any, source: int, after: list[Event]) -> Event:
+        """Receive what rank `source` sends."""
+
+        def receive(stream: Any) -> None:
+            with _as_device_unavailable():
+                self._communicator.recv(place_of(into)[0], _extent(into), load_nccl().NCCL_UINT8, source, stream.ptr)
+
+        return self._device.enqueue("receive", after, receive, "nccl")
+
+    def done(self, event: Event) -> bool:
+        """Whether an operation is complete, without waiting. DeviceUnavailable if it failed and no longer can be."""
+        if self._device.done(event):
+            return True
+        with _as_device_unavailable():
+            self._communicator.check_async_error()
+        return False
+
+    def wait_for(self, event: Event, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Poll until an operation is complete, and call `meanwhile` between two polls. PhaseEnded if a rank fails before it
+        submits its part: the other ranks' devices would wait for it for ever."""
+        assert self._team is not None
+        pause = pauses(self._team)
+        while not self.done(event):
+            meanwhile()
+            next(pause)
+
+    def abort(self) -> None:
+        """Give the communicator up at once, after a failure on this rank or another, and end its operations in flight."""
+        if self._forget() is not None:
+            with suppress(Exception):  # the failure that led here is reported already
+                self._abort_once()
+
+    def destroy(self) -> None:
+        """Give the communicator up. Collective, and nothing may be in flight."""
+        communicator = self._forget()
+        if communicator is not None:
+            communicator.destroy()
+            self._abort_once.detach()
+
+    def _forget(self) -> Any:
+        communicator, self._communicator, self._tested = self._communicator, None, False
+        self._connected.clear()
+        return communicator
+
+    def _create(self, team: Team) -> None:
+        self._team, context = team, gpu_context(self._device.gpu.index)
+        with team.phase("prepare", timed=False) as sharing, busy(), context, _as_device_unavailable():
+            sharing.mine = load_nccl().get_unique_id() if team.rank == 0 else None
+        # Blocks until all ranks call it. They do: a rank that failed before would have ended the phase above on all.
+        with team.phase("prepare", timed=False), busy(), context, _as_device_unavailable():
+            self._communicator = load_nccl().NcclCommunicator(team.size, sharing.all[0], team.rank)
+            self._abort_once = weakref.finalize(self, self._communicator.abort)
+
+    def _test(self, team: Team) -> None:
+        """Let every rank receive a matrix from every other. DeviceUnavailable where one is not what was sent."""
+        device, rows_of = self._device, [Span(rank * _ROWS, (rank + 1) * _ROWS) for rank in range(team.size)]
+        with team.phase("prepare", timed=False), busy():
+            memory = device.reserve(8 * _ROWS * _COLUMNS * team.size, shared=False)
+            try:
+                device.poison(memory)
+                matrix = device.matrix(memory, 0, team.size * _ROWS, _COLUMNS, "float64")
+                # Host memory, kept until the copies are complete.
+                own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full(matrix.shape, np.nan)
+                gathered = self.allgather_rows(matrix, rows_of, [device.copy_in(matrix[rows_of[team.rank].slice], own, [])])
+                self.wait_for(gathered)
+                device.copy_out(received, matrix, [gathered])
+            except BaseException:
+                self.abort()
+                raise
+            finally:
+                device.finish()  # before the memory is freed
+            for rank, rows in enumerate(rows_of):
+                if not np.array_equal(received[rows.slice], pattern_of(rank, _ROWS, _COLUMNS)):
+                    raise DeviceUnavailable(
+                        f"what was brought from the GPU of rank {rank} is not what lies there", code="gpu-data"
+                    )
+        self._tested = True
+
+    def _connect(self, team: Team, receivers: Mapping[int, int]) -> None:
+        device, sources = self._device, [sender for sender, receiver in receivers.items() if receiver == team.rank]
+        own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full((len(sources), _ROWS, _COLUMNS), np.nan)
+        with team.phase("prepare", timed=False), busy():
+            count = max(1, len(sources))
+            memory = device.reserve(own.nbytes * count, shared=False)
+            device.poison(memory)
+            matrices = [device.matrix(memory, number * own.nbytes, _ROWS, _COLUMNS, "float64") for number in range(count)]
+            loaded = device.copy_in(matrices[0], own, []) if team.rank in receivers else None
+        try:
+            # To connect two devices, NCCL blocks both hosts until both have come so far. They do: what can fail before was done
+            # in the phase above.
+            with team.phase("prepare", timed=False), busy():
+                if team.rank in receivers:
+                    self.wait_for(self.send(matrices[0], receivers[team.rank], [loaded]))
+                arriving = [self.receive(into, source, []) for into, source in zip(matrices, sources, strict=False)]
+                for event, into, matrix in zip(arriving, received, matrices, strict=False):
+                    self.wait_for(event)
+                    device.copy_received(into, matrix, [event])
+        except BaseException:
+            self.abort()  # before the device is waited for
+            raise
+        finally:
+            device.finish()  # before the memory is freed
+        with team.phase("prepare", timed=False):
+            for source, matrix in zip(sources, received, strict=True):
+                if not np.array_equal(matrix, pattern_of(source, _ROWS, _COLUMNS)):
+                    raise DeviceUnavailable(f"what the GPU of rank {source} sent is not what arrived", code="gpu-data")
+
+
+def _extent(matrix: Any) -> int:
+    """The bytes from a matrix's first element to its last one."""
+    rows, columns = matrix.shape
+    return (rows - 1) * row_stride(matrix) + columns * matrix.itemsize if rows and columns else 0
+
+
+class DeviceGather(ABC):
+    """C of other nodes on its way from device to device to the root's node, tile by tile, while others are multiplied. One is
+    made for a plan, and used for any number of products, each from `begin` to `wait_for_stored`.
+
+    The schedule is deadlock-free, whatever the devices run side by side. Every rank enqueues what it sends or receives behind all
+    the product's collectives of B, which wait for nothing of C, on the same stream. Then no multiplication waits for another rank
+    any more. A rank either sends or receives. A sender sends its tiles in the order in which it multiplies them. A receiver has
+    one order, in which every sender's pieces are in theirs. So the first piece that has not arrived is one that its sender comes
+    to next. What an operation waits for on its own device was enqueued before it: so all this holds even where a GPU runs
+    everything in that order.
+
+    One communicator brings B and C. Of two, NCCL's kernels may keep each other from running, in another order on each GPU.
+    """
 
     sends: bool  # whether this rank's tiles are sent, and not copied to this node's memory
-
-    def begin(self) -> None:
-        """A product begins."""
-
-    def collectives_enqueued(self) -> None:
-        """Note that all collectives of this product are enqueued."""
-
-    def computed(self, tile: Tile, source: Any, after: list[Event]) -> None:
-        """Note that a tile of this rank is in `source` when the events are complete."""
-
-
-class _Part(ABC):
-    """What senders and receivers have in common. One is made for a plan, and used for any number of products, each from `begin`
-    to `wait_for_stored`."""
 
     def __init__(self, team: Team, plan: Plan, rank_device: RankDevice) -> None:
         self._team, self._plan, self._rank_device = team, plan, rank_device
@@ -71,7 +321,12 @@ class _Part(ABC):
         self._open = False
 
     def collectives_enqueued(self) -> None:
+        """Note that all collectives of this product are enqueued."""
         self._open = True
+
+    @abstractmethod
+    def computed(self, tile: Tile, source: Any, after: list[Event]) -> None:
+        """Note that a tile of this rank is in `source` when the events are complete."""
 
     def will_be_stored(self, tile: Tile, event: Event) -> None:
         self._own.append(event)
@@ -106,7 +361,7 @@ class _Part(ABC):
         """Whether nothing is left to be sent or received."""
 
 
-class SentC(_Part):
+class SentC(DeviceGather):
     """The part of a rank outside of the root's node."""
 
     sends = True
@@ -138,7 +393,7 @@ class SentC(_Part):
         return not (self._waiting or self._under_way)
 
 
-class ReceivedC(_Part):
+class ReceivedC(DeviceGather):
     """The part of a rank of the root's node, which receives pieces in a few slots of its device's memory."""
 
     sends = False
@@ -205,7 +460,7 @@ class NcclTransport(HostTransport):
 
     def __init__(
         self,
-        device: Device,
+        device: CudaDevice,
         rank: int,
         matrices: RankMatrices,
         device_group: DeviceGroup,

@@ -1,36 +1,116 @@
 # SPDX-License-Identifier: MIT
-"""The transport by CUDA IPC: each rank loads some rows of B over its GPU's own link, and copies the others from its peers."""
+"""The transports by CUDA IPC, where a node's processes open each other's device memory and events, or for CPUs shared files.
+
+"peers": each rank loads some rows of B over its GPU's own link, and copies the others from its peers. The root's own arrays no
+other process can read: the root opens every GPU's buffers, copies each its rows of A and B over that GPU's own link, and copies
+the tiles of C back (root push). The other ranks copy B from their peers, and multiply.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any
 
-from hybrid.devices.base import Event, PeerDevice
-from hybrid.plan.schedule import Arrival
+import numpy as np
+
+from hybrid.core.problem import record
+from hybrid.core.spans import Span, Topology
+from hybrid.devices.base import Buffers, Device, Event, Timings
+from hybrid.errors import DeviceUnavailable
+from hybrid.plan.schedule import Arrival, RankShare, Tile
 from hybrid.ranks.shared_memory import NodeFlags
-from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices
-from hybrid.transport.links import Peer, fetch_panel
-from hybrid.transport.panels import PanelStream
+from hybrid.ranks.team import Team
+from hybrid.transport.base import ArrivingPanels, CopyObserver, HostTransport, RankMatrices, Transport, last_tile, pattern_of
+
+if TYPE_CHECKING:
+    from hybrid.transport.rank_device import RankDevice
 
 
-class PeersTransport(HostTransport):
+@record
+class LinkRequest:
+    """What is to be open: `sizes[rank]` bytes of every rank's device, and for each rank so many events that others can wait for.
+
+    `driver`: the rank that opens all the others' memory, each on a device of its own on that GPU; None: each rank does.
+    """
+
+    topology: Topology
+    sizes: tuple[int, ...]
+    events: int
+    driver: int | None = None
+
+    def serves(self, other: LinkRequest) -> bool:
+        """Whether what is open for this request is enough for the other one."""
+        same = self.topology == other.topology and self.driver == other.driver
+        return same and self.events >= other.events and all(a >= b for a, b in zip(self.sizes, other.sizes, strict=True))
+
+
+@record
+class Peer:
+    """A rank of the node, as this rank's device reaches it. All of its panels fit on its device."""
+
+    share: RankShare
+    local_rank: int
+    b_rows: Span  # the rows of B that it loads
+    buffers: Buffers  # on its device, whose memory is opened here
+    loaded: list[Event]  # IPC events: its row panels are loaded, then its rows of each column panel or k-slab
+    multiplied: list[Event]  # IPC events: its tiles are computed, in order
+
+    @property
+    def loads(self) -> int:
+        """The number of panels, or slabs, that the rank loads."""
+        return len(self.share.row_panels) + self.share.pieces_of_b
+
+    def rows_of(self, arrival: Arrival) -> Span:
+        """The rows of a column panel or k-slab that the rank loads."""
+        return arrival.slab[self.local_rank] if arrival.slab else self.b_rows
+
+    def event_number(self, arrival: Arrival) -> int:
+        """The number of the panel's event in `loaded`."""
+        return arrival.index + (len(self.share.row_panels) if arrival.operand == "B" else 0)
+
+
+class _FetchesFromPeers(ABC):
+    """A transport that copies rows of B from the devices of its node's other ranks."""
+
+    _device: Device
+    _rank: int
+    _peers: Mapping[int, Peer]
+
+    def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
+        events = []
+        # Every rank begins with its successor, so that not all of them read from the same GPU at the same time.
+        for other in sorted(self._peers, key=lambda other: (other <= self._rank, other)):
+            if other != self._rank:
+                rows = self._peers[other].rows_of(arrival).slice
+                column_panel = self._peers[other].buffers.destination(arrival)
+                events.append(self._device.exchange(into[rows], column_panel[rows], [self._loaded(other, arrival)]))
+        return events
+
+    @abstractmethod
+    def _loaded(self, rank: int, arrival: Arrival) -> Event:
+        """The event that a peer's rows of the panel are loaded, once it was recorded. PhaseEnded if a rank fails before."""
+
+
+class PeersTransport(_FetchesFromPeers, HostTransport):
     """For products of which all panels fit on the devices: then none is overwritten while peers may still read it. A and C are
     copied as by HostTransport."""
 
     def __init__(
         self,
-        device: PeerDevice,
+        device: Device,
         flags: NodeFlags,
         rank: int,
         peers: Mapping[int, Peer],
         matrices: RankMatrices,
         observer: CopyObserver | None = None,
-        panel_stream: PanelStream | None = None,
+        panel_stream: ArrivingPanels | None = None,
         in_place: Container[str] = (),
     ) -> None:
-        super().__init__(device, rank, matrices, observer, panel_stream, in_place)
-        self._peer_device, self._flags, self._peers = device, flags, peers
+        HostTransport.__init__(self, device, rank, matrices, observer, panel_stream, in_place)
+        self._flags, self._peers = flags, peers
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         if arrival.operand == "A":
@@ -38,15 +118,169 @@ class PeersTransport(HostTransport):
         own = self._peers[self._rank]
         rows, number = own.rows_of(arrival), own.event_number(arrival)
         event = self._device.copy_in(into[rows.slice], self._matrices.b[rows][:, arrival.span.slice], after)
-        self._peer_device.record_ipc_event(number, event)
+        self._device.record_ipc_event(number, event)
         self._flags.set_flag(number)
         return event
 
-    def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
-        return fetch_panel(self._device, self._rank, self._peers, arrival, into, self._loaded)
-
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
-        """The event that a peer's rows of the panel are loaded, once the peer has recorded it."""
         number = self._peers[rank].event_number(arrival)
         self._flags.wait(rank, number)
         return self._peers[rank].loaded[number]
+
+
+class RootPushReceiver(_FetchesFromPeers, Transport):
+    """The transport of every rank but the root: it waits for what the root loads, and tells the root which tiles are
+    computed."""
+
+    def __init__(self, device: Device, flags: NodeFlags, rank: int, root: int, peers: Mapping[int, Peer]) -> None:
+        Transport.__init__(self)
+        self._device, self._flags, self._rank, self._root, self._peers = device, flags, rank, root, peers
+        self._stored = 0
+
+    def begin(self, order: Sequence[Arrival]) -> None:
+        self._stored = 0
+
+    def ready(self, arrival: Arrival) -> bool:
+        return self._flags.is_set(self._root, _flag_of(self._peers, self._rank, arrival))
+
+    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
+        return self._loaded(self._rank, arrival)
+
+    def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
+        self._device.record_ipc_event(self._stored, after[-1])
+        self._flags.set_flag(self._stored)
+        self._stored += 1
+        return after[-1]
+
+    def _loaded(self, rank: int, arrival: Arrival) -> Event:
+        self._flags.wait(self._root, _flag_of(self._peers, rank, arrival))
+        return self._peers[rank].loaded[self._peers[rank].event_number(arrival)]
+
+
+class RootPushDriver(_FetchesFromPeers, Transport):
+    """The transport of the root: it submits all loads of all ranks, then its own share, then the copies of the other ranks'
+    tiles of C.
+
+    `matrices`: the whole ones. `links`: for each rank a device of this process on that rank's GPU, on whose streams its copies
+    run. `remote_buffers`: each rank's buffers, as opened on that device.
+    """
+
+    def __init__(
+        self,
+        links: Mapping[int, Device],
+        flags: NodeFlags,
+        root: int,
+        peers: Mapping[int, Peer],
+        remote_buffers: Mapping[int, Buffers],
+        matrices: RankMatrices,
+        observer: CopyObserver | None = None,
+    ) -> None:
+        Transport.__init__(self, observer)
+        self._links, self._flags, self._rank, self._device = links, flags, root, links[root]
+        self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
+        self._events: dict[tuple[int, int], Event] = {}
+        self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # the other ranks' tiles, in their order
+        self._last = {rank: last_tile(peer.share.order) for rank, peer in peers.items()}
+
+    def begin(self, order: Sequence[Arrival]) -> None:
+        super().begin(order)
+        self._to_store = {
+            rank: deque(enumerate(tile for arrival in peer.share.order for tile in arrival.releases if tile.completes))
+            for rank, peer in self._peers.items()
+            if rank != self._rank
+        }
+        # Every rank's first arrival, then every rank's second, and so on: so all GPUs' links are busy.
+        orders = [[(rank, arrival) for arrival in peer.share.order] for rank, peer in self._peers.items()]
+        for rank, arrival in filter(None, chain.from_iterable(zip_longest(*orders))):
+            peer, link = self._peers[rank], self._links[rank]
+            destination, part = self._remote_buffers[rank].destination(arrival), arrival.span.slice
+            if arrival.operand == "A":
+                event = link.copy_in(destination, self._matrices.a[peer.share.rows.slice][part], [])
+            else:
+                rows = peer.rows_of(arrival)
+                event = link.copy_in(destination[rows.slice], self._matrices.b[rows][:, part], [])
+            number = peer.event_number(arrival)
+            self._events[rank, number] = event
+            link.record_ipc_event(number, event)
+            self._flags.set_flag(_flag_of(self._peers, rank, arrival))
+            self._will_tell(rank, arrival, event)
+
+    def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
+        return self._loaded(self._rank, arrival)
+
+    def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
+        return self._store(self._rank, tile, source, after)
+
+    def _store(self, rank: int, tile: Tile, source: Any, after: list[Event]) -> Event:
+        into = self._matrices.c[self._peers[rank].share.rows.slice][tile.rows.slice, tile.columns.slice]
+        return self._copy_out(self._links[rank], rank, tile, into, source, after, is_last=tile is self._last[rank])
+
+    def advance(self) -> None:
+        super().advance()
+        while self._store_computed():
+            pass
+
+    def _store_computed(self) -> bool:
+        """Copy the next tile of each of the other ranks that has computed it; whether there was any.
+
+        A copy is submitted only when its tile is computed. Where processes share a GPU by time slices, a stream that waits for
+        another process's event would go on only in this process's next slice.
+        """
+        ready = [rank for rank, tiles in self._to_store.items() if tiles and self._is_computed(rank, tiles[0][0])]
+        for rank in ready:
+            _, tile = self._to_store[rank].popleft()
+            self._store(rank, tile, self._remote_buffers[rank].operands(tile)[2], [])
+        return bool(ready)
+
+    def finish(self) -> Timings:
+        super().finish()
+        pause = self._flags.pauses()
+        while any(self._to_store.values()):
+            if self._store_computed():
+                pause = self._flags.pauses()
+            else:
+                next(pause)
+        return chain.from_iterable([link.finish() for rank, link in self._links.items() if rank != self._rank])
+
+    def _is_computed(self, rank: int, number: int) -> bool:
+        """Whether a rank has computed its tile of this number."""
+        return self._flags.is_set(rank, number) and self._links[rank].done(self._peers[rank].multiplied[number])
+
+    def _loaded(self, rank: int, arrival: Arrival) -> Event:
+        return self._events[rank, self._peers[rank].event_number(arrival)]
+
+
+def _flag_of(peers: Mapping[int, Peer], rank: int, arrival: Arrival) -> int:
+    """The number of the flag that the root sets when it has recorded the IPC event of this rank's panel."""
+    before = sum(peer.loads for other, peer in peers.items() if other < rank)
+    return before + peers[rank].event_number(arrival)
+
+
+_SIZE = 64  # rows and columns of the matrix that every rank fetches from every other
+_BYTES = _SIZE * _SIZE * 8
+
+
+def probe(team: Team, rank_device: RankDevice) -> None:
+    """Let every rank fetch a matrix from the device of every other of its node, before a plan relies on it. Every rank calls it.
+
+    DeviceUnavailable on all ranks, with the reason, if one of them cannot, or does not get what was sent.
+    """
+    rank_device.connect(team, LinkRequest(team.topology, (2 * _BYTES,) * team.size, events=1), 2 * len(team.node_ranks))
+    flags, device = rank_device.flags, rank_device.device
+    assert flags is not None
+    flags.new_round()
+    with team.phase("prepare", timed=False):
+        written = device.matrix(rank_device.memory, 0, _SIZE, _SIZE, "float64")
+        fetched = device.matrix(rank_device.memory, _BYTES, _SIZE, _SIZE, "float64")
+        own = pattern_of(team.rank, _SIZE, _SIZE)  # referred to until it has been copied
+        device.record_ipc_event(0, device.copy_in(written, own, []))
+        flags.set_flag(0)
+        for rank, memory in rank_device.opened.items():
+            flags.wait(rank, 0)
+            theirs = device.matrix(memory, 0, _SIZE, _SIZE, "float64")
+            seen = np.full((_SIZE, _SIZE), np.nan)
+            device.copy_out(seen, fetched, [device.exchange(fetched, theirs, [rank_device.loaded[rank][0]])])
+            device.finish()
+            if not np.array_equal(seen, pattern_of(rank, _SIZE, _SIZE)):
+                raise DeviceUnavailable(f"what was fetched from the GPU of rank {rank} is not what lies there", code="gpu-data")
+        device.finish()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A rank's device, and what is kept with it from product to product: memory, views of it, flags, links to other ranks."""
+"""A rank's device with what is kept from product to product (memory, views of it, flags, links to other ranks), and the transport
+that a plan has decided on."""
 
 from __future__ import annotations
 
@@ -7,14 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hybrid.core.spans import Topology
-from hybrid.devices.base import Buffers, Device, PeerDevice
+from hybrid.devices.base import Buffers, Device, Event
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
-from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.errors import HybridError
 from hybrid.host.memory import RowView
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.gather_layout import receivers
@@ -23,11 +23,13 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
 from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, Transport
-from hybrid.transport.links import DeviceGroup, IpcLinks, LinkRequest, Peer, flags_needed, pattern_of
 
+# A product uses one transport, so the modules of the others than the host's are loaded where one is made: most products start
+# sooner without them.
 if TYPE_CHECKING:
-    from hybrid.transport.nccl import DeviceGather
+    from hybrid.transport.nccl import DeviceGather, DeviceGroup
     from hybrid.transport.panels import PanelGather, PanelStream, PanelTransfers
+    from hybrid.transport.peers import LinkRequest, Peer
 
 
 _MOST_KEPT_PLANS = 4
@@ -44,14 +46,20 @@ class _KeptForPlan:
 
 
 class RankDevice:
-    """One rank's. Methods that take `team` are called by all its ranks together."""
+    """One rank's. Methods that take `team` are called by all its ranks together.
+
+    Ranks of a node open each other's device memory, by CUDA IPC, or for CPUs by shared files. Either all ranks open the buffers
+    of all others, to fetch rows of B from them. Or one rank, the driver, opens all of them, each on a device of its own on that
+    GPU, to copy the root's arrays to and from all GPUs.
+
+    `opened[rank]`: that rank's memory, opened on this rank's device. On the driver, `devices[rank]` is a device on that rank's
+    GPU, and `opened_by_driver[rank]` its memory, opened there. `loaded[rank]` and `multiplied[rank]`: events of that rank.
+    """
 
     def __init__(self, key: object, device: Any, gpu: Gpu | None = None) -> None:
         self.key = key  # `device_key` of the plan: one with another key needs another RankDevice
         self.gpu = gpu
         self.device = device
-        self.device_group = DeviceGroup(device)
-        self.links = IpcLinks(device)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
@@ -59,34 +67,99 @@ class RankDevice:
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
         self._kept: list[_KeptForPlan] = []  # for the last plans, that of the newest last
+        self._request: LinkRequest | None = None  # what is open
+        self.devices: dict[int, Device] = {}
+        self.opened: dict[int, Any] = {}
+        self.opened_by_driver: dict[int, Any] = {}
+        self.loaded: dict[int, list[Event]] = {}
+        self.multiplied: dict[int, list[Event]] = {}
+        self._probed: Topology | None = None  # whose ranks have fetched from each other's devices
+        self._refusals: dict[tuple[str, Topology], str] = {}
+
+    @cached_property
+    def device_group(self) -> DeviceGroup:
+        """The part in NCCL's communicator."""
+        from hybrid.transport.nccl import DeviceGroup
+
+        return DeviceGroup(self.device)
+
+    def refusal(self, team: Team, transport: str, *, again: bool) -> str:
+        """Why the devices cannot be joined for "peers" or "nccl", the same on all ranks; empty where they can. A refusal is
+        remembered for the topology, unless `again`."""
+        key = transport, team.topology
+        if again or not self._refusals.get(key):
+            self._refusals[key] = ""
+            try:
+                if transport == "nccl":
+                    self.device_group.init_communicator(team)
+                elif self._probed != team.topology:
+                    from hybrid.transport.peers import probe
+
+                    probe(team, self)
+                    self._probed = team.topology
+            except HybridError as error:  # raised on all ranks, with the same message
+                self._refusals[key] = str(error)
+        return self._refusals[key]
 
     def reserve(self, team: Team, size: int) -> None:
         """Have at least `size` bytes of the device's memory, which other ranks need not open."""
-        if self.links.are_open:
+        if self._request is not None:
             with team.phase("prepare", timed=False):
                 self.close()
         with team.phase("prepare", timed=False):
-            self.links.forget_devices()
+            self.devices = {}  # in a later phase than `close`: until then other processes may hold their events
             if self.memory is None or self.reserved < size:
                 self._reserve(size, shared=False)
 
-    def _reserve(self, size: int, *, shared: bool) -> Any:
+    def _reserve(self, size: int, *, shared: bool) -> None:
         """Allocate the memory anew."""
         self._forget_views()
         self.memory_version += 1
         self.memory, self.reserved = None, 0  # the old block is freed first: there may be no room for both
         self.memory, self.reserved = self.device.reserve(size, shared=shared), size
-        return self.memory
 
-    def connect(
-        self, team: Team, wanted: LinkRequest, flag_count: int, device_on: Callable[[int], PeerDevice] | None = None
-    ) -> None:
+    def connect(self, team: Team, wanted: LinkRequest, flag_count: int, device_on: Callable[[int], Device] | None = None) -> None:
         """Have all ranks' memory open as wanted, and so many flags for each rank. `device_on(rank)`: makes a device on that
-        rank's GPU, for a driver."""
-        if not self.links.serve(wanted):
-            self._forget_views()
-            self.links.open(team, wanted, lambda size: self._reserve(size, shared=True), device_on)
+        rank's GPU, for a driver.
+
+        Raises on all ranks if it fails on one; then nothing is open.
+        """
+        if self._request is None or not self._request.serves(wanted):
+            try:
+                self._open(team, wanted, device_on)
+            except BaseException:
+                with team.phase("prepare", timed=False):  # before any owner frees memory that others have opened
+                    self.close()
+                raise
+            self._request = wanted
         self.meet(team, flag_count)
+
+    def _open(self, team: Team, wanted: LinkRequest, device_on: Callable[[int], Device] | None) -> None:
+        others = [rank for rank in team.node_ranks if rank != team.rank]
+        with team.phase("prepare", timed=False):
+            self.close()
+        with team.phase("prepare", timed=False) as offering:
+            self.devices = {}
+            self._reserve(wanted.sizes[team.rank], shared=True)
+            own = self.device.make_ipc_events(wanted.events)
+            if team.rank == wanted.driver and device_on is not None:
+                self.devices = {rank: self.device if rank == team.rank else device_on(rank) for rank in team.node_ranks}
+            of_driver = {rank: each.make_ipc_events(wanted.events) for rank, each in self.devices.items() if rank != team.rank}
+            offering.mine = self.device.handle(self.memory), own, of_driver | ({team.rank: own} if self.devices else {})
+        with team.phase("prepare", timed=False):
+            offers = offering.all
+            for rank in others:
+                self.opened[rank] = self.device.open(offers[rank][0])
+            if wanted.driver is None:
+                self.loaded |= {rank: self.device.open_ipc_events(offers[rank][1]) for rank in others}
+            elif team.rank != wanted.driver:
+                of_driver = offers[wanted.driver][2]
+                self.loaded |= {rank: self.device.open_ipc_events(handles) for rank, handles in of_driver.items()}
+            for rank, device in self.devices.items():
+                if rank != team.rank:
+                    handle, events, _ = offers[rank]
+                    self.opened_by_driver[rank] = device.open(handle)
+                    self.multiplied[rank] = device.open_ipc_events(events)
 
     def meet(self, team: Team, flag_count: int) -> None:
         """Have at least so many flags for each rank."""
@@ -99,33 +172,41 @@ class RankDevice:
             return
         began = time.perf_counter()
         for array in arrays:
-            for device in self._devices():
+            for device in self._all_devices():
                 device.pin(array)
         team.timeline.add("prepare", began, time.perf_counter())
 
-    def _devices(self) -> Iterable[Any]:
+    def _all_devices(self) -> Iterable[Any]:
         """All devices of this process: a driver has one for each rank."""
-        return {id(each): each for each in (self.device, *self.links.devices.values())}.values()
+        return {id(each): each for each in (self.device, *self.devices.values())}.values()
 
     def drain(self) -> None:
         """Wait for all work under way, after a failure, so that the next product meets nothing of it."""
         self.memory_version += 1
         self._last_writer = None
-        self.device_group.abort()  # first: a collective that some rank never joined has no end
-        for device in self._devices():
+        if "device_group" in self.__dict__:
+            self.device_group.abort()  # first: a collective that some rank never joined has no end
+        for device in self._all_devices():
             with suppress(Exception):  # the failure has been reported; a broken device will report again
                 device.finish()
 
     def close(self) -> None:
-        """Close the other ranks' memory."""
+        """Close the other ranks' memory. `devices` stay until all ranks have done so."""
         self._forget_views()
-        self.links.close()
+        self._request = None
+        for rank, memory in self.opened_by_driver.items():
+            self.devices[rank].close(memory)
+        for memory in self.opened.values():
+            self.device.close(memory)
+        for known in (self.opened_by_driver, self.opened, self.loaded, self.multiplied):
+            known.clear()
 
     def leave(self) -> None:
         """Free everything."""
         self.close()
-        self.device_group.destroy()
-        self.links.forget_devices()
+        if "device_group" in self.__dict__:
+            self.device_group.destroy()
+        self.devices = {}
         self.memory, self.flags, self.reserved = None, None, 0
 
     def own_buffers(self, team: Team, plan: Plan, in_place: Mapping[str, Any]) -> Buffers:
@@ -138,32 +219,25 @@ class RankDevice:
 
     def peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
         """The ranks of the node, with their buffers as this rank's device reaches them. To be called after `connect`."""
-        return self.once_for_plan("peers", plan, lambda: self._peers(team, plan))
 
-    def _peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
-        peers = {}
-        for local_rank, rank in enumerate(team.node_ranks):
-            share = plan.shares[rank]
-            memory = self.memory if rank == team.rank else self.links.opened[rank]
-            peers[rank] = Peer(
-                share,
-                local_rank,
-                plan.b_rows_over_link(rank),
-                Buffers(self.device, memory, share, plan.problem),
-                self.links.loaded.get(rank, []),
-                self.links.multiplied.get(rank, []),
-            )
-        return peers
+        from hybrid.transport.peers import Peer
+
+        def peer(rank: int) -> Peer:
+            share, memory = plan.shares[rank], self.memory if rank == team.rank else self.opened[rank]
+            buffers = Buffers(self.device, memory, share, plan.problem)
+            events = self.loaded.get(rank, []), self.multiplied.get(rank, [])
+            return Peer(share, team.node_ranks.index(rank), plan.b_rows_over_link(rank), buffers, *events)
+
+        return self.once_for_plan("peers", plan, lambda: {rank: peer(rank) for rank in team.node_ranks})
 
     def buffers_of_driver(self, team: Team, plan: Plan) -> dict[int, Buffers]:
         """All ranks' buffers, as the driver's device on each GPU reaches them. To be called after `connect`, on the driver."""
 
-        def buffers(rank: int, device: PeerDevice) -> Buffers:
-            memory = self.memory if rank == team.rank else self.links.opened_by_driver[rank]
+        def buffers(rank: int, device: Device) -> Buffers:
+            memory = self.memory if rank == team.rank else self.opened_by_driver[rank]
             return Buffers(device, memory, plan.shares[rank], plan.problem)
 
-        devices = self.links.devices
-        return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in devices.items()})
+        return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in self.devices.items()})
 
     def used_for(self, plan: Plan, by: object) -> bool:
         """Note that a product of this plan begins, which writes to the memory. `by`: what computes its remainders, and keeps
@@ -186,7 +260,8 @@ class RankDevice:
         Views of device memory are kept so, and launches that work on them: making them takes longer than a small copy. They are
         kept for several plans, for programs whose products have two shapes in turn.
         """
-        kept = self._kept_for(plan)
+        kept = next((each for each in self._kept if each.shares is plan.shares), _KeptForPlan(plan.shares))
+        self._kept = [*[each for each in self._kept if each is not kept][1 - _MOST_KEPT_PLANS :], kept]
         if what not in kept.made:
             while len(self._kept) > 1 and self.reserved_for_check + device_bytes > _MOST_KEPT_BYTES:
                 del self._kept[0]
@@ -194,26 +269,10 @@ class RankDevice:
             kept.device_bytes += device_bytes
         return kept.made[what]
 
-    def _kept_for(self, plan: Plan) -> _KeptForPlan:
-        """What is kept for this plan, which is the newest one now."""
-        for number, kept in enumerate(self._kept):
-            if kept.shares is plan.shares:
-                self._kept.append(self._kept.pop(number))
-                return kept
-        self._kept = [*self._kept[1 - _MOST_KEPT_PLANS :], _KeptForPlan(plan.shares)]
-        return self._kept[-1]
-
     @property
     def reserved_for_check(self) -> int:
         """Bytes of the device that checks take beside `memory`."""
         return sum(each.device_bytes for each in self._kept)
-
-
-# -------- build
-# Makes the transport that was decided on: the rank's device, its buffers, and the object that moves the panels.
-
-# A product uses one transport, so its modules, but for the host's, are loaded where it is made: that is soon enough, and most
-# products start sooner without the others.
 
 
 def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
@@ -254,34 +313,28 @@ def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
     return CpuDevice(staged=plan.staged)
 
 
-def _device_on(gpu: Gpu | None, plan: Plan, kernel: Kernel) -> PeerDevice:
-    """A device of this process on another rank's GPU, which may have another index here."""
-    seen_here = next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None
-    device: PeerDevice = _device(plan, seen_here, kernel)  # type: ignore[assignment]  # all three can be opened
-    return device
-
-
 def make_panel_stream(
     team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers, gather: PanelGather | None
 ) -> PanelStream:
     """The stream of column panels of B that come from other nodes. `gather` goes on while it waits. Every rank calls it."""
-    rank_device.meet(team, _flags_of(plan))
     from hybrid.transport.panels import PanelStream
 
+    first, _, count = _flags(plan)
+    rank_device.meet(team, count)
     assert rank_device.flags is not None
     meanwhile = gather.advance if gather is not None else lambda: None
-    return PanelStream(team, rank_device.flags, _first_flag_of(plan, "B"), transfers, meanwhile)
+    return PanelStream(team, rank_device.flags, first, transfers, meanwhile)
 
 
 def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelGather:
     """The gathering of column panels of C that go to another node. Every rank calls it."""
-    rank_device.meet(team, _flags_of(plan))
     from hybrid.transport.panels import PanelGather
 
+    _, first, count = _flags(plan)
+    rank_device.meet(team, count)
     assert rank_device.flags is not None
-    done = rank_device.device.done
     senders = [] if team.node == plan.root_node else [rank for rank in team.node_ranks if len(plan.shares[rank].rows)]
-    return PanelGather(rank_device.flags, _first_flag_of(plan, "C"), plan.shares[team.rank], senders, transfers, done)
+    return PanelGather(rank_device.flags, first, plan.shares[team.rank], senders, transfers, rank_device.device.done)
 
 
 def make_device_gather(team: Team, plan: Plan, rank_device: RankDevice, c: RowView) -> DeviceGather:
@@ -293,27 +346,21 @@ def make_device_gather(team: Team, plan: Plan, rank_device: RankDevice, c: RowVi
     return SentC(team, plan, rank_device) if team.rank in of_ranks else ReceivedC(team, plan, rank_device, c)
 
 
-def _flags_of(plan: Plan) -> int:
-    """The number of flags that a rank needs: those of the transport, then one for each column panel of B that comes from another
-    node, and one for each of C that goes to one."""
-    return _first_flag_of(plan, "C") + _most_panels(plan)
-
-
-def _first_flag_of(plan: Plan, operand: str) -> int:
-    """The first of the flags for column panels of B, or of C."""
-    row_panels, pieces_of_b = _most_pieces(plan)
-    first = flags_needed(max(map(len, plan.topology.nodes)), row_panels, pieces_of_b)
-    return first + (_most_panels(plan) if operand == "C" else 0)
-
-
-def _most_panels(plan: Plan) -> int:
-    """The column panels of the rank that has most."""
-    return max(len(each.column_panels) for each in plan.shares)
-
-
-def _most_pieces(plan: Plan) -> tuple[int, int]:
+def _pieces(plan: Plan) -> tuple[int, int]:
     """The row panels of the rank that has most, and the pieces in which B comes."""
     return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
+
+
+def _flags(plan: Plan) -> tuple[int, int, int]:
+    """A rank's first flag for column panels of B that come from other nodes, its first for those of C that go to one, and the
+    number of all its flags.
+
+    The flags before are the transport's: one for each tile, or at a root that loads for all peers one for each of their panels.
+    """
+    row_panels, pieces_of_b = _pieces(plan)
+    most_panels, peers = max(len(each.column_panels) for each in plan.shares), max(map(len, plan.topology.nodes))
+    first = max(row_panels * pieces_of_b, peers * (row_panels + pieces_of_b))
+    return first, first + most_panels, first + 2 * most_panels
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
@@ -329,15 +376,6 @@ def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatri
     if share.layout.slots == 1:
         there |= {"C": matrices.c} | ({"B": matrices.b.array} if plan.topology.size == 1 else {})
     return {operand: matrix for operand, matrix in there.items() if device.holds(matrix)}
-
-
-def _links_for(plan: Plan, topology: Topology, driver: int | None) -> LinkRequest:
-    """The memory and events of all ranks that a transport by CUDA IPC needs open."""
-    row_panels, pieces_of_b = _most_pieces(plan)
-    events = max(
-        row_panels + pieces_of_b, row_panels * pieces_of_b
-    )  # one for each panel that is loaded, or tile that is computed
-    return LinkRequest(topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
 
 
 def make_transport(
@@ -369,88 +407,25 @@ def make_transport(
         parts = rank_device.device, team.rank, matrices, rank_device.device_group, rows_of
         return NcclTransport(*parts, observer, in_place, device_gather), buffers
 
+    from hybrid.transport.peers import LinkRequest, PeersTransport, RootPushDriver, RootPushReceiver
+
+    def device_on(rank: int) -> Device:
+        """A device of this process on that rank's GPU, which may have another index here."""
+        gpu = gpus[rank]
+        return _device(plan, next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None, kernel)
+
     driver = plan.root if plan.at_root else None
-    rank_device.connect(
-        team, _links_for(plan, team.topology, driver), _flags_of(plan), lambda rank: _device_on(gpus[rank], plan, kernel)
-    )
+    row_panels, pieces_of_b = _pieces(plan)
+    events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # one for each panel that is loaded, or tile computed
+    wanted = LinkRequest(team.topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
+    rank_device.connect(team, wanted, _flags(plan)[-1], device_on)
     assert rank_device.flags is not None
     device, flags, peers = rank_device.device, rank_device.flags, rank_device.peers(team, plan)
-    made: Transport
-    if driver is None:
-        from hybrid.transport.peers import PeersTransport
-
-        assert matrices is not None
-        made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, in_place)
-        if in_place:
-            return made, rank_device.own_buffers(team, plan, in_place)
-    elif team.rank == driver:
-        from hybrid.transport.root_push import RootPushDriver
-
-        assert matrices is not None
-        remote_buffers = rank_device.buffers_of_driver(team, plan)
-        made = RootPushDriver(rank_device.links.devices, flags, driver, peers, remote_buffers, matrices, observer)
-    else:
-        from hybrid.transport.root_push import RootPushReceiver
-
-        made = RootPushReceiver(device, flags, team.rank, driver, peers)
-    return made, peers[team.rank].buffers
-
-
-# -------- peer access
-# Can the ranks of a node fetch data from each other's devices? They try it before a plan relies on it.
-
-_SIZE = 64  # rows and columns of the matrix that every rank fetches from every other
-_BYTES = _SIZE * _SIZE * 8
-
-
-class PeerAccess:
-    """The trial and its outcome. Every rank of the team calls its methods."""
-
-    def __init__(self, rank_device: RankDevice) -> None:
-        self._rank_device = rank_device
-        self._passed: Topology | None = None
-        self._refusals: dict[Topology, str] = {}
-
-    def refusal(self, team: Team, *, again: bool = False) -> str:
-        """Why ranks of a node cannot fetch from each other's devices, the same on all ranks; empty where they can.
-
-        The outcome is remembered for the topology. With `again`, a failure is not.
-        """
-        if again or team.topology not in self._refusals:
-            self._refusals.pop(team.topology, None)
-            try:
-                self.probe(team)
-            except HybridError as error:  # the same on all ranks
-                self._refusals[team.topology] = str(error)
-        return self._refusals.get(team.topology, "")
-
-    def probe(self, team: Team) -> None:
-        """Let every rank fetch a matrix from every other of its node.
-
-        DeviceUnavailable on all ranks, with the reason, if one of them cannot, or does not get what was sent.
-        """
-        if self._passed == team.topology:
-            return
-        wanted = LinkRequest(team.topology, (2 * _BYTES,) * team.size, events=1)
-        self._rank_device.connect(team, wanted, flags_needed(len(team.node_ranks), 1, 1))
-        flags, links, device = self._rank_device.flags, self._rank_device.links, self._rank_device.device
-        assert flags is not None
-        flags.new_round()
-        with team.phase("prepare", timed=False):
-            written = device.matrix(self._rank_device.memory, 0, _SIZE, _SIZE, "float64")
-            fetched = device.matrix(self._rank_device.memory, _BYTES, _SIZE, _SIZE, "float64")
-            own = pattern_of(team.rank, _SIZE, _SIZE)  # referred to until it has been copied
-            device.record_ipc_event(0, device.copy_in(written, own, []))
-            flags.set_flag(0)
-            for rank, memory in links.opened.items():
-                flags.wait(rank, 0)
-                theirs = device.matrix(memory, 0, _SIZE, _SIZE, "float64")
-                seen = np.full((_SIZE, _SIZE), np.nan)
-                device.copy_out(seen, fetched, [device.exchange(fetched, theirs, [links.loaded[rank][0]])])
-                device.finish()
-                if not np.array_equal(seen, pattern_of(rank, _SIZE, _SIZE)):
-                    raise DeviceUnavailable(
-                        f"what was fetched from the GPU of rank {rank} is not what lies there", code="gpu-data"
-                    )
-            device.finish()
-        self._passed = team.topology
+    if driver is not None and team.rank != driver:
+        return RootPushReceiver(device, flags, team.rank, driver, peers), peers[team.rank].buffers
+    assert matrices is not None
+    if driver is not None:
+        remote = rank_device.buffers_of_driver(team, plan)
+        return RootPushDriver(rank_device.devices, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
+    made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, in_place)
+    return made, rank_device.own_buffers(team, plan, in_place) if in_place else peers[team.rank].buffers

@@ -51,7 +51,7 @@ NCCL = {  # as CuPy does: it looks once
 LOAD = """
 import ctypes
 ctypes.CDLL = lambda path, mode: setattr(ctypes, "opened", True) if path.endswith("nvidia/nccl/lib/libnccl.so.2") else 1 / 0
-from hybrid.devices.nccl import load_nccl
+from hybrid.transport.nccl import load_nccl
 try:
     print(load_nccl().who, getattr(ctypes, "opened", False))
 except Exception as error:

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.spans import Topology
-from hybrid.devices.base import PeerDevice
+from hybrid.devices.base import Device
 from hybrid.diagnostics.probes.copy_rates import COLUMNS, ITEM, HostLink, copy_rate, pattern, rates_together
 from hybrid.diagnostics.probes.protocol import report
 from hybrid.diagnostics.probes.proxy_team import ProxyTeam
 from hybrid.errors import DeviceUnavailable, code_of, one_line
-from hybrid.transport.rank_device import PeerAccess, RankDevice
+from hybrid.transport.peers import probe
+from hybrid.transport.rank_device import RankDevice
 
 _FETCHES = 8  # of one rank's memory, one after the other, that are timed
 
@@ -33,7 +34,7 @@ def main(argument: str) -> None:
         _measure_links(team, device, task)
         if any(len(node) > 1 for node in team.topology.nodes):
             report(stage="opening")
-            PeerAccess(RankDevice(None, device)).probe(team)
+            probe(team, RankDevice(None, device))
             report(stage="fetching")
             _fetch_from_all(team, device, task["uuids"], task["size"])
         report(stage="done")
@@ -53,7 +54,7 @@ def device_of(index: int | None) -> Any:
     return CudaDevice(usable_gpus()[index])
 
 
-def _measure_links(team: ProxyTeam, device: PeerDevice, task: dict[str, Any]) -> None:
+def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> None:
     """Each GPU's link while the others of its node are idle, then all links of a node at once."""
     of_node: list[int] = task["measuring"][team.node]
     rates: dict[str, Any] = {}
@@ -69,7 +70,7 @@ def _measure_links(team: ProxyTeam, device: PeerDevice, task: dict[str, Any]) ->
         report(links=[{**rates, "together": together[0]}])
 
 
-def _fetch_from_all(team: ProxyTeam, device: PeerDevice, uuids: list[str], size: int) -> None:
+def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int) -> None:
     """In each round all ranks at the same time fetch data, each from another rank of its node, until each has fetched from all.
     Reports the rates. DeviceUnavailable if what arrives is not what the other rank's GPU holds."""
     node = team.node_ranks
@@ -109,13 +110,13 @@ def _barrier(team: ProxyTeam, name: str) -> None:
         pass
 
 
-def _fetch(device: PeerDevice, target: Any, source: Any, count: int, size: int) -> float:
+def _fetch(device: Device, target: Any, source: Any, count: int, size: int) -> float:
     for _ in range(count):
         device.exchange(target, source, [])
     return copy_rate(device, size, count)
 
 
-def _compare(device: PeerDevice, target: Any, source: int, size: int) -> None:
+def _compare(device: Device, target: Any, source: int, size: int) -> None:
     arrived = np.full(target.shape, np.nan)
     device.copy_out(arrived, target, [])
     device.finish()
