@@ -18,7 +18,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import as_int
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
-from hybrid.plan.grid import Part, Placement, Rectangle
+from hybrid.plan.grid import Part, Placement, moves
 
 _DENSE, _DESCRIPTOR = 1, 9  # ScaLAPACK's type of a dense matrix, and the length of its descriptor
 Bounds = tuple[int, int]  # from, and to which row or column, this one not included
@@ -110,8 +110,8 @@ class Block2D(Distributed):
         ):
             raise UsageError(f"this rank has not all of {self}: hybrid.gather brings them to one", code="blocks")
         whole = np.empty(self.shape, self.array.dtype)
-        for rectangle, place in self.part.common(Rectangle(Span(0, self.shape[0]), Span(0, self.shape[1]))):
-            whole[rectangle.rows.slice, rectangle.columns.slice] = self.array[place]
+        for here, there in moves(self.part, Part((Span(0, self.shape[0]),), (Span(0, self.shape[1]),))):
+            whole[there] = self.array[here]
         return whole
 
     @classmethod

@@ -30,11 +30,11 @@ from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
 from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
+from hybrid.execution.distributed_product import decide_on_row_blocks, run_distributed_product
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import element_types, run_product
 from hybrid.execution.real_products import WantedPart, bytes_of_result, exact_product, part_of_product
 from hybrid.execution.redistribution import scattered
-from hybrid.execution.row_blocks import decide_on_row_blocks, run_block_2d_product, run_row_block_product
 from hybrid.execution.stack_call import multiply_stack_by_ranks
 from hybrid.host.memory import empty_matrix
 from hybrid.plan.plan import shortage_of_matrix
@@ -117,7 +117,7 @@ def multiply_row_blocks(
     wanted, settings, decision = decide_on_row_blocks(session, shapes, inventories, settings, gemm)
 
     def multiply(a: Any, b: Any) -> Any:
-        product, check = run_row_block_product(session, decision, a, b, settings)
+        product, check = run_distributed_product(session, decision, a, b, settings)
         settle(check, warns=team.rank == 0)
         return product
 
@@ -225,7 +225,7 @@ def multiply_blocks_2d(
     decision = agree(session, request, settings, [said[1] for said in looking.all])
 
     def multiply(real_a: Any, real_b: Any) -> Any:
-        product, check = run_block_2d_product(session, decision, real_a, real_b, settings)
+        product, check = run_distributed_product(session, decision, real_a, real_b, settings)
         settle(check, warns=False)
         return product
 

@@ -22,7 +22,7 @@ from hybrid.verification.device_check import DeviceCheck
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
-    from hybrid.transport.panels import PanelGather, PanelStream
+    from hybrid.transport.panels import Panels
 
 
 MEASURED_AHEAD = 6  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
@@ -247,8 +247,7 @@ def multiply_in_place(
     matrices: RankMatrices,
     device: Device,
     entering: Entering,
-    panel_stream: PanelStream | None = None,
-    gather: PanelGather | None = None,
+    panels: Panels | None = None,
 ) -> Timings:
     """Multiply the rank's row block by B where they lie, while column panels of B arrive and those of C are sent. Returns what
     `Device.finish` does.
@@ -259,16 +258,16 @@ def multiply_in_place(
     def multiply(tile: Tile) -> None:
         rows, columns = tile.rows.slice, tile.columns.slice
         device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
-        if gather is not None:
-            gather.stored(tile)
+        if panels is not None:
+            panels.stored(tile)
 
-    with Worker(beside=any(each is not None and each.takes_part for each in (panel_stream, gather))) as worker:
+    with Worker(beside=panels is not None and panels.takes_part) as worker:
         for arrival in share.order:
-            if panel_stream is not None and arrival.operand == "B":
-                panel_stream.wait_for(arrival.index, worker.computes)
+            if panels is not None and arrival.operand == "B":
+                panels.wait_for(arrival.index, worker.computes)
             for tile in arrival.releases:
                 entering("multiply")
                 worker.do(partial(multiply, tile))
         entering("multiply")
-        worker.wait(gather.advance if gather is not None else lambda: None)
+        worker.wait(panels.advance if panels is not None else lambda: None)
     return device.finish()

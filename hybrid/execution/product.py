@@ -19,10 +19,10 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Spread, Timeline, slowest, wall
+from hybrid.execution.between_nodes import OnGrid, RowsFromRoot, panel_moves, scatter
 from hybrid.execution.calls import no_wrong_parts
 from hybrid.execution.outcome import Outcome, Progress, RunOptions
 from hybrid.execution.rank_run import RankRun, SumElsewhere
-from hybrid.execution.redistribution import rows_from_root, scatter, transfers_of_b, transfers_of_c
 from hybrid.host.files import discard, publish, temporary_name, written_to
 from hybrid.host.matrix_file import MatrixOutput, new_matrix
 from hybrid.host.memory import NumbersView, RowView, result_pool
@@ -44,8 +44,6 @@ from hybrid.verification.freivalds import plan_alone, verify, verify_alone
 from hybrid.verification.second_look import MultipliedBy
 
 if TYPE_CHECKING:
-    from hybrid.execution.grid_run import GridRun
-    from hybrid.transport.panels import RowExchange
     from hybrid.verification.freivalds import ExpectedSums
     from hybrid.verification.recompute import Recomputed
     from hybrid.verification.second_look import WrongParts
@@ -265,7 +263,7 @@ class ProductCheck:
         operands: tuple[MatrixSource, MatrixSource],
         views: Mapping[str, RowView],
         settings: Settings,
-        run: RankRun | GridRun,
+        run: RankRun,
         multiply_again: Callable[[], None],
     ) -> None:
         """`views`: A, B and C in host memory, or at the root where they lie. `multiply_again`: computes the same product once
@@ -385,7 +383,6 @@ class _Product:
         self._operands, self._settings, self._options = operands, settings, options
         self._threads = decision.placements[self._team.rank].threads.count
         self._views: dict[str, RowView] = {}
-        self._rows: RowExchange | None = None
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def run(self) -> Outcome:
@@ -399,7 +396,7 @@ class _Product:
             wall.enter("fill")
             fill(team, plan, self._views, a, b, self._threads, self._options.progress, b_is_there="B" in kept)
             wall.enter("prepare")
-            self._rows = rows_from_root(team, plan, self._views, a, b, self._settings)
+            self._rows = RowsFromRoot(team, plan, self._views, self._operands, self._settings)
             run = self._rank_run()
             of_run = self._settings, run, partial(self._once, run)
             check = ProductCheck(self._session, self._decision, self._operands, self._views, *of_run)
@@ -413,27 +410,24 @@ class _Product:
         outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), result, repeats=len(totals))
         return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
 
-    def _once(self, run: RankRun | GridRun) -> None:
+    def _once(self, run: RankRun) -> None:
         """Compute the product once more, outside of the repeats."""
         self._make_ready(run)
         self._multiply(run)
 
-    def _make_ready(self, run: RankRun | GridRun) -> None:
+    def _make_ready(self, run: RankRun) -> None:
         with self._team.phase("scatter", timed=False), busy():
             self._poison_c()
             run.make_ready()
-            if self._rows is not None:
-                self._rows.begin()
+            self._rows.begin()
 
-    def _rank_run(self) -> RankRun | GridRun:
+    def _rank_run(self) -> RankRun:
         plan, rank, (a, b, c) = self._plan, self._team.rank, (self._views[key] for key in "ABC")
         rows, progress = plan.shares[rank].rows, self._options.progress
         if plan.grid_layout is not None:
-            from hybrid.execution.grid_run import GridRun  # few products have one: the others start sooner without its modules
-
             of_c = c.array if rank == plan.root else c.array[:0]
-            kept = {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c}
-            return GridRun(self._session, self._decision, kept, self._settings, progress)
+            grid = OnGrid(self._team, plan, {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c})
+            return grid.run(self._session, self._decision, self._settings, progress)
         matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
         if not plan.at_root:
             of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # none where this node has none in host memory
@@ -445,13 +439,11 @@ class _Product:
             whole_b = plan.at_root or plan.transport == "host"
             written = c[rows_written(plan, rank)] if plan.c_between_devices else matrices.c
             read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], written]
-        transfers = (
-            transfers_of_b(self._team, plan, b, isinstance(self._operands[1], RootMatrix), self._settings),
-            transfers_of_c(self._team, plan, c, self._settings),
-        )
-        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, *transfers, c)
+        from_root = isinstance(self._operands[1], RootMatrix)
+        moves = panel_moves(self._team, plan, b, c, from_root=from_root, settings=self._settings)
+        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, moves, c)
 
-    def _repeat(self, run: RankRun | GridRun, checking: ProductCheck, measured: ExitStack) -> list[float]:
+    def _repeat(self, run: RankRun, checking: ProductCheck, measured: ExitStack) -> list[float]:
         """The seconds of each product after the warm-up; fewer than asked for where a signal has asked the job to end.
 
         `measured`: on it `options.measuring` is entered before the first of them.
@@ -503,12 +495,12 @@ class _Product:
             own = c.rows if plan.at_root else plan.c_rows_at_the_end(self._team.rank)
             copy_rows(c[own], np.nan, self._threads)
 
-    def _multiply(self, run: RankRun | GridRun) -> float:
+    def _multiply(self, run: RankRun) -> float:
         """Compute one product. Returns its seconds, from the operands in host memory to C at the root."""
         team, plan = self._team, self._plan
         began = time.perf_counter()
         if not plan.at_root:
-            scatter(team, plan, self._views, *self._operands, self._rows, self._threads)
+            scatter(team, plan, self._views, self._operands, self._rows, self._threads)
         run.multiply()
         if not plan.at_root:
             run.gather()

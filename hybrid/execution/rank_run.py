@@ -20,7 +20,6 @@ from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.arithmetic import Computed
 from hybrid.plan.check_layout import Piece, check_layout, group_columns
 from hybrid.plan.plan import Plan
-from hybrid.plan.schedule import RankShare
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, RankPlacement
@@ -29,8 +28,7 @@ from hybrid.transport.base import RankMatrices
 from hybrid.transport.rank_device import (
     RankDevice,
     make_device_gather,
-    make_panel_gather,
-    make_panel_stream,
+    make_panels,
     make_transport,
     operands_in_place,
 )
@@ -53,7 +51,7 @@ from hybrid.verification.device_check import DeviceCheck
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
     from hybrid.transport.nccl import DeviceGather
-    from hybrid.transport.panels import PanelStream, PanelTransfers
+    from hybrid.transport.panels import PanelMoves
     from hybrid.verification.freivalds import ExpectedSums
     from hybrid.verification.second_look import WrongParts
 
@@ -62,11 +60,9 @@ if TYPE_CHECKING:
 # What computes the tiles of a rank's share from remainders, kept with the rank's device from product to product.
 
 
-def modular_product(
-    rank_device: RankDevice, decision: Decision, plan: Plan, share: RankShare, settings: Settings
-) -> ModularProduct | None:
-    """None where the share's products are native. `plan`: the one to which the share belongs; on a grid, of the rank's part,
-    which may have no terms at all where the terms are divided as well."""
+def modular_product(rank_device: RankDevice, decision: Decision, rank: int, settings: Settings) -> ModularProduct | None:
+    """None where the rank's products are native. In a grid's layer a rank may have no terms at all."""
+    plan, share = decision.plan.on_device(rank)
     if share.layout.remainders is None or not plan.problem.l:
         return None
     from hybrid.devices.remainders import ModularProduct  # native products start sooner without these modules
@@ -81,7 +77,7 @@ def modular_product(
     }
     memory = rank_device.memory
     made: ModularProduct = rank_device.once_for_plan(
-        f"modular {how}", plan, lambda: ModularProduct(rank_device.device, memory, share, plan.problem, **how)
+        f"modular {how}", decision.plan, lambda: ModularProduct(rank_device.device, memory, share, plan.problem, **how)
     )
     return made
 
@@ -267,18 +263,17 @@ class RankRun:
         read_and_written: Sequence[Any],
         settings: Settings,
         progress: Progress,
-        transfers_of_b: PanelTransfers | None = None,
-        transfers_of_c: PanelTransfers | None = None,
+        moves: PanelMoves | None = None,
         c_of_node: RowView | None = None,
     ) -> None:
         """`matrices`: as for `make_transport`. `read_and_written`: host memory to pin before the first copy.
 
-        `transfers_of_b`: how column panels of B come from other nodes; None if all of B is there before the multiplication.
-        `transfers_of_c`: how column panels of C go to the root's node by MPI; None if they do not. `c_of_node`: the rows of C in
-        this node's memory, which is needed where C goes from device to device.
+        `moves`: how column panels of B come from other nodes, and those of C go to them, by MPI; None if they do not.
+        `c_of_node`: the rows of C in this node's memory, which is needed where C goes from device to device.
         """
         team, plan = session.team, decision.plan
-        self._team, self._plan, self._share = team, plan, plan.shares[team.rank]
+        self._team, self._plan = team, plan
+        _, self._share = plan.on_device(team.rank)
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._matrices = matrices
         self._tile_progress = TileProgress(team, self._share, progress)
@@ -287,14 +282,11 @@ class RankRun:
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
-        self._panel_gather = make_panel_gather(team, plan, self._rank_device, transfers_of_c) if transfers_of_c else None
         self._device_gather: DeviceGather | None = None
         if plan.c_between_devices:
             assert c_of_node is not None
             self._device_gather = make_device_gather(team, plan, self._rank_device, c_of_node)
-        self._panel_stream: PanelStream | None = None
-        if transfers_of_b is not None:
-            self._panel_stream = make_panel_stream(team, plan, self._rank_device, transfers_of_b, self._panel_gather)
+        self._panels = make_panels(team, plan, self._share, self._rank_device, moves) if moves is not None else None
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self._check: RankCheck | None = None
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
@@ -310,12 +302,12 @@ class RankRun:
                 gpus,
                 decision.kernel,
                 observer,
-                self._panel_stream,
+                self._panels,
                 in_place,
                 self._device_gather,
             )
             with team.phase("prepare", timed=False), busy():
-                self._modular = modular_product(self._rank_device, decision, plan, self._share, settings)
+                self._modular = modular_product(self._rank_device, decision, team.rank, settings)
                 if self._check is not None:
                     self._check.check_in(self._buffers)
             team.timeline.add("prepare", began, time.perf_counter())
@@ -330,7 +322,7 @@ class RankRun:
             self._check.begin()
         if self._rank_device.flags is not None:
             self._rank_device.flags.new_round()
-        for moving in (self._panel_gather, self._device_gather, self._panel_stream):
+        for moving in (self._panels, self._device_gather):
             if moving is not None:
                 moving.begin()
         kept = self._rank_device.used_for(self._plan, self._modular)
@@ -343,10 +335,11 @@ class RankRun:
         """Multiply this rank's row block by B. Every rank calls it."""
         with self._team.phase("multiply", timed=False), busy(self._rank_device.device.progress):
             try:
+                if self._panels is not None and self._plan.grid_layout is not None:
+                    self._panels.wait_for_first()  # and with it A
                 work = self._multiply()
-                if self._panel_stream is not None and self._share.column_panels:
-                    # Also a rank without rows of its own may have to forward panels to the other ranks of its node.
-                    self._panel_stream.wait_for(len(self._share.column_panels) - 1)
+                if self._panels is not None:
+                    self._panels.wait_for_all()
             except BaseException:
                 self._rank_device.drain()
                 raise
@@ -355,8 +348,8 @@ class RankRun:
     def gather(self) -> None:
         """Send what is left of C, when all is multiplied, to the root's node. Every rank calls it."""
         with self._team.phase("gather"):
-            if self._panel_gather is not None:
-                self._panel_gather.finish()
+            if self._panels is not None:
+                self._panels.finish()
 
     def abandon(self) -> None:
         """Give up the product, which has failed on this rank or another. When this returns, no thread of the check reads the
@@ -434,6 +427,6 @@ class RankRun:
         if self._staged:
             check = self._check.device if self._check is not None else None
             parts = self._share, self._buffers, self._transport, device, self._tile_progress
-            return run_share(*parts, check, self._panel_gather or self._device_gather, self._modular)
+            return run_share(*parts, check, self._panels or self._device_gather, self._modular)
         assert self._matrices is not None
-        return multiply_in_place(self._share, self._matrices, device, self._tile_progress, self._panel_stream, self._panel_gather)
+        return multiply_in_place(self._share, self._matrices, device, self._tile_progress, self._panels)

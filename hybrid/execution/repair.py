@@ -14,7 +14,6 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.execution.grid_run import GridRun
 from hybrid.execution.rank_run import RankRun
 from hybrid.plan.plan import Plan
 from hybrid.selection.decision import Decision, may_leave_out
@@ -40,7 +39,7 @@ def repaired(
     session: Session,
     decision: Decision,
     settings: Settings,
-    run: RankRun | GridRun,
+    run: RankRun,
     failed: Check,
     wrong: WrongParts,
     means: Means,

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, block
@@ -43,10 +44,6 @@ class Rectangle:
         """The rectangle that is in both."""
         return Rectangle(self.rows.common(other.rows), self.columns.common(other.columns))
 
-    def within(self, other: Rectangle) -> tuple[slice, slice]:
-        """The slices that this rectangle has in an array that holds `other`."""
-        return self.rows.within(other.rows).slice, self.columns.within(other.columns).slice
-
 
 @record
 class Part:
@@ -76,13 +73,6 @@ class Part:
         )
         return Part(rows, columns)
 
-    def common(self, rectangle: Rectangle) -> Iterator[tuple[Rectangle, tuple[slice, slice]]]:
-        """The rectangles of this part that lie in `rectangle`, each with the slices that it has in the part's array."""
-        columns = [*_common(self.columns, rectangle.columns)]
-        for rows, down in _common(self.rows, rectangle.rows):
-            for across, place in columns:
-                yield Rectangle(rows, across), (down, place)
-
     def elements_in(self, rectangle: Rectangle) -> int:
         """The number of elements of this part that lie in `rectangle`."""
         down, across = (
@@ -92,15 +82,25 @@ class Part:
         return down * across
 
 
-def _common(spans: tuple[Span, ...], with_: Span) -> Iterator[tuple[Span, slice]]:
-    """For spans that an array holds one after the other: the spans in which they overlap with `with_`, each with its slice in
-    the array."""
-    before = 0
-    for span in spans:
-        common = span.common(with_)
-        if len(common):
-            yield common, slice(before + common.lo - span.lo, before + common.hi - span.lo)
-        before += len(span)
+Place = tuple[slice, slice]  # rows and columns of an array
+
+
+def moves(have: Part, want: Part, window: Rectangle | None = None) -> list[tuple[Place, Place]]:
+    """The rectangles that two parts have in common: for each its place in an array that holds the one, and in an array that
+    holds the other. `window`: leaves out what lies beyond it."""
+    down = [*_common(have.rows, want.rows, window.rows if window else None)]
+    across = [*_common(have.columns, want.columns, window.columns if window else None)]
+    return [((rows, columns), (to_rows, to_columns)) for rows, to_rows in down for columns, to_columns in across]
+
+
+def _common(have: tuple[Span, ...], want: tuple[Span, ...], window: Span | None) -> Iterator[tuple[slice, slice]]:
+    """The same for rows, or columns."""
+    for span, before in zip(have, accumulate(map(len, have), initial=0), strict=False):
+        for other, before_other in zip(want, accumulate(map(len, want), initial=0), strict=False):
+            both = span.common(other) if window is None else span.common(other).common(window)
+            if len(both):
+                here, there = both.lo - span.lo + before, both.lo - other.lo + before_other
+                yield slice(here, here + len(both)), slice(there, there + len(both))
 
 
 # -------- bounds
@@ -355,8 +355,6 @@ def _divisors(number: int) -> list[int]:
 # goes to the ranks that keep it as soon as it is computed. All nodes send and receive something of every panel, so that no
 # link waits for another. The ranks of a node divide its rows of A among them, and share the part of B that the node receives.
 
-Place = tuple[slice, slice]
-
 _PANEL_BYTES = 8 << 20  # the least bytes of B that a node receives at a time: enough to keep a network busy
 _MOST_PANELS, _LEAST_COLUMNS = 16, 64
 
@@ -405,20 +403,34 @@ class GridLayout:
         """The columns of B that the rank's node multiplies as panel `number`."""
         return self._received_of_b(rank).columns.part(self.pieces["B"], number)
 
-    def sends(self, operand: str, number: int, source: int, to: int) -> list[tuple[Rectangle, Place]]:
-        """The rectangles of piece `number` that rank `source` sends to another, or has for itself.
+    def panels(self, rank: int) -> tuple[Span, ...]:
+        """All panels, counted within the rank's part of C."""
+        first = self.part_of_c(rank).columns
+        return tuple(self.panel(rank, number).within(first) for number in range(self.pieces["B"]))
 
-        With each comes where it lies: of A and B in the array that the source keeps, of C in the one that the receiver keeps.
+    def moves(self, operand: str, number: int, source: int, to: int) -> list[tuple[Place, Place]]:
+        """The rectangles of piece `number` that rank `source` sends to another, or has for itself: where each lies in the array
+        of the one, and where it goes in that of the other.
+
+        A and B go from what a rank has of them to the rows of A that a rank multiplies, and to the part of B that its node
+        needs. C goes from what a rank computes to what a rank keeps: with several layers, into terms that lie one above the
+        other.
         """
         if operand == "C":
-            computed = Rectangle(self.part_of_c(source).rows, self.panel(source, number))
-            return [*self.placement.c[to].common(computed)]
-        kept = self.placement.a[source] if operand == "A" else self.placement.b[source]
-        return [*kept.common(self._receives(operand, number, to))]
+            computed, kept = self.part_of_c(source), self.placement.c[to]
+            found = moves(Part.of(computed), kept, Rectangle(computed.rows, self.panel(source, number)))
+            above = self.grid.place(self._node(source))[2] * kept.shape[0]
+            return [(here, (slice(above + rows.start, above + rows.stop), columns)) for here, (rows, columns) in found]
+        if operand == "A":
+            whole = self.rows_of_a(to)
+            window = Rectangle(whole.rows, whole.columns.part(self.pieces["A"], number))
+            return moves(self.placement.a[source], Part.of(whole), window)
+        window = Rectangle(self._received_of_b(to).rows, self.panel(to, number))
+        return moves(self.placement.b[source], Part.of(self.part_of_b(to)), window)
 
-    def layer_of(self, rank: int) -> int:
-        """The layer to which a rank's node belongs."""
-        return self.grid.place(self._node(rank))[2]
+    def part_of_b(self, rank: int) -> Rectangle:
+        """The part of B that a rank's node needs."""
+        return self.grid.of_b(self._node(rank), self.problem)
 
     @cached_property
     def computes_in_place(self) -> bool:
@@ -439,16 +451,9 @@ class GridLayout:
         added = p.bytes(*self.placement.c[rank].shape) * self.grid.layers if self.grid.layers > 1 else 0
         return of_a + of_c + added
 
-    def _receives(self, operand: str, number: int, rank: int) -> Rectangle:
-        """The part of piece `number` of A or B that a rank receives; of B it is a part of what the rank's node needs."""
-        if operand == "A":
-            whole = self.rows_of_a(rank)
-            return Rectangle(whole.rows, whole.columns.part(self.pieces["A"], number))
-        return Rectangle(self._received_of_b(rank).rows, self.panel(rank, number))
-
     def _received_of_b(self, rank: int) -> Rectangle:
         """The part of B that a rank receives for its node."""
-        whole, members = self.grid.of_b(self._node(rank), self.problem), self._members(rank)
+        whole, members = self.part_of_b(rank), self._members(rank)
         return Rectangle(whole.rows.part(len(members), members.index(rank)), whole.columns)
 
     def _messages(self, size: int) -> int:

@@ -51,6 +51,19 @@ class Plan:
         shares = _with_separate_panels(self.shares, self.problem, self.device) if transport == "nccl" else self.shares
         return replace(self, transport=transport, shares=shares)
 
+    def on_device(self, rank: int) -> tuple[Plan, RankShare]:
+        """The plan by which a rank's device computes, and the rank's share of that. On a grid this is the rank's part of the
+        product, of which a CPU multiplies each panel in place as it arrives."""
+        if self.parts:
+            return self.parts[rank], self.parts[rank].shares[0]
+        share, layout = self.shares[rank], self.grid_layout
+        if layout is None:
+            return self, share
+        rows, panels = Span(0, len(layout.rows_of_a(rank).rows)), tuple(panel for panel in layout.panels(rank) if len(panel))
+        tiling = replace(share.tiling, row_panels=1, column_panels=len(panels))
+        row_panels = (rows,) if len(rows) else ()
+        return self, replace(share, rows=rows, row_panels=row_panels, column_panels=panels, tiling=tiling)
+
     def refuse_endless(self) -> None:
         """UsageError where so little fits on a device that panels would be loaded millions of times."""
         for part in self.parts:

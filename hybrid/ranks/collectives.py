@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""MPI's non-blocking collectives between some ranks of a team, in series: all ranks start those of a series in the same order,
-some ahead of need.
+"""MPI's two non-blocking collectives that move parts of matrices between ranks, a broadcast and an exchange, and series of them.
 
-Nobody waits inside MPI: who needs a result polls for it, and hears of other ranks' failures meanwhile. After a failure, ranks
-that have started fewer collectives than others start the missing ones, so that all can end and the communicator can be used
-again.
+All ranks of a series start its collectives in the same order, some ahead of need. No rank waits inside MPI: a rank polls for what
+it needs, and hears of other ranks' failures meanwhile. After a failure, ranks that have started fewer collectives than others
+start the missing ones, so that all can end and the communicator can be used again.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-from hybrid.core.spans import Span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +23,7 @@ if TYPE_CHECKING:
 _PAUSE = 1e-4
 
 Start = Callable[["MPI.Comm"], "MPI.Request"]
+Matrices = Mapping[int, Sequence["np.ndarray"]]  # for each rank of a communicator those that it gets, or has sent
 
 
 class Collectives:
@@ -38,8 +35,8 @@ class Collectives:
         self._series: dict[str, Series] = {}
 
     def is_connected(self, kind: str, ranks: Sequence[int]) -> bool:
-        """Whether there is a communicator for series of this kind between these ranks. All ranks of the team give the same
-        answer, also those that do not belong to it."""
+        """Whether there is a communicator for series of this kind between these ranks: the same on all ranks of the team, also
+        on those that do not belong to it."""
         return (kind, tuple(ranks)) in self._comms
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
@@ -52,9 +49,8 @@ class Collectives:
         made = self._comm.Split(color, key)
         self._comms[kind, order] = None if made == MPI.COMM_NULL else made
 
-    def series(self, kind: str, ranks: Sequence[int], collectives: Sequence[Start]) -> Series | None:
-        """A new series of these collectives between these ranks, in this order; None on other ranks. Every rank of the team
-        calls it, in a phase.
+    def series(self, kind: str, ranks: Sequence[int], collectives: Iterable[Start]) -> Series | None:
+        """A new series of these collectives between these ranks, in this order; None on other ranks. It is called in a phase.
 
         None of them is started before that phase has ended, and all of this kind that were started before are complete by then.
         Each rank may start collectives of different kinds in any order.
@@ -91,29 +87,32 @@ class Collectives:
 class Series:
     """Collectives that all ranks of a communicator start in the same order.
 
-    Of a complete one nothing is kept, nor the matrices that it has sent.
+    `collectives` may make each one when it is started. The matrices of one are kept until it is complete.
     """
 
-    def __init__(self, messages: Messages, comm: MPI.Comm, collectives: Sequence[Start]) -> None:
-        self._messages, self._comm = messages, comm
-        self._waiting = deque(collectives)  # those that are not started
-        self._requests: dict[int, MPI.Request] = {}  # those of started collectives by number, until they are complete
+    def __init__(self, messages: Messages, comm: MPI.Comm, collectives: Iterable[Start]) -> None:
+        self._messages, self._comm, self._waiting = messages, comm, iter(collectives)
+        self._next: Start | None = None
+        self._under_way: dict[int, tuple[MPI.Request, Start]] = {}  # by number
         self.started = 0
         self.serial = messages.serial
 
     def start(self, until: int) -> None:
         """Start the collectives before number `until`, as far as there are such."""
-        while self._waiting and self.started < until:
-            self._requests[self.started] = self._waiting[0](self._comm)
-            self._waiting.popleft()
+        while self.started < until:
+            self._next = self._next or next(self._waiting, None)
+            if self._next is None:
+                return
+            self._under_way[self.started] = self._next(self._comm), self._next
+            self._next = None  # one whose start has failed stays the next: `end` has to start it
             self.started += 1
 
     def is_complete(self, number: int) -> bool:
         """Whether this collective is complete, without waiting. MPI goes on with all that have been started."""
         self.start(number + 1)
-        if number in self._requests and self._requests[number].Test():
-            del self._requests[number]
-        return number not in self._requests
+        if number in self._under_way and self._under_way[number][0].Test():
+            del self._under_way[number]
+        return number not in self._under_way
 
     def wait_for(
         self, number: int, meanwhile: Callable[[], None] = lambda: None, computing: Callable[[], bool] = lambda: False
@@ -123,80 +122,59 @@ class Series:
         `meanwhile` is called now and then, and must not wait. `computing`: whether another thread of this rank needs its core.
         """
         self.start(number + 1)
-        if number in self._requests:
+        if number in self._under_way:
             sleeps = not self._messages.within_nodes
             self._messages.complete(
-                self._requests[number], longest_pause=lambda: _PAUSE if sleeps or computing() else 0.0, look=meanwhile
+                self._under_way[number][0], longest_pause=lambda: _PAUSE if sleeps or computing() else 0.0, look=meanwhile
             )
-            del self._requests[number]
+            del self._under_way[number]
 
-    def wait_until_complete(self) -> None:
-        """Start all collectives that are left, and wait for them. PhaseEnded if a rank fails meanwhile."""
-        self.start(self.started + len(self._waiting))
-        for number in sorted(self._requests):
+    def wait_until_complete(self, ahead: int = sys.maxsize) -> None:
+        """Wait for all collectives that are left, and start up to `ahead` of them before the one that is waited for is complete.
+        PhaseEnded if a rank fails meanwhile."""
+        number = min(self._under_way, default=self.started)
+        self.start(number + 1 + ahead)
+        while number < self.started:
             self.wait_for(number)
+            number += 1
+            self.start(number + 1 + ahead)
 
     def end(self) -> None:
         """Wait for all collectives that have been started; all ranks must have started the same ones."""
-        while self._requests:
-            self._messages.complete(self._requests[min(self._requests)], anyway=True)
-            del self._requests[min(self._requests)]
+        while self._under_way:
+            number = min(self._under_way)
+            self._messages.complete(self._under_way[number][0], anyway=True)
+            del self._under_way[number]
 
 
-def row_broadcast(matrix: np.ndarray, root: int) -> Start:
+def broadcast(matrix: np.ndarray, root: int) -> Start:
     """Broadcast a matrix, or some columns of one, from rank `root` of the communicator."""
 
     def start(comm: MPI.Comm) -> MPI.Request:
-        with _rows_of(matrix) as (buffer, row):
-            return comm.Ibcast([buffer, len(matrix), row], root)
-
-    return start
-
-
-def row_allgather(matrix: np.ndarray, rows: Sequence[Span]) -> Start:
-    """Gather a matrix, or some columns of one, on all ranks, each of which has `rows[rank]` of it in place."""
-
-    def start(comm: MPI.Comm) -> MPI.Request:
         from mpi4py import MPI
 
-        with _rows_of(matrix) as (buffer, row):
-            counts, displacements = [len(each) for each in rows], [each.lo for each in rows]
-            return comm.Iallgatherv(MPI.IN_PLACE, [buffer, counts, displacements, row])
+        size, stride = matrix.shape[1] * matrix.itemsize, matrix.strides[0]
+        contiguous = MPI.BYTE.Create_contiguous(size)
+        row = contiguous.Create_resized(0, stride).Commit()  # rows need not be contiguous with the next
+        memory = MPI.buffer.fromaddress(matrix.ctypes.data, max(0, (len(matrix) - 1) * stride + size))
+        try:
+            return comm.Ibcast([memory, len(matrix), row], root)
+        finally:  # a collective that has been started keeps the datatype
+            row.Free()
+            contiguous.Free()
 
     return start
 
 
-def row_gather(matrix: np.ndarray, rows: Sequence[Span], root: int) -> Start:
-    """Gather a matrix, or some columns of one, at rank `root`. There `matrix` has the rows of all ranks, its own in place; on
-    another rank it has that rank's `rows[rank]` alone."""
-
-    def start(comm: MPI.Comm) -> MPI.Request:
-        from mpi4py import MPI
-
-        with _rows_of(matrix) as (buffer, row):
-            if comm.Get_rank() != root:
-                return comm.Igatherv([buffer, len(matrix), row], None, root)
-            counts, displacements = [len(each) for each in rows], [each.lo for each in rows]
-            return comm.Igatherv(MPI.IN_PLACE, [buffer, counts, displacements, row], root)
-
-    return start
-
-
-def copy_own(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, Sequence[np.ndarray]], rank: int) -> None:
-    """Copy what a rank sends to itself."""
-    for into, source in zip(receives.get(rank, ()), sends.get(rank, ()), strict=True):
-        into[...] = source
-
-
-def exchange(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, Sequence[np.ndarray]], own_rank: int) -> Start:
+def exchange(sends: Matrices, receives: Matrices, own_rank: int) -> Start:
     """Send each rank its matrices in `sends`, and receive as many, of the same shapes, into those in `receives`: an all-to-all
-    of matrices, which may be parts of larger ones. What a rank has for itself is copied."""
+    of matrices, which may be parts of larger ones with contiguous rows. What a rank has for itself is copied."""
 
     def start(comm: MPI.Comm) -> MPI.Request:
         from mpi4py import MPI
 
-        def side(matrices: Mapping[int, Sequence[np.ndarray]]) -> tuple[list[int], list[MPI.Datatype]]:
-            there = [bool(matrices.get(rank)) and rank != own_rank for rank in range(comm.Get_size())]
+        def side(matrices: Matrices) -> tuple[list[int], list[MPI.Datatype]]:
+            there = [rank != own_rank and any(each.size for each in matrices.get(rank, ())) for rank in range(comm.Get_size())]
             types = [_placed(matrices[rank]) if is_there else MPI.BYTE for rank, is_there in enumerate(there)]
             return list(map(int, there)), types
 
@@ -213,6 +191,12 @@ def exchange(sends: Mapping[int, Sequence[np.ndarray]], receives: Mapping[int, S
     return start
 
 
+def copy_own(sends: Matrices, receives: Matrices, rank: int) -> None:
+    """Copy what a rank sends to itself."""
+    for into, source in zip(receives.get(rank, ()), sends.get(rank, ()), strict=True):
+        into[...] = source
+
+
 def _placed(matrices: Sequence[np.ndarray]) -> MPI.Datatype:
     """An MPI datatype of these matrices at their addresses."""
     from mpi4py import MPI
@@ -222,18 +206,3 @@ def _placed(matrices: Sequence[np.ndarray]) -> MPI.Datatype:
     for each in lines:
         each.Free()
     return placed
-
-
-@contextmanager
-def _rows_of(matrix: np.ndarray) -> Iterator[tuple[MPI.buffer, MPI.Datatype]]:
-    """The memory of a matrix, and an MPI datatype of one row, which need not be contiguous with the next."""
-    from mpi4py import MPI
-
-    size, stride = matrix.shape[1] * matrix.itemsize, matrix.strides[0]
-    contiguous = MPI.BYTE.Create_contiguous(size)
-    row = contiguous.Create_resized(0, stride).Commit()
-    try:
-        yield MPI.buffer.fromaddress(matrix.ctypes.data, max(0, (len(matrix) - 1) * stride + size)), row
-    finally:  # a collective that has been started keeps the datatype
-        row.Free()
-        contiguous.Free()

@@ -277,12 +277,6 @@ def _messages(stack: ExitStack) -> None:
     def broadcast(me: int, matrix: Any, root: int) -> Parts:
         return ([matrix], []) if me == root else ([], [matrix])
 
-    def allgather(me: int, matrix: Any, rows: Sequence[Any]) -> Parts:
-        return [matrix[rows[me].slice]], [matrix[each.slice] for number, each in enumerate(rows) if number != me]
-
-    def gather(me: int, matrix: Any, rows: Sequence[Any], root: int) -> Parts:
-        return ([], allgather(me, matrix, rows)[1]) if me == root else ([matrix], [])
-
     def exchange(me: int, to: Any, taken: Any, own: int) -> Parts:
         sent, arrives = ([each for other in some if other != own for each in some[other]] for some in (to, taken))
         return sent, arrives
@@ -310,12 +304,7 @@ def _messages(stack: ExitStack) -> None:
         _tell("sends", 0)
         original(messages, into, source)
 
-    for name, parts in (
-        ("row_broadcast", broadcast),
-        ("row_allgather", allgather),
-        ("row_gather", gather),
-        ("exchange", exchange),
-    ):
+    for name, parts in (("broadcast", broadcast), ("exchange", exchange)):
         replace(stack, collectives, name, partial(collective, parts))
     for name, around in (("exchange", exchange_objects), ("send", send), ("receive", receive)):
         replace(stack, Messages, name, around)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from hybrid.devices.base import Device, Event, Timings
 from hybrid.host.memory import RowView
 from hybrid.host.row_sums import WEIGHTED_ROWS
 from hybrid.plan.schedule import Arrival, Tile
+
+if TYPE_CHECKING:
+    from hybrid.transport.panels import Panels
 
 _LEAST_BYTES = 4 << 20  # of a part of the last tile
 _TOLD_AT_ONCE = 4  # copies
@@ -44,16 +47,6 @@ class CopyObserver(Protocol):
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
         """The rows `part` of a rank's tile are in memory when the event is complete. They begin at a multiple of
         WEIGHTED_ROWS."""
-
-
-class ArrivingPanels(Protocol):
-    """Column panels of B that come to host memory while others are multiplied, by their number in the rank's share."""
-
-    def arrived(self, index: int) -> bool:
-        """Whether the panel is in host memory, without waiting."""
-
-    def wait_for(self, index: int) -> None:
-        """Wait until the panel is in host memory. PhaseEnded if a rank fails meanwhile."""
 
 
 class LeavingPanels(Protocol):
@@ -158,8 +151,8 @@ def pattern_of(rank: int, rows: int, columns: int) -> np.ndarray:
 
 
 class HostTransport(Transport):
-    """Each rank copies what it needs over its own link. `panel_stream`: brings B from other nodes, panel by panel; None where
-    all of B is in host memory before."""
+    """Each rank copies what it needs over its own link. `panels`: bring B from other nodes; None where all of B is in host
+    memory before."""
 
     def __init__(
         self,
@@ -167,13 +160,13 @@ class HostTransport(Transport):
         rank: int,
         matrices: RankMatrices,
         observer: CopyObserver | None = None,
-        panel_stream: ArrivingPanels | None = None,
+        panels: Panels | None = None,
         in_place: Container[str] = (),
     ) -> None:
         """`in_place`: operands that lie in the buffers already, and are not copied."""
         super().__init__(observer)
         self._device, self._rank, self._matrices, self._in_place = device, rank, matrices, in_place
-        self._panel_stream = panel_stream
+        self._arriving = panels
         self._last: Tile | None = None
 
     def begin(self, order: Sequence[Arrival]) -> None:
@@ -181,13 +174,13 @@ class HostTransport(Transport):
         self._last = last_tile(order)
 
     def ready(self, arrival: Arrival) -> bool:
-        return self._panel_stream is None or arrival.operand == "A" or self._panel_stream.arrived(arrival.index)
+        return self._arriving is None or arrival.operand == "A" or self._arriving.arrived(arrival.index)
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event | None:
         if arrival.operand in self._in_place:
             return None
-        if self._panel_stream is not None and arrival.operand == "B":
-            self._panel_stream.wait_for(arrival.index)
+        if self._arriving is not None and arrival.operand == "B":
+            self._arriving.wait_for(arrival.index)
         event = self._copy_in(arrival, into, after)
         self._will_tell(self._rank, arrival, event)
         return event

@@ -1,187 +1,170 @@
 # SPDX-License-Identifier: MIT
-"""Rows and column panels of matrices on their way between nodes, by MPI's collectives, while others are multiplied."""
+"""Column panels of B that come from other nodes, and of C that go to others, by MPI's collectives while others are multiplied.
+
+Some ranks of every node take part in the collectives. By flags in node-shared memory they tell the ranks of their node which
+panels have arrived, and learn from them which are computed. All ranks start the same collectives in the same order, and one that
+waits goes on with all that are under way: so none waits for another one that multiplies.
+"""
 
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
 from hybrid.core.problem import record
-from hybrid.core.spans import Span, pieces
-from hybrid.devices.base import Event
-from hybrid.plan.grid import Rectangle
+from hybrid.core.spans import Span
+from hybrid.devices.base import Device, Event
 from hybrid.plan.schedule import RankShare, Tile
-from hybrid.ranks.collectives import Series, exchange
+from hybrid.ranks.collectives import Series, Start
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
 
-# -------- panel stream
-# Column panels of B from other nodes: they arrive in node-shared memory one by one, while earlier ones are multiplied.
-
-_PANELS_OF_B_AHEAD = 2  # collectives that are started before they are needed: their messages fill the network while others end
+# Collectives that are started before they are needed: their messages fill the network while others end.
+_B_AHEAD, _C_AHEAD = 2, 4
 
 
 @record
-class PanelTransfers:
-    """How the panels travel between the nodes' gateway ranks: each panel by so many collectives, and those of a product in a new
-    series.
+class Moves:
+    """The collectives that bring the panels of B to the nodes, or those of C to where they are kept, as one rank knows them.
 
-    Where a node has several gateways, each brings some columns of every panel.
+    `kind`, `ranks`: their communicator. `of_panels`: for each panel those that move it, or this rank's part of it; none on a
+    rank that takes no part. `members`: of B, the ranks that receive parts of a panel for this node; of C, those whose results
+    this rank sends.
     """
 
-    collectives: Sequence[int]  # for each panel, how many this rank starts if it is a gateway
-    begin: Callable[[], Series | None]  # makes the series of a product; None on ranks that are no gateways
-    gateways: Sequence[int]  # of this rank's node
+    kind: str
+    ranks: tuple[int, ...]
+    of_panels: Sequence[Sequence[Start]]
+    members: Sequence[int]
+
+    def begin(self, team: Team) -> Series | None:
+        starts = [start for of_panel in self.of_panels for start in of_panel]
+        return team.messages.collectives.series(self.kind, self.ranks, starts) if team.rank in self.ranks else None
 
 
-class PanelStream:
-    """One rank's view of it. The gateway ranks of its node take part in the collectives; by their flags they tell the ranks of
-    their node which panels have arrived.
+@record
+class PanelMoves:
+    """What moves during a product. `columns`: of each panel, within this rank's columns of C. `terms`: where several layers'
+    results arrive, whose sum belongs in `kept`."""
 
-    All gateways of a communicator start the same collectives in the same order, so none waits until another has multiplied.
+    columns: Sequence[Span]
+    arriving: Moves
+    leaving: Moves
+    terms: np.ndarray | None = None
+    kept: np.ndarray | None = None
+
+
+class Panels:
+    """One rank's view of the panels, for any number of products, each from `begin` to `finish`.
+
+    The panels of its device may be others than those that move: one of B is there when all are that it overlaps with.
     """
 
     def __init__(
-        self,
-        team: Team,
-        flags: NodeFlags,
-        first_flag: int,
-        transfers: PanelTransfers,
-        meanwhile: Callable[[], None] = lambda: None,
+        self, team: Team, moves: PanelMoves, share: RankShare, device: Device, flags: NodeFlags, first_flag: int
     ) -> None:
-        """A gateway has a flag for each panel, the first of which is `first_flag`; it sets the flag when its columns of the
-        panel have arrived. `meanwhile`: is called while a gateway waits, and must not wait itself."""
-        self._team, self._meanwhile = team, meanwhile
-        self._flags, self._first_flag, self._transfers = flags, first_flag, transfers
-        self._ends = list(accumulate(transfers.collectives))
-        self._series: Series | None = None
-        self._arrived = 0
+        """`flags`: from `first_flag` on a rank has one for each panel of B, and then one for each of C."""
+        self._team, self._moves, self._device, self._flags = team, moves, device, flags
+        self._columns, self._rows = moves.columns, len(share.rows)
+        self._flag_of_b, self._flag_of_c = first_flag, first_flag + len(moves.columns)
+        self._ends_of_b, self._ends_of_c = ([*accumulate(map(len, each.of_panels))] for each in (moves.arriving, moves.leaving))
+        self._last_of = [self._overlapped(panel)[-1] for panel in share.column_panels]
+        self._expected: deque[tuple[Tile, Event]] = deque()
+        self._left: list[int] = []  # elements of each panel of C that this rank has still to compute
+        self._arriving: Series | None = None
+        self._leaving: Series | None = None
+        self._arrived = self._computed = self._sent = 0  # panels of B and of C, and collectives of C that are complete
 
     @property
     def takes_part(self) -> bool:
-        """Whether this rank is a gateway of its node."""
-        return self._series is not None
+        """Whether this rank takes part in the collectives."""
+        return self._team.rank in (*self._moves.arriving.ranks, *self._moves.leaving.ranks)
 
     def begin(self) -> None:
-        """A product begins: no panel has arrived."""
-        self._arrived, self._series = 0, self._transfers.begin()
+        """A product begins: nothing has arrived, and nothing is computed."""
+        self._expected.clear()
+        self._left = [self._rows * len(panel) for panel in self._columns]
+        self._arrived = self._computed = self._sent = 0
+        self._arriving, self._leaving = self._moves.arriving.begin(self._team), self._moves.leaving.begin(self._team)
+        for number, elements in enumerate(self._left):
+            if not elements:
+                self._flags.set_flag(self._flag_of_c + number)
+
+    # -------- B
 
     def arrived(self, index: int) -> bool:
-        """Whether the panel is in node-shared memory, without waiting."""
-        if self._series is not None:
-            self._meanwhile()
-            while self._arrived < len(self._ends) and self._all_complete(self._series):
-                self._note()
-        return all(self._flags.is_set(gateway, self._first_flag + index) for gateway in self._transfers.gateways)
+        """Whether panel `index` of this rank's device is in host memory, without waiting."""
+        self.advance()
+        return self._is_on_node(self._last_of[index])
 
     def wait_for(self, index: int, computing: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the panel is in node-shared memory. PhaseEnded if a rank fails meanwhile. `computing`: whether another
-        thread of this rank needs its core."""
+        """Wait until panel `index` of this rank's device is in host memory. PhaseEnded if a rank fails meanwhile. `computing`:
+        whether another thread of this rank needs its core."""
+        self._wait_for(self._last_of[index], computing)
+
+    def wait_for_first(self) -> None:
+        """Wait until the first panel that moves is on the node."""
+        self._wait_for(0)
+
+    def wait_for_all(self) -> None:
+        """Wait until all panels are on the node: also a rank without rows receives some for the others."""
+        if self._columns:
+            self._wait_for(len(self._columns) - 1)
+
+    def _wait_for(self, panel: int, computing: Callable[[], bool] = lambda: False) -> None:
         began = time.perf_counter()
-        if self._series is not None:
+        if (series := self._arriving) is not None:
             self._team.enter("scatter")
-            while self._arrived <= index:
+            while self._arrived <= panel:
                 for number in self._of_next():
-                    self._series.start(number + 1 + _PANELS_OF_B_AHEAD)
-                    self._series.wait_for(number, self._meanwhile, computing)
-                self._note()
+                    series.start(number + 1 + _B_AHEAD)
+                    series.wait_for(number, self._advance_c, computing)
+                self._note_arrived()
         pause = self._flags.pauses()
-        while not self.arrived(index):
+        while not self._is_on_node(panel):
+            self.advance()
             next(pause)
-        if self._series is not None:
+        if series is not None:
             self._team.timeline.add("scatter", began, time.perf_counter())
+
+    def _is_on_node(self, panel: int) -> bool:
+        return all(self._flags.is_set(rank, self._flag_of_b + panel) for rank in self._moves.arriving.members)
 
     def _of_next(self) -> range:
         """The numbers of the collectives that bring the next panel."""
-        return range(self._ends[self._arrived - 1] if self._arrived else 0, self._ends[self._arrived])
+        return range(self._ends_of_b[self._arrived - 1] if self._arrived else 0, self._ends_of_b[self._arrived])
 
-    def _all_complete(self, series: Series) -> bool:
-        """Whether the next panel has arrived at this gateway. The collectives after it are started, too."""
-        series.start(self._ends[self._arrived] + _PANELS_OF_B_AHEAD)
-        return all(series.is_complete(number) for number in self._of_next())
-
-    def _note(self) -> None:
-        """Tell the node that this gateway's columns of the next panel have arrived."""
-        self._flags.set_flag(self._first_flag + self._arrived)
+    def _note_arrived(self) -> None:
+        """Tell the node that this rank's part of the next panel has arrived."""
+        self._flags.set_flag(self._flag_of_b + self._arrived)
         self._arrived += 1
 
-
-# -------- panel gather
-# Column panels of C on their way to the root's node: each node sends its rows of a panel when they are computed, while others
-# are.
-
-_PANELS_OF_C_AHEAD = 4  # collectives that the root starts before the one that it waits for
-
-
-class PanelGather:
-    """One rank's view of it. By their flags ranks tell the gateways of their node which panels they have computed; the gateways
-    take part in the collectives."""
-
-    def __init__(
-        self,
-        flags: NodeFlags,
-        first_flag: int,
-        share: RankShare,
-        senders: Sequence[int],
-        transfers: PanelTransfers,
-        done: Callable[[Event], bool],
-    ) -> None:
-        """`senders`: the ranks whose rows this node sends; none on the root's node, where rows lie in place already. Each of
-        them has a flag for each panel, the first of which is `first_flag`. `done`: whether an event that `will_be_stored` got is
-        complete."""
-        self._flags, self._first_flag, self._share = flags, first_flag, share
-        self._senders, self._transfers = senders, transfers
-        self._done, self._ends = done, list(accumulate(transfers.collectives))
-        self._first_columns = [panel.lo for panel in share.column_panels]
-        self._expected: deque[tuple[Tile, Event]] = deque()
-        self._rows_left: list[int] = []  # rows of each panel that this rank has still to compute
-        self._series: Series | None = None
-        self._panels = self._complete = 0  # panels started, and collectives complete
-
-    @property
-    def takes_part(self) -> bool:
-        """Whether this rank is a gateway of its node."""
-        return self._series is not None
-
-    def begin(self) -> None:
-        """A product begins: nothing is computed."""
-        self._rows_left = [len(self._share.rows)] * len(self._ends)
-        self._panels = self._complete = 0
-        self._expected.clear()
-        self._series = self._transfers.begin()
+    # -------- C
 
     def stored(self, tile: Tile) -> None:
         """Note that a tile of this rank is in host memory."""
-        panels = self._first_columns
-        for index in range(bisect_left(panels, tile.columns.lo), bisect_left(panels, tile.columns.hi)):
-            self._rows_left[index] -= len(tile.rows)
-            if not self._rows_left[index]:
-                self._flags.set_flag(self._first_flag + index)
+        for number in self._overlapped(tile.columns):
+            self._left[number] -= len(tile.rows) * len(self._columns[number].common(tile.columns))
+            if not self._left[number]:
+                self._flags.set_flag(self._flag_of_c + number)
 
     def will_be_stored(self, tile: Tile, event: Event) -> None:
         """Note that a tile of this rank is in host memory when the event is complete."""
         self._expected.append((tile, event))
 
     def advance(self) -> None:
-        """Note which tiles are stored by now, and send what is computed, without waiting."""
-        while self._expected and self._done(self._expected[0][1]):
-            self.stored(self._expected.popleft()[0])
-        if self._series is None:
-            return
-        while self._panels < len(self._ends) and self._is_computed(self._panels):
-            self._series.start(self._ends[self._panels])
-            self._panels += 1
-        if not self._senders:  # what the root receives, and what a node without rows sends, waits for nothing
-            self._series.start(self._complete + _PANELS_OF_C_AHEAD)
-        while self._complete < self._series.started and self._series.is_complete(self._complete):
-            self._complete += 1
+        """Note what has arrived and what is stored by now, and send what is computed, without waiting."""
+        if (series := self._arriving) is not None:
+            while self._arrived < len(self._columns):
+                series.start(self._ends_of_b[self._arrived] + _B_AHEAD)
+                if not all(series.is_complete(number) for number in self._of_next()):
+                    break
+                self._note_arrived()
+        self._advance_c()
 
     def wait_for_stored(self) -> None:
         """Wait until all tiles that were announced are stored. PhaseEnded if a rank fails meanwhile."""
@@ -191,66 +174,27 @@ class PanelGather:
             next(pause)
 
     def finish(self) -> None:
-        """Wait until C is complete on the root's node, as far as this rank has a part in that. PhaseEnded if a rank fails
-        meanwhile."""
-        if self._series is None:
+        """Wait until C is where it is kept, as far as this rank has a part in that, when all of it is computed. PhaseEnded if a
+        rank fails meanwhile."""
+        if self._leaving is not None:
+            self._leaving.wait_until_complete()
+        if self._moves.terms is not None:
+            np.sum(self._moves.terms, axis=0, out=self._moves.kept)
+
+    def _advance_c(self) -> None:
+        """Start the collectives of the panels of C that are computed, but not too many at a time."""
+        while self._expected and self._device.done(self._expected[0][1]):
+            self.stored(self._expected.popleft()[0])
+        if (series := self._leaving) is None:
             return
-        pause = self._flags.pauses()
-        while self._complete < sum(self._transfers.collectives):
-            self.advance()
-            next(pause)
+        flag, members = self._flag_of_c, self._moves.leaving.members
+        while self._computed < len(self._columns) and all(self._flags.is_set(rank, flag + self._computed) for rank in members):
+            self._computed += 1
+        may_start = self._ends_of_c[self._computed - 1] if self._computed else 0
+        series.start(min(may_start, self._sent + _C_AHEAD))
+        while self._sent < series.started and series.is_complete(self._sent):
+            self._sent += 1
 
-    def _is_computed(self, index: int) -> bool:
-        """Whether all ranks whose rows this node sends have computed the panel; False where there are none."""
-        return bool(self._senders) and all(self._flags.is_set(rank, self._first_flag + index) for rank in self._senders)
-
-
-# -------- row exchange
-# Rows of matrices on their way from node to node before a product, by MPI's collectives between the nodes' gateway ranks.
-
-_ROWS_AHEAD = 1  # collectives that are started while the one before is under way
-Matrices = Mapping[int, Sequence[np.ndarray]]  # for each node those that it gets, or has sent
-# Gives what this rank sends to each node by one collective, and what it receives from each.
-Piece = Callable[[], tuple[Matrices, Matrices]]
-
-
-class RowExchange:
-    """Every rank of the team makes one.
-
-    `gateways[node]`: the rank that takes part for a node. `pieces`: each gives what one collective sends and receives; it is
-    called when that is started, and what it gives is kept until it has arrived.
-    """
-
-    def __init__(self, team: Team, gateways: Sequence[int], pieces: Sequence[Piece]) -> None:
-        self._team, self._gateways, self._pieces = team, tuple(gateways), pieces
-        self._held: dict[int, tuple[Matrices, Matrices]] = {}
-        self._series: Series | None = None
-        team.connect("rows", self._gateways)
-
-    def begin(self) -> None:
-        """Begin an exchange, in a phase that ends before `run`."""
-        self._held.clear()
-        starts = [partial(self._start, number) for number in range(len(self._pieces))]
-        self._series = self._team.messages.collectives.series("rows", self._gateways, starts)
-
-    def run(self) -> None:
-        """Wait until all rows have arrived. PhaseEnded if a rank fails meanwhile."""
-        if self._series is None:  # another rank is its node's gateway
-            return
-        for number in range(len(self._pieces)):
-            self._series.start(number + 1 + _ROWS_AHEAD)
-            self._series.wait_for(number)
-            del self._held[number]
-
-    def _start(self, number: int, comm: Any) -> Any:
-        self._held[number] = self._pieces[number]()
-        return exchange(*self._held[number], comm.Get_rank())(comm)
-
-
-def cut(rows: Span, columns: int, item_size: int, message_bytes: int) -> Iterator[Rectangle]:
-    """Rows of so many columns, in rectangles of at most so many bytes: of whole rows, where a message has room for one."""
-    width = max(1, min(columns, message_bytes // item_size))
-    height = max(1, message_bytes // max(1, width * item_size))
-    for some_rows in pieces(rows, height):
-        for some_columns in pieces(Span(0, columns), width):
-            yield Rectangle(some_rows, some_columns)
+    def _overlapped(self, columns: Span) -> list[int]:
+        """The numbers of the panels that overlap with these columns."""
+        return [number for number, panel in enumerate(self._columns) if panel.meets(columns)]

@@ -23,7 +23,8 @@ from hybrid.errors import DeviceUnavailable
 from hybrid.plan.schedule import Arrival, RankShare, Tile
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
-from hybrid.transport.base import ArrivingPanels, CopyObserver, HostTransport, RankMatrices, Transport, last_tile, pattern_of
+from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, Transport, last_tile, pattern_of
+from hybrid.transport.panels import Panels
 
 if TYPE_CHECKING:
     from hybrid.transport.rank_device import RankDevice
@@ -106,10 +107,10 @@ class PeersTransport(_FetchesFromPeers, HostTransport):
         peers: Mapping[int, Peer],
         matrices: RankMatrices,
         observer: CopyObserver | None = None,
-        panel_stream: ArrivingPanels | None = None,
+        panels: Panels | None = None,
         in_place: Container[str] = (),
     ) -> None:
-        HostTransport.__init__(self, device, rank, matrices, observer, panel_stream, in_place)
+        HostTransport.__init__(self, device, rank, matrices, observer, panels, in_place)
         self._flags, self._peers = flags, peers
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:

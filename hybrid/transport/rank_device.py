@@ -19,6 +19,7 @@ from hybrid.host.memory import RowView
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.gather_layout import receivers
 from hybrid.plan.plan import Plan
+from hybrid.plan.schedule import RankShare
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
@@ -28,7 +29,7 @@ from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, Tra
 # sooner without them.
 if TYPE_CHECKING:
     from hybrid.transport.nccl import DeviceGather, DeviceGroup
-    from hybrid.transport.panels import PanelGather, PanelStream, PanelTransfers
+    from hybrid.transport.panels import PanelMoves, Panels
     from hybrid.transport.peers import LinkRequest, Peer
 
 
@@ -212,10 +213,10 @@ class RankDevice:
     def own_buffers(self, team: Team, plan: Plan, in_place: Mapping[str, Any]) -> Buffers:
         """This rank's buffers; the matrices in `in_place` are used instead of those for the same operands. To be called after
         `reserve`."""
-        share = plan.shares[team.rank]
+        part, share = plan.on_device(team.rank)
         if in_place:
-            return Buffers(self.device, self.memory, share, plan.problem, in_place)
-        return self.once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, plan.problem))
+            return Buffers(self.device, self.memory, share, part.problem, in_place)
+        return self.once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, part.problem))
 
     def peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
         """The ranks of the node, with their buffers as this rank's device reaches them. To be called after `connect`."""
@@ -313,28 +314,15 @@ def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
     return CpuDevice(staged=plan.staged)
 
 
-def make_panel_stream(
-    team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers, gather: PanelGather | None
-) -> PanelStream:
-    """The stream of column panels of B that come from other nodes. `gather` goes on while it waits. Every rank calls it."""
-    from hybrid.transport.panels import PanelStream
+def make_panels(team: Team, plan: Plan, share: RankShare, rank_device: RankDevice, moves: PanelMoves) -> Panels:
+    """The column panels that move between nodes. `share`: what this rank's device computes. Every rank calls it, before the
+    transport is made."""
+    from hybrid.transport.panels import Panels
 
-    first, _, count = _flags(plan)
-    rank_device.meet(team, count)
+    first_flag = _flags(plan)
+    rank_device.meet(team, first_flag + 2 * len(moves.columns))
     assert rank_device.flags is not None
-    meanwhile = gather.advance if gather is not None else lambda: None
-    return PanelStream(team, rank_device.flags, first, transfers, meanwhile)
-
-
-def make_panel_gather(team: Team, plan: Plan, rank_device: RankDevice, transfers: PanelTransfers) -> PanelGather:
-    """The gathering of column panels of C that go to another node. Every rank calls it."""
-    from hybrid.transport.panels import PanelGather
-
-    _, first, count = _flags(plan)
-    rank_device.meet(team, count)
-    assert rank_device.flags is not None
-    senders = [] if team.node == plan.root_node else [rank for rank in team.node_ranks if len(plan.shares[rank].rows)]
-    return PanelGather(rank_device.flags, first, plan.shares[team.rank], senders, transfers, rank_device.device.done)
+    return Panels(team, moves, share, rank_device.device, rank_device.flags, first_flag)
 
 
 def make_device_gather(team: Team, plan: Plan, rank_device: RankDevice, c: RowView) -> DeviceGather:
@@ -351,16 +339,11 @@ def _pieces(plan: Plan) -> tuple[int, int]:
     return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
 
 
-def _flags(plan: Plan) -> tuple[int, int, int]:
-    """A rank's first flag for column panels of B that come from other nodes, its first for those of C that go to one, and the
-    number of all its flags.
-
-    The flags before are the transport's: one for each tile, or at a root that loads for all peers one for each of their panels.
-    """
+def _flags(plan: Plan) -> int:
+    """The flags that the transport needs of a rank: one for each tile, or at a root that loads for all peers one for each of
+    their panels."""
     row_panels, pieces_of_b = _pieces(plan)
-    most_panels, peers = max(len(each.column_panels) for each in plan.shares), max(map(len, plan.topology.nodes))
-    first = max(row_panels * pieces_of_b, peers * (row_panels + pieces_of_b))
-    return first, first + most_panels, first + 2 * most_panels
+    return max(row_panels * pieces_of_b, max(map(len, plan.topology.nodes)) * (row_panels + pieces_of_b))
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
@@ -370,7 +353,7 @@ def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatri
     follow each other.
     """
     share = plan.shares[rank]
-    if matrices is None or not (plan.has_row_blocks and plan.staged and share.order and share.holds_all):
+    if matrices is None or plan.parts or not (plan.has_row_blocks and plan.staged and share.order and share.holds_all):
         return {}
     there = {"A": matrices.a}
     if share.layout.slots == 1:
@@ -386,7 +369,7 @@ def make_transport(
     gpus: Sequence[Gpu | None],
     kernel: Kernel,
     observer: CopyObserver | None,
-    panel_stream: PanelStream | None,
+    panels: Panels | None,
     in_place: Mapping[str, Any],
     device_gather: DeviceGather | None = None,
 ) -> tuple[Transport, Buffers]:
@@ -400,7 +383,7 @@ def make_transport(
         rank_device.reserve(team, plan.bytes_of_buffers(team.rank))
         buffers = rank_device.own_buffers(team, plan, in_place)
         if plan.transport == "host":
-            return HostTransport(rank_device.device, team.rank, matrices, observer, panel_stream, in_place), buffers
+            return HostTransport(rank_device.device, team.rank, matrices, observer, panels, in_place), buffers
         from hybrid.transport.nccl import NcclTransport
 
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
@@ -418,7 +401,7 @@ def make_transport(
     row_panels, pieces_of_b = _pieces(plan)
     events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # one for each panel that is loaded, or tile computed
     wanted = LinkRequest(team.topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
-    rank_device.connect(team, wanted, _flags(plan)[-1], device_on)
+    rank_device.connect(team, wanted, _flags(plan), device_on)
     assert rank_device.flags is not None
     device, flags, peers = rank_device.device, rank_device.flags, rank_device.peers(team, plan)
     if driver is not None and team.rank != driver:
@@ -427,5 +410,5 @@ def make_transport(
     if driver is not None:
         remote = rank_device.buffers_of_driver(team, plan)
         return RootPushDriver(rank_device.devices, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
-    made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panel_stream, in_place)
+    made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panels, in_place)
     return made, rank_device.own_buffers(team, plan, in_place) if in_place else peers[team.rank].buffers

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter, deque
 from dataclasses import fields, replace
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
@@ -382,49 +382,58 @@ def layouts(draw):
     return GridLayout(p, topology, grid, placement, draw(st.sampled_from([64, 1000, 1 << 28])))
 
 
-def sent(layout, operand, source, to):
-    return [part for number in range(layout.pieces[operand]) for part, _ in layout.sends(operand, number, source, to)]
+def numbered(shape):
+    """A matrix of different numbers, none of them 0."""
+    return np.arange(1, shape[0] * shape[1] + 1).reshape(shape)
+
+
+def of_part(matrix, part):
+    rows, columns = (
+        np.concatenate([np.arange(0), *(np.arange(each.lo, each.hi) for each in of)]) for of in (part.rows, part.columns)
+    )
+    return matrix[np.ix_(rows, columns)]
+
+
+def moved(layout, operand, have, into):
+    """Move all pieces of an operand: `have` and `into` are the arrays of each rank. Every place is written once, if at all."""
+    ranks = range(layout.topology.size)
+    for number, source, to in product(range(layout.pieces[operand]), ranks, ranks):
+        for here, there in layout.moves(operand, number, source, to):
+            assert not into[to][there].any()
+            into[to][there] = have[source][here]
 
 
 @examples(150, one_in=6)
 @given(layouts())
 def test_every_rank_gets_what_it_multiplies_and_every_element_of_c_each_layers_terms_once(layout):
-    p, ranks = layout.problem, range(layout.topology.size)
-    for node, members in enumerate(layout.topology.nodes):
-        of_b = np.zeros((p.l, p.m), int)
-        for rank in members:
-            of_a, wanted = np.zeros((p.n, p.l), int), layout.rows_of_a(rank)
-            for source in ranks:
-                for operand, into in (("A", of_a), ("B", of_b)):
-                    for part in sent(layout, operand, source, rank):
-                        into[part.rows.slice, part.columns.slice] += 1
-            if layout.pieces["A"]:
-                assert of_a.sum() == of_a[wanted.rows.slice, wanted.columns.slice].sum() == wanted.elements
-                assert of_a.max(initial=0) <= 1
-        needed = layout.grid.of_b(node, p)
-        assert of_b.sum() == of_b[needed.rows.slice, needed.columns.slice].sum() == needed.elements
-        assert of_b.max(initial=0) <= 1
-    for to in ranks if layout.pieces["C"] else ():
-        terms, kept = np.zeros((layout.grid.layers, p.n, p.m), int), np.zeros((p.n, p.m), int)
-        for source in ranks:
-            for part in sent(layout, "C", source, to):
-                terms[layout.layer_of(source), part.rows.slice, part.columns.slice] += 1
-        for rows in layout.placement.c[to].rows:
-            for columns in layout.placement.c[to].columns:
-                kept[rows.slice, columns.slice] = 1
-        assert (terms == kept).all()
+    p, ranks, nodes, kept = layout.problem, range(layout.topology.size), layout.topology.nodes, layout.placement
+    a, b, c = numbered((p.n, p.l)), numbered((p.l, p.m)), numbered((p.n, p.m))
+    needed = [of_part(a, Part.of(layout.rows_of_a(rank))) for rank in ranks]
+    got = [np.zeros_like(each) for each in needed]
+    moved(layout, "A", [of_part(a, part) for part in kept.a], got)
+    assert not layout.pieces["A"] or all(map(np.array_equal, got, needed))
+    of_nodes = [of_part(b, Part.of(layout.grid.of_b(node, p))) for node in range(len(nodes))]
+    got = [np.zeros_like(each) for each in of_nodes]  # the ranks of a node have it in common
+    moved(layout, "B", [of_part(b, part) for part in kept.b], [got[layout.topology.node_of(rank)] for rank in ranks])
+    assert all(map(np.array_equal, got, of_nodes))
+    needed = [np.tile(of_part(c, part), (layout.grid.layers, 1)) for part in kept.c]
+    got = [np.zeros_like(each) for each in needed]
+    moved(layout, "C", [of_part(c, Part.of(layout.part_of_c(rank))) for rank in ranks], got)
+    assert not layout.pieces["C"] or all(map(np.array_equal, got, needed))
 
 
 @examples(150, one_in=6)
 @given(layouts())
 def test_nodes_receive_just_as_much_as_the_choice_assumes(layout):
-    topology = layout.topology
-    for node, members in enumerate(topology.nodes):
-        others = [rank for rank in range(topology.size) if topology.node_of(rank) != node]
-        parts = [
-            part for rank in members for source in others for operand in "ABC" for part in sent(layout, operand, source, rank)
-        ]
-        assert sum(part.elements for part in parts) == received(layout.grid, node, layout.problem, topology, layout.placement)
+    topology, ranks = layout.topology, range(layout.topology.size)
+    arrived = dict.fromkeys(range(len(topology.nodes)), 0)
+    for source, to, operand in product(ranks, ranks, "ABC"):
+        for number in range(layout.pieces[operand]):
+            for (rows, columns), _ in layout.moves(operand, number, source, to):
+                elsewhere = topology.node_of(source) != topology.node_of(to)
+                arrived[topology.node_of(to)] += elsewhere * (rows.stop - rows.start) * (columns.stop - columns.start)
+    for node, elements in arrived.items():
+        assert elements == received(layout.grid, node, layout.problem, topology, layout.placement)
 
 
 def even(problem, nodes):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of distributed matrices: row blocks, and blocks in two dimensions. Every rank keeps its part of C."""
+"""Products of RowBlocks and Block2Ds, whose elements stay where they are: every rank keeps its part of A, B and C."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hybrid.arrays.distributed import BlockShapes, problem_of_blocks
 from hybrid.arrays.gemm import Gemm, ProductType
@@ -18,12 +16,11 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.errors import DoesNotFit
+from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.calls import exactly, no_wrong_parts
-from hybrid.execution.grid_run import GridRun
 from hybrid.execution.product import element_types, in_numbers
 from hybrid.execution.rank_run import RankRun
 from hybrid.execution.real_products import WantedPart, bytes_of_result, exact_product
-from hybrid.execution.redistribution import gather_b
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
@@ -43,10 +40,6 @@ if TYPE_CHECKING:
     from hybrid.verification.freivalds import ExpectedSums
     from hybrid.verification.recompute import Recomputed
     from hybrid.verification.second_look import WrongParts
-
-
-# -------- row block decision
-# How a product of RowBlocks is computed: the same on all ranks, from what each tells of its blocks.
 
 
 def decide_on_row_blocks(
@@ -119,39 +112,38 @@ def _request(
     )
 
 
-# -------- row block product
-# A product of row blocks: every rank's rows of A and B stay where they are, and so do its rows of C.
-
-
-def run_row_block_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
-    """This rank's rows of C, on the device where its rows of A lie, and what the check found. Every rank calls it."""
+def run_distributed_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
+    """This rank's part of C, on the device where its part of A lies, and what the check found; None where nothing is checked.
+    Every rank calls it."""
     team, plan = session.team, decision.plan
     team.timeline = Timeline()
     with limited_threads(decision.placements[team.rank].threads.count):
-        c, check = _RowBlockProduct(session, decision, a, b, settings).run()
+        c, check = _DistributedProduct(session, decision, a, b, settings).run()
         if plan.device != "cuda" or plan.grid_layout is not None:
             with team.phase("scatter"):
                 c = to_device_of(a, c)
         return c, check
 
 
-class _RowBlockProduct:
-    """The data that the steps of one call of `run_row_block_product` have in common."""
+class _DistributedProduct:
+    """The data that the steps of one call of `run_distributed_product` have in common."""
 
     def __init__(self, session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> None:
         self._session, self._team = session, session.team
         self._decision, self._plan, self._settings = decision, decision.plan, settings
-        self._share = share = decision.plan.shares[session.team.rank]
+        self._share = decision.plan.shares[session.team.rank]
         self._threads = decision.placements[session.team.rank].threads.count
-        plan = self._plan
-        device = plan.device if plan.grid_layout is None else "cpu"  # a grid's parts travel from host to host
+        plan, layout = self._plan, self._plan.grid_layout
+        device = plan.device if layout is None else "cpu"  # a grid's parts travel from host to host
+        height, width = layout.placement.c[self._team.rank].shape if layout else (len(self._share.rows), plan.problem.m)
         with self._team.phase("scatter"), busy():
             self._a, self._b = (
                 elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self._threads)) for array in (a, b)
             )
-            self._c = empty_like(self._a, len(share.rows), plan.problem.m, plan.problem.dtype)
+            self._c = empty_like(self._a, height, width, plan.problem.dtype)
             await_callers_work(self._a, self._b, self._c)
-        self._all_of_b = RowView(self._b, share.b_rows) if plan.own_rows_suffice else self._gathered_b()
+        self._grid = OnGrid(self._team, plan, {"A": self._a, "B": self._b, "C": self._c}) if layout else None
+        self._all_of_b = RowView(self._b, self._share.b_rows) if plan.own_rows_suffice else self._gathered_b()
 
     def run(self) -> tuple[Any, Check | None]:
         run = self._rank_run()
@@ -168,34 +160,35 @@ class _RowBlockProduct:
             run.abandon()
             raise
 
-    def _rank_run(self) -> RankRun | GridRun:
+    def _rank_run(self) -> RankRun:
         def nobody(phase: str, done: int, of: int) -> None:
             """Is told of the progress."""
 
-        if self._plan.grid_layout is not None:
-            kept = {"A": self._a, "B": self._b, "C": self._c}
-            return GridRun(self._session, self._decision, kept, self._settings, nobody)
+        if self._grid is not None:
+            return self._grid.run(self._session, self._decision, self._settings, nobody)
         matrices = RankMatrices(self._a, self._all_of_b, self._c)
         read_and_written = [self._a, self._all_of_b.array, self._c]
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, nobody)
 
-    def _multiplied(self, run: RankRun | GridRun, wrong: WrongParts | None) -> Check | None:
+    def _multiplied(self, run: RankRun, wrong: WrongParts | None) -> Check | None:
         """Multiply, and check the product. Returns the check; None where there is none. `wrong`: gets the parts of C that are
         wrong, where these may be repaired."""
         plan = self._plan
         with self._team.phase("scatter", timed=False):
             run.make_ready()
         run.multiply()
-        if plan.grid_layout is not None:
+        if self._grid is not None:
             run.gather()
         if plan.check == "off":
             return None
+        if self._grid is not None and plan.operands is OperandLocation.BLOCKS_2D:
+            return self._grid.verify(self._decision, self._threads)
         check = run.check() if plan.check == "device" else None
         if check is not None and not plan.own_rows_suffice:
             verify_gathered(self._team, self._share.b_rows, on_host(self._b), self._all_of_b, self._threads)
         return settled(check, self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None)
 
-    def _multiplied_again(self, run: RankRun | GridRun) -> tuple[Check, WrongParts]:
+    def _multiplied_again(self, run: RankRun) -> tuple[Check, WrongParts]:
         wrong = no_wrong_parts(self._plan)
         check = self._multiplied(run, wrong)
         assert check is not None
@@ -230,27 +223,3 @@ class _RowBlockProduct:
             b[self._share.b_rows][...] = on_host(self._b)
         gather_b(team, plan, b, self._settings)
         return b
-
-
-# -------- block 2d product
-# A product of matrices that are distributed in two dimensions: every rank keeps its part of C.
-
-
-def run_block_2d_product(
-    session: Session, decision: Decision, a: Any, b: Any, settings: Settings
-) -> tuple[np.ndarray, Check | None]:
-    """This rank's part of C, and what the check found; None where nothing is checked. Every rank calls it."""
-    team, plan = session.team, decision.plan
-    team.timeline = Timeline()
-    assert plan.grid_layout is not None
-    threads = decision.placements[team.rank].threads.count
-    with limited_threads(threads):
-        with team.phase("scatter"), busy():
-            kept = {key: as_rows(array, plan.problem.dtype, device="cpu") for key, array in (("A", a), ("B", b))}
-            kept["C"] = np.empty(plan.grid_layout.placement.c[team.rank].shape, plan.problem.dtype)
-        run = GridRun(session, decision, kept, settings, lambda phase, done, of: None)
-        with team.phase("scatter", timed=False):
-            run.make_ready()
-        run.multiply()
-        run.gather()
-        return kept["C"], None if plan.check == "off" else run.check_parts(threads)
