@@ -9,6 +9,7 @@ array([[1., 1.],
 help(hybrid.multiply) and so on tell more of
 
 multiply    the product of two matrices by all ranks: of a root's arrays, of RowBlocks or of Block2Ds
+plan        the same, decided before it is computed: for many products alike
 empty       a matrix in memory that the ranks of a node share
 scatter     a root's matrix as RowBlocks
 gather      RowBlocks or Block2Ds as a matrix at a root
@@ -22,13 +23,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import hybrid.plan  # the folder, which holds nothing: loaded before, it cannot take the function's name later
 from hybrid.core.forks import one_at_a_time
 
+del hybrid.plan
+
 __version__ = "0.1.0"
-__all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "scatter"]
+__all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "plan", "scatter"]
 
 if TYPE_CHECKING:
-    from hybrid.api import Block2D, RowBlock, empty, gather, multiply, scatter
+    from hybrid.api import Block2D, RowBlock, empty, gather, multiply, plan, scatter
 
 
 def __dir__() -> list[str]:

@@ -3,37 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from hybrid.arrays.block_2d import Block2D
-from hybrid.arrays.distributed import Distributed, RowBlock, TransposedRowBlock, common_communicator
-from hybrid.arrays.interop import on_gpu, to_device_of
-from hybrid.arrays.root_operands import is_stack
-from hybrid.core.forks import one_at_a_time
+from hybrid.arrays.distributed import Distributed, RowBlock, common_communicator
 from hybrid.core.settings import as_int
-from hybrid.devices.cuda_gpus import callers_context
-from hybrid.execution.multiply import empty_shared, multiply_blocks_2d, multiply_on_gpu, multiply_root_arrays, multiply_row_blocks
+from hybrid.execution.compiled import Compiled, ProductPlan, one_call
+from hybrid.execution.multiply import empty_shared
 from hybrid.execution.redistribution import gathered, scattered
-from hybrid.ranks.team import team_of
-from hybrid.selection.session import Session, session_of
-
-
-def _communicator(comm: Any, *given: Any) -> Any:
-    """The one that the call names, else the one that RowBlocks and Block2Ds know; None: this process alone."""
-    return common_communicator(given) if comm is None else comm
-
-
-@contextmanager
-def _call(comm: Any, stall: Any) -> Iterator[Session]:
-    """A context for one call: of one thread at a time, and together with the other ranks. Gives the communicator's session."""
-    session = session_of(team_of(comm, stall))
-    with one_at_a_time if session.team.size == 1 else nullcontext(), session.team.together(), callers_context():
-        yield session
 
 
 def multiply(
@@ -129,25 +110,55 @@ def multiply(
     HybridError
         Any error on one rank is raised on all of them, and the next call works; see `hybrid.errors`.
     """
-    root = as_int(root)
-    flags = {"kernel": kernel, "device": device, "precision": precision, "check": check, "on_fault": on_fault, "threads": threads,
-             "transport": transport, "host_memory": host_memory, "gpu_memory": gpu_memory, "stall": stall}  # fmt: skip
-    gemm = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b,
-            "conjugate_a": conjugate_a, "conjugate_b": conjugate_b, "dtype": dtype}  # fmt: skip
-    operands = a, b, c
-    comm = _communicator(comm, *operands)
-    with _call(comm, stall) as session:
-        kinds = ((RowBlock, TransposedRowBlock), multiply_row_blocks), ((Block2D,), multiply_blocks_2d)
-        for kind, multiply_parts in kinds:
-            if any(isinstance(each, kind) for each in operands):
-                return replace(multiply_parts(session, operands, root, out, flags, gemm), comm=comm)
-        both_on_gpu, team = on_gpu(a) and on_gpu(b), session.team
-        if team.size == 1 and out is None and both_on_gpu and not is_stack(a, b):
-            return multiply_on_gpu(session, operands, root, flags, gemm)
-        product = multiply_root_arrays(session, operands, root, out, flags, gemm)
-    return to_device_of(a, product) if both_on_gpu and out is None and team.rank == root else product
+    options = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b, "conjugate_a": conjugate_a,
+               "conjugate_b": conjugate_b, "dtype": dtype, "kernel": kernel, "device": device, "precision": precision,
+               "check": check, "on_fault": on_fault, "threads": threads, "transport": transport, "host_memory": host_memory,
+               "gpu_memory": gpu_memory, "stall": stall}  # fmt: skip
+    return Compiled.of((a, b, c), comm, root, options).run(a, b, c, out)
 
 
+def plan(a_like: Any, b_like: Any, c_like: Any = None, *, comm: Any = None, root: int = 0, **options: Any) -> ProductPlan:
+    """Decide how products of matrices of these shapes and types are computed, and compute none.
+
+    `multiply` finds the plan of each product by itself, and a warm call costs the same either way: a plan is for programs that
+    want to be refused before there is data, or to read what was decided.
+
+    Parameters
+    ----------
+    a_like, b_like, c_like
+        As `a`, `b` and `c` of `multiply`: their elements matter only where they are integers. At the root arrays may be replaced
+        by anything that has a shape and a dtype.
+    comm, root
+        As of `multiply`. Every rank calls.
+    **options
+        The other keywords of `multiply`, but `out`.
+
+    Returns
+    -------
+    ProductPlan
+        `plan.run(a, b, c=None, out=None)` is the product of such operands, `plan.explain()` a text that says how it is computed.
+
+    Raises
+    ------
+    HybridError
+        As of `multiply`, before there is a product: `DoesNotFit`, `UsageError` and so on.
+
+    Examples
+    --------
+    >>> import numpy, hybrid
+    >>> a, b = numpy.eye(3), numpy.ones((3, 2))
+    >>> product = hybrid.plan(a, b, check="host")
+    >>> product.run(a, b).sum()
+    6.0
+    """
+    unknown = options.keys() - _DEFAULTS.keys()
+    if unknown:
+        raise TypeError(f"plan() got an unexpected keyword argument {min(unknown)!r}")
+    return ProductPlan((a_like, b_like, c_like), comm, root, {**_DEFAULTS, **options})
+
+
+_NO_OPTIONS = ("a", "b", "c", "comm", "root", "out")
+_DEFAULTS = {name: each.default for name, each in signature(multiply).parameters.items() if name not in _NO_OPTIONS}
 Distributed._multiply = staticmethod(multiply)  # `@`
 
 
@@ -179,7 +190,7 @@ def empty(
     ndarray or None
         The same matrix on all ranks of the root's node, None on other nodes.
     """
-    with _call(comm, stall) as session:
+    with one_call(comm, stall) as session:
         return empty_shared(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, dtype, as_int(root), stall)
 
 
@@ -205,8 +216,8 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
     RowBlock
         This rank's rows, in host memory.
     """
-    comm = _communicator(comm, a)
-    with _call(comm, stall) as session:
+    comm = common_communicator((a,)) if comm is None else comm
+    with one_call(comm, stall) as session:
         return replace(scattered(session, a, as_int(rows), as_int(root), stall), comm=comm)
 
 
@@ -233,5 +244,5 @@ def gather(
     ndarray or None
         The matrix at the root, in host memory: `out` where it is given. None elsewhere.
     """
-    with _call(_communicator(comm, a), stall) as session:
+    with one_call(common_communicator((a,)) if comm is None else comm, stall) as session:
         return gathered(session, a, out, as_int(root), stall)

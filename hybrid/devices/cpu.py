@@ -205,10 +205,10 @@ class CpuDevice:
     name = "cpu"
     event_wait: EventWait | None = None
 
-    def __init__(self, staged: bool = False) -> None:
+    def __init__(self, staged: bool = False, product: Product = blas) -> None:
         self.staged = staged
         self._timings: list[tuple[str, float, float]] = []
-        self._product: Product = blas
+        self._product = product
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         if kernel.name == "blas":

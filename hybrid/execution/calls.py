@@ -5,7 +5,7 @@ together."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hybrid.arrays.gemm import ProductType
 from hybrid.core.settings import Settings
@@ -18,11 +18,6 @@ from hybrid.verification.check import Check
 
 if TYPE_CHECKING:
     from hybrid.verification.second_look import WrongParts
-
-
-def asked_for(settings: Settings, **more: Any) -> dict[str, Any]:
-    """What a rank asks for with its call, by name: `same_on_all_ranks` compares it with what the others ask for."""
-    return more | settings.as_dict()
 
 
 def refuse_no_rank(team: Team, root: int) -> None:

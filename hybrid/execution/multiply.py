@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The calls of `multiply` and `empty`: all ranks decide together, compute, and raise together."""
+"""The calls of `multiply`, in each form of operands, and of `empty`: all ranks decide together, compute, and raise together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import index
 from typing import Any
@@ -14,13 +14,14 @@ import numpy as np
 from hybrid.arrays.block_2d import Block2D, Blocks, problem_of_2d
 from hybrid.arrays.distributed import BlockShapes, RowBlock, TransposedRowBlock, refuse_shapes, refuse_unused_c, refuse_wrong_c
 from hybrid.arrays.gemm import PRODUCT, Gemm, numpy_type, product_type, real_operands, type_name
-from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, to_device_of
+from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_gpu, to_device_of
 from hybrid.arrays.root_operands import (
     RootMatrices,
     RootOperands,
     RootStack,
     StackShape,
     arrays_of,
+    is_stack,
     lie_shared,
     matrices_of,
     operands_at_root,
@@ -29,7 +30,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
-from hybrid.execution.calls import asked_for, exactly, refuse_no_rank, settle, threads_until_decided
+from hybrid.execution.calls import exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.distributed_product import decide_on_row_blocks, run_distributed_product
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import element_types, run_product
@@ -56,8 +57,8 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
         shape = _of_matrix(shape)
         refuse_no_rank(team, root)
         element = numpy_type(type_name(np.float64 if dtype is None else dtype))  # None means float64, as for NumPy
-        asked = asked_for(settings, kind="an empty matrix", shape=shape, dtype=element.name, root=root)
-        looking.mine = (asked, shared.gone, free_memory_of(session, settings, None, now=True))
+        said = {"kind": "an empty matrix", "shape": shape, "dtype": element.name, "root": root, **settings.as_dict()}
+        looking.mine = (said, shared.gone, free_memory_of(session, settings, None, now=True))
     same_on_all_ranks([said[0] for said in looking.all])
     team.pretend_nodes(settings.ranks_per_node)
     shared.drop(said[1] for said in looking.all)
@@ -83,47 +84,84 @@ def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
     return rows, columns
 
 
-# -------- row block call
-# One call of `multiply` with RowBlocks: all ranks decide together, compute, and raise together.
+# -------- calls
+# One call of `multiply` on this rank: when it is made, all ranks agree on what is computed and how; `product` computes it.
 
 
-def multiply_row_blocks(
-    session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
-) -> RowBlock:
-    """This rank's rows of the product. `operands`: its rows of A and B, and of C or None. `flags`: the settings that the call
-    names; `asked_gemm`: what it asks for beside A and B. Every rank calls it."""
-    team = session.team
-    with team.phase("agree", timed=False) as looking:
-        settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
-        if out is not None or root != 0:
-            raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows", code="out")
-        transposed = _transposed(operands, gemm)
-        refuse_unused_c(operands[2], asked_gemm)
-        threads = partial(threads_until_decided, team, settings)
-        asked = asked_for(settings, kind="a product of RowBlocks", root=root, **gemm.as_dict(), transposed=transposed)
-        operands = _without_views(operands)
+@dataclass(frozen=True)
+class Asked:
+    """What a call asks for beside its operands. `gemm`: alpha, beta, op and dtype; `flags`: the settings that the call names."""
+
+    root: int
+    gemm: Mapping[str, Any]
+    flags: Mapping[str, Any]
+
+    def read(self) -> tuple[Settings, Gemm]:
+        """Both, validated. UsageError where one cannot be."""
+        return Settings.gather(self.flags), Gemm.of(self.gemm)
+
+    def without_transposes(self) -> Asked:
+        """The same of operands that are transposed already."""
+        return replace(self, gemm={**self.gemm, "transpose_a": False, "transpose_b": False})
+
+
+def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> Call:
+    """The call for these operands (A, B, and C or None). Every rank calls it, and all of them raise alike."""
+    if any(isinstance(each, (RowBlock, TransposedRowBlock)) for each in operands):
+        return RowBlockCall(session, operands, out, asked)
+    if any(isinstance(each, Block2D) for each in operands):
+        return Block2DCall(session, operands, out, asked)
+    a, b, _ = operands
+    if session.team.size == 1 and out is None and on_gpu(a) and on_gpu(b) and not is_stack(a, b):
+        return GpuCall(session, operands, asked)
+    return RootCall(session, operands, out, asked)
+
+
+class RowBlockCall:
+    """A product of RowBlocks: `operands` are this rank's rows of A, B, and C or None."""
+
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
+        self._session, self._operands = session, operands
+        transposed = self._look(asked, out)
+        if any(transposed):
+            self._operands = _rows_of_operands(session, self._operands, transposed)
+            self._look(asked.without_transposes(), None)
+
+    def _look(self, asked: Asked, out: Any) -> tuple[bool, ...]:
+        """Agree on the product. Whether A, B and C are transposes: where one is, nothing is decided yet."""
+        session, team = self._session, self._session.team
+        with team.phase("agree", timed=False) as looking:
+            settings, gemm = asked.read()
+            if out is not None or asked.root != 0:
+                raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows", code="out")
+            transposed = _transposed(self._operands, gemm)
+            refuse_unused_c(self._operands[2], asked.gemm)
+            said = {"kind": "a product of RowBlocks", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
+            self._operands = operands = _without_views(self._operands)
+            looking.mine = said, None, None
+            if not any(transposed):
+                threads = partial(threads_until_decided, team, settings)
+                shapes_here = BlockShapes.of(*operands, gemm, check=settings.check == "host", threads=threads)
+                looking.mine = said, take_inventory(session, settings), shapes_here
+        same_on_all_ranks([said for said, *_ in looking.all])
         if not any(transposed):
-            shapes_here = BlockShapes.of(*operands, gemm, check=settings.check == "host", threads=threads)
-            looking.mine = (asked, take_inventory(session, settings), shapes_here)
-        else:
-            looking.mine = (asked, None, None)
-    same_on_all_ranks([said[0] for said in looking.all])
-    if any(transposed):
-        operands = _rows_of_operands(session, operands, transposed)
-        asked_gemm = {**asked_gemm, "transpose_a": False, "transpose_b": False}
-        return multiply_row_blocks(session, operands, root, out, flags, asked_gemm)
-    team.pretend_nodes(settings.ranks_per_node)
-    _, inventories, shapes = zip(*looking.all, strict=True)
-    wanted, settings, decision = decide_on_row_blocks(session, shapes, inventories, settings, gemm)
+            team.pretend_nodes(settings.ranks_per_node)
+            _, inventories, shapes = zip(*looking.all, strict=True)
+            self._wanted, self._settings, self.decision = decide_on_row_blocks(session, shapes, inventories, settings, gemm)
+        return transposed
 
-    def multiply(a: Any, b: Any) -> Any:
-        product, check = run_distributed_product(session, decision, a, b, settings)
-        settle(check, warns=team.rank == 0)
-        return product
+    def product(self) -> RowBlock:
+        """This rank's rows of the product."""
+        session, decision = self._session, self.decision
 
-    arrays = tuple(None if each is None else each.array for each in operands)
-    part = part_of_product(session, decision, arrays, wanted, multiply)
-    return RowBlock(part, first_row=decision.plan.shares[team.rank].rows.lo)
+        def multiply(a: Any, b: Any) -> Any:
+            product, check = run_distributed_product(session, decision, a, b, self._settings)
+            settle(check, warns=session.team.rank == 0)
+            return product
+
+        arrays = tuple(None if each is None else each.array for each in self._operands)
+        part = part_of_product(session, decision, arrays, self._wanted, multiply)
+        return RowBlock(part, first_row=decision.plan.shares[session.team.rank].rows.lo)
 
 
 def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
@@ -158,130 +196,156 @@ def _rows_of_operands(session: Session, operands: tuple[Any, Any, Any], transpos
     return a, b, c
 
 
-def multiply_on_gpu(
-    session: Session, operands: tuple[Any, Any, Any], root: int, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
-) -> Any:
-    """The product of two arrays on this process's GPU, which are the row blocks of its only rank: it stays on the GPU."""
-    refuse_no_rank(session.team, root)
-    a, b, c = operands
-    refuse_unused_c(c, asked_gemm)
-    gemm = Gemm.of(asked_gemm)
-    first, second, shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
-    refuse_shapes(first.shape, second.shape)
-    asked_gemm = {**asked_gemm, "transpose_a": False, "transpose_b": False}
-    c = None if gemm.beta == 0 or c is None else arrays_of(a, c, on_device=True)[1]
-    if c is not None:
-        refuse_wrong_c(c, gemm, shape, product_type(first.dtype, second.dtype, gemm.dtype))
-        c = RowBlock(c.reshape(first.shape[0], second.shape[1]))
-    product = multiply_row_blocks(session, (RowBlock(first), RowBlock(second), c), root, None, flags, asked_gemm).array
-    return product.reshape(shape)
+class GpuCall:
+    """A product of two arrays on this process's GPU, which are the row blocks of its only rank: it stays on the GPU."""
+
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], asked: Asked) -> None:
+        refuse_no_rank(session.team, asked.root)
+        a, b, c = operands
+        refuse_unused_c(c, asked.gemm)
+        gemm = Gemm.of(asked.gemm)
+        first, second, self._shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
+        refuse_shapes(first.shape, second.shape)
+        c = None if gemm.beta == 0 or c is None else arrays_of(a, c, on_device=True)[1]
+        if c is not None:
+            refuse_wrong_c(c, gemm, self._shape, product_type(first.dtype, second.dtype, gemm.dtype))
+            c = RowBlock(c.reshape(first.shape[0], second.shape[1]))
+        blocks = RowBlock(first), RowBlock(second), c
+        self._of_blocks = RowBlockCall(session, blocks, None, asked.without_transposes())
+        self.decision = self._of_blocks.decision
+
+    def product(self) -> Any:
+        """The product, on the GPU."""
+        return self._of_blocks.product().array.reshape(self._shape)
 
 
-# -------- block 2d call
-# One call of `multiply` with Block2Ds: all ranks decide together, compute, and raise together.
+class Block2DCall:
+    """A product of Block2Ds: `operands` are this rank's parts of A and B; C is refused."""
 
-
-def multiply_blocks_2d(
-    session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
-) -> Block2D:
-    """This rank's part of the product of Block2Ds. Every rank calls it.
-
-    `operands`: its parts of A and B; C is refused. `flags`: the settings that the call names; `asked_gemm`: what it asks for
-    beside A and B.
-    """
-    team, (a, b, c) = session.team, operands
-    with team.phase("agree", timed=False) as looking:
-        settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
-        if out is not None or root != 0:
-            raise UsageError("a product of Block2Ds has neither out nor root: every rank keeps its part", code="out")
-        if c is not None or replace(gemm, dtype="") != PRODUCT:
-            raise UsageError(
-                "a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks", code="option-combination"
-            )
-        if settings.on_fault == "repair":
-            raise UsageError(
-                "a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'", code="option-combination"
-            )
-        if settings.device == "auto":
-            settings = replace(settings, device="cpu")
-        asked = asked_for(settings, kind="a product of Block2Ds", root=root, dtype=gemm.dtype)
-        blocks_here = Blocks.of(a, b, gemm.dtype, partial(threads_until_decided, team, settings))
-        looking.mine = (asked, take_inventory(session, settings), blocks_here)
-    same_on_all_ranks([said[0] for said in looking.all])
-    team.pretend_nodes(settings.ranks_per_node)
-    blocks: list[Blocks] = [said[2] for said in looking.all]
-    problem, placement = problem_of_2d(blocks)
-    shape = blocks[0].shape_a[0], blocks[0].shape_b[1]
-    if team.size == 1:
-        rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None
-        whole = multiply_row_blocks(session, rows, root, None, flags, {"dtype": gemm.dtype or None}).array
-        return Block2D(whole[np.ix_(a.indices[0], b.indices[1])], shape, a.rows, b.columns)
-    types, exact = blocks[0].types, None
-    if types.exact:
-        exact = exact_product(blocks[0].shape_a[1], [each.largest for each in blocks], gemm)
-        types, problem = replace(types, computed=exact.computed), replace(problem, dtype=exact.computed)
-    besides = tuple(each.copied_bytes + bytes_of_result(each.elements_of_c, types, exact) for each in blocks)
-    request = ProductRequest(problem, OperandLocation.BLOCKS_2D, blocks_2d=placement, besides=besides)
-    decision = agree(session, request, settings, [said[1] for said in looking.all])
-
-    def multiply(real_a: Any, real_b: Any) -> Any:
-        product, check = run_distributed_product(session, decision, real_a, real_b, settings)
-        settle(check, warns=False)
-        return product
-
-    def named(row: int, column: int) -> str:
-        return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
-
-    part = part_of_product(session, decision, (a.array, b.array, None), WantedPart(types, gemm, exact, named), multiply)
-    return Block2D(part, shape, a.rows, b.columns)
-
-
-# -------- root call
-# One call of `multiply` with matrices of the root: all ranks learn what the root has, decide together, compute, and raise
-# together.
-
-
-def multiply_root_arrays(
-    session: Session, operands: tuple[Any, Any, Any], root: int, out: Any, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
-) -> Any:
-    """At the root the result, in `out` where that is given; None elsewhere. Every rank calls it.
-
-    `operands`: A, B and C; C may be None, and elsewhere all are. `flags`: the settings that the call names; `asked_gemm`: what
-    it asks for beside A and B.
-    """
-    team, shared = session.team, session.shared_arrays
-    with team.phase("agree", timed=False) as looking:
-        refuse_no_rank(team, root)
-        settings, gemm = Settings.gather(flags), Gemm.of(asked_gemm)
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
+        team, (a, b, c) = session.team, operands
+        with team.phase("agree", timed=False) as looking:
+            settings, gemm = asked.read()
+            if out is not None or asked.root != 0:
+                raise UsageError("a product of Block2Ds has neither out nor root: every rank keeps its part", code="out")
+            if c is not None or replace(gemm, dtype="") != PRODUCT:
+                raise UsageError(
+                    "a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks",
+                    code="option-combination",
+                )
+            if settings.on_fault == "repair":
+                raise UsageError(
+                    "a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'", code="option-combination"
+                )
+            if settings.device == "auto":
+                settings = replace(settings, device="cpu")
+            said = {"kind": "a product of Block2Ds", "root": asked.root, "dtype": gemm.dtype, **settings.as_dict()}
+            blocks_here = Blocks.of(a, b, gemm.dtype, partial(threads_until_decided, team, settings))
+            looking.mine = (said, take_inventory(session, settings), blocks_here)
+        same_on_all_ranks([said for said, *_ in looking.all])
         team.pretend_nodes(settings.ranks_per_node)
-        given, described = _looked_at(session, operands, out, settings, gemm, asked_gemm) if team.rank == root else (None, None)
-        asked = asked_for(settings, kind="a product of matrices of the root", root=root, **gemm.as_dict())
-        looking.mine = (asked, take_inventory(session, settings), described, shared.gone)
-    same_on_all_ranks([said[0] for said in looking.all])
-    matrices: RootMatrices | StackShape | UsageError = looking.all[root][2]
-    if isinstance(matrices, UsageError):
-        raise matrices
-    shared.drop([looking.all[root][3]])
-    if isinstance(matrices, StackShape):
-        assert given is None or isinstance(given, RootStack)
-        done, result = multiply_stack_by_ranks(session, matrices, given, root, settings, gemm, [said[1] for said in looking.all])
-        if not done:
-            result = _one_after_the_other(session, matrices.count, given, root, flags, asked_gemm)
-        return result if out is None or given is None else out
-    assert given is None or isinstance(given, RootOperands)
-    all_shared = lie_shared(team, matrices.locations)
-    request = _request_of(session, matrices, root, all_shared=all_shared)
-    settings = exactly(settings, matrices.types)
-    decision = agree(session, request, settings, [said[1] for said in looking.all])
-    c = _product(session, decision, settings, matrices, given, all_shared=all_shared)
-    if given is None:
-        return None
-    if out is None:
-        return given.shaped(c)
-    assert given.out is not None
-    if not np.may_share_memory(given.out, c):
-        np.copyto(given.out, c)
-    return out
+        blocks: list[Blocks] = [said[2] for said in looking.all]
+        problem, placement = problem_of_2d(blocks)
+        self._session, self._a, self._b, self._gemm, self._settings = session, a, b, gemm, settings
+        self._shape = blocks[0].shape_a[0], blocks[0].shape_b[1]
+        self._of_rows: RowBlockCall | None = None
+        if team.size == 1:
+            rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None
+            self._of_rows = RowBlockCall(session, rows, None, replace(asked, gemm={"dtype": gemm.dtype or None}))
+            self.decision = self._of_rows.decision
+            return
+        types, exact = blocks[0].types, None
+        if types.exact:
+            exact = exact_product(blocks[0].shape_a[1], [each.largest for each in blocks], gemm)
+            types, problem = replace(types, computed=exact.computed), replace(problem, dtype=exact.computed)
+        besides = tuple(each.copied_bytes + bytes_of_result(each.elements_of_c, types, exact) for each in blocks)
+        request = ProductRequest(problem, OperandLocation.BLOCKS_2D, blocks_2d=placement, besides=besides)
+        self._types, self._exact = types, exact
+        self.decision = agree(session, request, settings, [said[1] for said in looking.all])
+
+    def product(self) -> Block2D:
+        """This rank's part of the product."""
+        a, b = self._a, self._b
+        if self._of_rows is not None:
+            whole = self._of_rows.product().array
+            return Block2D(whole[np.ix_(a.indices[0], b.indices[1])], self._shape, a.rows, b.columns)
+
+        def multiply(real_a: Any, real_b: Any) -> Any:
+            product, check = run_distributed_product(self._session, self.decision, real_a, real_b, self._settings)
+            settle(check, warns=False)
+            return product
+
+        def named(row: int, column: int) -> str:
+            return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
+
+        wanted = WantedPart(self._types, self._gemm, self._exact, named)
+        part = part_of_product(self._session, self.decision, (a.array, b.array, None), wanted, multiply)
+        return Block2D(part, self._shape, a.rows, b.columns)
+
+
+class RootCall:
+    """A product of arrays at the root: `operands` are A, B, and C or None there, and None on the other ranks."""
+
+    decision: Decision | None = None  # None for a stack
+
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
+        team, shared, root = session.team, session.shared_arrays, asked.root
+        self._session, self._operands, self._out, self._asked = session, operands, out, asked
+        with team.phase("agree", timed=False) as looking:
+            refuse_no_rank(team, root)
+            settings, self._gemm = asked.read()
+            team.pretend_nodes(settings.ranks_per_node)
+            self.given, described = None, None
+            if team.rank == root:
+                self.given, described = _looked_at(session, operands, out, settings, self._gemm, asked.gemm)
+            said = {"kind": "a product of matrices of the root", "root": root, **self._gemm.as_dict(), **settings.as_dict()}
+            looking.mine = (said, take_inventory(session, settings), described, shared.gone)
+        same_on_all_ranks([said for said, *_ in looking.all])
+        matrices: RootMatrices | StackShape | UsageError = looking.all[root][2]
+        if isinstance(matrices, UsageError):
+            raise matrices
+        shared.drop([looking.all[root][3]])
+        self.matrices, self.settings = matrices, settings
+        self._inventories = [said[1] for said in looking.all]
+        if isinstance(matrices, RootMatrices):
+            self._all_shared = lie_shared(team, matrices.locations)
+            request = _request_of(session, matrices, root, all_shared=self._all_shared)
+            self.settings = exactly(settings, matrices.types)
+            self.decision = agree(session, request, self.settings, self._inventories)
+
+    def product(self) -> Any:
+        """At the root the result, in `out` where that is given; None elsewhere."""
+        result, (a, b, _) = self._product(), self._operands
+        if self.given is None or self._out is not None:
+            return None if self.given is None else self._out
+        return to_device_of(a, result) if on_gpu(a) and on_gpu(b) else result
+
+    def _product(self) -> Any:
+        session, given, matrices = self._session, self.given, self.matrices
+        if isinstance(matrices, StackShape):
+            assert given is None or isinstance(given, RootStack)
+            stack = session, matrices, given, self._asked.root, self.settings, self._gemm, self._inventories
+            done, result = multiply_stack_by_ranks(*stack)
+            return result if done else self._one_after_the_other(matrices.count, given)
+        assert given is None or isinstance(given, RootOperands)
+        assert self.decision is not None
+        c = _product(session, self.decision, self.settings, matrices, given, all_shared=self._all_shared)
+        if given is not None and given.out is not None and not np.may_share_memory(given.out, c):
+            np.copyto(given.out, c)
+        return given.shaped(c) if given is not None else None
+
+    def _one_after_the_other(self, count: int, stack: RootStack | None) -> Any:
+        """The result of a stack at the root, of which each product is computed by all ranks."""
+        result = stack.result() if stack is not None else None
+        for number in range(count):
+            operands, out = (None, None, None), None
+            if stack is not None and result is not None:
+                operands, out = stack.of_product(number), result[stack.place(number)]
+            RootCall(self._session, operands, out, self._asked).product()
+        return result
+
+
+Call = RowBlockCall | GpuCall | Block2DCall | RootCall
 
 
 def _looked_at(
@@ -303,19 +367,6 @@ def _looked_at(
     if missing := shortage_of_matrix(given.bytes_of_result, [free], shared=False):
         raise missing.error()
     return given, given.described
-
-
-def _one_after_the_other(
-    session: Session, count: int, stack: RootStack | None, root: int, flags: dict[str, Any], asked_gemm: Mapping[str, Any]
-) -> Any:
-    """The result of a stack at the root, of which each product is computed by all ranks."""
-    result = stack.result() if stack is not None else None
-    for number in range(count):
-        operands, out = (None, None, None), None
-        if stack is not None and result is not None:
-            operands, out = stack.of_product(number), result[stack.place(number)]
-        multiply_root_arrays(session, operands, root, out, flags, asked_gemm)
-    return result
 
 
 def _product(

@@ -272,7 +272,7 @@ def _shared_bytes() -> int:
 
 
 _shared_bytes_lately = ttl_cached(_shared_bytes)
-_core_quota_lately = ttl_cached(core_quota)
+core_quota_lately = ttl_cached(core_quota)
 
 
 def settle_threads(team: Team, settings: Settings) -> list[Threads]:
@@ -285,4 +285,4 @@ def settle_threads(team: Team, settings: Settings) -> list[Threads]:
 
 
 def _processor() -> Processor:
-    return Processor(usable_cores(), _core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})
+    return Processor(usable_cores(), core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})

@@ -100,6 +100,91 @@ def test_a_call_within_a_call_is_refused_and_the_outer_one_goes_on():
     assert said
 
 
+# Plans
+
+
+@pytest.mark.mpi
+def test_a_plan_computes_what_multiply_does_as_often_as_it_is_run(comm):
+    a, b = operands(5)
+    mine = (a, b) if comm.rank == 0 else (None, None)
+    plan = hybrid.plan(*mine, comm=comm, alpha=2, check="host")
+    for factor in (1, -3):
+        c = plan.run(*(each if each is None else factor * each for each in mine))
+        assert c is None if comm.rank else np.allclose(c, 2 * factor**2 * (a @ b))
+    out = np.empty((20, 10)) if comm.rank == 0 else None
+    assert plan.run(*mine, out=out) is out
+    assert comm.rank or np.allclose(out, 2 * a @ b)
+    text = plan.explain()
+    assert all(each in text for each in ("20×30", "kernel ", "check: host", f"rank {comm.size - 1} on "))
+    rows = [hybrid.scatter(each, comm=comm) for each in mine]
+    whole = hybrid.gather(hybrid.plan(*rows).run(*rows))
+    assert comm.rank or np.allclose(whole, a @ b)
+
+
+@pytest.mark.mpi
+def test_a_plan_needs_shapes_and_types_alone_and_takes_no_others(comm):
+    class Like:
+        dtype = np.dtype("float32")
+
+        def __init__(self, *shape):
+            self.shape = shape
+
+    root = comm.rank == 0
+    plan = hybrid.plan(Like(7, 5) if root else None, Like(5, 3) if root else None, comm=comm)
+    ones = [np.ones((7, 5), "f"), np.ones((5, 3), "f")] if root else [None, None]
+    c = plan.run(*ones)
+    assert c is None if comm.rank else ((c == 5).all() and c.dtype == "float32")
+    for wrong in ([np.ones((7, 5)), np.ones((5, 3))], [np.ones((5, 7), "f"), np.ones((7, 3), "f")], [None, None]):
+        with refused(UsageError, "shapes"):
+            plan.run(*(wrong if root else (None, None)))
+    assert plan.run(*ones) is None or root
+    with refused(UsageError, "shapes"):
+        hybrid.plan(Like(7, 5) if root else None, Like(4, 3) if root else None, comm=comm)
+    with hybrid.testing.pretend(host_memory="1M"), refused(hybrid.errors.DoesNotFit, "host-memory"):
+        hybrid.plan(Like(7000, 5) if root else None, Like(5, 3000) if root else None, comm=comm)
+    with pytest.raises(TypeError):
+        hybrid.plan(*ones, comm=comm, out=None)
+
+
+@pytest.mark.parametrize("n", [9, 120])
+def test_a_product_like_one_before_heeds_what_has_changed_since(n):
+    """What is kept of the first call must not hide another layout, option, setting, fault or core."""
+    a, b = operands(7, n, n, n)
+    for _ in range(2):
+        np.testing.assert_allclose(hybrid.multiply(a, b), a @ b)
+    for one, other in ((a.T, b), (a, b.T), (a[::-1], b), (np.repeat(a, 2, axis=1)[:, ::2], b), (a, b.astype(">f8"))):
+        np.testing.assert_allclose(hybrid.multiply(one, other), one @ other)
+    assert hybrid.multiply(a, a.T).tobytes() == hybrid.multiply(a, a.T).T.tobytes()
+    out = np.zeros((n, n))
+    assert hybrid.multiply(a, b, out=out) is out
+    np.testing.assert_allclose(out, a @ b)
+    for wrong, code in ((a, "overlap"), (out[1:], "out"), (out.astype("f"), "out"), (out.tolist(), "out")):
+        with refused(UsageError, code):
+            hybrid.multiply(a, b, out=wrong)
+    with refused(UsageError, "setting"):
+        hybrid.multiply(a, b, threads=True)
+    hybrid.multiply(a, b, threads=1)
+    with refused(UsageError, "setting"):
+        hybrid.multiply(a, b, threads=True)
+    with hybrid.testing.pretend(kernel="none"), refused(UsageError, "setting"):
+        hybrid.multiply(a, b)
+    with hybrid.testing.pretend(host_memory="1k"), refused(hybrid.errors.DoesNotFit, "host-memory"):
+        hybrid.multiply(a, b)
+    with hybrid.testing.plant("multiply") as planted, refused(hybrid.errors.CheckFailed, "check-product"):
+        hybrid.multiply(a, b)
+    assert planted.done
+    with hybrid.testing.plant("multiply") as planted:
+        hybrid.multiply(a, b, check=False)
+    assert planted.done
+    with (
+        hybrid.testing.pretend(on_fault="repair"),
+        hybrid.testing.plant("multiply"),
+        pytest.warns(RuntimeWarning, match="repaired"),
+    ):
+        np.testing.assert_allclose(hybrid.multiply(a, b), a @ b)
+    np.testing.assert_allclose(hybrid.multiply(a, b), a @ b)
+
+
 FORKING = """
 import os, signal, sys, threading, time
 import numpy, hybrid

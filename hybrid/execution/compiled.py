@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: MIT
+"""Products that are planned once and computed many times: what a call need not find out again is kept by its signature.
+
+The signature of a product in one process is the shapes and types of its matrices and all options of the call. A call looks at
+its operands, finds what is `Compiled` for them, and computes. With several ranks each call agrees anew, since no rank knows what
+the others pass; what they agreed on is kept by `hybrid.selection.session`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from hybrid.arrays.block_2d import Block2D
+from hybrid.arrays.distributed import Distributed, RowBlock, common_communicator
+from hybrid.arrays.gemm import PRODUCT
+from hybrid.arrays.root_operands import RootOperands
+from hybrid.core.forks import one_at_a_time
+from hybrid.core.settings import Settings, as_int
+from hybrid.core.text import readable
+from hybrid.devices.cpu import CpuDevice
+from hybrid.devices.cuda_gpus import callers_context
+from hybrid.errors import UsageError
+from hybrid.execution.calls import settle
+from hybrid.execution.multiply import Asked, Call, RootCall, call_of
+from hybrid.host.memory import available_host_bytes, result_pool
+from hybrid.host.threads import limited_threads, usable_cores
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.team import team_of
+from hybrid.selection.decision import Decision
+from hybrid.selection.machine import core_quota_lately
+from hybrid.selection.session import Session, session_of
+from hybrid.verification.freivalds import verify_alone
+
+_MOST_KEPT = 256  # plans; none of them holds a matrix
+_OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype")
+_SMALL = 1 << 17  # multiply-adds up to which BLAS uses one thread by itself
+_ARRAYS = ("__array_interface__", "__array__", "__cuda_array_interface__", "__dlpack__", "__buffer__")
+
+
+@contextmanager
+def one_call(comm: Any, stall: Any) -> Iterator[Session]:
+    """A context for one call: of one thread at a time, and together with the other ranks. Gives the communicator's session."""
+    session = session_of(team_of(comm, stall))
+    with one_at_a_time if session.team.size == 1 else nullcontext(), session.team.together(), callers_context():
+        yield session
+
+
+class Compiled:
+    """How products of operands of one signature are computed: what the calls before have found out of it."""
+
+    def __init__(self, comm: Any, root: Any, options: Mapping[str, Any]) -> None:
+        gemm = {name: options[name] for name in _OF_GEMM}
+        flags = {name: value for name, value in options.items() if name not in gemm}
+        self._comm, self._stall, self._asked = comm, options["stall"], Asked(as_int(root), gemm, flags)
+        self._in_process: _InProcess | None = None
+
+    @classmethod
+    def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
+        """What is known of products of such operands (A, B, and C or None). `options`: all keywords of the call but out."""
+        a, b, c = operands
+        if comm is not None or c is not None or type(a) is not np.ndarray or type(b) is not np.ndarray:
+            return cls(common_communicator(operands) if comm is None else comm, root, options)
+        values = (root, *options.values())
+        key = a.shape, b.shape, a.dtype, b.dtype, values, tuple(map(type, values))  # 1, 1.0 and True are equal
+        try:
+            found = _kept.get(key)
+        except TypeError:  # an option that cannot be hashed
+            return cls(None, root, options)
+        if found is None:
+            found = cls(None, root, options)
+            with one_at_a_time:
+                if len(_kept) >= _MOST_KEPT:
+                    del _kept[next(iter(_kept))]
+                _kept[key] = found
+        return found
+
+    def run(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        """The product of these operands."""
+        known = self._in_process
+        if known is not None and known.takes(a, b, out):
+            return known.product(a, b, out)
+        with one_call(self._comm, self._stall) as session:
+            call = call_of(session, (a, b, c), out, self._asked)
+            product = call.product()
+            self._keep(session, call)
+        return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
+
+    def decide(self, a: Any, b: Any, c: Any) -> Decision | None:
+        """What is decided for such operands; None for a stack, whose products each rank computes whole."""
+        with one_call(self._comm, self._stall) as session:
+            call = call_of(session, (a, b, c), None, self._asked)
+            self._keep(session, call)
+        return call.decision
+
+    def raised(self, error: UsageError) -> NoReturn:
+        """Raise the error on all ranks."""
+        with one_call(self._comm, self._stall):
+            raise error
+
+    def _keep(self, session: Session, call: Call) -> None:
+        self._in_process = None
+        if self._comm is None and isinstance(call, RootCall) and call.decision is not None:
+            self._in_process = _InProcess.of(session, call, call.decision)
+
+
+_kept: dict[Any, Compiled] = {}
+
+
+class _InProcess:
+    """A product of NumPy matrices by BLAS in this process, where they lie: what a call of `RootCall` would find out again."""
+
+    def __init__(self, session: Session, settings: Settings, decision: Decision) -> None:
+        plan = decision.plan
+        self._session, self._settings, self._decision, problem = session, settings, decision, plan.problem
+        self._shape, self._type = (problem.n, problem.m), np.dtype(problem.dtype)
+        self._threads, self._check = decision.placements[0].threads.count, plan.check != "off"
+        self._small = problem.n * problem.l * problem.m <= _SMALL
+        self._device = CpuDevice(product=_matmul) if self._small else CpuDevice()
+        # On these the decision depends; a call compares them, since they may change between any two.
+        self._cores, self._quota, self._environment = usable_cores(), core_quota_lately(), dict(_environment())
+        self._needed = 0 if settings.host_memory else plan.bytes_on_node(0)
+
+    @classmethod
+    def of(cls, session: Session, call: RootCall, decision: Decision) -> _InProcess | None:
+        """None where a product of such a call takes more than BLAS and a check."""
+        plan, settings, given = decision.plan, call.settings, call.given
+        if (
+            plan.device != "cpu"
+            or not plan.at_root
+            or plan.staged
+            or decision.kernel.name != "blas"
+            or not plan.problem.operations
+        ):
+            return None
+        if settings.poison or settings.on_fault != "raise" or not isinstance(given, RootOperands) or len(given.shape) != 2:
+            return None
+        as_they_are = given.a.dtype == given.b.dtype == np.dtype(plan.problem.dtype) and not given.types.converts
+        plain = as_they_are and replace(given.gemm, dtype="") == PRODUCT
+        return cls(session, settings, decision) if plain else None
+
+    def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
+        """Whether these arrays can be multiplied as they lie, and the decision still holds."""
+        for each in (a, b):
+            flags = each.flags
+            if not ((flags.c_contiguous or flags.f_contiguous) and flags.aligned):
+                return False
+        if out is not None and not (
+            type(out) is np.ndarray
+            and (out.shape, out.dtype) == (self._shape, self._type)
+            and out.flags.carray
+            and not (np.may_share_memory(out, a) or np.may_share_memory(out, b))
+        ):
+            return False
+        return (
+            _environment() == self._environment
+            and usable_cores() == self._cores
+            and core_quota_lately() == self._quota
+            and (not self._needed or available_host_bytes() >= self._needed)
+        )
+
+    def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        """The product, by one thread at a time."""
+        with one_at_a_time, self._session.team.together():
+            return self.computed(a, b, out)
+
+    def computed(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        """The product, checked."""
+        team = self._session.team
+        team.enter("agree")
+        c = out if out is not None else result_pool.empty(*self._shape, self._type.name)
+        team.enter("multiply")
+        if self._small:
+            self._device.multiply(a, b, c, [])
+        else:
+            with limited_threads(self._threads), busy():
+                self._device.multiply(a, b, c, [])
+        self._device.finish()
+        if self._check:
+            team.enter("check")
+            settle(verify_alone(a, b, c, self._threads, by=self._decision.multiplied_by), warns=True)
+        return c
+
+
+def _matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    np.matmul(a, b, out=c)
+
+
+def _environment() -> Mapping[Any, Any]:
+    """The environment's variables: as the system encodes them, where that takes no time."""
+    found: Mapping[Any, Any] | None = getattr(os.environ, "_data", None)
+    return os.environ.copy() if found is None else found
+
+
+# -------- plan
+# A plan as a user has it.
+
+
+class ProductPlan:
+    """How products of operands of the planned shapes and types are computed; made by `hybrid.plan`."""
+
+    def __init__(self, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> None:
+        a, b, c = map(_array_like, operands)
+        self._forms, self._how = tuple(map(_form, (a, b, c))), (comm, root, options)
+        self._decision = Compiled.of((a, b, c), *self._how).decide(a, b, c)
+
+    def run(self, a: Any, b: Any, c: Any = None, *, out: Any = None) -> Any:
+        """Compute the product, as `hybrid.multiply` with the options of the plan. Every rank calls it.
+
+        Parameters
+        ----------
+        a, b, c
+            Operands of the shapes and types for which the plan was made: NumPy or CuPy arrays at the root and None elsewhere, or
+            distributed matrices on every rank.
+        out
+            As of `hybrid.multiply`.
+
+        Returns
+        -------
+        ndarray or RowBlock or Block2D or None
+            As of `hybrid.multiply`.
+
+        Raises
+        ------
+        UsageError
+            For operands of other shapes or types.
+        HybridError
+            Whatever `hybrid.multiply` raises.
+        """
+        compiled = Compiled.of((a, b, c), *self._how)
+        for name, planned, given in zip("abc", self._forms, map(_form, (a, b, c)), strict=True):
+            if planned != given:
+                compiled.raised(UsageError(f"{name} is {_named(given)}, and the plan is for {_named(planned)}", code="shapes"))
+        return compiled.run(a, b, c, out)
+
+    def explain(self) -> str:
+        """How the product is computed, in a few lines: device, kernel, check, and the rows, threads and memory of each rank."""
+        return "\n".join(_lines(self._decision) if self._decision else ["a stack, whose products each rank computes whole"])
+
+
+def _array_like(like: Any) -> Any:
+    """An array of the shape and type of this object: itself where it has elements, else zeros that take no memory."""
+    if like is None or any(hasattr(like, name) for name in _ARRAYS) or not (hasattr(like, "shape") and hasattr(like, "dtype")):
+        return like
+    return np.broadcast_to(np.zeros((), like.dtype), like.shape)
+
+
+def _form(operand: Any) -> Any:
+    """What a plan depends on: None, or the shape and type of an array, and the kind of a distributed one."""
+    if operand is None:
+        return None
+    kind = type(operand).__name__ if isinstance(operand, Distributed) else "array"
+    array = operand if hasattr(operand, "shape") and hasattr(operand, "dtype") else np.asarray(operand)
+    return kind, tuple(array.shape), str(array.dtype)
+
+
+def _named(form: Any) -> str:
+    return "None" if form is None else f"{form[0]} {form[1]} of {form[2]}"
+
+
+def _lines(decision: Decision) -> Iterator[str]:
+    """What `explain` tells."""
+    plan, p = decision.plan, decision.plan.problem
+    yield (
+        f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}  {p.operations / 1e9:.3g} GF  "
+        f"matrices {readable(p.bytes_of_matrices)}"
+    )
+    yield f"kernel {decision.kernel.name} on {plan.device}: {decision.kernel_reason}; {decision.device_reason}"
+    yield f"transport {plan.transport}: {decision.transport_reason}"
+    if plan.device != "cpu":
+        yield f"precision: {f'from remainders by {plan.moduli} moduli' if plan.moduli else 'native'}: {decision.precision_reason}"
+    yield f"check: {plan.check}"
+    for share, placement in zip(plan.shares, decision.placements, strict=True):
+        threads = placement.threads
+        yield f"{placement.name}: rows {share.rows}, {threads.count} threads ({threads.reason})"
+    for node in range(len(plan.topology.nodes)):
+        yield f"node {node}: {readable(plan.bytes_on_node(node))} of host memory"
