@@ -3,7 +3,7 @@
 
 import sys
 
-from hybrid.ranks.interrupts import end_when_interrupted
+from hybrid.ranks.job_end import end_when_interrupted
 
 
 def main() -> int:

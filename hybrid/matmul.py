@@ -5,7 +5,7 @@ import gc
 import sys
 
 from hybrid.core.timeline import wall
-from hybrid.ranks.interrupts import end_when_interrupted
+from hybrid.ranks.job_end import end_when_interrupted
 
 
 def main() -> int:

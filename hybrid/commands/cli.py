@@ -19,7 +19,7 @@ from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import HybridError, StartError, UsageError, code_of, one_line
 from hybrid.host.streams import open_streams
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.interrupts import handle
+from hybrid.ranks.job_end import handle
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team, leave, start_world
 
@@ -124,7 +124,9 @@ class _Command:
                 code = self._run_unstarted(error)
             else:
                 heartbeat.mpi_started()
-                self._start_together(team)
+                with team.phase("start", timed=False):
+                    if self.usage is not None:  # refused on all ranks
+                        raise self.usage
                 with team.together():
                     code = self.work(team, self.options, self.settings)
                 wait_until_loaded(_COMPILING_TIME)
@@ -135,20 +137,6 @@ class _Command:
         sys.stdout.flush()
         heartbeat.report_exit_code(code)
         return code
-
-    def _start_together(self, team: Team) -> None:
-        """Refuse wrong usage on all ranks, and have their supervisors watch each other."""
-        if team.size == 1:
-            if self.usage is not None:
-                raise self.usage
-            return
-        from hybrid.ranks.pulse import Whereabouts, meet
-
-        with team.phase("start", timed=False) as starting:
-            if self.usage is not None:
-                raise self.usage
-            starting.mine = Whereabouts.of_this_rank()
-        meet(team, starting.all)
 
     def _run_unstarted(self, error: StartError) -> int:
         """What is done where the launcher's processes are not the ranks of one job: only the process that is rank 0 for the

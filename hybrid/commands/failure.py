@@ -11,10 +11,9 @@ from hybrid.commands.streams import print_line
 from hybrid.core.settings import SWITCHES, switched_on
 from hybrid.errors import HybridError, UsageError, code_of, one_line, with_code
 from hybrid.ranks import heartbeat
-from hybrid.ranks.job_end import let_launcher_read
+from hybrid.ranks.job_end import let_launcher_read, speak
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team, abort
-from hybrid.ranks.turns import speak, wait_for_turn
 
 PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
@@ -43,11 +42,10 @@ def fail(name: str, team: Team, error: BaseException) -> int:
     # A HybridError is raised on all ranks alike; anything else happened on this rank only.
     agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
     code = getattr(error, "exit_code", 1)
-    # A terminal interrupts all ranks: one says so, and ends the job.
-    if (team.rank == 0 or not agreed) and (not interrupted or wait_for_turn(team.rank)):
+    # A terminal interrupts all ranks: one says so, and ends the job. And who cannot reach the others may have lost a killed rank.
+    if (team.rank == 0 or not agreed) and speak(shared=interrupted, follows=not (agreed or interrupted)):
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}", code=code_of(error))
-        speak()
         print_error(name, error)
     if agreed:
         team.leave_together(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
@@ -65,7 +63,7 @@ def fail_before_start(name: str, error: BaseException) -> int:
     code = getattr(error, "exit_code", 1)
     if heartbeat.interrupted():
         error = KeyboardInterrupt()
-    if wait_for_turn(rank_by_launcher()):
+    if speak(shared=True, follows=not (isinstance(error, HybridError) or heartbeat.interrupted())):
         if not isinstance(error, HybridError):
             error = HybridError(
                 f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}", code=code_of(error)

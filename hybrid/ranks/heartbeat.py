@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from hybrid.ranks.interrupts import handle
+from hybrid.ranks.job_end import handle
 
 INTERVAL = 0.1  # seconds: heartbeats in the same phase are written no more often
 # How lines begin that do not name a phase. An exit code follows the first two: with AGREED all ranks end with it; with REPORTED
-# this rank alone does, and has printed why. A `Neighbours.as_line` follows NEIGHBOURS, a text follows HOW_TO_GO_ON.
-AGREED, REPORTED, MPI_STARTED, NEIGHBOURS, ALL_MET, HOW_TO_GO_ON = "=", "!", "*", "~", "+", ">"
+# this rank alone does, and has printed why. A text follows HOW_TO_GO_ON.
+AGREED, REPORTED, MPI_STARTED, HOW_TO_GO_ON = "=", "!", "*", ">"
 _LONGEST_LINE = 2048  # bytes: below what a pipe takes at once
-_LOOK_AFTER = 1.0  # seconds between two looks at the supervisor: it was stopped alone if both find it so
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
@@ -32,27 +31,23 @@ class _State:
 
     def __init__(self) -> None:
         self.pipe: int | None = None  # None without a supervisor
+        self.supervisor = 0
         self.phase = b""
         self.written = 0.0  # when the last line was written
-        self.asked_to_end = False
-        self.interrupted = False
-        self.supervisor = 0
-        self.port = 0
-        self.neighbour_heard: Callable[[], bool] = lambda: True
-        self.looked, self.found_stopped = 0.0, False
+        self.asked_to_end = self.interrupted = False
 
 
 _state = _State()
 
 
-def connect(pipe: int, supervisor: int, port: int = 0, neighbour_heard: Callable[[], bool] = lambda: True) -> None:
-    """Have a supervisor: from now on this process writes to `pipe`, and ends when the process `supervisor` does. `port`: the UDP
-    port at which that listens to other supervisors; `neighbour_heard`: whether it has heard the one that it watches."""
+def connect(pipe: int, supervisor: int) -> None:
+    """Have a supervisor: from now on this process writes to `pipe`, and ends when the process `supervisor` does."""
     if sys.platform == "linux":  # elsewhere the next write to the broken pipe ends this process
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
         os._exit(1)
-    _state.pipe, _state.supervisor, _state.port, _state.neighbour_heard = pipe, supervisor, port, neighbour_heard
+    os.set_blocking(pipe, False)
+    _state.pipe, _state.supervisor = pipe, supervisor
     heartbeat("start")
 
 
@@ -65,21 +60,7 @@ def heartbeat(phase: str | None = None) -> None:
     if name == _state.phase and now - _state.written < INTERVAL:
         return
     _state.phase, _state.written = name, now
-    if now - _state.looked > _LOOK_AFTER:
-        _look_after_supervisor(now)
     _write(name)
-
-
-def _look_after_supervisor(now: float) -> None:
-    """Wake the supervisor if it was found stopped twice.
-
-    If the whole job was stopped, this process is stopped, too, and does not look a second time.
-    """
-    recently = now - _state.looked < 2 * _LOOK_AFTER
-    stopped = is_stopped(_state.supervisor)
-    if stopped and _state.found_stopped and recently:
-        wake_supervisor()
-    _state.looked, _state.found_stopped = now, stopped
 
 
 @contextmanager
@@ -121,6 +102,11 @@ def finish_when_asked() -> None:
         signal.signal(signal.SIGTERM, remember)
 
 
+def asked_to_end() -> bool:
+    """Whether a SIGTERM has come since `finish_when_asked`."""
+    return _state.asked_to_end
+
+
 def note_interrupts() -> None:
     """From now on `interrupted` tells of a SIGINT, which still raises KeyboardInterrupt: C code may turn that into other
     errors."""
@@ -138,9 +124,19 @@ def interrupted() -> bool:
     return _state.interrupted
 
 
-def asked_to_end() -> bool:
-    """Whether a SIGTERM has come since `finish_when_asked`."""
-    return _state.asked_to_end
+def mpi_started() -> None:
+    """Tell the supervisor that MPI has started: from here on the other ranks may wait for this one."""
+    _write(MPI_STARTED.encode())
+
+
+def tell_how_to_go_on(text: str) -> bool:
+    """Tell the supervisor what to add to its line when this process was ended; an empty text for nothing. False where the text
+    is too long."""
+    line = f"{HOW_TO_GO_ON}{' '.join(text.split())}".encode(errors="surrogateescape")  # names of files need not be UTF-8
+    if len(line) > _LONGEST_LINE:
+        return False
+    _write(line)
+    return True
 
 
 def report_exit_code(code: int, *, agreed: bool = True) -> None:
@@ -149,8 +145,7 @@ def report_exit_code(code: int, *, agreed: bool = True) -> None:
     if agreed:
         heartbeat("end")
     wake_supervisor()
-    if _state.pipe is not None:
-        _write(f"{AGREED if agreed else REPORTED}{code}".encode())
+    _write(f"{AGREED if agreed else REPORTED}{code}".encode())
 
 
 def wake_supervisor() -> None:
@@ -169,48 +164,15 @@ def is_stopped(process: int) -> bool:
         return False
 
 
-def supervisor_port() -> int:
-    """The UDP port at which this process's supervisor listens to another rank's; 0 where it does not."""
-    return _state.port
-
-
-def neighbour_heard() -> bool:
-    """Whether this process's supervisor has heard the rank that it watches; True where it listens to none."""
-    return _state.neighbour_heard()
-
-
-def tell_neighbours(line: str) -> None:
-    """Tell the supervisor which rank it watches, and which one watches it. `line`: as of `Neighbours.as_line`."""
-    if _state.pipe is not None:
-        _write(f"{NEIGHBOURS}{line}".encode())
-
-
-def all_met() -> None:
-    """Tell the supervisor that messages of MPI have reached every rank since it was told its neighbours."""
-    if _state.pipe is not None:
-        _write(ALL_MET.encode())
-
-
-def mpi_started() -> None:
-    """Tell the supervisor that MPI has started: from here on the other ranks may wait for this one."""
-    if _state.pipe is not None:
-        _write(MPI_STARTED.encode())
-
-
-def tell_how_to_go_on(text: str) -> bool:
-    """Tell the supervisor what to add to its line when this process was ended; an empty text for nothing. False where the text
-    is too long."""
-    line = f"{HOW_TO_GO_ON}{' '.join(text.split())}".encode(errors="surrogateescape")  # names of files need not be UTF-8
-    if len(line) > _LONGEST_LINE:
-        return False
-    if _state.pipe is not None:
-        _write(line)
-    return True
-
-
 def _write(line: bytes) -> None:
-    assert _state.pipe is not None
-    try:
-        os.write(_state.pipe, line + b"\n")
-    except BrokenPipeError:
-        os._exit(1)  # the launcher has ended the supervisor, so it wants this rank to end
+    if _state.pipe is None:
+        return
+    while True:
+        try:
+            os.write(_state.pipe, line + b"\n")
+            return
+        except BlockingIOError:  # the supervisor has not read for minutes
+            wake_supervisor()
+            time.sleep(INTERVAL)
+        except BrokenPipeError:
+            os._exit(1)  # the launcher has ended the supervisor, so it wants this rank to end

@@ -1,26 +1,89 @@
 # SPDX-License-Identifier: MIT
-"""How one process makes its launcher end all ranks of the job, without MPI, and with an exit code of its choice."""
+"""How a rank ends its job: one rank says why, the launcher is told, and interrupts (SIGINT) wait for exchanges of results.
+
+Loaded first by every command, so it imports little.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
 import stat
 import termios
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
-from hybrid.ranks import launcher
-from hybrid.ranks.launcher import OPEN_MPI, launched
+from hybrid.ranks.launcher import OPEN_MPI, abort, launched
+
+if TYPE_CHECKING:
+    import socket
 
 # At the first failure a launcher may throw away what has been printed.
 _READ = 2.0  # seconds, at most, that it gets to read it
 _DRAIN = 0.2  # seconds that it gets to pass on what it has read
-_ABORT_TIME = 2.0  # seconds that Hydra gets to kill this process, as every other of the job
+_ENDING = 2.0  # seconds that a launcher gets to end a job when one rank has said why
+_CAUSE = 1.5  # seconds that a rank whose end may be the cause of this one's gets to say so first
+_PATIENCE = 1.0  # seconds that an interrupt waits for the other ranks
+
+_voice: socket.socket | None = None  # bound to a name by the first rank of the node that says why the job ends
+_voice_name = ""
+_came = 0.0  # when the interrupt came that is noted; 0: there is none
+
+
+# --- one rank says why
+
+
+def share_voice() -> None:
+    """From now on one rank of this job and node says why the job ends. Called in the process that the launcher has started: a
+    forked worker shares the socket, and the name lasts until both have ended."""
+    global _voice, _voice_name
+    launch = launched()
+    if launch is None or launch.size == 1:
+        return
+    import socket  # takes milliseconds, and one process alone needs none
+
+    with suppress(OSError):
+        _voice_name = f"\0hybrid-{os.getuid()}-{_job()[-80:]}"
+        _voice = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+
+def _job() -> str:
+    """What the ranks of this job and node have in common, and others have not: the job's name under Open MPI, else the launcher's
+    process on this node. Ranks started by a shell in between have none in common."""
+    parent = os.getppid()
+    with open(f"/proc/{parent}/stat") as status:
+        began = status.read().rpartition(")")[2].split()[19]  # another container may count its processes alike
+    return os.environ.get("PMIX_NAMESPACE") or f"{parent}-{began}"
+
+
+def speak(*, shared: bool = False, follows: bool = False) -> bool:
+    """Whether this rank is to say why the job ends: the first of its node that asks is, and again whenever it asks.
+
+    `shared`: ranks of other nodes have the same to say, and rank 0 goes first. `follows`: this end may follow from another
+    rank's, which goes first. Where another rank has spoken, the launcher gets the time to end the job with that one's exit code.
+    """
+    launch = launched()
+    if launch is None or launch.size == 1:
+        return True
+    apart = _voice is None or launch.local_size != launch.size
+    time.sleep(_CAUSE * follows + _ENDING * (shared and apart and launch.rank > 0))
+    if _voice is not None:
+        try:
+            _voice.bind(_voice_name)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                time.sleep(_ENDING)
+                return False
+    return True
+
+
+# --- the end
 
 
 def let_launcher_read() -> None:
@@ -63,16 +126,74 @@ def end_job(code: int, last: Callable[[], None]) -> NoReturn:
     last()
     if launch.name == OPEN_MPI:
         os._exit(code)
-    if launcher.abort(code):
-        time.sleep(_ABORT_TIME)
+    if abort(code):
+        time.sleep(_ENDING)  # Hydra kills this process, as every other of the job
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive after SIGKILL")
 
 
-def children(process: int) -> list[int]:
-    """The child processes of a process that run, or have not been waited for yet; none where there is no /proc."""
-    found: list[int] = []
-    with suppress(OSError):  # it has ended
-        for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
-            found += map(int, of_thread.read_text().split())
-    return found
+# --- interrupts
+
+
+def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
+    """Set a handler for a signal, unless this process was started to ignore it, as by nohup, or by `&` in scripts."""
+    if signal.getsignal(signum) is not signal.SIG_IGN:
+        signal.signal(signum, handler)
+
+
+def end_when_interrupted(name: str) -> None:
+    """From now on an interrupt ends this process with one line: a command that is starting and has not told anybody of itself.
+
+    Of a worker that it has just forked, the supervisor tells.
+    """
+    starting = os.getpid()
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:
+        if os.getpid() == starting:
+            if speak(shared=True):
+                os.write(2, f"{name}: interrupted [interrupted]\n".encode())
+            end_job(1, _remove_files)
+        os._exit(1)
+
+    handle(signal.SIGINT, end)
+
+
+def _remove_files() -> None:
+    with suppress(ImportError):  # it is being imported: then this rank is the first, and others have hardly begun
+        from hybrid.ranks.leftovers import remove_files_of_job  # whose modules a command needs later
+
+        remove_files_of_job([])
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """A context in which an interrupt is only noted. At its end the interrupt is handled, unless the body has raised an error
+    anyway.
+
+    A rank that left an exchange at once would report the interrupt in its next one, which the others would take for the answer to
+    the first: from then on ranks would take messages for something else. Only the main thread is interrupted.
+    """
+    global _came
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _note)
+    try:
+        yield
+        waits = _came
+    finally:
+        _came = 0.0
+        signal.signal(signal.SIGINT, handler)
+    if waits:
+        handler(signal.SIGINT, None)
+
+
+def _note(signum: int, frame: FrameType | None) -> None:
+    global _came
+    _came = _came or time.monotonic()
+
+
+def overdue() -> bool:
+    """Whether an interrupt that was noted has waited for too long."""
+    return bool(_came) and time.monotonic() - _came > _PATIENCE and threading.current_thread() is threading.main_thread()

@@ -32,11 +32,6 @@ class Launch:
     local_rank: int | None = None  # the number among the ranks of its node, where the launcher says it
     local_size: int | None = None  # how many ranks its node has, likewise
 
-    @property
-    def on_other_nodes(self) -> bool:
-        """Whether the launcher says that it has started ranks on other nodes, too."""
-        return self.local_size is not None and self.local_size != self.size
-
 
 OPEN_MPI = "mpirun (Open MPI)"
 # mpirun may start its helpers by srun, whose variables the ranks then inherit: so mpirun's own come first.
@@ -115,6 +110,15 @@ def family_of(path: str) -> str:
     if any(name in version for name in ("Open MPI", "OpenRTE", "PRRTE")):
         return "Open MPI"
     return "MPICH" if any(name in version for name in ("HYDRA", "Intel", "MVAPICH", "MPICH")) else ""
+
+
+def children(process: int) -> list[int]:
+    """The child processes of a process that run, or have not been waited for yet; none where there is no /proc."""
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
+            found += map(int, of_thread.read_text().split())
+    return found
 
 
 # -------- hydra

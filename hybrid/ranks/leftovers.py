@@ -24,8 +24,7 @@ from hybrid.core.problem import record
 from hybrid.errors import one_line
 from hybrid.host.memory import kernel
 from hybrid.ranks import launcher
-from hybrid.ranks.job_end import children
-from hybrid.ranks.launcher import launched
+from hybrid.ranks.launcher import children, launched
 
 # -------- file use
 # Whether some process uses a file.

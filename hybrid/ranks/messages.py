@@ -22,7 +22,7 @@ from hybrid.core.text import warn
 from hybrid.errors import RankMissing, one_line
 from hybrid.ranks.collectives import Collectives
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.interrupts import overdue
+from hybrid.ranks.job_end import overdue
 
 if TYPE_CHECKING:
     from mpi4py import MPI

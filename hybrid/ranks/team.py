@@ -26,7 +26,7 @@ from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import HybridError, RankMissing, StartError, UsageError, code_of, one_line, rebuild
 from hybrid.ranks.heartbeat import heartbeat, interrupted, wake_supervisor
-from hybrid.ranks.interrupts import deferred
+from hybrid.ranks.job_end import deferred
 from hybrid.ranks.launcher import launched, left_over, library_name, refuse_too_little
 from hybrid.ranks.leftovers import remove_files_of, remove_own, segments_of, unname_files
 from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable

@@ -189,7 +189,7 @@ class Job:
             self.send(signal.SIGKILL, process)
 
     def end(self) -> End:
-        """Wait for it, and for all of its processes but those of its launcher on nodes that are cut off, which are ended."""
+        """Wait for it, and for all of its processes but those of its launcher on other nodes, which are ended."""
         said: list[str] = []
         reader = threading.Thread(target=lambda: said.extend(text or "" for text in self._process.communicate()))
         reader.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ordeal.trials import COMMANDS, LIBRARY, _is_launchers, _well, faults
+from experiments.ordeal.trials import COMMANDS, LIBRARY, _well, faults
 from experiments.ordeal.trials import Fault as Harm
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.cuda_gpus import Gpu
@@ -388,7 +388,7 @@ def test_slow_links_are_named_against_the_median_of_their_kind():
 # --- How scripts/ordeal.py judges the end of a job to which something was done: success, or exactly one line
 
 KILL_WORKER, KILL_LAUNCHER = (Harm("SIGKILL", signal.SIGKILL, whom) for whom in ("worker", "launcher"))
-CUT_LINK, STOP_RANK = Harm("cut link", None, "nobody"), Harm("SIGSTOP", signal.SIGSTOP, "rank")
+STOP_RANK = Harm("SIGSTOP", signal.SIGSTOP, "rank")
 LINE = "hybrid: rank 0 on n, fill: was killed by SIGKILL"
 
 
@@ -415,24 +415,15 @@ def test_an_end_is_well_if_it_succeeds_or_is_named_once(fault, code, said, out, 
 
 
 @pytest.mark.parametrize(
-    ("fault", "alone", "begun", "its"),
-    [(CUT_LINK, True, False, True), (CUT_LINK, True, True, False), (CUT_LINK, False, False, False), (STOP_RANK, True, True, True),
-     (STOP_RANK, False, True, False)],
-)  # fmt: skip
-def test_a_launcher_that_goes_on_alone_is_counted_apart_where_nobody_was_to_end_it(fault, alone, begun, its):
-    assert _is_launchers(fault, alone=alone, begun=begun, starts=True, watched=True) is its
-
-
-@pytest.mark.parametrize(
     ("command", "ranks", "whom", "taken"),
     [
         (COMMANDS[0], 0, {"worker", "supervisor", "rank", "all", "nobody"}, {"full /dev/shm"}),
-        (COMMANDS[0], 2, {"worker", "supervisor", "rank", "all", "nobody", "launcher"}, {"full /dev/shm", "cut link"}),
+        (COMMANDS[0], 2, {"worker", "supervisor", "rank", "all", "nobody", "launcher"}, {"full /dev/shm"}),
         (COMMANDS[2], 1, {"worker", "supervisor", "rank", "all", "nobody", "launcher"}, {"full /dev/shm", "full disk"}),
         (LIBRARY, 2, {"rank", "all", "launcher"}, set()),
     ],
 )
 def test_only_what_a_job_has_is_hit_or_taken_away(command, ranks, whom, taken):
-    offered = faults(ranks, command, ["full disk", "full /dev/shm", "cut link"])
+    offered = faults(ranks, command, ["full disk", "full /dev/shm"])
     assert {fault.whom for fault in offered} == whom
     assert {fault.resource for fault in offered} - {""} == taken

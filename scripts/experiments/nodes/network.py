@@ -133,10 +133,6 @@ class Network:
         port = f"port{self.names.index(name)}"
         self._in(self._switch, "tc", "qdisc", "replace", "dev", port, "root", *_bucket(rate))
 
-    def cut(self, name: str) -> None:
-        """The link of a node, for ever."""
-        self._in(self._switch, "ip", "link", "set", f"port{self.names.index(name)}", "down")
-
     def bytes_received(self) -> Mapping[str, int]:
         """By each node, from the beginning."""
         counter = "/sys/class/net/eth0/statistics/rx_bytes"

@@ -3,12 +3,12 @@
 
 Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
 all, get a signal, are stopped for good or put to sleep; or the job gets too little of a resource; or its disk, /dev/shm or
-memory becomes full, or a link between its ranks is cut, a fast one or a slow one (as root, in namespaces and a control group of
-its own). Counted are jobs that had not ended after 30 s and four times what their work takes alone, the slowest end, failures
-that were not named by exactly one line of ours, and processes and files that stayed. Where nobody of ours is left to name it
-(the launcher or a supervisor was killed, or it is a program that has none) the launcher's own report is enough. Counted apart
-are files that stay then, or of a job whose MPI had not started, or that other jobs may have left; and a launcher that goes on
-when its job is gone, or has not begun. Ends with 1 for all that is not counted apart.
+memory becomes full (as root, in namespaces and a control group of its own). Counted are jobs that had not ended after 30 s and
+four times what their work takes alone, the slowest end, failures that were not named by exactly one line of ours, and processes
+and files that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was killed, or it is a program that
+has none) the launcher's own report is enough. Counted apart are files that stay then, or of a job whose MPI had not started, or
+that other jobs may have left; and a launcher that goes on when its job is gone, or has not begun. Ends with 1 for all that is
+not counted apart.
 --only: one kind of fault. --jobs: so many at a time, each with a /dev/shm and a /tmp of its own where this process may mount
 them (as root); their seeds are SEED, SEED + 1 and so on. --sum: the trials of several runs, in one table.
 """
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=cli.at_least_1, default=10**6, metavar="K", help="so many at most")
     parser.add_argument("--ranks", type=cli.at_least_1, default=4, metavar="P", help="at most (4)")
     parser.add_argument("--jobs", type=cli.at_least_1, default=1, metavar="J", help="at a time (1)")
-    parser.add_argument("--only", metavar="FAULT", help="this one, such as 'cut link' or SIGKILL")
+    parser.add_argument("--only", metavar="FAULT", help="this one, such as 'full disk' or SIGKILL")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times")
     parser.add_argument("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended")
     parser.add_argument("--sum", nargs="+", metavar="FILE", help="the trials in these files of --json, and try nothing")

@@ -22,10 +22,7 @@ _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OF_MPI = re.compile(rf" {SHARED_MEMORY}/(mpich_shm|sm_segment|vader_segment)")
 _OF_LAUNCHERS = ("hydra", "mpiexec", "mpirun", "prte")  # MPICH's and Open MPI's
-# Seconds that processes and files of an ended job may take to go. A node that was cut off before its supervisor had heard of its
-# neighbour waits for the worker's silence (6 s with these jobs), its turn (3.5 s) and the launcher (2 s); the rest of the job may
-# have ended 4.5 s after the cut.
-_LEAVING = 10.0
+_LEAVING = 10.0  # seconds that processes and files of an ended job may take to go
 _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Resources that run out, or are cut off, while a job runs: in namespaces and control groups that no other process sees."""
+"""Resources that run out while a job runs: in namespaces and control groups that no other process sees."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.nodes import network
 from experiments.ordeal.job import SHARED_MEMORY, Job
 from hybrid.ranks.launcher import mpirun
 
@@ -31,7 +30,6 @@ class Place:
 
     launch: Sequence[str]
     strike: Callable[[Job], None] = lambda job: None
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 Resource = Callable[[int, str, random.Random], AbstractContextManager[Place]]  # of so many ranks, with a folder of its own
@@ -72,26 +70,17 @@ def full_memory(ranks: int, folder: str, dice: random.Random) -> Iterator[Place]
                 time.sleep(0.05)
 
 
-@contextmanager
-def cut_link(ranks: int, folder: str, dice: random.Random) -> Iterator[Place]:
-    """Each rank is a node, and the link of one of them is cut: of fast ones, or of slow ones and so amid a message."""
-    with network.Network(ranks, dice.choice(("", network.SLOW))) as nodes:
-        words, environment = nodes.launch()
-        yield Place(words, lambda job: nodes.cut(dice.choice(nodes.names)), environment)
-
-
 RESOURCES: dict[str, Resource] = {
     "full disk": full_disk,
     "full /dev/shm": full_shared_memory,
     "full memory": full_memory,
-    "cut link": cut_link,
 }
 
 
 def why_not() -> dict[str, str]:
     """Of each resource why it cannot be taken away here; empty where it can."""
     mounts = _tried(["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"])
-    return {"full disk": mounts, "full /dev/shm": mounts, "full memory": _no_groups(), "cut link": network.why_not()}
+    return {"full disk": mounts, "full /dev/shm": mounts, "full memory": _no_groups()}
 
 
 def _tried(words: Sequence[str]) -> str:

@@ -75,8 +75,7 @@ def faults(ranks: int, command: Sequence[str], resources: Sequence[str]) -> list
     if command is LIBRARY:  # a rank of it that is stopped within a product keeps the others waiting
         whom = ["rank", *(["launcher"] if ranks else [])]
         return [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom] + asleep
-    needed = {"full disk": command is _WITH_FILE, "cut link": ranks > 1}
-    taken = [Fault(name, None, "nobody") for name in resources if needed.get(name, True)]
+    taken = [Fault(name, None, "nobody") for name in resources if name != "full disk" or command is _WITH_FILE]
     whom = ["worker", "supervisor", "rank", *(["launcher"] if ranks else [])]
     ending = [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom]
     standing = [Fault("SIGSTOP", signal.SIGSTOP, who) for who in ("worker", "supervisor", *(["rank"] if ranks > 1 else []))]
@@ -133,7 +132,7 @@ def trial(
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
         started = RESOURCES[fault.resource](ranks, folder, dice) if fault.resource else nullcontext(None)
         with started as place:
-            environment = _ENVIRONMENT | (_OF_PROGRAMS if command is LIBRARY else {}) | (place.environment if place else {})
+            environment = _ENVIRONMENT | (_OF_PROGRAMS if command is LIBRARY else {})
             limits = dict([fault.limit] if fault.limit else [])
             launch = place.launch if place else None
             job = Job(_in(folder, command), ranks, environment, limits, launch=launch)
@@ -161,9 +160,8 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
     began = time.monotonic()
     ended = job.ended(LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
     seconds = time.monotonic() - began
-    launcher_hung = not ended and _is_launchers(
-        fault, alone=job.only_launcher_runs(), begun=bool(processes), starts=starts, watched=watched
-    )
+    # A launcher does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
+    launcher_hung = not ended and (job.only_launcher_runs() or (starts and not watched))
     left = job.remains()
     code = job.exit_code if ended else None
     out, err = job.said()
@@ -182,15 +180,6 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
         "left": left,
         "apart": not watched or young or starts or fault.kills_who_would_speak,
     }
-
-
-def _is_launchers(fault: Fault, *, alone: bool, begun: bool, starts: bool, watched: bool) -> bool:
-    """Whether it is the launcher's own doing that a job does not end. `alone`: nothing else is there; `begun`: some rank had
-    begun before the fault; `starts`, `watched`: as of the job."""
-    if fault.name == "cut link" and begun:
-        return False  # there a rank's supervisor ends the launcher, too
-    # A launcher does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
-    return alone or (starts and not watched)
 
 
 def _strike(job: Job, fault: Fault, processes: Mapping[int, list[int]], dice: random.Random, *, young: bool) -> None:

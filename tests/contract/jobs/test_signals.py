@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
-from pathlib import Path
 from signal import SIGABRT, SIGBUS, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, SIGUSR1, SIGUSR2
 
 import pytest
@@ -145,25 +143,11 @@ def test_an_interrupt_while_modules_are_loaded_is_one_line(start):
 STALL = ("--stall", 6)
 
 
-def udp_ports(process):
-    """Those at which it listens."""
-    links = (os.readlink(path) for path in Path(f"/proc/{process}/fd").iterdir())
-    sockets = {link.strip("socket:[]") for link in links if link.startswith("socket:")}
-    rows = (line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:])
-    ports = [int(row[1].partition(":")[2], 16) for row in rows if row[9] in sockets]
-    assert ports
-    return ports
-
-
 @pytest.mark.parametrize("ranks", exhaustive([2], [2, 4]))
 @pytest.mark.parametrize("whom", exhaustive(["worker", "rank"], ["worker", "rank"]))
 def test_a_process_that_stands_still_is_named_and_ended(running, ranks, whom):
-    """The worker by its supervisor, all of a rank by the rank after it: 1.5 s later. Strangers' datagrams change nothing."""
+    """The worker by its supervisor, all of a rank by the rank after it: 1.5 s later."""
     job, processes = running(ranks, (*ENDLESS, *STALL))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        for port in (port for pair in processes.values() for port in udp_ports(pair[SUPERVISOR])):
-            for word in (b"-", b"!", b"+"):
-                stranger.sendto(bytes(16) + word, ("127.0.0.1", port))
     job.send(SIGSTOP, *(processes[1] if whom == "rank" else processes[1][WORKER:]))
     end = job.end()
     assert (end.code, end.codes, end.left) == (1, ["node-silent" if whom == "rank" else "stalled"], [])
