@@ -58,6 +58,13 @@ class Device(Protocol):
     def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
         """A matrix view of allocated or opened memory, from byte `offset` on. A GPU's row stride is a multiple of 16 bytes."""
 
+    def poison(self, memory: Any) -> None:
+        """Fill memory with NaN, so that elements that are read before they were written show in C."""
+
+    def pin(self, array: Any) -> None:
+        """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
+        access to the peer GPU that holds it. It lasts as long as the array's memory."""
+
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy rows of an operand into a buffer."""
 
@@ -70,13 +77,8 @@ class Device(Protocol):
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy a part of a buffer to C."""
 
-    def finish(self) -> Timings:
-        """Wait until all operations are complete, as cudaDeviceSynchronize does. Returns when each of them ran, of those enqueued
-        since the last call."""
-
-    def progress(self) -> object:
-        """A value that differs from call to call while a kernel makes progress; None where that cannot be told, or where no
-        kernel runs. Any thread may call it."""
+    def check_operations(self) -> CheckOperations:
+        """The check's operations on this device. Only for a device that is `staged`."""
 
     def wait(self, event: Event) -> None:
         """Wait until the operation is complete. Any thread may call it."""
@@ -84,18 +86,13 @@ class Device(Protocol):
     def done(self, event: Event) -> bool:
         """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
 
-    def kernel_queues(self) -> KernelQueues:
-        """Queues for kernels beside those of the catalogue. UsageError where the device launches none."""
+    def finish(self) -> Timings:
+        """Wait until all operations are complete, as cudaDeviceSynchronize does. Returns when each of them ran, of those enqueued
+        since the last call."""
 
-    def poison(self, memory: Any) -> None:
-        """Fill memory with NaN, so that elements that are read before they were written show in C."""
-
-    def check_operations(self) -> CheckOperations:
-        """The check's operations on this device. Only for a device that is `staged`."""
-
-    def pin(self, array: Any) -> None:
-        """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
-        access to the peer GPU that holds it. It lasts as long as the array's memory."""
+    def progress(self) -> object:
+        """A value that differs from call to call while a kernel makes progress; None where that cannot be told, or where no
+        kernel runs. Any thread may call it."""
 
     # What other processes of the node can open of the device, as by CUDA IPC.
 
@@ -126,10 +123,11 @@ class Device(Protocol):
 KernelCall = Callable[[Any], None]
 
 
-class KernelQueues(Protocol):
-    """Two queues of a device, "prepare" and "products", for kernels whose arguments are matrices and NumPy scalars."""
+class KernelDevice(Device, Protocol):
+    """A GPU or the emulated one, which also launches kernels beside those of the catalogue, with matrices and NumPy scalars as
+    arguments."""
 
-    capability: int  # compute capability, times ten
+    capability: int  # compute capability, times ten, for which these kernels are compiled
     multiprocessors: int
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
@@ -147,8 +145,9 @@ class KernelQueues(Protocol):
     def host_memory(self, shape: tuple[int, int], dtype: str) -> Any:
         """A NumPy array in host memory that kernels can write to."""
 
-    def enqueue(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
-        """Enqueue these calls, one after the other, on the queue of this name. Returns the event that marks their end."""
+    def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        """Enqueue these calls, one after the other, on the queue "prepare" or "products". Returns the event that marks their
+        end."""
 
 
 # Enqueues, behind some events, an operation whose operands were given when it was made.
@@ -218,9 +217,6 @@ class CheckOperations(Protocol):
         """One operation that does what these do, one after the other. `beside`: it runs beside those that are enqueued before and
         after it; only events order them."""
 
-
-# -------- buffers
-# A rank's device buffers: matrix views of one memory block for its row panels of A, column panels of B, and C.
 
 _MOST_CACHED_TILES = 10_000
 # Prepared operations are kept for so many places of a matrix that is used where it lies: in a loop of products the results

@@ -18,10 +18,10 @@ import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY
 from hybrid.core.spans import Span, even_pieces
-from hybrid.devices.base import CheckOperations, Event, EventWait, KernelQueues, Operation
+from hybrid.devices.base import CheckOperations, Event, EventWait, Operation
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.kernel import as_c_array
-from hybrid.errors import DeviceUnavailable, UsageError, one_line
+from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, mixed_total, row_checksums, row_sums
 from hybrid.host.threads import add_by_blas, blas, blas_all, limited_threads, on_threads
 from hybrid.kernels.catalogue import C_TYPES, KERNELS, Kernel, numbers_of
@@ -211,22 +211,30 @@ class CpuDevice:
         self._product = product
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
-        if kernel.name == "blas":
-            self._product = blas
-            return
-
-        self._product = compiled_loops(kernel.name, dtype)
+        self._product = blas if kernel.name == "blas" else compiled_loops(kernel.name, dtype)
 
     def holds(self, array: Any) -> bool:
         return False  # staged, it stands in for a GPU with memory of its own
 
     def reserve(self, size: int, *, shared: bool) -> _Memory:
-        return _Memory.created(size) if shared else _Memory(np.empty(size + WIDEST_COPY, np.uint8))
+        if not shared:
+            return _Memory(size)
+        if not hasattr(os, "memfd_create"):
+            raise DeviceUnavailable(
+                "this system has no memory that processes can open of each other (memfd_create)", code="gpu-peers"
+            )
+        return _Memory(size, os.memfd_create("hybrid"))
 
     def matrix(self, memory: _Memory, offset: int, rows: int, columns: int, dtype: str) -> np.ndarray:
         width = self._width(columns, dtype)
         size = rows * width * np.dtype(dtype).itemsize
         return memory.bytes[offset : offset + size].view(dtype).reshape(rows, width)[:, :columns]
+
+    def poison(self, memory: _Memory) -> None:
+        memory.bytes[:] = 0xFF  # a NaN as float32 and as float64
+
+    def pin(self, array: np.ndarray) -> None:
+        pass  # there is no link whose speed depends on it
 
     def copy_in(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("copy in", lambda: np.copyto(into, source))
@@ -242,6 +250,15 @@ class CpuDevice:
     def copy_out(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("copy out", lambda: np.copyto(into, source))
 
+    def check_operations(self) -> CheckOperations:
+        return CpuCheckOperations(self._do)
+
+    def wait(self, event: Event) -> None:
+        pass  # the operation is complete already
+
+    def done(self, event: Event) -> bool:
+        return True
+
     def finish(self) -> list[tuple[str, float, float]]:
         timings, self._timings = self._timings, []
         return timings
@@ -249,26 +266,17 @@ class CpuDevice:
     def progress(self) -> object:
         return None  # BLAS does not tell
 
-    def check_operations(self) -> CheckOperations:
-        return CpuCheckOperations(self._do)
-
-    def pin(self, array: np.ndarray) -> None:
-        pass  # there is no link whose speed depends on it
-
-    def wait(self, event: Event) -> None:
-        pass  # the operation is complete already
-
-    def kernel_queues(self) -> KernelQueues:
-        raise UsageError("a CPU launches no kernels: --device emulate does", code="kernel-device")
-
-    def poison(self, memory: _Memory) -> None:
-        memory.bytes[:] = 0xFF  # a NaN as float32 and as float64
-
     def handle(self, memory: _Memory) -> Any:
         return os.getpid(), memory.descriptor, len(memory.bytes)
 
     def open(self, handle: Any) -> _Memory:
-        return _Memory.opened(*handle)
+        process, descriptor, size = handle
+        try:
+            return _Memory(size, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
+        except OSError as error:
+            raise DeviceUnavailable(
+                f"the memory of process {process} cannot be opened ({one_line(error)})", code="gpu-peers"
+            ) from None
 
     def close(self, memory: _Memory) -> None:
         pass  # unmapped with the last array that is a view of it
@@ -278,9 +286,6 @@ class CpuDevice:
 
     def record_ipc_event(self, number: int, event: Event) -> None:
         pass  # the operation is complete already
-
-    def done(self, event: Event) -> bool:
-        return True
 
     def open_ipc_events(self, handle: Any) -> list[Event]:
         return [None] * handle
@@ -296,48 +301,22 @@ class CpuDevice:
 
 
 class _Memory:
-    """A block of memory, aligned for the widest copies. If other processes can open it, it is an anonymous file (memfd)."""
+    """A block of memory, aligned for the widest copies. With a descriptor, which it closes in the end, it is an anonymous file
+    (memfd) that other processes can open."""
 
-    def __init__(self, memory: np.ndarray, descriptor: int = -1) -> None:
+    def __init__(self, size: int, descriptor: int = -1) -> None:
         self.descriptor = descriptor
-        start = -memory.ctypes.data % WIDEST_COPY
-        self.bytes = memory[start:] if descriptor >= 0 else memory[start : start + len(memory) - WIDEST_COPY]
-
-    @classmethod
-    def created(cls, size: int) -> _Memory:
-        if not hasattr(os, "memfd_create"):
-            raise DeviceUnavailable(
-                "this system has no memory that processes can open of each other (memfd_create)", code="gpu-peers"
-            )
-        return cls._of_file(os.memfd_create("hybrid"), size, new=True)
-
-    @classmethod
-    def opened(cls, process: int, descriptor: int, size: int) -> _Memory:
-        try:
-            own_descriptor = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
-        except OSError as error:
-            raise DeviceUnavailable(
-                f"the memory of process {process} cannot be opened ({one_line(error)})", code="gpu-peers"
-            ) from None
-        return cls._of_file(own_descriptor, size)
-
-    @classmethod
-    def _of_file(cls, descriptor: int, size: int, *, new: bool = False) -> _Memory:
-        try:
-            if new:
-                os.truncate(descriptor, max(1, size))
-            return cls(_mapped(descriptor, size), descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        if descriptor < 0:
+            memory = np.empty(size + WIDEST_COPY, np.uint8)
+            start = -memory.ctypes.data % WIDEST_COPY
+            self.bytes = memory[start : start + size]
+            return
+        os.ftruncate(descriptor, max(1, size))  # another process's has this size already
+        self.bytes = np.frombuffer(mmap.mmap(descriptor, max(1, size)), np.uint8)[:size]
 
     def __del__(self) -> None:
         if self.descriptor >= 0:
             os.close(self.descriptor)
-
-
-def _mapped(descriptor: int, size: int) -> np.ndarray:
-    return np.frombuffer(mmap.mmap(descriptor, max(1, size)), np.uint8)[:size]
 
 
 # -------- stacks

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain, cycle
 from typing import Any
@@ -16,16 +16,44 @@ import numpy as np
 from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
-from hybrid.devices.base import Event, EventWait, Timings, place_of, row_stride
+from hybrid.devices.base import Event, EventWait, KernelCall, Timings, place_of, row_stride
 from hybrid.devices.cpu import some_matrices
 from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_gpus import Gpu, GpuContext, enable_peer_access, gpu_context, load_driver, pinned_memory, use_context_of
-from hybrid.devices.cuda_kernels import CompiledKernel, CudaQueues, multiplication
+from hybrid.devices.cuda_kernels import (
+    CompiledKernel,
+    PreparedLaunch,
+    Together,
+    allow_shared_memory,
+    compiled_functions,
+    matrix_argument,
+    multiplication,
+    prefer_shared_memory,
+)
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
-from hybrid.kernels.catalogue import Kernel
+from hybrid.kernels.catalogue import Kernel, Launch
 
-# -------- cuda events
-# CUDA events that streams wait for: recorded by this process, or opened by IPC handle from another.
+_SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
+# Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
+_STREAMS = {
+    "copy in": 1,
+    "exchange": 4,
+    "multiply": 2,
+    "products": 1,
+    "copy out": 1,
+    "copy received": 1,
+    "check": 1,
+    "check beside": 1,
+    "nccl": 1,
+    "prepare": 1,
+}
+# Thread blocks of a stream with a lower number are started first. NCCL's kernels come before multiplications, because the other
+# ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of the next tile the host waits, and those
+# that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave.
+# A·(B·x) is limited by the matrix units, so it runs beside the sums, which are limited by memory.
+_PRIORITIES = {"nccl": -3, "prepare": -3, "copy in": -3, "multiply": -2, "products": -2, "check": -1}
+# Transposed bytes at once: they stay in a GPU's second-level cache, and are enough for the link's full rate.
+_TRANSPOSED_BYTES, _LEAST_TRANSPOSED_BYTES = 32 << 20, 1 << 20
 
 
 class RecordedEvent:
@@ -79,17 +107,168 @@ def event_wait() -> EventWait | None:
     return EventWait(set_current, context.value, synchronize)
 
 
-# -------- cuda ipc
-# What other processes of the node can open of a GPU, by CUDA IPC: its memory and events.
+def is_transposed(matrix: Any) -> bool:
+    """Whether neighbours in memory are neighbours in a column, and not in a row (Fortran's order)."""
+    rows, columns = matrix.shape
+    return columns > 1 and matrix.strides[1] != matrix.itemsize and (rows == 1 or matrix.strides[0] == matrix.itemsize)
 
 
-class CudaIpc:
-    """The part of `CudaDevice` that is for other processes."""
+class CudaDevice:
+    """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory.
 
-    def __init__(self, cupy: Any, gpu: Gpu) -> None:
-        self.gpu, self._context = gpu, gpu_context(gpu.index)
+    What it keeps refers to it weakly: so its streams and memory are freed with the last reference to it, in its context, also by
+    a thread that has none, and not whenever the garbage collector finds a cycle.
+    """
+
+    name = "cuda"
+    staged = True
+
+    def __init__(self, gpu: Gpu) -> None:
+        import cupy
+
+        self.gpu, self.capability, self._context = gpu, gpu.capability, gpu_context(gpu.index)
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
+        with self._context:
+            streams = {
+                phase: [cupy.cuda.Stream(non_blocking=True, priority=_PRIORITIES.get(phase, 0)) for _ in range(count)]
+                for phase, count in _STREAMS.items()
+            }
+            self.event_wait = event_wait()
+        self._all_streams = [*chain.from_iterable(streams.values())]
+        self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._ipc_events: list[Any] = []
+        self._multiplications: dict[tuple[str, str], Any] = {}  # by kernel and type
+        self._multiply: Any = None
+        self._functions: dict[tuple[str, str], Any] = {}  # of other kernels, by source and expression
+        self._between: Any = None  # memory in which transposed matrices arrive, kept from copy to copy
+        self._between_bytes = 0
+        self._timed: list[tuple[str, Any, RecordedEvent]] = []  # phase, begin event, end event
+        # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
+        self._awaited: dict[int, set[Event]] = {}
+        self._time_origin: Any = None  # an event, recorded when perf_counter was
+        self._host_time_origin = 0.0
+
+    def __del__(self) -> None:
+        context = self.__dict__.get("_context")
+        if context is not None:  # else nothing has been made
+            with context:
+                self.__dict__.clear()
+
+    def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
+        key = (kernel.name, dtype)
+        with self._context:
+            if key not in self._multiplications:
+                self._multiplications[key] = multiplication(kernel, dtype, self.capability)
+            self._multiply = self._multiplications[key]
+            if adding and isinstance(self._multiply, CompiledKernel):
+                self._multiply.compile_ahead(adds=True)
+
+    def holds(self, array: Any) -> bool:
+        if not isinstance(array, self._cupy.ndarray) or array.device.id != self.gpu.index:
+            return False
+        return is_aligned(array.data.ptr, array.strides[0])
+
+    def reserve(self, size: int, *, shared: bool) -> Any:
+        # An IPC handle stands for a whole cudaMalloc allocation, so shared memory must not be a part of one in CuPy's pool.
+        allocate = self._cupy.cuda.Memory if shared else self._cupy.cuda.alloc
+        with self._context:
+            try:
+                return allocate(max(1, size))
+            except self._cupy.cuda.memory.OutOfMemoryError:
+                self._cupy.get_default_memory_pool().free_all_blocks()
+            try:
+                return allocate(max(1, size))
+            except self._cupy.cuda.memory.OutOfMemoryError:
+                free = self._runtime.memGetInfo()[0]
+        raise DoesNotFit(
+            f"{readable(size)} were promised on {self.gpu.name} {self.gpu.uuid}, but only {readable(free)} are free",
+            code="gpu-memory",
+        )
+
+    def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
+        width = padded(columns, self._cupy.dtype(dtype).itemsize)
+        from_pool = isinstance(memory, self._cupy.cuda.MemoryPointer)
+        start = memory + offset if from_pool else self._cupy.cuda.MemoryPointer(memory, offset)
+        return self._cupy.ndarray((rows, width), dtype, start)[:, :columns]
+
+    def poison(self, memory: Any) -> None:
+        with self._context:
+            self._runtime.memset(memory.ptr, 0xFF, memory.size if hasattr(memory, "size") else memory.mem.size)
+            self._runtime.deviceSynchronize()
+
+    def pin(self, array: Any) -> None:
+        with self._context:
+            if isinstance(array, self._cupy.ndarray):
+                enable_peer_access(self.gpu.index, array.device.id)
+            else:
+                pinned_memory().pin(array)
+
+    def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
+        copy = self._copy_transposed if is_transposed(source) else self._copy
+        return self.enqueue("copy in", after, lambda stream: copy(into, source, stream))
+
+    def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
+        return self.enqueue("exchange", after, lambda stream: self._copy(into, source, stream))
+
+    def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
+        def launch(stream: Any) -> None:
+            with stream:
+                self._multiply(a, b, c, adding)
+
+        return self.enqueue("multiply", after, launch)
+
+    def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
+        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
+
+    def copy_received(self, into: Any, source: Any, after: list[Event]) -> Event:
+        """Copy to host memory what was received by NCCL. Such copies run in the order in which they were enqueued, but not behind
+        copies out, which wait for multiplications."""
+        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
+
+    @cached_property
+    def _check_operations(self) -> CudaCheckOperations:
+        this, capability = proxy(self), self.gpu.capability
+        return CudaCheckOperations(
+            self._cupy,
+            self._context,
+            capability,
+            lambda after, launch, streams: this.enqueue("check", [*after], launch, streams),
+        )
+
+    def check_operations(self) -> CudaCheckOperations:
+        return self._check_operations
+
+    def wait(self, event: Event) -> None:
+        with self._context:
+            event.synchronize()
+
+    def done(self, event: Event) -> bool:
+        with self._context:
+            status = self._runtime.eventQuery(event.ptr)
+        if status not in (_SUCCESS, _NOT_READY):
+            raise self._runtime.CUDARuntimeError(status)
+        return status == _SUCCESS
+
+    def finish(self) -> Timings:
+        timed, origin, host_origin = self._timed, self._time_origin, self._host_time_origin
+        # Reset before anything below can raise: the next product must not find events of this one.
+        self._timed, self._time_origin = [], None
+        self._awaited.clear()
+        # One call waits for all streams: after each, this thread may have to wait for the GIL, which threads of the check use.
+        with self._context:
+            last, *others = self._all_streams
+            for stream in others:
+                last.wait_event(stream.record())
+            last.synchronize()
+
+        def seconds(event: Any) -> float:
+            with self._context:
+                return host_origin + self._cupy.cuda.get_elapsed_time(origin, event) / 1e3
+
+        return ((phase, seconds(begin), seconds(end)) for phase, begin, end in timed)
+
+    def progress(self) -> object:
+        return None  # events tell which operations are complete, but not whether the one under way ever will be
 
     def handle(self, memory: Any) -> Any:
         return self._runtime.ipcGetMemHandle(memory.ptr), memory.size
@@ -124,244 +303,52 @@ class CudaIpc:
         with self._context:
             return [OpenedEvent(self._context, self._runtime, event_handle) for event_handle in handle]
 
+    @cached_property
+    def multiprocessors(self) -> int:
+        return int(self._cupy.cuda.Device(self.gpu.index).attributes["MultiProcessorCount"])
 
-# -------- cuda transposed
-# Copies of transposed matrices to a GPU: rows are copied as they lie in memory, and transposed on the GPU.
-
-_BYTES_AT_ONCE = 32 << 20  # transposed: they stay in a GPU's second-level cache, and are enough for the link's full rate
-_LEAST_BYTES = 1 << 20
-
-
-def is_transposed(matrix: Any) -> bool:
-    """Whether neighbours in memory are neighbours in a column, and not in a row (Fortran's order)."""
-    rows, columns = matrix.shape
-    return columns > 1 and matrix.strides[1] != matrix.itemsize and (rows == 1 or matrix.strides[0] == matrix.itemsize)
-
-
-class TransposedCopies:
-    """Copies transposed matrices to one GPU, through memory there that is kept from copy to copy."""
-
-    def __init__(self, cupy: Any, reserve: Callable[[int], Any], copy: Callable[[Any, Any, Any], None]) -> None:
-        """`reserve(size)`: allocates memory on the GPU, or raises DoesNotFit. `copy(into, source, stream)`: enqueues a copy of a
-        matrix whose rows are contiguous."""
-        self._cupy, self._reserve, self._copy = cupy, reserve, copy
-        self._memory: Any = None
-        self._size = 0
-
-    def copy(self, into: Any, source: Any, stream: Any) -> None:
-        """Enqueue a copy. All must be on the same stream, since each uses the memory in between again."""
-        stored = source.T
-        rows, columns = stored.shape
-        if not stored.size:
-            return
-        row_bytes = columns * stored.itemsize
-        for part in pieces(Span(0, rows), max(1, self._room(row_bytes, rows * row_bytes, stream) // row_bytes)):
-            arrived = self._cupy.ndarray((len(part), columns), stored.dtype, self._memory)
-            self._copy(arrived, stored[part.slice], stream)
-            with stream:
-                self._cupy.copyto(into[:, part.slice], arrived.T)
-
-    def _room(self, least: int, wanted: int, stream: Any) -> int:
-        """How many bytes of memory in between there are: as many as are wanted, up to _BYTES_AT_ONCE, or fewer where the GPU has
-        no more, but at least `least`."""
-        size = max(least, min(_BYTES_AT_ONCE, wanted))
-        if 0 < self._size < size:
-            stream.synchronize()  # the memory is about to be freed, and may be used by others at once
-        while self._size < size:
-            try:
-                self._memory, self._size = self._reserve(size), size
-            except DoesNotFit:
-                if self._size >= least:
-                    break
-                if size <= max(least, _LEAST_BYTES):
-                    raise
-                size = max(least, size // 4)
-        return self._size
-
-
-_SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
-# Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
-_STREAMS = {
-    "copy in": 1,
-    "exchange": 4,
-    "multiply": 2,
-    "products": 1,
-    "copy out": 1,
-    "copy received": 1,
-    "check": 1,
-    "check beside": 1,
-    "nccl": 1,
-    "prepare": 1,
-}
-# Thread blocks of a stream with a lower number are started first. NCCL's kernels come before multiplications, because the other
-# ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of the next tile the host waits, and those
-# that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave.
-# A·(B·x) is limited by the matrix units, so it runs beside the sums, which are limited by memory.
-_PRIORITIES = {"nccl": -3, "prepare": -3, "copy in": -3, "multiply": -2, "products": -2, "check": -1}
-
-
-class CudaDevice(CudaIpc):
-    """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory.
-
-    What it keeps refers to it weakly: so its streams and memory are freed with the last reference to it, in its context, also by
-    a thread that has none, and not whenever the garbage collector finds a cycle.
-    """
-
-    name = "cuda"
-    staged = True
-
-    def __init__(self, gpu: Gpu) -> None:
-        import cupy
-
-        super().__init__(cupy, gpu)
-        with self._context:
-            streams = {
-                phase: [cupy.cuda.Stream(non_blocking=True, priority=_PRIORITIES.get(phase, 0)) for _ in range(count)]
-                for phase, count in _STREAMS.items()
-            }
-            self.event_wait = event_wait()
-        self._all_streams = [*chain.from_iterable(streams.values())]
-        self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
-        self._multiplications: dict[tuple[str, str], Any] = {}  # by kernel and type
-        self._multiply: Any = None
-        self._timed: list[tuple[str, Any, RecordedEvent]] = []  # phase, begin event, end event
-        # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
-        self._awaited: dict[int, set[Event]] = {}
-        self._time_origin: Any = None  # an event, recorded when perf_counter was
-        self._host_time_origin = 0.0
-
-    def __del__(self) -> None:
-        context = self.__dict__.get("_context")
-        if context is not None:  # else nothing has been made
-            with context:
-                self.__dict__.clear()
-
-    def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
-        key = (kernel.name, dtype)
-        with self._context:
-            if key not in self._multiplications:
-                self._multiplications[key] = multiplication(kernel, dtype, self.gpu.capability)
-            self._multiply = self._multiplications[key]
-            if adding and isinstance(self._multiply, CompiledKernel):
-                self._multiply.compile_ahead(adds=True)
-
-    def holds(self, array: Any) -> bool:
-        if not isinstance(array, self._cupy.ndarray) or array.device.id != self.gpu.index:
-            return False
-        return is_aligned(array.data.ptr, array.strides[0])
-
-    def reserve(self, size: int, *, shared: bool) -> Any:
-        # An IPC handle stands for a whole cudaMalloc allocation, so shared memory must not be a part of one in CuPy's pool.
-        allocate = self._cupy.cuda.Memory if shared else self._cupy.cuda.alloc
-        with self._context:
-            try:
-                return allocate(max(1, size))
-            except self._cupy.cuda.memory.OutOfMemoryError:
-                self._cupy.get_default_memory_pool().free_all_blocks()
-            try:
-                return allocate(max(1, size))
-            except self._cupy.cuda.memory.OutOfMemoryError:
-                free = self._runtime.memGetInfo()[0]
-        raise DoesNotFit(
-            f"{readable(size)} were promised on {self.gpu.name} {self.gpu.uuid}, but only {readable(free)} are free",
-            code="gpu-memory",
-        )
-
-    def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
-        width = padded(columns, self._cupy.dtype(dtype).itemsize)
-        from_pool = isinstance(memory, self._cupy.cuda.MemoryPointer)
-        start = memory + offset if from_pool else self._cupy.cuda.MemoryPointer(memory, offset)
-        return self._cupy.ndarray((rows, width), dtype, start)[:, :columns]
-
-    def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
-        copy = self._transposed.copy if is_transposed(source) else self._copy
-        return self.enqueue("copy in", after, lambda stream: copy(into, source, stream))
-
-    def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
-        return self.enqueue("exchange", after, lambda stream: self._copy(into, source, stream))
-
-    def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
-        def launch(stream: Any) -> None:
-            with stream:
-                self._multiply(a, b, c, adding)
-
-        return self.enqueue("multiply", after, launch)
-
-    def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
-        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
-
-    def copy_received(self, into: Any, source: Any, after: list[Event]) -> Event:
-        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
-
-    def progress(self) -> object:
-        return None  # events tell which operations are complete, but not whether the one under way ever will be
-
-    def finish(self) -> Timings:
-        timed, origin, host_origin = self._timed, self._time_origin, self._host_time_origin
-        # Reset before anything below can raise: the next product must not find events of this one.
-        self._timed, self._time_origin = [], None
-        self._awaited.clear()
-        # One call waits for all streams: after each, this thread may have to wait for the GIL, which threads of the check use.
-        with self._context:
-            last, *others = self._all_streams
-            for stream in others:
-                last.wait_event(stream.record())
-            last.synchronize()
-
-        def seconds(event: Any) -> float:
+    def compile_ahead(self, launches: Sequence[Launch]) -> None:
+        of_source: dict[str, list[Launch]] = {}
+        for launch in launches:
+            if (launch.source, launch.expression) not in self._functions:
+                of_source.setdefault(launch.source, []).append(launch)
+        for source, of_one in of_source.items():
+            shared = {launch.expression: launch.shared_bytes for launch in of_one}
             with self._context:
-                return host_origin + self._cupy.cuda.get_elapsed_time(origin, event) / 1e3
+                for expression, function in compiled_functions(source, [*shared], of_one[0].architecture).items():
+                    # As the kernels of products want it: a kernel that wants another division of an SM's memory waits until it
+                    # is idle.
+                    prefer_shared_memory(function)
+                    allow_shared_memory(function, shared[expression])
+                    self._functions[source, expression] = function
 
-        return ((phase, seconds(begin), seconds(end)) for phase, begin, end in timed)
-
-    @cached_property
-    def _check_operations(self) -> CudaCheckOperations:
-        this, capability = proxy(self), self.gpu.capability
-        return CudaCheckOperations(
-            self._cupy,
-            self._context,
-            capability,
-            lambda after, launch, streams: this.enqueue("check", [*after], launch, streams),
-        )
-
-    def check_operations(self) -> CudaCheckOperations:
-        return self._check_operations
-
-    @cached_property
-    def _transposed(self) -> TransposedCopies:
-        this = proxy(self)
-        return TransposedCopies(self._cupy, lambda size: this.reserve(size, shared=False), lambda *copied: this._copy(*copied))
-
-    @cached_property
-    def _kernel_queues(self) -> CudaQueues:
-        this = proxy(self)
-        return CudaQueues(self._cupy, self._context, self.gpu, lambda *work: this.enqueue("multiply", *work))
-
-    def kernel_queues(self) -> CudaQueues:
-        return self._kernel_queues
-
-    def wait(self, event: Event) -> None:
+    def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
+        self.compile_ahead([launch])
+        function = self._functions[launch.source, launch.expression]
+        packed = [each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments]
         with self._context:
-            event.synchronize()
+            prepared = PreparedLaunch(function, launch.grid, launch.block, packed, launch.shared_bytes)
+        return lambda stream: prepared(stream.ptr)
 
-    def pin(self, array: Any) -> None:
-        with self._context:
-            if isinstance(array, self._cupy.ndarray):
-                enable_peer_access(self.gpu.index, array.device.id)
-            else:
-                pinned_memory().pin(array)
+    def clearing(self, matrix: Any, byte: int) -> KernelCall:
+        memset = self._runtime.memsetAsync
+        return lambda stream: memset(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
 
-    def poison(self, memory: Any) -> None:
-        with self._context:
-            self._runtime.memset(memory.ptr, 0xFF, memory.size if hasattr(memory, "size") else memory.mem.size)
-            self._runtime.deviceSynchronize()
+    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
+        return Together(calls)
 
-    def done(self, event: Event) -> bool:
+    def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
+        size = shape[0] * shape[1]
         with self._context:
-            status = self._runtime.eventQuery(event.ptr)
-        if status not in (_SUCCESS, _NOT_READY):
-            raise self._runtime.CUDARuntimeError(status)
-        return status == _SUCCESS
+            pinned = self._cupy.cuda.alloc_pinned_memory(size * np.dtype(dtype).itemsize)
+        return np.frombuffer(pinned, dtype, size).reshape(shape)
+
+    def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        def launch(stream: Any) -> None:
+            for call in calls:
+                call(stream)
+
+        return self.enqueue("multiply", after, launch, queue)
 
     def enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
         """Enqueue an operation of this phase, on the next of its streams or of `streams`, behind the events in `after`."""
@@ -398,6 +385,38 @@ class CudaDevice(CudaIpc):
             self._runtime.memcpyDefault,
             stream.ptr,
         )
+
+    def _copy_transposed(self, into: Any, source: Any, stream: Any) -> None:
+        """As `_copy`: rows are copied as they lie in memory, and transposed on the GPU. All such copies must be on the same
+        stream, since each uses the memory in between again."""
+        stored = source.T
+        rows, columns = stored.shape
+        if not stored.size:
+            return
+        row_bytes = columns * stored.itemsize
+        at_once = self._reserve_between(row_bytes, rows * row_bytes, stream) // row_bytes
+        for part in pieces(Span(0, rows), max(1, at_once)):
+            arrived = self._cupy.ndarray((len(part), columns), stored.dtype, self._between)
+            self._copy(arrived, stored[part.slice], stream)
+            with stream:
+                self._cupy.copyto(into[:, part.slice], arrived.T)
+
+    def _reserve_between(self, least: int, wanted: int, stream: Any) -> int:
+        """How many bytes of memory in between there are: as many as are wanted, up to _TRANSPOSED_BYTES, or fewer where the GPU
+        has no more, but at least `least`."""
+        size = max(least, min(_TRANSPOSED_BYTES, wanted))
+        if 0 < self._between_bytes < size:
+            stream.synchronize()  # the memory is about to be freed, and may be used by others at once
+        while self._between_bytes < size:
+            try:
+                self._between, self._between_bytes = self.reserve(size, shared=False), size
+            except DoesNotFit:
+                if self._between_bytes >= least:
+                    break
+                if size <= max(least, _LEAST_TRANSPOSED_BYTES):
+                    raise
+                size = max(least, size // 4)
+        return self._between_bytes
 
 
 def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_bytes: int) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,63 +16,41 @@ from hybrid.kernels.catalogue import EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES
 
 
 class EmulatedDevice(CpuDevice):
-    """Multiplies by a kernel of the catalogue, in the form for compute capability `capability` / 10. Operations are synchronous,
-    as the CPU's."""
+    """Multiplies by a kernel of the catalogue, in the form for compute capability `capability` / 10 of its constructor.
+    Operations are synchronous, as the CPU's."""
 
     name = "emulate"
+    capability = 89  # of the other kernels: bytes are multiplied by mma.sync, as on most GPUs; with 90 it would be wgmma
+    multiprocessors = 4  # few, so that persistent blocks go through several tiles
 
     def __init__(self, kernel: Kernel, dtype: str, capability: int = EMULATED_CAPABILITY) -> None:
         super().__init__(staged=True)
-        self._capability = capability
+        self._of_catalogue = capability
         self._kernels: dict[tuple[str, int], EmulatedKernel] = {}  # by expression and compute capability
         self.use_kernel(kernel, dtype)
-
-    def holds(self, array: Any) -> bool:
-        return isinstance(array, np.ndarray) and is_aligned(*place_of(array))
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         self._entry, self._dtype = kernel, dtype
         width = WIDEST_COPY // OPERAND_SIZES[dtype]
         for adds in (False, True)[: 1 + adding]:  # compiled here and not at the first launch, which is timed
-            self._instance(launch_of(kernel, dtype, 1, 1, self._capability, width, adds=adds), self._capability)
+            self._instance(launch_of(kernel, dtype, 1, 1, self._of_catalogue, width, adds=adds), self._of_catalogue)
+
+    def holds(self, array: Any) -> bool:
+        return isinstance(array, np.ndarray) and is_aligned(*place_of(array))
 
     def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
-        return self._do("multiply", lambda: self._launch(a, b, c, adding))
+        def work() -> None:
+            if c.size:
+                rows, columns = c.shape
+                width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
+                launch = launch_of(self._entry, self._dtype, rows, columns, self._of_catalogue, width, adds=adding)
+                self._instance(launch, self._of_catalogue)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
+
+        return self._do("multiply", work)
 
     def progress(self) -> object:
         under_way = (kernel.progress() for kernel in list(self._kernels.values()))
         return next((returned for returned in under_way if returned is not None), None)
-
-    def kernel_queues(self) -> EmulatedQueues:
-        return EmulatedQueues(self._instance, self._do)
-
-    def _width(self, columns: int, dtype: str) -> int:
-        return padded(columns, np.dtype(dtype).itemsize)
-
-    def _launch(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, adding: bool) -> None:
-        if not c.size:
-            return
-        rows, columns = c.shape
-        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
-        launch = launch_of(self._entry, self._dtype, rows, columns, self._capability, width, adds=adding)
-        self._instance(launch, self._capability)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
-
-    def _instance(self, launch: Launch, capability: int) -> EmulatedKernel:
-        key = launch.expression, capability
-        if key not in self._kernels:
-            self._kernels[key] = EmulatedKernel(KERNELS / launch.source, launch.expression, capability)
-        return self._kernels[key]
-
-
-class EmulatedQueues:
-    """The KernelQueues of an emulated GPU: what is enqueued is run at once."""
-
-    capability = 89  # bytes are multiplied by mma.sync, as on most GPUs; with 90 it would be wgmma
-    multiprocessors = 4  # few, so that persistent blocks go through several tiles
-
-    def __init__(self, instance: Callable[[Launch, int], EmulatedKernel], do: Callable[[str, Callable[[], None]], Event]) -> None:
-        """`instance(launch, capability)`: compiles a kernel. `do(phase, work)`: does the work, and notes its time."""
-        self._instance, self._do = instance, do
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
         pass  # each instance takes a second, and a product needs few of them
@@ -95,9 +73,14 @@ class EmulatedQueues:
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         return np.empty(shape, dtype)
 
-    def enqueue(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
-        def work() -> None:
-            for call in calls:
-                call(None)
+    def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        return self._do("multiply", lambda: self.together(calls)(None))
 
-        return self._do("multiply", work)
+    def _width(self, columns: int, dtype: str) -> int:
+        return padded(columns, np.dtype(dtype).itemsize)
+
+    def _instance(self, launch: Launch, capability: int) -> EmulatedKernel:
+        key = launch.expression, capability
+        if key not in self._kernels:
+            self._kernels[key] = EmulatedKernel(KERNELS / launch.source, launch.expression, capability)
+        return self._kernels[key]

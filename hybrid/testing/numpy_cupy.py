@@ -318,7 +318,6 @@ def install(gpus: int = 1) -> None:
             "_uuid": lambda index: f"GPU-{index}",
             "_primary_context": _number,
         },
-        cuda_device: {"event_wait": lambda: None},
     }
     by_mpi = SimpleNamespace(
         NCCL_UINT8=1,
@@ -353,7 +352,7 @@ def install(gpus: int = 1) -> None:
         "allow_shared_memory": lambda function, size: None,
         "prefer_shared_memory": lambda function: None,
     }
-    inside |= dict.fromkeys((cuda_kernels, cuda_check), launching)
+    inside |= {cuda_kernels: launching, cuda_check: launching, cuda_device: {**launching, "event_wait": lambda: None}}
     for module, values in inside.items():
         for name, value in values.items():
             setattr(module, name, value)

@@ -107,7 +107,7 @@ class Product:
 
 def byte_rate(device: Any, n: int) -> float:
     """Multiply-adds a second of square products modulo two numbers, by the kernel that products from remainders take."""
-    queues, bytes_of_one = device.kernel_queues(), n * n
+    bytes_of_one = n * n
     memory = device.reserve(6 * bytes_of_one, shared=False)
     a, b, c = (device.matrix(memory, offset * bytes_of_one, 2 * n, n, "uint8") for offset in (0, 2, 4))
     some = np.random.default_rng(0).integers(0, 255, (min(n, _FILL_ROWS), n), np.uint8)
@@ -115,10 +115,10 @@ def byte_rate(device: Any, n: int) -> float:
         for matrix in (a, b):
             device.copy_in(matrix[rows.slice], some[: len(rows)], [])
     planes = [device.matrix(memory, offset * bytes_of_one, 2, bytes_of_one, "uint8") for offset in (0, 2)]
-    call = queues.kernel(products_of(queues, "", n, n, 2), (*planes, c, np.int64(n), np.int64(n)))
+    call = device.kernel(products_of(device, "", n, n, 2), (*planes, c, np.int64(n), np.int64(n)))
     for times in (1, _TIMES):  # the first launch takes longer
         list(device.finish())
-        queues.enqueue([call] * times, [], "products")
+        device.launch([call] * times, [], "products")
     return 2 * n**3 * _TIMES / _seconds(device, "multiply")
 
 

@@ -13,7 +13,7 @@ from experiments.common.timed_products import Sizes
 from experiments.remainder_speed.halves import CAPABILITY
 from experiments.remainder_speed.results import YARDSTICK
 from experiments.remainder_speed.timing import Way, enqueued
-from hybrid.devices.base import Device
+from hybrid.devices.base import KernelDevice
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.cuda_kernels import cublas
@@ -32,13 +32,13 @@ class Bench:
         self.on_gpu = name == "cuda"
         kernel = named("tiled")
         assert kernel is not None
-        self.device: Device = CudaDevice(usable_gpus()[0]) if self.on_gpu else EmulatedDevice(kernel, "float64")
+        self.device: KernelDevice = CudaDevice(usable_gpus()[0]) if self.on_gpu else EmulatedDevice(kernel, "float64")
         self._xp = import_module("cupy") if self.on_gpu else np
         self._random = self._xp.random.default_rng()
 
     @property
     def multiplies_halves(self) -> bool:
-        return self.on_gpu and self.device.kernel_queues().capability == CAPABILITY
+        return self.on_gpu and self.device.capability == CAPABILITY
 
     def on_host(self, matrix: Any) -> np.ndarray:
         return self._xp.asnumpy(matrix) if self.on_gpu else matrix

@@ -122,14 +122,14 @@ def _stages(bench: Bench, sizes: Sizes, dtype: str, rounds: int) -> Iterator[rec
     a, b, c = bench.matrices(sizes, dtype, "normal")
     moduli = MODULI[dtype][0]
     emulation = Emulation(bench.device, a, b, c, moduli)
-    queues = bench.device.kernel_queues()
+    device = bench.device
     found: dict[str, float] = {}
     for by_integers in (False, True):
         stages = emulation.stages(by_integers=by_integers)
         if by_integers:
             stages = {f"{name}, by integers": calls for name, calls in stages.items() if name.startswith("reconstruction")}
         for name, calls in stages.items():
-            way = enqueued(bench.device, queues.together(calls))
+            way = enqueued(device, device.together(calls))
             seconds_of(bench.device, way, 2)
             base, _, more = name.partition(", part")
             stage = base + (", by integers" if by_integers and more else "")

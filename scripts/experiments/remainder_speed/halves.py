@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.remainder_speed.kernels import Emulation, kept_with
-from hybrid.devices.base import Device, KernelCall
+from hybrid.devices.base import KernelCall, KernelDevice
 from hybrid.kernels.catalogue import Launch
 from hybrid.plan.arithmetic import UNIT
 from hybrid.plan.layout import PAIR
@@ -26,8 +26,8 @@ _BITS = 16  # so largest magnitudes become 2¹⁴ to 2¹⁵
 class OfHalves:
     """C = A · B of float32 matrices on the device."""
 
-    def __init__(self, device: Device, a: Any, b: Any, c: Any) -> None:
-        self._queues, (n, l), m = device.kernel_queues(), a.shape, b.shape[1]
+    def __init__(self, device: KernelDevice, a: Any, b: Any, c: Any) -> None:
+        self._device, (n, l), m = device, a.shape, b.shape[1]
         units = -(-l // _HALVES)
         sizes = [-(-lines // PAIR) * PAIR * units * UNIT for lines in (n, m)]
         self._memory = memory = device.reserve(2 * sum(sizes), shared=False)
@@ -38,12 +38,12 @@ class OfHalves:
         for matrix, plane, scales, lines, of_columns in zip((a, b), planes, numbers, (n, m), ("false", "true"), strict=True):
             blocks = -(-lines * units * (_HALVES // _PIECE) // _THREADS)
             launch = Launch(SOURCE, f"split<{of_columns}>", (blocks, 1), (_THREADS, 1), 0, "sm_90a")
-            splitting.append(self._queues.kernel(launch, (matrix, scales[2:3], plane)))
+            splitting.append(self._device.kernel(launch, (matrix, scales[2:3], plane)))
         self._before = [*norms.scaling(1e300, _BITS), *splitting]
         pairs = -(-n // _TILE) * -(-m // _COLUMNS)
         inverses = [scales[3:4] for scales in numbers]
         self._products = {
-            chunk: self._queues.kernel(
+            chunk: self._device.kernel(
                 Launch(SOURCE, f"products_of_halves<{chunk}>", (2 * pairs, 1), (288, 1), _STAGES, "sm_90a", 2),
                 (*planes, *inverses, c, np.int64(units)),
             )
@@ -51,4 +51,4 @@ class OfHalves:
         }
 
     def whole(self, chunk: int) -> KernelCall:
-        return kept_with(self, self._queues.together([*self._before, self._products[chunk]]))
+        return kept_with(self, self._device.together([*self._before, self._products[chunk]]))

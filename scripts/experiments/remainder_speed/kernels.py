@@ -11,7 +11,7 @@ import numpy as np
 
 from hybrid.core.problem import padded
 from hybrid.core.spans import Span, pieces
-from hybrid.devices.base import Device, KernelCall
+from hybrid.devices.base import KernelCall, KernelDevice
 from hybrid.devices.remainders import OperandMemory
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
@@ -31,8 +31,8 @@ def kept_with(owner: object, call: KernelCall) -> KernelCall:
 class Emulation:
     """C = A · B of matrices on the device, by so many moduli; with one by signed bytes."""
 
-    def __init__(self, device: Device, a: Any, b: Any, c: Any, moduli: int) -> None:
-        self._device, self._queues, self._a, self._b, self._c = device, device.kernel_queues(), a, b, c
+    def __init__(self, device: KernelDevice, a: Any, b: Any, c: Any, moduli: int) -> None:
+        self._device, self._a, self._b, self._c = device, a, b, c
         (self._rows, self._inner), self._columns, self._moduli = a.shape, b.shape[1], moduli
         self._dtype, self._element, self._units = a.dtype.name, C_TYPES[a.dtype.name], -(-self._inner // UNIT)
         self._layout: RemainderLayout = remainder_layout(0, self._rows, self._inner, self._columns, 1, self._dtype, moduli)
@@ -48,7 +48,7 @@ class Emulation:
         """All kernels of a product. `b_ready`: what is made of B alone is there from a product before."""
         stages = self.stages(by_integers=by_integers)
         calls = [call for name, of_stage in stages.items() for call in of_stage if not (b_ready and name.endswith(" of B"))]
-        return kept_with(self, self._queues.together(calls))
+        return kept_with(self, self._device.together(calls))
 
     @property
     def numbers(self) -> list[Any]:
@@ -70,7 +70,7 @@ class Emulation:
         return self._norms | self._guard | self._reductions | self._products(by_integers)
 
     def _kernel(self, launch: Launch, *arguments: Any) -> KernelCall:
-        return self._queues.kernel(launch, arguments)
+        return self._device.kernel(launch, arguments)
 
     @cached_property
     def _norms(self) -> Stages:
@@ -86,7 +86,7 @@ class Emulation:
             summing_up = remainders.line_kernel("summarize", len(lines))
             found[f"norms of {name}"] = [
                 self._kernel(measuring(self._element, *matrix.shape), matrix, measures),
-                self._queues.clearing(summary, 0),
+                self._device.clearing(summary, 0),
                 self._kernel(summing_up, measures, numbers, steps, summary, np.float64(self._inner)),
             ]
         return found
@@ -108,8 +108,8 @@ class Emulation:
             magnitudes.append(into)
             steps.append(operand.steps[:, lines.slice])
         least = self._device.matrix(self._memory, self._layout.least, 1, 4, "int32")[:, :1]
-        guarding = self._kernel(remainders.guarding(self._queues, self._rows, self._columns), *magnitudes, *steps, least)
-        return found | {"guard": [self._queues.clearing(least, _NEARLY_ONE), guarding]}
+        guarding = self._kernel(remainders.guarding(self._device, self._rows, self._columns), *magnitudes, *steps, least)
+        return found | {"guard": [self._device.clearing(least, _NEARLY_ONE), guarding]}
 
     @cached_property
     def _reductions(self) -> Stages:
@@ -133,19 +133,19 @@ class Emulation:
 
     @cached_property
     def _byte_product(self) -> KernelCall:
-        launch = remainders.products_of(self._queues, self._element, self._rows, self._columns, 1)
+        launch = remainders.products_of(self._device, self._element, self._rows, self._columns, 1)
         return self._kernel(launch, self._planes("A"), self._planes("B"), self._c, np.int64(self._units * UNIT))
 
     def _products(self, by_integers: bool | None) -> Stages:
         """In as many columns at a time as the runner takes: `products` and `reconstruction`, and for more columns both again."""
         if by_integers is None:
-            by_integers = remainders.lacks_float64(self._queues.capability)
+            by_integers = remainders.lacks_float64(self._device.capability)
         room = self._device.matrix(self._memory, self._layout.products, 1, self._layout.end - self._layout.products, "uint8")
         found: Stages = {}
         for number, part in enumerate(pieces(self._lines["B"], self._layout.chunk)):
             width = padded(len(part), 1)
             of_c = room[0, : self._moduli * self._rows * width].reshape(self._moduli * self._rows, width)
-            product = remainders.products_of(self._queues, "", self._rows, len(part), self._moduli)
+            product = remainders.products_of(self._device, "", self._rows, len(part), self._moduli)
             back = remainders.reconstruction(self._element, self._moduli, self._rows, len(part), by_integers=by_integers)
             a, b, inner = self._planes("A"), self._planes("B", part.lo), np.int64(self._units * UNIT)
             scales = [self._of[name].numbers[3:4, lines.slice] for name, lines in (("A", self._lines["A"]), ("B", part))]
@@ -158,8 +158,8 @@ class Emulation:
 class BytesAlone:
     """int8 · int8 = int32 of packed bytes, by products.cu or products_mma.cu. `a`, `b`: of small integers, in float32."""
 
-    def __init__(self, device: Device, a: Any, b: Any) -> None:
-        queues, (n, l), m = device.kernel_queues(), a.shape, b.shape[1]
+    def __init__(self, device: KernelDevice, a: Any, b: Any) -> None:
+        (n, l), m = a.shape, b.shape[1]
         units = -(-l // UNIT)
         sizes = [-(-lines // PAIR) * PAIR * units * UNIT for lines in (n, m)]
         of_c, longest = 4 * n * padded(m, 4), 8 * max(n, m)
@@ -173,8 +173,8 @@ class BytesAlone:
         packing = []
         for name, matrix, plane, lines in (("A", a, planes[0], n), ("B", b, planes[1], m)):
             launch = remainders.remainder_packing(name, "float", 1, lines, units)
-            packing.append(queues.kernel(launch, (matrix, ones[:, :lines], plane)))
-        queues.enqueue(packing, [], "products")
+            packing.append(device.kernel(launch, (matrix, ones[:, :lines], plane)))
+        device.launch(packing, [], "products")
         list(device.finish())
-        launch = remainders.products_of(queues, "int", n, m, 1)
-        self.product = queues.kernel(launch, (*planes, self.c, np.int64(units * UNIT)))
+        launch = remainders.products_of(device, "int", n, m, 1)
+        self.product = device.kernel(launch, (*planes, self.c, np.int64(units * UNIT)))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from experiments.common import records
-from hybrid.devices.base import Device, Event, KernelCall
+from hybrid.devices.base import Event, KernelCall, KernelDevice
 
 Way = Callable[[list[Event]], Event]  # enqueues one product behind these events
 
@@ -16,11 +16,11 @@ TIMED = 0.02  # seconds of products between two readings of the clock
 _MOST = 200
 
 
-def enqueued(device: Device, call: KernelCall) -> Way:
-    return lambda after: device.kernel_queues().enqueue([call], after, "products")
+def enqueued(device: KernelDevice, call: KernelCall) -> Way:
+    return lambda after: device.launch([call], after, "products")
 
 
-def seconds_of(device: Device, way: Way, times: int = 1) -> float:
+def seconds_of(device: KernelDevice, way: Way, times: int = 1) -> float:
     """Of one of so many, each behind the one before."""
     after: list[Event] = []
     for _ in range(times):
@@ -29,7 +29,7 @@ def seconds_of(device: Device, way: Way, times: int = 1) -> float:
     return (max(end for _, end in spans) - min(begin for begin, _ in spans)) / times
 
 
-def in_turns(device: Device, ways: Mapping[str, Way], rounds: int) -> dict[str, dict[str, float]]:
+def in_turns(device: KernelDevice, ways: Mapping[str, Way], rounds: int) -> dict[str, dict[str, float]]:
     """The spread of each way's seconds. The first two launches, which load code and make graphs, are not timed."""
     times = {}
     for name, way in ways.items():
@@ -43,7 +43,7 @@ def in_turns(device: Device, ways: Mapping[str, Way], rounds: int) -> dict[str, 
     return {name: records.spread(seconds) for name, seconds in found.items()}
 
 
-def alone(device: Device, way: Way, seconds: float) -> float:
+def alone(device: KernelDevice, way: Way, seconds: float) -> float:
     """Of one product while nothing else is done for so many seconds, of which the first half is not counted: until then the GPU
     warms up."""
     times = min(_MOST, max(1, math.ceil(TIMED / seconds_of(device, way))))
