@@ -10,10 +10,10 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hybrid import __version__
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
@@ -37,7 +37,7 @@ def prepared(
     inventories: Sequence[Inventory],
 ) -> ProductInParts:
     """The product, with those of its parts that an earlier job has written. Every rank calls it."""
-    from hybrid.execution.parts import PartsRequest, ProductInParts
+    from hybrid.execution.parts import ProductInParts
     from hybrid.host.matrix_file import new_matrix
 
     if typed.types.converts:
@@ -49,8 +49,7 @@ def prepared(
     n, _, m = typed.sizes
     output = new_matrix(options.out, (n, m), typed.result)
     asked = partial(what_is_asked, typed, options, settings)
-    request = PartsRequest(typed.problem, *typed.sources(), output, asked, __version__, inventories)
-    product = ProductInParts(session, request, settings)
+    product = ProductInParts(session, typed, output, asked, inventories, settings)
     try:
         product.prepare()
     except BaseException:
@@ -101,17 +100,15 @@ def hint_at_left_parts(out: str) -> str:
     state = _left(out)
     if state is None:
         return ""
-    rows = sum(len(part.rows) for part in state.written)
     return (
-        f"{out}.journal is of a job that had written {counted(rows, 'row')} of C when it ended: "
+        f"{out}.journal is of a job that had written {counted(state.rows_there, 'row')} of C when it ended: "
         "with --resume the same command goes on there, this one leaves it as it is"
     )
 
 
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
     """A part of the product for `--explain`, and a line about it."""
-    from hybrid.core.spans import Span
-    from hybrid.execution.parts import problem_of, rows_of_a_part, sample_of
+    from hybrid.execution.parts import rows_of_a_part, sample_of
     from hybrid.reporting.run_report import parts_line
     from hybrid.selection.decision import Decision, ProductRequest, decide
 
@@ -121,9 +118,10 @@ def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namesp
         sample = decide(machine, ProductRequest(sample_of(problem, machine.topology.size)), settings)
         assert isinstance(sample, Decision), "an assumed machine leaves nothing unknown"
         rows = rows_of_a_part(problem, sample)
-    there = sum(len(part.rows) for part in state.written) if state else 0
-    part = problem_of(problem, Span(0, min(rows, problem.n)))
-    return part, f"{parts_line(rows, problem.n, there, f'{options.out}.journal').strip()}; the plan of a part:"
+    there = state.rows_there if state else 0
+    return replace(
+        problem, n=min(rows, problem.n)
+    ), f"{parts_line(rows, problem.n, there, f'{options.out}.journal').strip()}; the plan of a part:"
 
 
 def _left(out: str) -> State | None:

@@ -345,7 +345,7 @@ def write_product(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -
         with team.phase("write", timed=False), written_to(path, beside, output.size):
             if team.node == plan.root_node:
                 rows = plan.c_rows_at_the_end(team.rank)
-                output.write(beside, beginning.all[plan.root], c, rows, lambda: team.enter("write"))
+                output.write(beside, beginning.all[plan.root], rows, c[rows.slice], lambda: team.enter("write"))
         with team.phase("write", timed=False), written_to(path, beside, output.size):
             if team.rank == plan.root:
                 publish(beside, path)

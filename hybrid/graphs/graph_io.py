@@ -14,8 +14,7 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.host import matrix_formats
-from hybrid.host.matrix_formats import NpyFile
+from hybrid.host.matrix_file import open_npy, read_mtx, read_mtx_header
 from hybrid.host.memory import available_host_bytes
 
 Read = tuple[np.ndarray, "list[str] | None"]
@@ -196,20 +195,20 @@ def _all_numbers(cells: list[str]) -> bool:
 
 def from_matrix_market(path: Path, memory: int) -> Read:
     """A matrix in Matrix Market's format, read by SciPy."""
-    found = matrix_formats.header(str(path))
+    found = read_mtx_header(str(path))
     rows, columns = found.shape
     if found.is_complex:
         raise UsageError("it holds complex numbers: walks are counted with real ones", code="graph")
     if rows != columns:
         raise UsageError(f"not a square matrix: its shape is {rows}×{columns}", code="graph")
     refuse_too_many(rows, memory)
-    matrix = matrix_formats.elements(str(path), found)
+    matrix = read_mtx(str(path), found)
     return (matrix if isinstance(matrix, np.ndarray) else matrix.toarray()), None
 
 
 def from_npy(path: Path, memory: int) -> Read:
     """An array of NumPy's. Pickled objects are refused, since reading them could run any code."""
-    file = NpyFile(str(path))
+    file = open_npy(str(path))
     if file.dtype.kind not in "biuf":
         raise UsageError(f"holds {file.dtype}: walks are counted with real numbers", code="graph")
     refuse_too_many(max(file.shape), memory)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Files and folders that appear whole or not at all: they are written under a temporary name in the same folder, then
-renamed.
+"""Files and folders that appear whole or not at all: they are written under a temporary name in the same folder, then renamed.
+
+Besides: what is refused before a file is written, what tells whether one has changed, and the journal of one that is written in
+parts.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
     try:
         yield
     except OSError as error:
-        parent, limit = Path(_led_to(path)).parent, largest_file()
+        parent, limit = Path(_led_to(path)).parent, _largest_file()
         if not parent.is_dir():
             why, code = f"{parent} is no folder any more", "file-missing"
         elif error.errno == errno.EFBIG and limit is not None:
@@ -79,7 +81,7 @@ def allocated(path: Path | None) -> int:
         return 0
 
 
-def largest_file() -> int | None:
+def _largest_file() -> int | None:
     """The largest size, in bytes, that a file written by this process may have; None without a limit."""
     size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return None if size == resource.RLIM_INFINITY else size
@@ -88,13 +90,13 @@ def largest_file() -> int | None:
 def temporary_name(path: str) -> Path:
     """A new name in the folder of the file to which `path` leads through symbolic links.
 
-    What killed jobs of this machine have left under such names is removed.
+    What killed jobs of this machine have left under such names is removed. Whether a job of another machine, or in another
+    container, is running cannot be seen.
     """
     target = Path(_led_to(path))
     here = f".{target.name}.{process_space()}-"
     for stale in target.parent.glob(f"{glob.escape(here)}*.part"):
         process = stale.name.removeprefix(here).partition("-")[0]
-        # Of a job that was killed here. Whether one of another machine, or in another container, is running cannot be seen.
         if process.isdecimal() and not _is_alive(int(process)):
             with suppress(PermissionError):  # another user's
                 discard(stale)
@@ -112,19 +114,19 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def journal_of(path: str) -> str:
-    """The name of the journal of parts, of the file to which `path` leads through symbolic links."""
-    return f"{_led_to(path)}.journal"
-
-
 def publish(temporary: Path, path: str) -> None:
     """Rename a finished file, or folder, when it is on the disk. A symbolic link at `path` stays, and leads to it."""
-    for each in (*temporary.rglob("*"), temporary):
-        flush_to_disk(each)
+    flush(temporary)
     os.replace(temporary, _led_to(path))
 
 
-def flush_to_disk(path: Path | str) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file, or a folder with all that is in it, is on the disk."""
+    for each in (*path.rglob("*"), path):
+        flush_names(each)
+
+
+def flush_names(path: Path | str) -> None:
     """Wait until what was written to the file, or the names in the folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -164,7 +166,7 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
         )
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
-    free, limit = free_bytes_in(target.parent), largest_file()
+    free, limit = free_bytes_in(target.parent), _largest_file()
     if size is None:
         if not free:
             raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}", code="disk-full")
@@ -205,64 +207,62 @@ def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:
         at, left = at + written, left[written:]
 
 
-# -------- fingerprint
-# What tells whether a file, or a folder of files, has been changed: its size, the time of its last change, and its beginning.
+def read_whole(descriptor: int, into: memoryview, at: int) -> int:
+    """Fill `into` from offset `at` on. Returns the bytes that are missing, where the file ends before."""
+    while into and (count := os.preadv(descriptor, [into], at)):
+        at, into = at + count, into[count:]
+    return len(into)
+
 
 _BEGINNING = 4096  # bytes: the header of most formats
 
 
 def fingerprint(path: str) -> str:
-    """A text for messages that is the same as long as nothing has changed there. UsageError where it cannot be read."""
+    """A text for messages that is the same as long as a file, or folder of files, is not changed: its size, the time of its last
+    change, and a digest of its first bytes. UsageError where it cannot be read."""
     target = Path(os.path.realpath(path))
     size, changed, digest = 0, 0, blake2b(digest_size=4)
     try:
-        for file in _files(target):
+        for file in sorted(each for each in target.rglob("*") if each.is_file()) if target.is_dir() else (target,):
             found = file.stat()
             size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
             if file == target:
                 with open(file, "rb") as opened:
                     digest.update(opened.read(_BEGINNING))
             else:
-                digest.update(
-                    f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n".encode(errors="surrogateescape")
-                )
+                name = f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n"
+                digest.update(name.encode(errors="surrogateescape"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", code=code_of_reading(error)) from None
     seconds, nanoseconds = divmod(changed, 10**9)
     return f"{target} ({size} bytes, changed at {seconds}.{nanoseconds:09d}, {digest.hexdigest()})"
 
 
-def _files(target: Path) -> Iterator[Path]:
-    """The file itself, or all files in the folder, in order."""
-    return iter(sorted(each for each in target.rglob("*") if each.is_file())) if target.is_dir() else iter((target,))
-
-
 # -------- journal
-# The journal of a file that is written in parts: lines of JSON, each of which is on the disk before the next part is begun.
-#
-# Who writes a journal holds its lock, which the system gives back when the process ends, however it does. A process that is
-# killed while it appends leaves a torn line. That is ignored, and so is everything behind a line that cannot be read, as a
-# machine may leave it whose power fails.
 
 Line = dict[str, Any]
 
 
-class Locked(UsageError):
-    """Another process writes this journal."""
+def journal_of(path: str) -> str:
+    """The name of the journal of parts, of the file to which `path` leads through symbolic links."""
+    return f"{_led_to(path)}.journal"
 
 
 class Journal:
-    """A journal that is open for writing, and locked. `lines`: what it says; the first line is the one with the `mark`."""
+    """The journal of a file that is written in parts: lines of JSON, each of which is on the disk before the next part is begun.
+
+    Who writes it holds its lock, which the system gives back when the process ends, however it does. A process that is killed
+    while it appends leaves a torn line. That is ignored, and so is everything behind a line that cannot be read, as a machine may
+    leave it whose power fails. `lines`: what it says; the first line is the one with the `mark`.
+    """
 
     def __init__(self, path: str, mark: Mapping[str, Any]) -> None:
-        """Open the journal, or make it where there is none. Locked where another process has it; UsageError where the file is
+        """Open and lock the journal; make it where there is none. UsageError where another process has it, or the file is
         something else."""
-        self.path, self._mark = path, dict(mark)
+        self._path, self._mark = path, dict(mark)
         self._file = _locked(path)
         try:
-            data = _all_of(self._file)
-            self.lines = _lines(data, path, self._mark)
-            self._end = _length(data, len(self.lines))
+            self.lines, self._end = _lines(self._file, path, self._mark)
             os.ftruncate(self._file, self._end)
         except BaseException:
             self.close()
@@ -270,14 +270,10 @@ class Journal:
 
     def begin(self, first: Line) -> None:
         """Forget all lines but for this new one."""
-        self.forget()
-        self.append({**self._mark, **first})
-
-    def forget(self) -> None:
-        """Remove all lines."""
         os.ftruncate(self._file, 0)
         os.fsync(self._file)
         self.lines, self._end = [], 0
+        self.append({**self._mark, **first})
 
     def append(self, line: Line) -> None:
         """Append a line, and wait until it is on the disk."""
@@ -290,8 +286,8 @@ class Journal:
 
     def remove(self) -> None:
         """Remove the journal while it is locked: who opens it meanwhile finds that it is gone."""
-        os.unlink(self.path)
-        flush_to_disk(os.path.dirname(self.path))
+        os.unlink(self._path)
+        flush_names(os.path.dirname(self._path))
         self.close()
 
     def close(self) -> None:
@@ -299,14 +295,10 @@ class Journal:
 
 
 def read_journal(path: str, mark: Mapping[str, Any]) -> list[Line]:
-    """The lines of a journal, read without its lock; none where there is no such file. UsageError where the file is something
-    else."""
+    """The lines of a journal, read without its lock. UsageError where the file is something else."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return []
-    try:
-        return _lines(_all_of(descriptor), path, mark)
+        return _lines(descriptor, path, mark)[0]
     finally:
         os.close(descriptor)
 
@@ -316,36 +308,27 @@ def _locked(path: str) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            _lock(descriptor, path)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                    flush_to_disk(os.path.dirname(path))
-                    return descriptor
-        except BaseException:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             os.close(descriptor)
-            raise
+            raise UsageError(f"{path} is locked: another job writes it", code="file-locked") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a file system without locks
+                os.close(descriptor)
+                raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                flush_names(os.path.dirname(path))
+                return descriptor
         os.close(descriptor)  # it was the journal of a job that has ended meanwhile, and removed it
 
 
-def _lock(descriptor: int, path: str) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Locked(f"{path} is locked: another job writes it", code="file-locked") from None
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a file system without locks
-            raise
-
-
-def _all_of(descriptor: int) -> bytes:
-    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-
-
-def _lines(data: bytes, path: str, mark: Mapping[str, Any]) -> list[Line]:
-    """The lines up to the first one that cannot be read. UsageError where the first is not the one with which a journal
-    begins."""
+def _lines(descriptor: int, path: str, mark: Mapping[str, Any]) -> tuple[list[Line], int]:
+    """The lines up to the first one that cannot be read, and their bytes. UsageError where the first is not the one with which a
+    journal begins."""
     lines: list[Line] = []
-    *whole, torn = data.split(b"\n")
+    end = 0
+    *whole, torn = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
     for text in whole:
         try:
             line = json.loads(text)
@@ -354,16 +337,11 @@ def _lines(data: bytes, path: str, mark: Mapping[str, Any]) -> list[Line]:
         if not isinstance(line, dict):
             break
         lines.append(line)
+        end += len(text) + 1
     begins = json.dumps(dict(mark), ensure_ascii=False)[:-1].encode()
-    is_ours = mark.items() <= lines[0].items() if lines else not whole and begins.startswith(torn[: len(begins)])
-    if not is_ours:
+    if not (mark.items() <= lines[0].items() if lines else not whole and begins.startswith(torn[: len(begins)])):
         raise UsageError(
             f"{path} is there, and is no journal of this version of the program: remove it, or name another file",
             code="file-exists",
         )
-    return lines
-
-
-def _length(data: bytes, lines: int) -> int:
-    """The bytes of the first so many lines."""
-    return sum(len(line) + 1 for line in data.split(b"\n")[:lines])
+    return lines, end

@@ -1,90 +1,44 @@
 # SPDX-License-Identifier: MIT
-"""Matrices in files. The ending of a file's name says which format it has, and so which module reads and writes it."""
+"""Matrices in files: .npy, HDF5, Zarr and Matrix Market. The ending of a file's name says the format.
+
+`open_matrix` gives a MatrixFile, of which every rank reads the rows it needs. `new_matrix` gives a MatrixOutput: one process
+begins the file under a temporary name, then several write rows of it. Elements are read and written, never mapped, so that a
+file which is cut short, or a full disk, is an error and not a SIGBUS. Pickles are not read.
+"""
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybrid.core.problem import record
+from hybrid.core.installation import install
 from hybrid.core.settings import nearest
 from hybrid.core.spans import Span, pieces
-from hybrid.errors import UsageError
-from hybrid.host.files import allocated, discard, flush_to_disk, journal_of, publish, write_whole
-from hybrid.host.threads import rows_of_about
+from hybrid.core.text import readable
+from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
+from hybrid.host.files import code_of_reading, read_whole, refuse_unwritable, write_whole
+from hybrid.host.memory import available_host_bytes
 
-# -------- matrix values
-# What every reader of matrices refuses: what is no matrix of numbers, names that are not there, values that do not fit.
+BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is told
+_NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
+_MOST_NAMES = 8  # of matrices in a file that an error lists
 
-NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
-_MOST_NAMES = 8  # the most that an error lists
-
-
-def refuse_no_matrix(shape: tuple[int, ...] | None, dtype: np.dtype) -> None:
-    """UsageError, without the file's name, unless this is the shape and the type of a matrix of numbers."""
-    if shape is None or len(shape) != 2:
-        raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}", code="dimensions")
-    if dtype.kind not in NUMBERS:
-        raise UsageError(f"holds {dtype}: only numbers can be multiplied here", code="no-numbers")
-
-
-@contextmanager
-def refusing_overflow(path: str, dtype: np.dtype) -> Iterator[None]:
-    """A context in which values are converted to `dtype`. UsageError for values that it cannot hold."""
-    try:
-        with np.errstate(over="raise"):
-            yield
-    except FloatingPointError:
-        raise UsageError(f"{path} holds values too large for {dtype}", code="file-values") from None
-
-
-def listed(names: Sequence[str]) -> str:
-    """The names of the matrices in a file, for an error."""
-    if not names:
-        return "no matrix of numbers"
-    more = f" and {len(names) - _MOST_NAMES} others" if len(names) > _MOST_NAMES else ""
-    return ", ".join(f"/{name}" for name in names[:_MOST_NAMES]) + more
-
-
-def meant(name: str, names: Sequence[str]) -> str:
-    """The end of an error for a name that is not there: the one that was probably meant, or those that there are."""
-    near = nearest(name, names, likeness=0.5)  # g/A of A, too
-    return f"did you mean /{near}?" if near else f"it holds {listed(names)}"
-
-
-def only_one(names: Sequence[str]) -> str:
-    """The name of a file's only matrix. UsageError, without the file's name, where there is none, or a choice."""
-    if len(names) != 1:
-        choice = ": add the name of one, after a colon" if names else ""
-        raise UsageError(f"holds {listed(names)}{choice}", code="dataset-missing")
-    return names[0]
-
+# -------- names
 
 _WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr"}  # formats of which a file holds several matrices
 _OF_OTHERS = (".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # which are not written
 _NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
-
-
-class MatrixFile(Protocol):
-    """A matrix of numbers in a file, of which every rank reads the rows it needs."""
-
-    path: str
-    shape: tuple[int, int]
-    dtype: np.dtype
-    at_once: bool  # `read` takes as long as the whole file takes, whatever the rows, and tells of its progress at the end only
-
-    def load(self) -> None:
-        """Read now what can only be read as a whole. UsageError or DoesNotFit, without the file's name."""
-
-    def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = ...) -> None:
-        """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far."""
 
 
 class MatrixName(NamedTuple):
@@ -114,21 +68,11 @@ def open_matrix(text: str, readers: int = 1) -> MatrixFile:
     `readers`: the processes of this machine that read it at the same time, with this one.
     """
     form, file, inside = matrix_name(text)
-    if form == "hdf5":
-        from hybrid.host.matrix_formats import open_dataset
-
-        return open_dataset(file, inside)
-    if form == "zarr":
-        from hybrid.host.matrix_formats import open_array
-
-        return open_array(file, inside)
     if form == "mtx":
-        from hybrid.host.matrix_formats import MtxFile
-
-        return MtxFile(file, readers)
-    from hybrid.host.matrix_formats import NpyFile
-
-    return NpyFile(file)
+        return _MtxFile(file, readers)
+    if form == "npy":
+        return open_npy(file)
+    return _open_hdf5(file, inside) if form == "hdf5" else _open_zarr(file, inside)
 
 
 def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutput:
@@ -140,45 +84,161 @@ def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutp
         raise UsageError(
             f"{file} cannot hold {dtype}, which its format has not: write .npy, or with --dtype float32", code="dtype"
         )
-    if form == "hdf5":
-        from hybrid.host.matrix_formats import Hdf5Output
-
-        return Hdf5Output(file, inside, shape, dtype)
-    if form == "zarr":
-        from hybrid.host.matrix_formats import ZarrOutput
-
-        return ZarrOutput(file, inside, shape, dtype)
     if form == "mtx":
-        from hybrid.host.matrix_formats import MtxOutput
-
-        return MtxOutput(file, shape, dtype)
-    from hybrid.host.matrix_formats import NpyOutput
-
-    return NpyOutput(file, shape, dtype)
+        return _MtxOutput(file, shape, dtype)
+    if form == "npy":
+        return _NpyOutput(file, shape, dtype)
+    return (_Hdf5Output if form == "hdf5" else _ZarrOutput)(file, inside, shape, dtype)
 
 
-# -------- matrix output
-# What all formats have in common in which a matrix is written: one process begins the file, then several write rows of it.
+def _only_one(names: Sequence[str]) -> str:
+    """The name of a file's only matrix. UsageError, without the file's name, where there is none, or a choice."""
+    if len(names) != 1:
+        choice = ": add the name of one, after a colon" if names else ""
+        raise UsageError(f"holds {_listed(names)}{choice}", code="dataset-missing")
+    return names[0]
 
-BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is told
+
+def _listed(names: Sequence[str]) -> str:
+    """The names of the matrices in a file, for an error."""
+    more = f" and {len(names) - _MOST_NAMES} others" if len(names) > _MOST_NAMES else ""
+    return (", ".join(f"/{name}" for name in names[:_MOST_NAMES]) or "no matrix of numbers") + more
 
 
-class MatrixOutput(Protocol):
-    """A file, or a folder, that is to hold a matrix."""
+def _lacks(what: str, name: str, names: Sequence[str], *, is_group: bool) -> UsageError:
+    """The error for a name that is not there; it proposes the one that was probably meant."""
+    near = nearest(name, names, likeness=0.5)  # g/A of A, too
+    instead = f"did you mean /{near}?" if near else f"it holds {_listed(names)}"
+    return UsageError(f"has no {what} /{name}{', which is a group there' * is_group}: {instead}", code="dataset-missing")
 
-    path: str
-    size: int  # the bytes that it takes, or a few KiB more
 
-    def refuse(self, size: int) -> None:
-        """UsageError where it could not be written, DoesNotFit where it could not with so many bytes: it is found before the
-        work, not after it."""
+def _refuse_name(path: str, name: str) -> None:
+    """UsageError for a name that no dataset can have in its file."""
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        why = "a name is needed between slashes, and neither . nor .."
+    elif not name.isprintable():
+        why = "names in such files are UTF-8, without control characters"
+    else:
+        return
+    raise UsageError(f"{path}:/{name} names no dataset: {why}", code="dataset-missing")
 
-    def begin(self, beside: Path) -> int:
-        """Write all but the elements, under a temporary name, in one process. What it returns, the others pass to `write`."""
 
-    def write(self, beside: Path, begun: int, matrix: np.ndarray, rows: Span, told: Callable[[], None]) -> None:
-        """Write these rows of the whole `matrix`; other processes may write other rows meanwhile. `told` is called now and
-        then."""
+# -------- reading
+
+
+class MatrixFile:
+    """A matrix of numbers in a file, of which every rank reads the rows it needs."""
+
+    at_once = False  # `read` takes as long as the whole file takes, whatever the rows, and tells of its progress at the end only
+
+    def __init__(
+        self,
+        path: str,
+        shape: tuple[int, ...] | None,
+        dtype: np.dtype,
+        chunk: tuple[int, ...],
+        fetch: Callable[[Span, Span, np.ndarray], np.ndarray | None],
+    ) -> None:
+        """UsageError, without the file's name, unless this is the shape and the type of a matrix of numbers.
+
+        `chunk`: the rows and columns that are read together at least. `fetch(rows, columns, target)`: the elements there, or None
+        where it has written them to `target`, as it may if the types are the same.
+        """
+        if shape is None or len(shape) != 2:
+            raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}", code="dimensions")
+        if dtype.kind not in _NUMBERS and dtype != _WITHOUT_A_NAME:
+            raise UsageError(f"holds {dtype}: only numbers can be multiplied here", code="no-numbers")
+        self.path, self.shape, self.dtype = path, (shape[0], shape[1]), dtype
+        self._chunk, self._fetch = chunk, fetch
+
+    def load(self) -> None:
+        """Read now what can only be read as a whole. UsageError or DoesNotFit, without the file's name."""
+
+    def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
+
+        HybridError for what cannot be read, UsageError for values that the type cannot hold.
+        """
+        done = 0
+        for height, width in _rectangles(rows, self.shape[1], self._chunk, self.dtype.itemsize) if into.size else ():
+            target = into[height.within(rows).slice, width.slice]
+            found = self._fetch(height, width, target)
+            if found is not None:
+                try:
+                    with np.errstate(over="raise"):
+                        target[...] = found
+                except FloatingPointError:
+                    raise UsageError(f"{self.path} holds values too large for {into.dtype}", code="file-values") from None
+            done += len(height) * len(width)
+            progress(done // self.shape[1])
+
+
+def _rectangles(rows: Span, width: int, chunk: tuple[int, ...], item: int) -> Iterator[tuple[Span, Span]]:
+    """The rows of a matrix in rectangles of about BYTES_AT_ONCE, but of at least a chunk.
+
+    No two of them need the same chunk, so each chunk is read and decompressed once.
+    """
+    in_columns = _most(width, min(width, chunk[1]), BYTES_AT_ONCE // max(1, chunk[0] * item))
+    in_rows = _most(rows.hi, chunk[0], BYTES_AT_ONCE // max(1, min(width, in_columns) * item))
+    for height in _aligned(rows, in_rows):
+        for columns in _aligned(Span(0, width), in_columns):
+            yield height, columns
+
+
+def _most(length: int, chunk: int, wanted: int) -> int:
+    """The largest multiple of `chunk` that is at most `wanted`; but at least one chunk, and no more than the length needs."""
+    chunk = max(1, chunk)
+    return chunk * max(1, min(wanted, length) // chunk)
+
+
+def _aligned(span: Span, step: int) -> Iterator[Span]:
+    """The span, cut at the multiples of `step`."""
+    for lo in range(span.lo // step * step, span.hi, step):
+        yield Span(max(lo, span.lo), min(lo + step, span.hi))
+
+
+def _in_chunks(path: str, array: Any, dtype: np.dtype, chunk: tuple[int, ...] | None) -> MatrixFile:
+    """A dataset of HDF5 or an array of Zarr. `chunk`: None where it is stored as a whole."""
+    name = array.name.strip("/")
+    path = os.path.abspath(path) + (f":/{name}" if name else "")
+    read_direct = getattr(array, "read_direct", None)  # h5py has it, and reads without a copy in between
+
+    def fetch(rows: Span, columns: Span, target: np.ndarray) -> np.ndarray | None:
+        at = rows.slice, columns.slice
+        try:
+            if read_direct and target.dtype == dtype and target.flags.c_contiguous:
+                return read_direct(target, at)
+            return array[at]
+        except Exception as error:  # codecs raise many kinds for what is damaged
+            raise HybridError(f"{path} cannot be read, rows {rows}: {one_line(error)}", code="file-unreadable") from error
+
+    return MatrixFile(path, array.shape, dtype, chunk or (1, 1), fetch)
+
+
+def _library(form: str, cannot: str) -> Any:
+    """The module that reads and writes this format. UsageError, beginning with `cannot`, where it is missing or too old."""
+    try:
+        if form == "hdf5":
+            return import_module("h5py")
+        import_module("zarr.api.synchronous")  # which version 2 has not
+        return import_module("zarr")
+    except ImportError as error:
+        why = "without {}" if isinstance(error, ModuleNotFoundError) else f"by {{}} ({one_line(error)})"
+        library = "h5py" if form == "hdf5" else "zarr-python 3, from Python 3.11 on"
+        raise UsageError(f"{cannot} {why.format(library)}: {install(form)}", code="package-missing") from None
+
+
+def _cannot_read(error: OSError) -> UsageError:
+    """The error for a file that cannot be opened, without its name."""
+    return UsageError(f"cannot be read: {error.strerror or one_line(error)}", code=code_of_reading(error))
+
+
+def _refuse_folder(path: str) -> None:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError("is not a regular file", code="file-unreadable")
+
+
+# -------- writing
 
 
 class Place(NamedTuple):
@@ -189,190 +249,565 @@ class Place(NamedTuple):
     rows: Span
 
 
-class RawRows:
-    """A format in which the matrix lies in a file as in memory, row after row, from byte `begun` on; or in several files so."""
+class MatrixOutput:
+    """A file, or a folder, that is to hold a matrix: row after row as in memory, from some byte on, unless the format says else.
 
-    def places(self, beside: Path, begun: int, rows: Span, row_bytes: int) -> Iterator[Place]:
+    One process begins it under the temporary name `beside`; what `begin` returns, the first row's byte, others pass to `write`.
+    """
+
+    by_rows = True  # rows have their place before they are known
+
+    def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype, header: bytes = b"") -> None:
+        self.path, self.shape, self.dtype, self._header = path, shape, dtype, header
+        self.row_bytes = shape[1] * dtype.itemsize
+        self.size = len(header) + shape[0] * self.row_bytes  # in bytes; where libraries write, a few KiB more than it takes
+
+    def refuse(self, size: int) -> None:
+        """UsageError where it could not be written, DoesNotFit where it could not with so many bytes: it is found before the
+        work, not after it."""
+        refuse_unwritable(self.path, size)
+
+    def begin(self, beside: Path) -> int:
+        """Write all but the elements, in one process."""
+        with open(beside, "xb") as file:
+            return file.write(self._header)
+
+    def make_room(self, beside: Path, begun: int) -> None:
+        """Give the file its whole size before any row is written. What is there stays."""
+        os.truncate(beside, max(os.path.getsize(beside), begun + self.shape[0] * self.row_bytes))
+
+    def places(self, beside: Path, begun: int, rows: Span) -> Iterator[Place]:
         """The places of these rows in the files."""
-        yield Place(beside, begun + rows.lo * row_bytes, rows)
+        yield Place(beside, begun + rows.lo * self.row_bytes, rows)
 
-    def make_room(self, beside: Path, begun: int, rows_bytes: int) -> None:
-        """Make room for so many bytes of rows, before any of them is written."""
-        os.truncate(beside, max(os.path.getsize(beside), begun + rows_bytes))
-
-    def around(self, beside: Path, begun: int, rows_bytes: int) -> Iterator[bytes]:
+    def around(self, beside: Path, begun: int) -> Iterator[bytes]:
         """All bytes beside those of the rows."""
         with open(beside, "rb") as file:
             yield file.read(begun)
-            file.seek(begun + rows_bytes)
+            file.seek(begun + self.shape[0] * self.row_bytes)
             yield file.read()
 
-    def write(self, beside: Path, begun: int, matrix: np.ndarray, rows: Span, told: Callable[[], None]) -> None:
-        for place in self.places(beside, begun, rows, matrix.shape[1] * matrix.itemsize):
-            write_rows(place, matrix[place.rows.slice], told)
+    def write(self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None]) -> None:
+        """Write these rows, which `values` holds; other processes may write others meanwhile. `told` is called now and then."""
+        for place in self.places(beside, begun, rows):
+            data = memoryview(values[place.rows.within(rows).slice].reshape(-1).view(np.uint8).data)
+            with open(place.path, "r+b", buffering=0) as file:
+                for part in pieces(Span(0, len(data)), BYTES_AT_ONCE):
+                    write_whole(file.fileno(), data[part.slice], place.at + part.lo)
+                    told()
+
+    def read_back(self, beside: Path, begun: int, rows: Span) -> np.ndarray:
+        """The bytes of these rows, as they are in the files; fewer where a file ends before."""
+        data = np.empty(len(rows) * self.row_bytes, np.uint8)
+        for place in self.places(beside, begun, rows):
+            some = place.rows.within(rows)
+            with open(place.path, "rb", buffering=0) as file:
+                if left := read_whole(file.fileno(), data[some.lo * self.row_bytes : some.hi * self.row_bytes].data, place.at):
+                    return data[: some.hi * self.row_bytes - left]
+        return data
 
 
-def write_rows(place: Place, rows: np.ndarray, told: Callable[[], None]) -> None:
-    """Write these rows at their place.
+# -------- .npy
 
-    They are not written through a memory map: so a full disk is an error and not a SIGBUS.
+_WITHOUT_A_NAME = np.dtype("V2")  # as which `numpy.save` writes bfloat16
+_MAGIC = b"\x93NUMPY"
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+    (3, 0): np.lib.format.read_array_header_2_0,  # which differs in the names of fields alone
+}
+
+
+def open_npy(path: str) -> MatrixFile:
+    """The matrix in a .npy file, of numbers or of two-byte elements without a named type.
+
+    UsageError, without the file's name, for anything else: the header and the file's size tell, before any memory is taken.
     """
-    descriptor = os.open(place.path, os.O_WRONLY)
+    _refuse_folder(path)
     try:
-        data = memoryview(rows.reshape(-1).view(np.uint8).data)
-        for part in pieces(Span(0, len(data)), BYTES_AT_ONCE):
-            write_whole(descriptor, data[part.slice], place.at + part.lo)
-            told()
-    finally:
-        os.close(descriptor)
+        file = open(path, "rb", buffering=0)  # noqa: SIM115 (open as long as the matrix is used)
+    except OSError as error:
+        raise _cannot_read(error) from None
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise UsageError("is no .npy file: it does not begin like one", code="file-format")
+    file.seek(0)
+    try:
+        shape, by_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+    except Exception:  # it raises many kinds
+        raise UsageError("has a malformed header: type and shape cannot be read from it", code="file-format") from None
+    if dtype.hasobject:
+        raise UsageError("holds Python objects: matrices of numbers are read, and pickles are not", code="no-numbers")
+    begins, path = file.tell(), os.path.abspath(path)
 
-
-def refuse_name(path: str, name: str) -> None:
-    """UsageError for a name that no dataset can have in its file."""
-    if any(part in ("", ".", "..") for part in name.split("/")):
-        raise UsageError(
-            f"{path}:/{name} names no dataset: a name is needed between slashes, and neither . nor ..", code="dataset-missing"
-        )
-    if not name.isprintable():
-        raise UsageError(
-            f"{path}:/{name} names no dataset: names in such files are UTF-8, without control characters", code="dataset-missing"
-        )
-
-
-# -------- partial matrix
-# The file of a matrix that is written part by part, under a name that a later job finds: <file>.part, with <file>.journal
-# beside it.
-#
-# Each row has its place in the file, so that any rows can be written, and read again to see whether they are what the journal
-# says.
-
-_GROUP_BYTES = 4 << 20  # of the rows that have a digest together: by such groups several processes share the rows of a part
-_DIGEST_BYTES = 16
-
-
-@record
-class Frame:
-    """What the file has beside the rows. `begun`: the byte at which they begin. `digest`: of all bytes before and behind
-    them."""
-
-    size: int
-    begun: int
-    digest: str
-
-
-class PartialMatrix:
-    """The file of `output` while it is written: `height` rows of `row_bytes` bytes each."""
-
-    def __init__(self, output: MatrixOutput, height: int, row_bytes: int) -> None:
-        """UsageError for a format in which rows have no place before they are written."""
-        if not isinstance(output, RawRows):
-            raise UsageError(
-                f"{output.path} cannot be written part by part: --resume writes .npy, .h5 and .zarr, "
-                "in which rows have their place before they are known (a .mtx file is text)",
-                code="file-kind",
+    def fill(array: np.ndarray, first: int) -> np.ndarray:
+        """Fill a contiguous array with the file's elements from number `first` on."""
+        data, at = array.reshape(-1).view(np.uint8).data, begins + first * dtype.itemsize
+        if read_whole(file.fileno(), data, at):
+            raise HybridError(
+                f"{path} has become shorter while it was read: it ends before byte {at + len(data)}", code="file-changed"
             )
-        self._output, self._height, self._row_bytes = output, height, row_bytes
-        self.target = Path(os.path.realpath(output.path))
-        self.part = self.target.with_name(f"{self.target.name}.part")
-        self.journal = journal_of(output.path)
+        return array
 
-    @property
-    def name(self) -> str:
-        """The file's name for messages, with the name that the user gave."""
-        return f"{self._output.path}.part"
+    def fetch(rows: Span, columns: Span, target: np.ndarray) -> np.ndarray | None:
+        if by_columns:
+            part = np.empty((len(columns), len(rows)), dtype)
+            for column, values in zip(range(columns.lo, columns.hi), part, strict=True):
+                fill(values, column * shape[0] + rows.lo)
+            return part.T
+        as_it_is = target.dtype == dtype and target.flags.c_contiguous
+        part = fill(target if as_it_is else np.empty(target.shape, dtype), rows.lo * shape[1])
+        return None if as_it_is else part
 
-    @property
-    def size(self) -> int:
-        """The bytes that the file takes."""
-        return self._output.size
-
-    def refuse(self) -> None:
-        """Refuse what the output refuses. What is written already needs no further room."""
-        self._output.refuse(max(0, self.size - allocated(self.part)))
-
-    def begin(self) -> Frame:
-        """Make a new file without the rows, in place of one that is there."""
-        discard(self.part)
-        begun = self._output.begin(self.part)
-        self._output.make_room(self.part, begun, self._height * self._row_bytes)
-        self.flush()
-        flush_to_disk(self.part.parent)
-        return Frame(_size_of(self.part), begun, self._frame_digest(self.part, begun))
-
-    def is_framed(self, path: Path, frame: Frame) -> bool:
-        """Whether the file is there, and has all but the rows as it was written."""
-        with suppress(OSError):
-            return _size_of(path) == frame.size and self._frame_digest(path, frame.begun) == frame.digest
-        return False
-
-    def write(self, frame: Frame, part: Span, c: np.ndarray, groups: Sequence[Span], told: Callable[[], None]) -> None:
-        """Write these groups of neighbouring rows of a part of C. `c`: the part, whose row 0 is row `part.lo` of C."""
-        if groups:
-            for place in self._places(self.part, frame, Span(groups[0].lo, groups[-1].hi)):
-                write_rows(place, c[place.rows.within(part).slice], told)
-
-    def _places(self, path: Path, frame: Frame, rows: Span) -> Iterator[Place]:
-        return self._output.places(path, frame.begun, rows, self._row_bytes)
-
-    def groups(self, part: Span) -> list[Span]:
-        """The groups of rows of a part, each of which has a digest. They are the same whoever writes them, and however many
-        do."""
-        return list(rows_of_about(_GROUP_BYTES, part, self._row_bytes))
-
-    def flush(self) -> None:
-        """Wait until the file is on the disk."""
-        for each in (*self.part.rglob("*"), self.part):
-            flush_to_disk(each)
-
-    def digests_on_disk(self, path: Path, frame: Frame, groups: Iterable[Span], told: Callable[[], None]) -> list[bytes]:
-        """The digests of these groups as the file has them; of a group that it lacks, another one."""
-        digests = []
-        for group in groups:
-            data = np.empty(len(group) * self._row_bytes, np.uint8)
-            read = all(_read_into(data, place, group, self._row_bytes) for place in self._places(path, frame, group))
-            digests.append(_digest(data) if read else b"")
-            told()
-        return digests
-
-    def publish(self) -> None:
-        """Give the finished file its name."""
-        publish(self.part, str(self.target))
-        flush_to_disk(self.target.parent)
-
-    def _frame_digest(self, path: Path, begun: int) -> str:
-        around = b"".join(self._output.around(path, begun, self._height * self._row_bytes))
-        return blake2b(around, digest_size=_DIGEST_BYTES).hexdigest()
+    matrix = MatrixFile(path, shape, dtype, (shape[0], 1) if by_columns else (1, shape[-1] if shape else 1), fetch)
+    more = os.fstat(file.fileno()).st_size - begins - math.prod(shape) * dtype.itemsize
+    if min(shape) < 0 or more:
+        but = f"{more} bytes follow" if more > 0 else "the file is cut short, or malformed"
+        raise UsageError(f"does not hold the one matrix that its header promises: {but}", code="file-format")
+    return matrix
 
 
-def _size_of(path: Path) -> int:
-    """The bytes of a file, or of all files in a folder."""
-    return sum(each.stat().st_size for each in (path.rglob("*") if path.is_dir() else [path]) if each.is_file())
+class _NpyOutput(MatrixOutput):
+    """A new .npy file."""
+
+    def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
+        named = dtype if dtype.kind != "V" else _WITHOUT_A_NAME
+        described = {"descr": np.lib.format.dtype_to_descr(named), "fortran_order": False, "shape": shape}
+        header = io.BytesIO()
+        np.lib.format.write_array_header_2_0(header, described)
+        super().__init__(path, shape, dtype, header.getvalue())
 
 
-def _read_into(data: np.ndarray, place: Place, group: Span, row_bytes: int) -> bool:
-    """Read the rows at this place into their part of a group's data. Whether all of them are there."""
-    rows = place.rows.within(group)
-    left = data.data[rows.lo * row_bytes : rows.hi * row_bytes]
-    with open(place.path, "rb", buffering=0) as file:
-        file.seek(place.at)
-        while left and (count := file.readinto(left)):
-            left = left[count:]
-    return not left
+# -------- Matrix Market
+# Text: it is read whole, by SciPy, and written in lines of one length, by several ranks.
+
+_FIELDS = ("integer", "real", "double", "pattern", "unsigned-integer", "complex")
+_BYTES_OF_AN_ENTRY = 96  # in the coordinate format, with the copies that are made to find elements that are named twice
+_DIGITS_OF_AN_INTEGER = 20  # the most that one of 64 bits has, with its sign
+_NUMBERS_AT_ONCE = 1 << 17
 
 
-def digests_in_memory(part: Span, c: np.ndarray, groups: Iterable[Span], told: Callable[[], None]) -> list[bytes]:
-    """The digests of groups of rows of C. `c`: the part of C to which they belong, contiguous, whose row 0 is row `part.lo`."""
-    digests = []
-    for group in groups:
-        digests.append(_digest(c[group.within(part).slice].reshape(-1).view(np.uint8)))
-        told()
-    return digests
+class MtxHeader(NamedTuple):
+    """What a Matrix Market file says of itself."""
+
+    shape: tuple[int, int]
+    entries: int
+    sparse: bool  # coordinates, and not all elements
+    is_complex: bool
 
 
-def joined_digest(digests: Iterable[bytes]) -> str:
-    """One digest from those of all groups of a part, in their order."""
-    return blake2b(b"".join(digests), digest_size=_DIGEST_BYTES).hexdigest()
+def read_mtx_header(path: str) -> MtxHeader:
+    """The header of the file. UsageError, without the file's name, for one that holds no numbers, or promises more of them than
+    the matrix has elements."""
+    try:
+        from scipy.io import mminfo
+    except ImportError:
+        raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}", code="package-missing") from None
+    with _in_plain_words():
+        rows, columns, entries, form, field, _ = mminfo(path)
+    if entries > rows * columns:
+        raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}", code="file-format")
+    if field not in _FIELDS:
+        raise UsageError(f"it holds {field} numbers: only {', '.join(_FIELDS)} are read", code="no-numbers")
+    return MtxHeader((rows, columns), entries, form == "coordinate", field == "complex")
 
 
-def _digest(data: np.ndarray) -> bytes:
-    return blake2b(data.data, digest_size=_DIGEST_BYTES).digest()
+def read_mtx(path: str, header: MtxHeader) -> Any:
+    """The matrix as one of NumPy, or where it is stored by coordinates as a sparse one of SciPy. UsageError, without the file's
+    name."""
+    from scipy.io import mmread
+
+    if not all(header.shape):
+        return np.zeros(header.shape)  # SciPy ends the process by a division by zero
+    with _in_plain_words():
+        matrix: Any = mmread(path)
+    if matrix.shape != header.shape:
+        raise UsageError(
+            f"it has become another matrix while it was read: {matrix.shape[0]}×{matrix.shape[1]}", code="file-changed"
+        )
+    if isinstance(matrix, np.ndarray):
+        return matrix
+    matrix = matrix.tocoo()
+    numbers = matrix.row.astype(np.int64) * header.shape[1] + matrix.col
+    if len(np.unique(numbers)) < matrix.nnz:
+        raise UsageError("it names the same element twice; a symmetric file must hold one triangle only", code="file-format")
+    return matrix
+
+
+@contextmanager
+def _in_plain_words() -> Iterator[None]:
+    """A context in which SciPy reads a file. UsageError, in plain words, for what it cannot read."""
+    try:
+        yield
+    except (ValueError, OverflowError, TypeError, EOFError) as error:
+        text = " ".join(str(error).split()).rstrip(".")
+        if "banner" in text:
+            why = "it is no Matrix Market file: it does not begin with %%MatrixMarket"
+        elif "Premature EOF" in text:
+            why = "it is cut short: it ends within its header"
+        elif missing := re.match(r"Truncated file\. Expected another (\d+) lines", text):
+            why = f"it is cut short: {missing[1]} more line{'s' * (missing[1] != '1')} must follow"
+        else:
+            why = f"it is malformed: {text}"
+        raise UsageError(why, code="file-format") from None
+
+
+class _MtxFile(MatrixFile):
+    """A matrix in a Matrix Market file.
+
+    Who reads some rows of it reads all of it: in `load`, so that what is malformed is known before anything is computed, or else
+    in `read`.
+    """
+
+    at_once = True
+
+    def __init__(self, path: str, readers: int) -> None:
+        """`readers`: processes of this machine that read it at the same time, each for itself."""
+        self._name, self._readers, self._loaded = path, readers, None
+        _refuse_folder(path)
+        with self._reading():
+            open(path, "rb").close()  # SciPy has no word of its own for each reason why not
+            self._header = read_mtx_header(path)
+        dtype = np.dtype(np.complex128 if self._header.is_complex else np.float64)  # a text has no type
+        super().__init__(os.path.abspath(path), self._header.shape, dtype, self._header.shape, self._fetch_loaded)
+        self._refuse_beyond_memory()
+
+    def load(self) -> None:
+        self._refuse_beyond_memory()  # again: others may have been read since
+        with self._reading():
+            self._loaded = read_mtx(self._name, self._header)
+
+    def _fetch_loaded(self, rows: Span, columns: Span, target: np.ndarray) -> np.ndarray:
+        if self._loaded is None:
+            try:
+                self.load()
+            except (UsageError, DoesNotFit) as error:
+                raise type(error)(f"{self.path} {error}", code=error.code) from None
+        found: Any = self._loaded
+        self._loaded = None
+        if isinstance(found, np.ndarray):
+            return found[rows.slice]
+        mine = (rows.lo <= found.row) & (found.row < rows.hi)
+        dense = np.zeros((len(rows), len(columns)), found.dtype)
+        dense[found.row[mine] - rows.lo, found.col[mine]] = found.data[mine]
+        return dense
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _cannot_read(error) from None
+        except UsageError as error:
+            raise UsageError(f"cannot be read: {error}", code=error.code) from None
+
+    def _refuse_beyond_memory(self) -> None:
+        each = _BYTES_OF_AN_ENTRY if self._header.sparse else self.dtype.itemsize
+        need, free = each * self._header.entries * self._readers, available_host_bytes()
+        if need > free:
+            whole = f"each of {self._readers} ranks of a node" if self._readers > 1 else "who reads a row"
+            raise DoesNotFit(
+                f"takes {readable(need)} to be read, {readable(free)} are free: it is text, of which {whole} reads all; "
+                "use .npy, .h5 or .zarr"
+            )
+
+
+class _MtxOutput(MatrixOutput):
+    """A new Matrix Market file in the array format: column by column, each number on a line of its own."""
+
+    by_rows = False
+
+    def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
+        field, number = _written(dtype)
+        self._format, self._line = f"{number}\n", len(number % ((0,) * number.count("%"))) + 1
+        header = f"%%MatrixMarket matrix array {field} general\n{shape[0]} {shape[1]}\n"
+        super().__init__(path, shape, dtype, header.encode())
+        self.size = len(header) + shape[0] * shape[1] * self._line
+
+    def write(self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None]) -> None:
+        with open(beside, "r+b", buffering=0) as file:
+            for column in range(self.shape[1]):
+                for part in pieces(rows, _NUMBERS_AT_ONCE):
+                    numbers = values[part.within(rows).slice, column]
+                    if numbers.dtype.kind == "c":
+                        numbers = np.stack([numbers.real, numbers.imag], 1).reshape(-1)
+                    text = (self._format * len(part)) % tuple(numbers.tolist())
+                    write_whole(file.fileno(), text.encode(), begun + (column * self.shape[0] + part.lo) * self._line)
+                    told()
+
+
+def _written(dtype: np.dtype) -> tuple[str, str]:
+    """The header's word for such numbers, and the format of one of them, which gives every number the same length."""
+    if dtype.kind in "biu":
+        return "unsigned-integer" if dtype == np.uint64 else "integer", f"%{_DIGITS_OF_AN_INTEGER}d"
+    parts = 2 if dtype.kind == "c" else 1
+    digits = 16 if dtype.itemsize == 8 * parts else 8  # behind the point: with them every number is read as it was
+    return "complex" if parts == 2 else "real", " ".join([f"%{digits + 8}.{digits}e"] * parts)
+
+
+# -------- HDF5
+# By h5py. HDF5 without MPI lets one process write a file. So one process makes it, with a dataset that is stored as a whole, and
+# asks for the place of that in the file; then every rank writes its rows there, as in a .npy file.
+
+_MOST_AROUND = 4096  # bytes that HDF5 takes around a matrix in a group of the file
+_OF_A_GROUP = 1024
+_FAILURES = (KeyError, OSError, RuntimeError, ValueError)  # that h5py raises for what is missing or malformed
+
+
+def _open_hdf5(path: str, inside: str) -> MatrixFile:
+    """The dataset `inside` the file; the file's only matrix where that is empty. UsageError, without the file's name."""
+    h5py = _library("hdf5", "cannot be read")
+    _refuse_folder(path)
+    file = _hdf5_file(h5py, path)
+    try:
+        dataset = _dataset(h5py, file, inside) if inside else file[_only_one(_hdf5_matrices(h5py, file))]
+        matrix = _in_chunks(path, dataset, _hdf5_type(dataset), dataset.chunks)
+        _refuse_lacking(h5py, dataset, path)
+    except BaseException:
+        file.close()
+        raise
+    return matrix
+
+
+def _hdf5_file(h5py: Any, path: str) -> Any:
+    """The file, opened for reading. UsageError, without the file's name, where that fails."""
+    try:
+        return h5py.File(path, "r", locking="best-effort")
+    except BlockingIOError:
+        raise UsageError(
+            "is open for writing in another process, which has locked it: wait until that has closed it", code="file-locked"
+        ) from None
+    except OSError as error:
+        if error.errno:
+            raise UsageError(f"cannot be read: {os.strerror(error.errno)}", code=code_of_reading(error)) from None
+        raise UsageError(f"is no HDF5 file, cut short or malformed: {one_line(error)}", code="file-format") from None
+
+
+def _dataset(h5py: Any, file: Any, name: str) -> Any:
+    """The dataset of this name. UsageError, without the file's name, where there is none."""
+    try:
+        found = file[name]
+    except _FAILURES as error:
+        with suppress(*_FAILURES):
+            if file.get(name, getlink=True):
+                raise UsageError(
+                    f"has no dataset /{name} where its link leads: {one_line(error)}", code="dataset-missing"
+                ) from None
+        raise _lacks("dataset", name, _hdf5_matrices(h5py, file), is_group=False) from None
+    if not isinstance(found, h5py.Dataset):
+        raise _lacks("dataset", name, _hdf5_matrices(h5py, file), is_group=True)
+    return found
+
+
+def _hdf5_matrices(h5py: Any, file: Any) -> list[str]:
+    """The names of all datasets that are matrices of numbers; links are not followed."""
+    found: list[str] = []
+
+    def visit(name: str, each: Any) -> None:
+        if isinstance(each, h5py.Dataset) and each.shape is not None and len(each.shape) == 2:
+            try:
+                if _hdf5_type(each).kind in _NUMBERS:
+                    found.append(name)
+            except UsageError:
+                pass
+
+    try:
+        file.visititems(visit)
+    except _FAILURES as error:
+        raise UsageError(f"is a malformed HDF5 file: {one_line(error)}", code="file-format") from None
+    return found
+
+
+def _hdf5_type(dataset: Any) -> np.dtype:
+    """The type of the elements. UsageError for one that NumPy lacks."""
+    try:
+        return dataset.dtype
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"holds a type that NumPy has not: {one_line(error)}", code="file-format") from None
+
+
+def _refuse_lacking(h5py: Any, dataset: Any, path: str) -> None:
+    """UsageError where elements could not be read: HDF5 would find that late, or read fill values in their place."""
+    created = dataset.id.get_create_plist()
+    for number in range(created.get_nfilters()):
+        code, _, _, name = created.get_filter(number)
+        if not h5py.h5z.filter_avail(code):
+            called = name.decode(errors="replace") or code
+            raise UsageError(
+                f"is stored with the filter {called}, which HDF5 lacks here: rewrite it with h5repack -f NONE", code="file-format"
+            )
+    folder = os.path.dirname(os.path.realpath(path))
+    for source in dataset.virtual_sources() if dataset.is_virtual else ():
+        if "%" not in source.file_name and source.file_name != ".":  # neither a pattern of names nor this file
+            there = os.path.join(folder, source.file_name)
+            if not os.path.exists(there) and not os.path.exists(source.file_name):
+                raise UsageError(f"takes rows from {source.file_name}, which is not there", code="file-missing")
+
+
+class _Hdf5Output(MatrixOutput):
+    """A new HDF5 file with one dataset."""
+
+    def __init__(self, path: str, inside: str, shape: tuple[int, int], dtype: np.dtype) -> None:
+        super().__init__(path, shape, dtype)
+        self._name = inside or "C"
+        self.size += _MOST_AROUND + _OF_A_GROUP * self._name.count("/")
+
+    def refuse(self, size: int) -> None:
+        h5py = _library("hdf5", f"{self.path} cannot be written")
+        _refuse_name(self.path, self._name)
+        super().refuse(size)
+        if not (os.path.exists(self.path) and os.path.getsize(self.path)):
+            return
+        try:
+            with _hdf5_file(h5py, self.path) as file:
+                held: list[str] = []
+                file.visit_links(held.append)
+        except UsageError as error:
+            raise UsageError(f"{self.path} is there, and {error}: remove it, or name another file", code="file-exists") from None
+        lost = [name for name in held if name != self._name and not self._name.startswith(f"{name}/")]
+        if lost:
+            raise UsageError(
+                f"{self.path} is there and also holds {_listed(lost)}, which a new file would lose: "
+                "name another file; h5copy can put a dataset of it into this one",
+                code="file-exists",
+            )
+
+    def begin(self, beside: Path) -> int:
+        import h5py
+
+        with h5py.File(beside, "x", locking="best-effort") as file:
+            dataset = file.create_dataset(self._name, self.shape, self.dtype)
+            if dataset.size:
+                dataset[0, 0] = 0  # with the first element HDF5 finds a place for all
+            return dataset.id.get_offset() or 0
+
+
+# -------- Zarr
+# Stores that are folders, by zarr-python 3. A new one is version 3, with one array in chunks of whole rows that are not
+# compressed, so that the file of each chunk has its rows as they lie in memory; that of the last one is filled up with zeros.
+
+# The codecs by which a chunk may be encoded. Others are refused: the one that pickles would run any code that a store has in it.
+_CODECS = {
+    *("bytes", "transpose", "sharding_indexed", "blosc", "gzip", "zstd", "zlib", "bz2", "lzma", "lz4"),
+    *("delta", "shuffle", "fixedscaleoffset", "bitround", "quantize", "astype", "packbits"),
+    *("crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"),
+}
+_AROUND = 4096  # bytes for each folder and each file of metadata
+
+
+def _open_zarr(path: str, inside: str) -> MatrixFile:
+    """The array `inside` the store; where that is empty, the store itself or its only array. UsageError, without the store's
+    name."""
+    zarr = _library("zarr", "cannot be read")
+    if os.path.isfile(path):
+        raise UsageError("is a file, and Zarr stores are read that are folders", code="file-unreadable")
+    if not os.path.isdir(path):
+        raise UsageError("cannot be read: No such file or directory", code="file-missing")
+    node = _node(zarr, path, inside)
+    if not isinstance(node, zarr.Array):
+        names = _zarr_matrices(zarr, _node(zarr, path, ""))
+        if inside:
+            raise _lacks("array", inside, names, is_group=bool(node))
+        node = _node(zarr, path, _only_one(names))
+    metadata = node.metadata.to_dict()
+    for each in (*metadata.get("codecs", ()), *(metadata.get("filters") or ()), metadata.get("compressor")):
+        for codec in _codecs(each) if each else ():
+            if codec not in _CODECS:
+                raise UsageError(
+                    f"is encoded by {codec!r}, which is not read: pickles and unknown codecs could run any code",
+                    code="file-format",
+                )
+    return _in_chunks(path, node, np.dtype(node.dtype), node.shards or node.chunks)
+
+
+def _node(zarr: Any, path: str, inside: str) -> Any:
+    """The group or array of this name; None where there is nothing of that name in the store."""
+    try:
+        return zarr.open(zarr.storage.LocalStore(path, read_only=True), path=inside, mode="r")
+    except FileNotFoundError:
+        if inside:
+            return None
+        raise UsageError("is no Zarr store: it has neither zarr.json nor .zarray or .zgroup", code="file-format") from None
+    except Exception as error:  # it raises many kinds for malformed metadata
+        raise UsageError(
+            f"has malformed metadata{f' of /{inside}' if inside else ''}: {one_line(error)}", code="file-format"
+        ) from None
+
+
+def _zarr_matrices(zarr: Any, group: Any) -> list[str]:
+    """The names of all arrays in the group that are matrices of numbers."""
+    if not isinstance(group, zarr.Group):
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # zarr warns of other files in the folder
+            members = sorted(group.members(max_depth=None))
+    except Exception as error:  # likewise
+        raise UsageError(f"has malformed metadata: {one_line(error)}", code="file-format") from None
+    return [name for name, each in members if isinstance(each, zarr.Array) and each.ndim == 2 and each.dtype.kind in _NUMBERS]
+
+
+def _codecs(codec: Any) -> Iterator[str]:
+    """The name of a codec, and those of the codecs within it, without the prefix of those that zarr-python takes from
+    numcodecs."""
+    yield str(codec.get("name") or codec.get("id")).removeprefix("numcodecs.")
+    settings = codec.get("configuration") or {}
+    for inner in (*settings.get("codecs", ()), *settings.get("index_codecs", ())):
+        yield from _codecs(inner)
+
+
+class _ZarrOutput(MatrixOutput):
+    """A new Zarr store with one array."""
+
+    def __init__(self, path: str, inside: str, shape: tuple[int, int], dtype: np.dtype) -> None:
+        super().__init__(path, shape, dtype)
+        self._name, height = inside, shape[0]
+        chunks = max(1, -(-self.size // BYTES_AT_ONCE))
+        self._chunk_rows = max(1, -(-height // chunks))
+        chunks = -(-height // self._chunk_rows)
+        self.size = chunks * (self._chunk_rows * self.row_bytes + 2 * _AROUND) + _AROUND * (2 + 2 * inside.count("/"))
+
+    def refuse(self, size: int) -> None:
+        _library("zarr", f"{self.path} cannot be written")
+        if sys.byteorder != "little":
+            raise UsageError(
+                f"{self.path} cannot be written: chunks are little-endian, and this machine is not", code="file-unwritable"
+            )
+        if self._name:
+            _refuse_name(self.path, self._name)
+        if os.path.lexists(self.path) and not (os.path.isdir(self.path) and not os.listdir(self.path)):
+            raise UsageError(
+                f"{self.path} is there, and a folder cannot be replaced in one step: remove it, or name another",
+                code="file-exists",
+            )
+        refuse_unwritable(self.path, size, folder=True)
+
+    def begin(self, beside: Path) -> int:
+        import zarr
+
+        zarr.create_array(
+            zarr.storage.LocalStore(beside),
+            name=self._name or None,
+            shape=self.shape,
+            chunks=(self._chunk_rows, max(1, self.shape[1])),
+            dtype=self.dtype,
+            compressors=None,
+        )
+        self.make_room(beside, 0)
+        return 0
+
+    def make_room(self, beside: Path, begun: int) -> None:
+        for place in self.places(beside, 0, Span(0, self.shape[0])):
+            place.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(place.path, "ab") as file:
+                file.truncate(self._chunk_rows * self.row_bytes)
+
+    def places(self, beside: Path, begun: int, rows: Span) -> Iterator[Place]:
+        chunks = beside.joinpath(*self._name.split("/"), "c")
+        for some in _aligned(rows, self._chunk_rows) if self.row_bytes else ():
+            chunk, row = divmod(some.lo, self._chunk_rows)
+            yield Place(chunks / str(chunk) / "0", row * self.row_bytes, some)
+
+    def around(self, beside: Path, begun: int) -> Iterator[bytes]:
+        for metadata in sorted(beside.rglob("zarr.json")):
+            yield str(metadata.relative_to(beside)).encode()
+            yield metadata.read_bytes()

@@ -126,7 +126,7 @@ def written(path, matrix, cuts):
     output = new_matrix(str(path), matrix.shape, matrix.dtype)
     begun = output.begin(path)
     for lo, hi in reversed(list(zip([0, *cuts], [*cuts, len(matrix)], strict=True))):
-        output.write(path, begun, matrix, Span(lo, hi), lambda: None)
+        output.write(path, begun, Span(lo, hi), matrix[lo:hi], lambda: None)
     assert sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file()) <= output.size, "its forecast holds"
 
 
