@@ -5,9 +5,9 @@ import sys
 from importlib import import_module
 
 from hybrid import __version__
+from hybrid.commands.streams import open_streams
 from hybrid.core.settings import one_of
 from hybrid.errors import HybridError, UsageError, with_code
-from hybrid.host.streams import open_streams
 
 COMMANDS = {
     "matmul": "multiply two matrices by all ranks of the job",

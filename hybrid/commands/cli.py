@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hybrid.commands.failure import PATIENCE, answer_failed, fail, fail_before_start, is_switched_on, print_error, show_traceback
-from hybrid.commands.streams import name_foreign_variables, say_warnings_in_a_line
+from hybrid.commands.streams import name_foreign_variables, open_streams, say_warnings_in_a_line
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import HybridError, StartError, UsageError, code_of, one_line
-from hybrid.host.streams import open_streams
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.job_end import handle
 from hybrid.ranks.launcher import launched, rank_by_launcher

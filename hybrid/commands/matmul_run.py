@@ -21,7 +21,8 @@ from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline, wall
 from hybrid.execution.calls import exactly, threads_until_decided
-from hybrid.execution.outcome import EnergyMeter, Outcome, RunOptions
+from hybrid.execution.energy import EnergyMeter
+from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.real_products import run_typed_product
 from hybrid.host.files import refuse_same, refuse_unwritable
 from hybrid.host.matrix_file import matrix_name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The energy that products took, by the machines' counters, and what one product took of it."""
+"""The energy that products took, by the machines' counters, and what a product costs."""
 
 from __future__ import annotations
 
@@ -57,17 +57,13 @@ class Energy:
         }
 
 
-# -------- price
-# The price of an hour of a GPU or a node, or of a kilowatt-hour, and what a product costs by it.
-
-_PER_GPU, _PER_NODE, _PER_ENERGY = "GPU-h", "node-h", "kWh"
-_UNITS = {unit.lower(): unit for unit in (_PER_GPU, _PER_NODE, _PER_ENERGY)}
+_UNITS = {"gpu-h": "GPU-h", "node-h": "node-h", "kwh": "kWh"}
 _SECONDS_OF_AN_HOUR, _JOULES_OF_A_KILOWATT_HOUR = 3600.0, 3.6e6
 
 
 @record
 class Price:
-    """An amount, in any currency, for one of the units that `per` names. Costs are in the same currency."""
+    """An amount, in any currency, for an hour of a GPU or a node, or for a kilowatt-hour. Costs are in the same currency."""
 
     amount: float
     per: str
@@ -77,9 +73,7 @@ class Price:
         """The price that a user writes: `2.50/GPU-h`, `20/node-h` or `0.30/kWh`. UsageError for any other text."""
         amount, _, unit = text.strip().partition("/")
         if re.fullmatch(r"\d+(\.\d+)?", amount, re.ASCII) is None or unit.lower() not in _UNITS:
-            raise UsageError(
-                f"{text!r} is no price: such as 2.50/{_PER_GPU}, 20/{_PER_NODE} or 0.30/{_PER_ENERGY}", code="number"
-            )
+            raise UsageError(f"{text!r} is no price: such as 2.50/GPU-h, 20/node-h or 0.30/kWh", code="number")
         return cls(float(amount), _UNITS[unit.lower()])
 
     def __str__(self) -> str:
@@ -88,12 +82,12 @@ class Price:
     def cost(self, seconds: float, gpus: int, nodes: int, joules: float | None) -> float | None:
         """What so many GPUs or nodes cost for these seconds, or this energy. None where the energy is not known, or there is no
         GPU to pay for."""
-        if self.per == _PER_ENERGY:
+        if self.per == "kWh":
             return None if joules is None else self.amount * joules / _JOULES_OF_A_KILOWATT_HOUR
-        paid_for = gpus if self.per == _PER_GPU else nodes
+        paid_for = gpus if self.per == "GPU-h" else nodes
         return self.amount * paid_for * seconds / _SECONDS_OF_AN_HOUR if paid_for else None
 
     @property
     def missing(self) -> str:
         """Why `cost` gave None."""
-        return "its energy is not known" if self.per == _PER_ENERGY else "no GPU is used"
+        return "its energy is not known" if self.per == "kWh" else "no GPU is used"

@@ -22,8 +22,9 @@ from hybrid.devices.base import CheckOperations, Event, EventWait, Operation
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.kernel import as_c_array
 from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.host.blas import add_by_blas, blas, blas_all
 from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, mixed_total, row_checksums, row_sums
-from hybrid.host.threads import add_by_blas, blas, blas_all, limited_threads, on_threads
+from hybrid.host.threads import limited_threads, on_threads
 from hybrid.kernels.catalogue import C_TYPES, KERNELS, Kernel, numbers_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 

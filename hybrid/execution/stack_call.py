@@ -22,7 +22,8 @@ from hybrid.devices.cpu import multiply_on_cpu
 from hybrid.errors import CheckFailed
 from hybrid.execution.calls import settle
 from hybrid.execution.redistribution import connect, exchanged
-from hybrid.host.threads import blas, limited_threads
+from hybrid.host.blas import blas
+from hybrid.host.threads import limited_threads
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import RankPlacement, place_stack
 from hybrid.selection.machine import Inventory, Machine

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""How much host memory and space in a folder this process may still take."""
+"""Memory of the host: how much of it, and of a disk, may still be taken; matrices in pages of their own; views of rows.
+
+Importing this module does not load NumPy, which must not be loaded before the number of threads is settled.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
-from hybrid.kernels.catalogue import numbers_of
 
-# -------- ttl cache
-# A cache for what is looked up before every product and changes slowly, such as free memory.
+if TYPE_CHECKING:
+    import numpy as np
+
+# -------- what is free, and what this machine is called
 
 SECONDS_TO_LIVE = 0.1  # that a value is kept; to look it up anew takes as long as a small product
 
@@ -29,7 +31,7 @@ _Value = TypeVar("_Value")
 
 
 def ttl_cached(look: Callable[[], _Value]) -> Callable[[], _Value]:
-    """`look` with its result kept for SECONDS_TO_LIVE at most."""
+    """`look` with its result kept for SECONDS_TO_LIVE at most: for what is looked up before every product and changes slowly."""
 
     @lru_cache(maxsize=1)
     def value_at(tick: int) -> _Value:
@@ -40,28 +42,22 @@ def ttl_cached(look: Callable[[], _Value]) -> Callable[[], _Value]:
 
 def available_host_bytes(*, now: bool = False) -> int:
     """What `host_bytes_in` gives for this machine, from a short-lived cache; with `now`, looked up again."""
-    return _host_bytes() if now else _host_bytes_lately()
+    return host_bytes_in() if now else _host_bytes_lately()
 
 
-def _host_bytes() -> int:
-    return host_bytes_in(Path("/"))
-
-
-_host_bytes_lately = ttl_cached(_host_bytes)
-
-
-def host_bytes_in(root: Path) -> int:
+def host_bytes_in(root: Path = Path("/")) -> int:
     """The bytes that the system has available, or that this process's control groups still allow, whichever is less. `root`: the
     folder in which /proc and /sys are."""
     limits = []
-    try:
+    with suppress(OSError):  # not Linux
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 limits.append(int(line.split()[1]) * 1024)
-    except OSError:
-        pass  # not Linux
     limits += _allowed_by_control_groups(root)
     return min(limits) if limits else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+_host_bytes_lately = ttl_cached(host_bytes_in)
 
 
 def _allowed_by_control_groups(root: Path) -> list[int]:
@@ -75,11 +71,8 @@ def _allowed_by_control_groups(root: Path) -> list[int]:
     for path in own:
         folder = mounted / path.strip().lstrip("/")
         for level in (folder, *folder.parents):
-            try:
+            with suppress(OSError):  # this level sets no limit, or is outside the container
                 limit, used = (level / "memory.max").read_text().strip(), (level / "memory.current").read_text()
-            except OSError:
-                pass  # this level sets no limit, or is outside the container
-            else:
                 if limit != "max":
                     allowed.append(max(0, int(limit) - int(used)))
             if level == mounted:
@@ -93,17 +86,47 @@ def free_bytes_in(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-# -------- page memory
-# Host memory for matrices: in pages of its own, since memory is pinned by whole pages, and used again for later results.
-#
-# The system hands out fresh memory page by page, at the speed of a slow disk, and a GPU's driver would have to pin it anew:
-# for a large product both take longer than the product.
+@cache
+def kernel() -> str:
+    """Eight digits that tell this run of the machine's kernel from that of another machine, and from the next one here."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    except OSError:
+        return os.urandom(4).hex()  # not Linux: as if no other process were of this kernel
+
+
+@cache
+def process_space() -> str:
+    """Sixteen digits that tell the space in which a process number names one process: those of `kernel`, and those of this
+    process's PID namespace, such as a container's. Containers may have a host's name and a folder in common."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = int.from_bytes(os.urandom(4), "big")
+    return f"{kernel()}{namespace:08x}"
+
+
+def processor() -> str:
+    """The name of the model of this machine's processors, as far as the system knows it."""
+    with suppress(OSError):  # no such file outside Linux
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+# -------- memory for matrices
+# In pages of its own, since memory is pinned by whole pages, and used again for later results: the system hands out fresh
+# memory page by page, at the speed of a slow disk, and a GPU's driver would have to pin it anew. For a large product both take
+# longer than the product.
 
 LEAST_BYTES = 1 << 20  # smaller arrays are ordinary ones: copying them costs less than pinning, and fresh memory nothing
 
 
 def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
     """A matrix of undefined contents that shares no page with another array. DoesNotFit if the system refuses the memory."""
+    import numpy as np
+
     size = rows * columns * np.dtype(dtype).itemsize
     if size < LEAST_BYTES or not hasattr(mmap, "MAP_ANONYMOUS"):
         return np.empty((rows, columns), dtype)
@@ -137,18 +160,16 @@ class ResultPool:
 
     def empty(self, rows: int, columns: int, dtype: str) -> np.ndarray:
         """An array of undefined contents. DoesNotFit as for `empty_matrix`."""
+        import numpy as np
+
         size = rows * columns * np.dtype(dtype).itemsize
         if size < LEAST_BYTES:
             return np.empty((rows, columns), dtype)
         memory = self._take(size)
         if memory is None:
             memory = empty_matrix(1, size, "uint8")
-        interface = {
-            "data": (memory.ctypes.data, False),
-            "shape": (rows, columns),
-            "typestr": np.dtype(dtype).str,
-            "version": 3,
-        }
+        at = (memory.ctypes.data, False)
+        interface = {"data": at, "shape": (rows, columns), "typestr": np.dtype(dtype).str, "version": 3}
         return np.asarray(Block(memory, self, interface))
 
     def make_room(self, size: int) -> int:
@@ -180,52 +201,8 @@ class ResultPool:
 result_pool = ResultPool()  # the one of this process
 
 
-# -------- process space
-# The space in which a process number names one process: this run of the machine's kernel, and this PID namespace.
-#
-# The name of the host does not tell it: containers may have one in common, and a folder.
-
-
-@cache
-def kernel() -> str:
-    """Eight digits that tell this run of the machine's kernel from that of another machine, and from the next one here."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
-    except OSError:
-        return os.urandom(4).hex()  # not Linux: as if no other process were of this kernel
-
-
-@cache
-def process_space() -> str:
-    """Sixteen digits: those of `kernel`, and those of this process's PID namespace, such as a container's."""
-    try:
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        namespace = int.from_bytes(os.urandom(4), "big")
-    return f"{kernel()}{namespace:08x}"
-
-
-# -------- processor
-# The model of this machine's processors.
-
-
-def processor() -> str:
-    """The model's name, as far as the system knows it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # no such file outside Linux
-    return platform.processor() or platform.machine()
-
-
-# -------- row view
-# Some rows of a matrix, indexed as rows of the whole.
-
-
 class RowView:
-    """Rows `rows` of a matrix, which `array` holds, in host or GPU memory."""
+    """Rows `rows` of a matrix, which `array` holds, in host or GPU memory; indexed by rows of the whole matrix."""
 
     def __init__(self, array: Any, rows: Span) -> None:
         self.array = array
@@ -236,10 +213,6 @@ class RowView:
         return self.array[rows.within(self.rows).slice]
 
 
-# -------- numbers view
-# Rows of elements of 16 bits as the numbers that they stand for.
-
-
 class NumbersView(RowView):
     """A matrix of 16 bits in host memory, seen as float32.
 
@@ -248,9 +221,11 @@ class NumbersView(RowView):
 
     def __init__(self, view: RowView) -> None:
         super().__init__(view.array, view.rows)
-        self._kept = RowView(np.empty((0, view.array.shape[1]), np.float32), Span(view.rows.lo, view.rows.lo))
+        self._kept = RowView(None, Span(view.rows.lo, view.rows.lo))
 
     def __getitem__(self, rows: Span) -> Any:
-        if not rows.lies_in(self._kept.rows):
-            self._kept = RowView(numbers_of(super().__getitem__(rows)).astype(np.float32, copy=False), rows)
+        if self._kept.array is None or not rows.lies_in(self._kept.rows):
+            from hybrid.kernels.catalogue import numbers_of
+
+            self._kept = RowView(numbers_of(super().__getitem__(rows)).astype("float32", copy=False), rows)
         return self._kept[rows]

@@ -11,8 +11,9 @@ from itertools import groupby
 import numpy as np
 
 from hybrid.core.spans import Span, pieces
+from hybrid.host.blas import blas_of_long_sums
 from hybrid.host.memory import RowView
-from hybrid.host.threads import blas_of_long_sums, limited_threads
+from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team

@@ -19,10 +19,11 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 from hybrid.devices.cpu import compiled_loops
 from hybrid.emulation.loaded_soon import wait_until_loaded
+from hybrid.execution.energy import Rapl
+from hybrid.host.blas import add_by_blas, blas, blas_of_long_sums
 from hybrid.host.memory import host_bytes_in
-from hybrid.host.rapl import Rapl
 from hybrid.host.row_sums import WEIGHTED_ROWS, checksum_weights, mixed_total, row_checksums
-from hybrid.host.threads import add_by_blas, blas, blas_of_long_sums, choose_threads, core_quota, limited_threads, on_threads
+from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads
 from hybrid.testing import lacking
 from hybrid.verification.comparison import Comparison, Expected, Integers, can_sum, sums_and_norms, sums_of_groups, times
 from hybrid.verification.copies import ByNumPy, InC, RowsToSum, load
