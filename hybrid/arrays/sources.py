@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 # from SFC64, which starts from (seed, matrix, block). Its state holds a counter, so two blocks cannot share a state within
 # 2^64 steps.
 
-FILLS = ("lecture", "uniform", "normal", "index")
 MATRICES = ("A", "B")
 
 _LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on

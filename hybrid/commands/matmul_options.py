@@ -7,9 +7,8 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 
-from hybrid.arrays.sources import FILLS
 from hybrid.commands.parser import Parser, add_job_options, at_least, file_name, whole_number
-from hybrid.core.problem import DTYPES
+from hybrid.core.problem import DTYPES, FILLS
 from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE

@@ -10,9 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 from hybrid import __version__
-from hybrid.arrays.sources import FILLS
 from hybrid.commands.parser import Parser, file_name
-from hybrid.core.problem import DTYPES, ITEM_SIZES
+from hybrid.core.problem import DTYPES, FILLS, ITEM_SIZES
 from hybrid.core.settings import ALLOWED
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE

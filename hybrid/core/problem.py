@@ -83,6 +83,7 @@ _SHORT_OPERANDS = {"float16": 2, "bfloat16": 2}  # bytes of the elements of A an
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 # The types of a user's matrices. Products of those that are not in ITEM_SIZES are computed as real products of a type that is.
 DTYPES = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+FILLS = ("lecture", "uniform", "normal", "index")  # the matrices that the command generates
 LARGEST_SIZE = (1 << 63) - 1  # rows or columns that the indices of NumPy and MPI can count
 WIDEST_COPY = 16  # bytes of a GPU's widest load or store, as of a float4; rows of its buffers are aligned to it
 

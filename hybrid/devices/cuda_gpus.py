@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from hybrid.core.installation import install
 from hybrid.core.problem import record
 from hybrid.core.text import readable, warn
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.memory import LEAST_BYTES, Block
+
+if TYPE_CHECKING:
+    import numpy as np  # functions import it, since commands load it only when the number of threads is settled
 
 _PEER_ACCESS_ALREADY_ENABLED = 704  # of cudaError_t
 
@@ -348,6 +349,8 @@ class PinnedMemory:
 
 def _owner(array: np.ndarray) -> np.ndarray:
     """The array that this one is a view of, over any number of views."""
+    import numpy as np
+
     while True:
         if isinstance(array.base, np.ndarray):
             array = array.base
@@ -358,6 +361,8 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 
 def _range(array: np.ndarray) -> tuple[int, int]:
+    import numpy as np
+
     lo, hi = np.lib.array_utils.byte_bounds(array)
     return int(lo), int(hi)
 

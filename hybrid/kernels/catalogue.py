@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import HybridError
+
+if TYPE_CHECKING:
+    import numpy as np  # functions import it, since commands load it only when the number of threads is settled
 
 # -------- sources
 # The folder of the CUDA sources: in an installed package beside this file, in a checkout the top-level kernels/.
@@ -23,20 +24,24 @@ KERNELS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parent
 # The elements of matrices in arrays, as kernels take them. bfloat16, which neither NumPy nor CuPy has, is kept as the bits of
 # a uint16.
 
-_BITS = np.dtype(np.uint16)
+_BITS = "uint16"
 _NOT_A_NUMBER = 0x7FFF
-_IN_C = {"float32": "float", "float64": "double", "float16": "Float16", _BITS.name: "Bfloat16"}  # by the array's type
+_IN_C = {"float32": "float", "float64": "double", "float16": "Float16", _BITS: "Bfloat16"}  # by the array's type
 _LARGEST_BYTE, _SPREAD_OF_BYTES = 127, 32.0
 
 
 def storage(dtype: str) -> np.dtype:
     """The type of an array that holds elements of this type."""
-    return _BITS if dtype == "bfloat16" else np.dtype(dtype)
+    import numpy as np
+
+    return np.dtype(_BITS if dtype == "bfloat16" else dtype)
 
 
 def not_a_number(dtype: str) -> Any:
     """A NaN of this type, as an array holds it; for integers, which have none, a number that `stored` never gives."""
-    if np.dtype(storage(dtype)).kind == "i":
+    import numpy as np
+
+    if storage(dtype).kind == "i":
         return np.iinfo(dtype).min
     return _NOT_A_NUMBER if dtype == "bfloat16" else np.nan
 
@@ -48,6 +53,8 @@ def spread_of(dtype: str) -> float:
 
 def largest_rounding(dtype: str) -> float:
     """The largest rounding error of a sum of this type, relative to the sum; 0 for integers, which are exact."""
+    import numpy as np
+
     return 0.0 if np.dtype(dtype).kind == "i" else float(np.finfo(dtype).eps)
 
 
@@ -63,13 +70,13 @@ def stored(numbers: Any, dtype: str) -> Any:
         return numbers.round().clip(-_LARGEST_BYTE, _LARGEST_BYTE).astype(dtype)
     if dtype != "bfloat16":
         return numbers.astype(dtype)
-    bits = numbers.astype(np.float32).view(np.uint32)
+    bits = numbers.astype("float32").view("uint32")
     return ((bits + (bits >> 16 & 1) + 0x7FFF) >> 16).astype(_BITS)
 
 
 def numbers_of(elements: Any) -> Any:
     """The numbers that elements stand for, in a type that NumPy computes with."""
-    return (elements.astype(np.uint32) << 16).view(np.float32) if elements.dtype == _BITS else elements
+    return (elements.astype("uint32") << 16).view("float32") if elements.dtype == _BITS else elements
 
 
 def c_type(elements: Any) -> str:

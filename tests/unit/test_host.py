@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from functools import cache
 
@@ -118,6 +120,12 @@ def test_the_quota_of_processor_time_is_the_control_groups(tmp_path, text, quota
     if text is not None:
         (tmp_path / "sys/fs/cgroup/cpu.max").write_text(text)
     assert core_quota(tmp_path) == quota
+
+
+def test_commands_settle_their_threads_before_numpy_is_loaded():
+    """BLAS reads their number once, when it is loaded."""
+    modules = "hybrid.commands.matmul, hybrid.selection.machine, hybrid.ranks.team"
+    subprocess.run([sys.executable, "-c", f"import sys, {modules}; assert 'numpy' not in sys.modules"], check=True)
 
 
 # --- What the CPU computes with threads of this package: products by BLAS of every shape and layout, checksums of rows, and
