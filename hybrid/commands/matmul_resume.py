@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hybrid import __version__
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
@@ -49,7 +50,7 @@ def prepared(
     n, _, m = typed.sizes
     output = new_matrix(options.out, (n, m), typed.result)
     asked = partial(what_is_asked, typed, options, settings)
-    product = ProductInParts(session, typed, output, asked, inventories, settings)
+    product = ProductInParts(session, typed, output, asked, __version__, inventories, settings)
     try:
         product.prepare()
     except BaseException:

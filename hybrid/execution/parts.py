@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from hybrid import __version__
 from hybrid.arrays.sources import PartOfRows, TypedProduct
 from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings
@@ -68,16 +67,18 @@ def rows_of_a_part(problem: Problem, sample: Decision) -> int:
     return max(1, min(problem.n, max(least, int(_SECONDS_OF_A_PART * speed / of_a_row))))
 
 
-def _arithmetic(decision: Decision, processors: Sequence[str]) -> dict[str, str]:
-    """All on which the last bits of a part may depend beside the operands, where the product is not exact. `processors`: of all
-    ranks."""
+def _arithmetic(decision: Decision, version: str, processors: Sequence[str]) -> dict[str, str]:
+    """All on which the last bits of a part may depend beside the operands, where the product is not exact.
+
+    `version`: of this program. `processors`: of all ranks.
+    """
     plan = decision.plan
     facts = {
         "ranks": f"{plan.topology.size} on {counted(len(plan.topology.nodes), 'node')}",
         "device": plan.device,
         "kernel": decision.kernel.name,
         "precision": f"{plan.moduli} moduli" if plan.moduli else "native",
-        "version": __version__,
+        "version": version,
     }
     if plan.device == "cuda":
         facts["GPUs"] = _listed([placement.gpu.name for placement in decision.placements if placement.gpu])
@@ -369,16 +370,17 @@ class ProductInParts:
         product: TypedProduct,
         output: MatrixOutput,
         asked: Callable[[], dict[str, str]],
+        version: str,
         inventories: Sequence[Inventory],
         settings: Settings,
     ) -> None:
         """UsageError where the file cannot be written in parts.
 
         `asked`: tells this product from any other, in words; it is called again to see whether the files of the operands are
-        still what they were. `inventories`: of all ranks.
+        still what they were. `version`: of this program. `inventories`: of all ranks.
         """
         self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
-        self._problem, self._sources, self._ask = product.problem, product.sources(), asked
+        self._problem, self._sources, self._ask, self._version = product.problem, product.sources(), asked, version
         self._disk = _PartsFile(self._team, output)
         self._asked: dict[str, str] = {}
         self._arithmetic: Facts = {}
@@ -395,7 +397,7 @@ class ProductInParts:
             asking.mine = self._ask(), processor()
         asked, processors = asking.all[0][0], [name for _, name in asking.all]
         self._asked = {**asked, _ROWS: str(self.rows)}
-        self._arithmetic = _arithmetic(self._decision_of_largest, processors)
+        self._arithmetic = _arithmetic(self._decision_of_largest, self._version, processors)
         if state:
             state.refuse_other(self._asked, self._arithmetic, f"{self._disk.name} and {self._disk.name[:-5]}.journal")
         wall.enter("resume")
