@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type
-from hybrid.arrays.integers import DIGIT, Exact, bytes_of_part, largest_of, temporary_arrays
+from hybrid.arrays.integers import DIGIT, Exact, largest_of, temporary_bytes
 from hybrid.arrays.interop import on_gpu, refuse_masked, where_it_lies
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.spans import Span, consecutive
@@ -257,22 +257,27 @@ def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "p
     """UsageError unless `what`, of this shape and type, can be written to `out`."""
     if isinstance(out, np.ma.MaskedArray):
         raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data", code="masked")
-    if not isinstance(out, np.ndarray):
-        raise UsageError(f"out must be a NumPy array, not {type(out).__name__}", code="out")
+    if not (isinstance(out, np.ndarray) or (on_gpu(out) and hasattr(out, "flags"))):
+        raise UsageError(f"out must be an array of NumPy or CuPy, not {type(out).__name__}", code="out")
     if out.shape != shape:
         raise UsageError(f"out has shape {out.shape}, the {what} {shape}", code="out")
     if out.dtype != dtype:
         order = " in this machine's byte order" if dtype.isnative else ""
         raise UsageError(f"out must be an array of {dtype}{order}, not of {out.dtype}", code="out")
+    if on_gpu(out):
+        return
     if not out.flags.writeable:
         raise UsageError("out must be writable, and this array is not", code="out")
     if _overlaps_itself(out):
         raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory", code="out")
 
 
-def refuse_wrong_out(out: np.ndarray, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
-    """UsageError unless the product can be written to `out` while A and B, the `operands`, and C are still read."""
+def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
+    """UsageError unless the product can be written to `out` while A and B, the `operands`, and C are still read. To a GPU it is
+    copied afterwards."""
     refuse_out(out, shape, numpy_type(types.result))
+    if on_gpu(out):
+        return
     if any(_overlap(out, each) for each in operands):
         raise UsageError("out overlaps a or b, which are still read while it is written", code="overlap")
     if c is not None and _overlap(out, c) and not _is_same(out, c):
@@ -404,7 +409,7 @@ class BlockShapes:
         expanded = real_b * real.m * real.item_size if types.complex_a and on_gpu(b.array) else 0
         added = None if gemm.beta == 0 else c  # else C is not read
         largest: tuple[int, ...] = ()
-        if types.exact:
+        if types.exact is not None:
             looked_at = a, b, added
             largest = tuple(largest_of(where_it_lies(block.array), threads()) if block is not None else 0 for block in looked_at)
         there = on_gpu(a.array), on_gpu(b.array)
@@ -422,7 +427,7 @@ class BlockShapes:
         operands, c = sum(rows * columns for rows, columns in there) * ITEM_SIZES[exact.computed], (self.a[0], self.b[1])
         if self.on_gpu[0]:
             there.append(c)  # which is put together beside A
-        temporary = temporary_arrays(exact, self.types.result, combines=combines) * max(bytes_of_part(*each) for each in there)
+        temporary = temporary_bytes(exact, self.types.result, there, combines=combines)
         if exact.primes:
             return self.gpu_bytes + operands + temporary + (c[0] * c[1] * len(exact.primes) * DIGIT.itemsize) * self.on_gpu[0]
         result = c[0] * c[1] * np.dtype(self.types.result).itemsize  # is made when A and B of the real product are given back

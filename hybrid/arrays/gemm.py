@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """What a product of matrices is asked for: its types, and C = alpha · op(A) · op(B) + beta · C as BLAS's GEMM has it.
 
-Complex matrices are multiplied as real ones, and 16-bit types are rounded here.
+Products of any type are computed as products of real matrices: here stands how A and B of these are made, and how C is made of
+their C. Complex matrices become real ones of twice the columns, numbers of 16 bits are rounded from sums of 32, and integers
+are taken modulo primes where floating point would round them (see hybrid.arrays.integers).
 """
 
 from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.interop import as_rows, empty_like, on_device_of, on_gpu, on_host, to_device_of
+from hybrid.arrays.integers import Exact, write_remainders
+from hybrid.arrays.interop import as_rows, empty_beside, on_device_of, on_gpu, on_host, to_device_of
 from hybrid.core.installation import install
 from hybrid.core.problem import DTYPES, INTEGERS, ITEM_SIZES, Problem, record
 from hybrid.core.settings import as_int
@@ -24,11 +27,8 @@ from hybrid.core.spans import Span
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import UsageError
-from hybrid.host.row_sums import tiles_of
+from hybrid.host.row_sums import copy_rows, tiles_of
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
-
-# -------- complex view
-# Complex matrices and their real and imaginary parts, in the same memory. The functions take NumPy's arrays and CuPy's.
 
 
 def real_view(matrix: Any) -> Any:
@@ -42,8 +42,7 @@ def complex_view(matrix: Any) -> Any:
     return matrix.view(matrix.dtype.char.upper())
 
 
-# -------- product type
-# The type of a product, and the type of the real numbers from which it is computed.
+# -------- types
 
 # The types of results, and the least type of real numbers from which each is computed: 16 bits are rounded from sums of 32.
 _FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
@@ -56,19 +55,31 @@ _REAL_PARTS = _FLOATS | _COMPLEX
 class ProductType:
     """The types of one product, the same on every rank.
 
-    `computed`: the type of the real product that gives C. `result`: the type of C. `complex_a`: in the real product's A, the
+    `computed`: the type of the real products that give C. `result`: the type of C. `complex_a`: in the real product's A, the
     real and imaginary parts of A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and
-    C, so that its m is. `exact`: it is of integers, none of which may be rounded or wrapped (see hybrid.arrays.integers).
-    `short_operands`: the type of A and B where both have the same one of 16 bits, which some devices multiply as they are; else
-    empty.
+    C, so that its m is. `exact`: how a product of integers is computed, none of which may be rounded or wrapped; what it says is
+    right when `bounded` has looked at their size. `short_operands`: the type of A and B where both have the same one of 16 bits,
+    which some devices multiply as they are; else empty.
     """
 
     computed: str
     result: str
     complex_a: bool = False
     complex_b: bool = False
-    exact: bool = False
+    exact: Exact | None = None
     short_operands: str = ""
+
+    def bounded(self, terms: int, largest: Iterable[tuple[int, ...]], gemm: Gemm, most: int | None = None) -> ProductType:
+        """The types for sums of so many products of integers. `largest`: for each rank the largest magnitudes of its A, B and
+        C; `most`: as of `Exact.of`."""
+        a, b, c = map(max, zip(*largest, strict=True))
+        exact = Exact.of(terms, (a, b), alpha=gemm.alpha, beta=gemm.beta, largest_c=c, most=most)
+        return replace(self, exact=exact, computed=exact.computed)
+
+    @property
+    def primes(self) -> tuple[int, ...]:
+        """There is a real product modulo each of these primes; (0,): a single one, of the elements themselves."""
+        return (self.exact.primes if self.exact is not None else ()) or (0,)
 
     @property
     def item_size(self) -> int:
@@ -93,11 +104,17 @@ class ProductType:
     @property
     def converts(self) -> bool:
         """Whether C has another type than it is computed in."""
-        return self.exact or self.result != self.operand_b
+        return self.exact is not None or self.result != self.operand_b
 
     def problem(self, n: int, l: int, m: int) -> Problem:
         """The real product that gives a C of n×m elements, from an A of l columns."""
         return Problem(n, l * (1 + self.complex_a), m * (1 + self.complex_b), self.computed)
+
+    def bytes_beside(self, elements: int) -> int:
+        """The bytes that so many elements of C take, beside those of the real product's C."""
+        if self.exact is not None:
+            return self.exact.bytes_beside(elements, self.result)
+        return elements * numpy_type(self.result).itemsize if self.converts else 0
 
     def __str__(self) -> str:
         return self.result + (" (real times complex)" if self.complex_b and not self.complex_a else "")
@@ -144,7 +161,7 @@ def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
     promoted = _promoted(a, b)
     result = asked or promoted.name
     if a.kind in "biu" and b.kind in "biu" and (result in INTEGERS or result == promoted.name == "bool"):
-        return ProductType("float64", result, exact=True)
+        return ProductType("float64", result, exact=Exact(0, "float64"))
     wide = np.float32 if result == "bfloat16" else result
     computed = np.result_type(np.float32 if promoted.name == "bfloat16" else promoted, wide)
     complex_a, complex_b = a.kind == "c", a.kind == "c" or b.kind == "c"
@@ -183,7 +200,6 @@ def _types(a: np.dtype, b: np.dtype) -> str:
 
 
 # -------- gemm
-# What a call asks for beside A and B, as BLAS's GEMM has it: C = alpha · op(A) · op(B) + beta · C.
 
 _LARGEST = 1 << 1023  # alpha or beta: a float holds it
 _LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
@@ -275,7 +291,7 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
     """The number alpha or beta as one of C's kind. UsageError where it is not."""
     if types.result == "bool" and value != (name == "alpha"):
         raise UsageError(f"{name} is {value}, and a product of bool is no number: pass dtype='int64'", code="scalars")
-    if types.exact:
+    if types.exact is not None:
         whole = value.real if isinstance(value, complex) and not value.imag else value
         if isinstance(whole, float) and whole.is_integer():
             whole = int(whole)
@@ -291,8 +307,7 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
     return float(value) if type(value) is int else value
 
 
-# -------- complex matrices
-# Products of complex matrices as one product of real ones.
+# -------- A and B of the real products
 #
 # In memory a complex A (n×l) is a real matrix of n×2l numbers, real and imaginary parts in turn, and so is C (n×2m). With B
 # expanded to 2l×2m numbers, in which row 2k holds the parts of B's row k and row 2k + 1 those of i times it, the real product
@@ -301,10 +316,49 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
 #     re C = Σ re A · re B + im A · (-im B)        im C = Σ re A · im B + im A · re B
 #
 # These are the four real products of a complex one, as one that every kernel computes and that is checked as any other. Where
-# A is real, B need not be expanded: its memory is a real matrix as well. The functions take NumPy's arrays and CuPy's.
+# A is real, B need not be expanded: its memory is a real matrix as well.
 
 
-def write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm = PRODUCT) -> None:
+def real_operands(
+    a: Any, b: Any, types: ProductType, gemm: Gemm, prime: int = 0, *, device: str, threads: int
+) -> tuple[Any, Any]:
+    """A and B of a real product, of NumPy's arrays or CuPy's: the arrays themselves, or matrices that are made beside them. They
+    lie in memory that `device` can read, but for an array that stays as it is.
+
+    `prime`: the one modulo which the product is computed; 0: none.
+    """
+    if prime:
+        made = empty_beside(a, a.shape, types.computed), empty_beside(b, b.shape, types.computed)
+        for matrix, into in zip((a, b), made, strict=True):
+            write_remainders(matrix, prime, Span(0, len(matrix)), into, threads)
+        return made
+    if not types.complex_b:
+        return a, b
+    b = as_rows(b, types.promoted, device=device, threads=threads)
+    with on_device_of(b):  # the current device is this thread's alone
+        if not types.complex_a:
+            return a, real_view(b.conj() if gemm.conjugate_b else b)
+        expanded = empty_beside(b, (2 * b.shape[0], 2 * b.shape[1]), types.computed)
+        _write_expanded(b, Span(0, len(expanded)), expanded, 1 if on_gpu(b) else threads, gemm)
+    return real_view(as_rows(a, types.promoted, device=device, threads=threads)), expanded
+
+
+def write_real_rows(
+    key: str, matrix: np.ndarray, rows: Span, into: np.ndarray, threads: int, types: ProductType, gemm: Gemm, prime: int
+) -> None:
+    """Write rows `rows` of a real product's A or B (`key`) into `into`, which is in row-major order, from the user's matrix in
+    host memory. An expanded B has two rows for each of B."""
+    if prime:
+        write_remainders(matrix, prime, rows, into, threads)
+    elif key == "B" and types.complex_a:
+        _write_expanded(matrix, rows, into, threads, gemm)
+    else:
+        copy_rows(complex_view(into), matrix[rows.slice], threads)
+        if key == "B" and gemm.conjugate_b:
+            np.negative(into[:, 1::2], out=into[:, 1::2])
+
+
+def _write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm) -> None:
     """Write rows `rows` of the expanded B, which has two for each row of B, into `into` by several threads.
 
     Where `gemm` wants the conjugate of A, signs are changed in the expanded B instead: A stays as it is.
@@ -336,34 +390,58 @@ def _write_parts(of_b: Any, to: Any, odd: int, gemm: Gemm) -> None:
         part *= -1  # not the complex number, in which infinity would become NaN
 
 
-def real_operands(a: Any, b: Any, types: ProductType, gemm: Gemm, *, device: str, threads: int) -> tuple[Any, Any]:
-    """A and B of the real product that gives the product of `a` and `b`, of which b is complex or becomes so; in memory that
-    `device` can read."""
-    b = as_rows(b, types.promoted, device=device, threads=threads)
-    if not types.complex_a:
-        with on_device_of(b):
-            return a, real_view(b.conj() if gemm.conjugate_b else b)
-    with on_device_of(b):  # the current device is this thread's alone
-        expanded = empty_like(real_view(b), 2 * b.shape[0], 2 * b.shape[1])
-        write_expanded(b, Span(0, len(expanded)), expanded, 1 if on_gpu(b) else threads, gemm)
-    return real_view(as_rows(a, types.promoted, device=device, threads=threads)), expanded
+# -------- C of the real products
 
-
-# -------- rounding
-# Rounds float32 numbers to 16 bits: in C where there is a compiler, at the memory's rate, else by NumPy.
-
+_PART_BYTES = 1 << 19  # of a part of the product, which fits a core's cache with its part of C and a temporary one
 SOURCE = Path(__file__).resolve().parent / "rounding.c"
 _FLAGS = ("-std=c11", "-O3")
 
 
-def rounds(product: Any, into: Any) -> bool:
-    """Whether these are arrays of NumPy between which `round_into` can round."""
-    given = isinstance(product, np.ndarray) and isinstance(into, np.ndarray)
-    return given and product.dtype == np.float32 and into.dtype.name in ("float16", "bfloat16")
+def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarray | None, threads: int) -> Any:
+    """C = alpha · product + beta · c in its own type, from the real or complex product: in `out` where that is given, else in
+    the product's memory where it can be. The arrays are NumPy's or CuPy's.
+
+    `out` may be where the product was computed, or `c`, but no other memory of theirs. The product's memory is used for the
+    computation. `c` is not read where beta is 0. Threads take row blocks that stay in a core's cache.
+
+    The sum is computed in the product's type, or where a real product becomes complex in the complex type of its size. In C's
+    own type, where that is narrower, beta · C would be rounded, or overflow.
+    """
+    if out is not None:
+        into = product if np.may_share_memory(out, product) else out
+    else:
+        into = empty_beside(product, product.shape, numpy_type(types.result)) if types.converts else product
+    if c is not None:
+        c = to_device_of(product, c) if on_gpu(product) else on_host(c)
+    wide = product.dtype
+    if into.dtype.kind == "c" and wide.kind != "c":
+        wide = np.result_type(wide, np.complex64)
+    wide_c = np.result_type(wide, c.dtype) if c is not None else wide
+    is_rounded = not on_gpu(product) and product.dtype == np.float32 and into.dtype.name in _SHORT
+
+    def work(rows: Span) -> None:
+        part = product[rows.slice].astype(wide, copy=False)
+        with np.errstate(all="ignore"):
+            if gemm.alpha != 1:
+                part *= gemm.alpha
+            if gemm.beta != 0:
+                part += c[rows.slice] if gemm.beta == 1 else gemm.beta * c[rows.slice].astype(wide_c, copy=False)
+            if is_rounded and part.dtype == np.float32:
+                _round_into(into[rows.slice], part)
+            elif into is not product:
+                into[rows.slice] = part
+
+    rows = Span(0, len(product))
+    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # in a single step nothing is read twice
+    parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
+    with on_device_of(product):
+        for _ in on_threads(threads, work, parts):
+            pass
+    return into
 
 
-def round_into(into: np.ndarray, numbers: np.ndarray) -> None:
-    """Do `into[...] = numbers`, for arrays for which `rounds` is true."""
+def _round_into(into: np.ndarray, numbers: np.ndarray) -> None:
+    """Round float32 numbers to 16 bits: in C where there is a compiler, at the memory's rate, else by NumPy."""
     library = _library().loaded
     if library is None or not (numbers.flags.c_contiguous and into.flags.c_contiguous and into.dtype.isnative):
         into[...] = numbers
@@ -382,61 +460,3 @@ def load() -> Any:
     for function in (library.round_to_float16, library.round_to_bfloat16):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64], None
     return library
-
-
-# -------- combine
-# C = alpha · product + beta · C, from a product in floating point: by threads, in row blocks that stay in a core's cache.
-
-_PART_BYTES = 1 << 19  # of a part of the product, which fits a core's cache with its part of C and a temporary one
-
-
-def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarray | None, threads: int) -> Any:
-    """C in its own type, from the real or complex product: in `out` where that is given, else in the product's memory where it
-    can be.
-
-    The arrays are NumPy's or CuPy's.
-    """
-    into = out
-    if out is None:
-        rows, columns = product.shape
-        into = empty_like(product, rows, columns, numpy_type(types.result)) if types.converts else product
-    elif np.may_share_memory(out, product):
-        into = product  # it was computed there
-    if c is not None:
-        c = to_device_of(product, c) if on_gpu(product) else on_host(c)
-    with on_device_of(product):
-        combine(product, gemm, c, into, threads)
-    return into
-
-
-def combine(product: Any, gemm: Gemm, c: Any, into: Any, threads: int) -> None:
-    """Write alpha · product + beta · c into `into`, converted to its type.
-
-    `into` may be the product itself or `c`, but no other memory of theirs. The product's memory is used for the computation. C
-    is not read where beta is 0.
-
-    The sum is computed in the product's type, or where a real product becomes complex in the complex type of its size. In C's
-    own type, where that is narrower, beta · C would be rounded, or overflow.
-    """
-    wide = product.dtype
-    if into.dtype.kind == "c" and wide.kind != "c":
-        wide = np.result_type(wide, np.complex64)
-    wide_c = np.result_type(wide, c.dtype) if c is not None else wide
-
-    def work(rows: Span) -> None:
-        part = product[rows.slice].astype(wide, copy=False)
-        with np.errstate(all="ignore"):
-            if gemm.alpha != 1:
-                part *= gemm.alpha
-            if gemm.beta != 0:
-                part += c[rows.slice] if gemm.beta == 1 else gemm.beta * c[rows.slice].astype(wide_c, copy=False)
-            if is_rounded and part.dtype == np.float32:
-                round_into(into[rows.slice], part)
-            elif into is not product:
-                into[rows.slice] = part
-
-    rows, is_rounded = Span(0, len(product)), rounds(product, into)
-    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # in a single step nothing is read twice
-    parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
-    for _ in on_threads(threads, work, parts):
-        pass

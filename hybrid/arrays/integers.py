@@ -5,6 +5,9 @@ Where no sum can exceed 2^24 (float32) or 2^53 (float64), one product of the int
 product in float64 for each of several primes, of the remainders modulo it; with the primes' product above twice the largest
 possible element these tell each element, whatever its size (Garner's algorithm). So an element that the result's type cannot
 hold is noticed, and none is wrapped.
+
+Matrices lie in host memory or on a GPU. On the host several threads take a few rows at a time, which stay in a core's cache. On
+a GPU parts are so large that kernels take longer than their launch, and so small that temporary arrays take little.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +25,15 @@ from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
 
-# -------- primes
-# Primes that are small enough for exact products: of remainders modulo p between -p/2 and p/2 no sum leaves the integers that
-# a floating-point type holds.
-
 EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this are exact, and so are sums that stay below
+DIGIT = np.dtype(np.int32)  # of what is known of an element of C by one prime
 _SEGMENT = 1 << 18  # numbers sieved at once
+_CACHED_BYTES = CALL_BYTES // 16  # of the elements on which several steps are done together; temporary arrays take as much each
+_GPU_BYTES = 32 << 20  # the same, on a GPU
+_WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
+
+
+# -------- primes
 
 
 def largest_modulus(terms: int, dtype: str, most: int | None = None) -> int:
@@ -57,94 +63,6 @@ def _sieve(limit: int) -> list[int]:
     for number in range(2, math.isqrt(limit) + 1):
         is_prime[number * number :: number] = False
     return np.flatnonzero(is_prime).tolist()
-
-
-class Room:
-    """Memory for the steps of `balanced`, to be used again and again: fresh pages would take longer than the arithmetic."""
-
-    def __init__(self, elements: int, beside: Any = None) -> None:
-        """`beside`: an array on the GPU where the memory shall be; else it is the host's."""
-        self._elements, self._beside = elements, beside
-        self._memory: list[Any] = []
-        self._views: list[Any] = []
-
-    def of(self, shape: tuple[int, ...]) -> list[Any]:
-        """Three arrays of this shape, the same ones as before where the shape is: of int64 for the result, and two temporary
-        ones, of int64 and float64."""
-        if not self._memory:
-            self._memory = [empty_beside(self._beside, (self._elements,), dtype) for dtype in (np.int64, np.int64, np.float64)]
-        if not self._views or self._views[0].shape != shape:
-            self._views = [each[: math.prod(shape)].reshape(shape) for each in self._memory]
-        return self._views
-
-
-def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *, nearly: bool = False) -> Any:
-    """The remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type, in an array of NumPy's or CuPy's. The
-    moduli, which are odd and below 2^31, are broadcast.
-
-    With `room` the result lies there, and the numbers may be what it held last. `nearly`: remainders may be larger by a 2^50th
-    of the numbers.
-
-    The quotient comes from a multiplication in floating point: whole numbers are divided ten times as slowly. It may be wrong by
-    one, or for numbers beyond 2^53 by some; then what is left is small, but not balanced yet.
-    """
-    shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
-    left, whole, quotients = (room or Room(math.prod(shape), numbers)).of(shape)
-    if numbers is not left:
-        left[...] = numbers  # uint64 modulo 2^64, and so is what is subtracted
-    inverse = 1.0 / moduli
-    for _ in range(1 if nearly or _always_right(numbers.dtype) else 2):
-        np.rint(np.multiply(numbers, inverse, out=quotients, dtype=np.float64), out=quotients)
-        whole[...] = quotients
-        whole *= moduli
-        left -= whole
-        numbers = left
-    return left
-
-
-def _always_right(dtype: np.dtype) -> bool:
-    """Whether the quotient of any integer of this type is right: below 2^51 none comes as near to a half as its rounding error
-    is large."""
-    return dtype.kind in "biu" and dtype.itemsize <= 4
-
-
-# -------- integer parts
-# Matrices of integers in parts: in host memory for several threads, each with a few rows at a time that stay in a core's
-# cache; on a GPU so large that kernels take longer than their launch, and so small that temporary arrays take little.
-
-Result = TypeVar("Result")
-
-_CACHED_BYTES = CALL_BYTES // 16  # of the elements on which several steps are done together; temporary arrays take as much each
-_GPU_BYTES = 32 << 20  # the same, on a GPU
-
-
-def by_parts(
-    beside: Any, shape: tuple[int, ...], work: Callable[[Span], Result], threads: int, item_size: int = 8
-) -> Iterator[Result]:
-    """`work(rows)` for consecutive rows of a matrix of this shape, and the results in order.
-
-    `beside`: an array on the GPU where the work is done, which must be CuPy's current one; else the work is that of so many
-    threads.
-    """
-    there = on_gpu(beside)
-    parts = rows_of_about(_GPU_BYTES if there else CALL_BYTES, Span(0, shape[0]), shape[1] * item_size)
-    return on_threads(1 if there else threads, work, parts)
-
-
-def with_room(rows: Span, columns: int, beside: Any) -> Iterator[tuple[Span, Room]]:
-    """A few of these rows at a time, with room for as many remainders; on the GPU of `beside`, where it lies on one, all of
-    them."""
-    parts = [rows] if on_gpu(beside) else list(rows_of_about(_CACHED_BYTES, rows, columns * 8))
-    room = Room(max(map(len, parts), default=0) * columns, beside)
-    return ((part, room) for part in parts)
-
-
-def bytes_of_part(rows: int, columns: int) -> int:
-    """The bytes of a part of a matrix of this shape on a GPU, of 8 bytes an element."""
-    return 8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8)))
-
-
-DIGIT = np.dtype(np.int32)  # of what is known of an element of C by one prime
 
 
 @record
@@ -187,11 +105,6 @@ class Exact:
             )
         return cls(bound, "float64", primes)
 
-    @property
-    def products(self) -> tuple[int, ...]:
-        """The products that are computed: modulo these primes, or of the integers themselves (0)."""
-        return self.primes or (0,)
-
     def bytes_beside(self, elements: int, result: str) -> int:
         """The bytes that so many elements of C take beside those of one product in floating point."""
         return elements * (len(self.primes) * DIGIT.itemsize + np.dtype(result).itemsize)
@@ -210,8 +123,56 @@ def _primes_above(number: int, terms: int, most: int | None = None) -> tuple[int
     return None
 
 
+# -------- remainders
+
+
+class Room:
+    """Memory for the steps of `balanced`, to be used again and again: fresh pages would take longer than the arithmetic."""
+
+    def __init__(self, elements: int, beside: Any = None) -> None:
+        """`beside`: an array on the GPU where the memory shall be; else it is the host's."""
+        self._elements, self._beside = elements, beside
+        self._memory: list[Any] = []
+        self._views: list[Any] = []
+
+    def of(self, shape: tuple[int, ...]) -> list[Any]:
+        """Three arrays of this shape, the same ones as before where the shape is: of int64 for the result, and two temporary
+        ones, of int64 and float64."""
+        if not self._memory:
+            self._memory = [empty_beside(self._beside, (self._elements,), dtype) for dtype in (np.int64, np.int64, np.float64)]
+        if not self._views or self._views[0].shape != shape:
+            self._views = [each[: math.prod(shape)].reshape(shape) for each in self._memory]
+        return self._views
+
+
+def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *, nearly: bool = False) -> Any:
+    """The remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type, in an array of NumPy's or CuPy's. The
+    moduli, which are odd and below 2^31, are broadcast.
+
+    With `room` the result lies there, and the numbers may be what it held last. `nearly`: remainders may be larger by a 2^50th
+    of the numbers.
+
+    The quotient comes from a multiplication in floating point: whole numbers are divided ten times as slowly. It may be wrong by
+    one, or for numbers beyond 2^53 by some; then what is left is small, but not balanced yet. For integers of 32 bits it never
+    is: below 2^51 none comes as near to a half as its rounding error is large.
+    """
+    shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
+    left, whole, quotients = (room or Room(math.prod(shape), numbers)).of(shape)
+    always_right = numbers.dtype.kind in "biu" and numbers.dtype.itemsize <= 4
+    if numbers is not left:
+        left[...] = numbers  # uint64 modulo 2^64, and so is what is subtracted
+    inverse = 1.0 / moduli
+    for _ in range(1 if nearly or always_right else 2):
+        np.rint(np.multiply(numbers, inverse, out=quotients, dtype=np.float64), out=quotients)
+        whole[...] = quotients
+        whole *= moduli
+        left -= whole
+        numbers = left
+    return left
+
+
 def largest_of(matrix: Any, threads: int) -> int:
-    """The largest magnitude of the matrix's integers. It is NumPy's or CuPy's: on a GPU this is found there."""
+    """The largest magnitude of the integers in a matrix or stack, of NumPy's or CuPy's: on a GPU this is found there."""
 
     def look(rows: Span) -> int:
         part = matrix[rows.slice]
@@ -220,30 +181,43 @@ def largest_of(matrix: Any, threads: int) -> int:
     if not matrix.size:
         return 0
     matrix = matrix[tuple(slice(1 if step == 0 else None) for step in matrix.strides)]  # nothing twice that was broadcast
+    rows = Span(0, len(matrix))
     if on_gpu(matrix):
         with on_device_of(matrix):
-            return look(Span(0, len(matrix)))
-    return max(by_parts(None, matrix.shape, look, threads, matrix.itemsize))
+            return look(rows)
+    return max(on_threads(threads, look, rows_of_about(CALL_BYTES, rows, matrix.size // len(matrix) * matrix.itemsize)))
 
 
 def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: int) -> None:
-    """Write the remainders of these rows modulo the prime into `into`; with the prime 0, the integers themselves. Both arrays
-    are in host memory, or on the same GPU."""
+    """Write the remainders of these rows modulo the prime into `into`. Both arrays are in host memory, or on the same GPU."""
 
-    def write(part: Span) -> None:
-        for some, room in with_room(part, into.shape[1], into):
-            numbers = matrix[rows.lo + some.lo : rows.lo + some.hi]
-            into[some.slice] = balanced(numbers, prime, room) if prime else numbers
+    def write(some: Span, room: Room) -> None:
+        into[some.slice] = balanced(matrix[rows.lo + some.lo : rows.lo + some.hi], prime, room)
 
-    with on_device_of(into):
-        for _ in by_parts(into, into.shape, write, threads):
+    _by_parts(into, into.shape, write, threads)
+
+
+def _by_parts(beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], None], threads: int) -> None:
+    """`work(rows, room)` for a few rows at a time of a matrix of this shape, with room for as many remainders.
+
+    `beside`: an array on the GPU where the work is done; else the work is that of so many threads.
+    """
+    height, width = shape
+    there = on_gpu(beside)
+
+    def do(rows: Span) -> None:
+        parts = [rows] if there else list(rows_of_about(_CACHED_BYTES, rows, width * 8))
+        room = Room(max(map(len, parts), default=0) * width, beside)
+        for part in parts:
+            work(part, room)
+
+    at_once = _GPU_BYTES if there else CALL_BYTES
+    with on_device_of(beside):
+        for _ in on_threads(1 if there else threads, do, rows_of_about(at_once, Span(0, height), width * 8)):
             pass
 
 
-# -------- exact result
-# C of a product of integers, put together of products in floating point: in host memory, or on the GPU where they are.
-
-_WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
+# -------- result
 
 
 def element_of_rows(first_row: int) -> Callable[[int, int], str]:
@@ -251,17 +225,15 @@ def element_of_rows(first_row: int) -> Callable[[int, int], str]:
     return lambda row, column: f"element [{first_row + row}, {column}] of the product"
 
 
-def temporary_arrays(exact: Exact, result: str, *, combines: bool) -> int:
-    """How many arrays of a part's size, of 8 bytes an element, exist at most at a time while a result is put together.
-
-    `combines`: as of `Gemm`.
-    """
+def temporary_bytes(exact: Exact, result: str, shapes: list[tuple[int, int]], *, combines: bool) -> int:
+    """The bytes of the most temporary arrays that exist at a time on a GPU while matrices of these shapes, of 8 bytes an
+    element, become remainders or a result. `combines`: as of `Gemm`."""
+    part = max(8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8))) for rows, columns in shapes)
     if exact.primes:
-        return 8
+        return 8 * part
     if combines:
-        return 3
-    converted, compared = exact.computed != "float64", result == "bool" or exact.bound > _magnitude(np.dtype(result))
-    return converted + compared
+        return 3 * part
+    return part * ((exact.computed != "float64") + (result == "bool" or exact.bound > _magnitude(np.dtype(result))))
 
 
 class ExactResult:
@@ -289,49 +261,50 @@ class ExactResult:
         self._plain: Any = None
 
     def add(self, number: int, product: Any, threads: int) -> None:
-        """Add the product modulo prime `number`. Its memory may be used for others afterwards."""
+        """Add the product modulo prime `number`. Its memory may be used for others afterwards.
+
+        This gives the digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), which are balanced: of the product modulo p, all but the own
+        digit is known from the primes before.
+        """
         if not self._exact.primes:
             self._plain = product
             return
-
-        def add(part: Span) -> None:
-            for rows, room in with_room(part, self._shape[1], self._beside):
-                self._add_digits(number, product, rows, room)
-
-        with on_device_of(self._beside):
-            for _ in by_parts(self._beside, self._shape, add, threads):
-                pass
-
-    def _add_digits(self, number: int, product: Any, rows: Span, room: Room) -> None:
-        """Compute this prime's digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), which are balanced: of the product modulo p, all but
-        the own digit is known from the primes before."""
         *before, prime = self._exact.primes[: number + 1]
-        rest, weight = balanced(product[rows.slice], prime, room, nearly=True), 1
-        rest *= self._alpha % prime
-        if self._beta and self._c is not None:
-            rest += balanced(self._c[rows.slice], prime) * (self._beta % prime)
-        for digits, p in zip(self._digits[:number, rows.slice], before, strict=True):
-            rest -= np.multiply(digits, weight, dtype=np.int64)  # primes are below 2^28: a few such products add up exactly
-            weight = weight * p % prime
-        digits = balanced(rest, prime, room, nearly=True)
-        digits *= pow(weight, -1, prime)
-        self._digits[number, rows.slice] = balanced(digits, prime, room)
+
+        def add(rows: Span, room: Room) -> None:
+            rest, weight = balanced(product[rows.slice], prime, room, nearly=True), 1
+            rest *= self._alpha % prime
+            if self._beta:
+                rest += balanced(self._c[rows.slice], prime) * (self._beta % prime)
+            for digits, p in zip(self._digits[:number, rows.slice], before, strict=True):
+                rest -= np.multiply(digits, weight, dtype=np.int64)  # primes are below 2^28: a few such products add up exactly
+                weight = weight * p % prime
+            digits = balanced(rest, prime, room, nearly=True)
+            digits *= pow(weight, -1, prime)
+            self._digits[number, rows.slice] = balanced(digits, prime, room)
+
+        _by_parts(self._beside, self._shape, add, threads)
 
     def result(self, into: Any, threads: int) -> Any:
-        """C, in `into` where that is given.
+        """C, in `into` where that is given, which may be the C that is added.
 
         Overflow where its type cannot hold an element, CheckFailed where an element is larger than any can be; then the contents
         of `into` are undefined.
         """
         with on_device_of(self._beside):
             c = empty_beside(self._beside, self._shape, self._result) if into is None else into
-            for where in by_parts(self._beside, self._shape, lambda rows: self._write(c, rows), threads):
-                if where is not None:
-                    raise self._refusal(*where)
+        refused: list[tuple[int, int]] = []
+
+        def write(rows: Span, room: Room) -> None:
+            refused.extend(self._write(c, rows))
+
+        _by_parts(self._beside, self._shape, write, threads)
+        if refused:
+            raise self._refusal(*min(refused))
         return c
 
-    def _write(self, c: Any, rows: Span) -> tuple[int, int] | None:
-        """Write these rows of C. Returns the place of the first element that cannot be written, if there is one."""
+    def _write(self, c: Any, rows: Span) -> list[tuple[int, int]]:
+        """Write these rows of C, or return the place of the first element that cannot be written."""
         values, wrong = (self._of_plain(rows), None) if self._plain is not None else self._of_digits(rows)
         if self._result.kind == "b":
             values = values != 0
@@ -342,17 +315,17 @@ class ExactResult:
             wrong = outside if wrong is None else wrong | outside
         if wrong is not None and wrong.any():  # nothing is written, since `c` may be the C that is added, which the message needs
             row, column = np.argwhere(wrong)[0]
-            return rows.lo + int(row), int(column)
+            return [(rows.lo + int(row), int(column))]
         with np.errstate(invalid="ignore"):
             c[rows.slice] = values
-        return None
+        return []
 
     def _of_plain(self, rows: Span) -> Any:
         combines = self._alpha != 1 or self._beta != 0
         values = self._plain[rows.slice].astype(np.float64, copy=combines)  # the product itself stays as it is
         if combines:
             values *= float(self._alpha)  # which float64 holds, unless all sums are 0
-        if self._beta and self._c is not None:
+        if self._beta:
             values += np.float64(self._beta) * self._c[rows.slice]
         return values
 

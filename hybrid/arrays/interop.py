@@ -105,10 +105,13 @@ def on_host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-def copy_back(changed: np.ndarray, array: Any) -> None:
-    """Copy `changed`, which `on_host` gave for `array` and which was changed, back into it."""
+def copy_back(changed: Any, array: Any) -> None:
+    """Copy `changed` into an array on a GPU; any other has been changed itself, as `on_host` gave it."""
     if on_gpu(array):
-        array[...] = to_device_of(array, changed)
+        with on_device_of(array):
+            array[...] = to_device_of(
+                array, on_host(changed) if on_gpu(changed) and changed.device.id != array.device.id else changed
+            )
 
 
 def to_device_of(other: Any, array: np.ndarray) -> Any:
@@ -136,11 +139,6 @@ def await_callers_work(*arrays: Any) -> None:
 def on_device_of(array: Any) -> AbstractContextManager[Any]:
     """A context in which the array's GPU is CuPy's current one, as it must be while CuPy computes with the array."""
     return array.device if on_gpu(array) else nullcontext()
-
-
-def empty_like(array: Any, rows: int, columns: int, dtype: Any = None) -> Any:
-    """A matrix of undefined contents, on the host or the GPU where `array` lies, and of its type unless another is given."""
-    return empty_beside(array, (rows, columns), dtype or array.dtype)
 
 
 def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The sources of matrices: generated, read from a file, shared by the ranks of a node, or arrays of the root."""
+"""Where A and B come from: generated from a seed, read from a file, shared by the ranks of a node, or arrays of the root.
+
+A `MatrixSource` writes rows of a real product's A or B. Files and generated matrices have `Elements` of any type, of which a
+`TypedProduct` makes the sources; an array of the root is one itself, a `RootMatrix`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from hybrid.arrays.gemm import ProductType, complex_view, numpy_type, product_type, real_view, write_expanded
-from hybrid.arrays.integers import write_remainders
+from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, complex_view, numpy_type, product_type, real_view, write_real_rows
+from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import on_gpu
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, pieces
@@ -24,8 +28,11 @@ from hybrid.kernels.catalogue import elements_of, numbers_of, storage
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 
-if TYPE_CHECKING:
-    from hybrid.arrays.integers import Exact
+Progress = Callable[[int], None]  # gets the number of rows done so far, in the thread that asked for them
+
+
+def _untold(done: int) -> None:
+    """Tell nobody of the progress."""
 
 
 # -------- fill
@@ -54,13 +61,13 @@ def fill_rows(
     seed: int,
     matrix: str,
     threads: int = 1,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = _untold,
 ) -> None:
     """Write rows `rows` of the matrix into `into` with so many threads. `into` is C-contiguous, and its row 0 is the first of
     the rows.
 
     `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (the number in row-major
-    order). `progress` gets the number of rows done so far, in this thread.
+    order).
     """
     if not into.size:
         return
@@ -92,17 +99,14 @@ class _Maker:
     """Makes blocks of a matrix, one after the other."""
 
     def __init__(self, fill: str, seed: int, matrix: str) -> None:
-        from numpy import empty
-        from numpy.random import SFC64, Generator
+        from numpy.random import SFC64, Generator  # matrices that are read start sooner without it
 
         self._fill, self._seed, self._matrix = fill, seed % 2**64, MATRICES.index(matrix)
-        self._generator, self._discarded = Generator(SFC64(0)), empty(_DISCARDED)
+        self._generator, self._discarded = Generator(SFC64(0)), np.empty(_DISCARDED)
 
     def write(self, number: int, wanted: Span, elements: np.ndarray) -> int:
         """Write those elements of block `number` that are wanted, and return how many these are. `elements`: room for all that
         are wanted."""
-        import numpy as np
-
         block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
         if block.lo >= wanted.lo:
             self._make(elements[block.within(wanted).slice], number)
@@ -116,8 +120,6 @@ class _Maker:
 
     def _make(self, into: np.ndarray, number: int) -> None:
         """Write the first elements of the block."""
-        import numpy as np
-
         if self._fill == "index":
             into[...] = np.arange(number * _BLOCK, number * _BLOCK + len(into))
             return
@@ -135,14 +137,17 @@ class _Maker:
             generator.standard_normal(out=into, dtype=into.dtype.type)
 
 
+# -------- sources
+
+
 class MatrixSource(Protocol):
-    """Where A or B comes from. Every rank has the same kind of source."""
+    """Where A or B of a real product comes from. Every rank has the same kind of source."""
 
     shape: tuple[int, int]
     at_root: bool  # the root has all rows; otherwise any rank can write any row
 
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        """Write these rows into `into`, converted to its type; `progress` gets the number of rows done so far."""
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        """Write these rows into `into`, converted to its type."""
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         """The array itself, for bfloat16 as its bits, if it can be multiplied without being converted or copied first; else
@@ -159,67 +164,37 @@ class AnyRanksMatrix:
 
 
 class GeneratedMatrix(AnyRanksMatrix):
-    """A matrix generated from a seed, by whichever rank needs the rows."""
+    """A matrix generated from a seed, by whichever rank needs the rows. Its row 0 is row `first` of the one that the seed stands
+    for, after whose last row its first ones follow."""
 
-    def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str) -> None:
+    def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, first: int = 0) -> None:
         self.shape = shape
-        self._fill, self._seed, self._matrix = fill, seed, matrix
+        self._fill, self._seed, self._matrix, self._first = fill, seed, matrix, first
 
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
-
-
-class RotatedRows(GeneratedMatrix):
-    """A generated matrix with its rows rotated: row 0 is row `first` of the one that the seed stands for."""
-
-    def __init__(self, shape: tuple[int, int], seed: int, first: int) -> None:
-        super().__init__(shape, "normal", seed, "A")
-        self._first = first
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         height, done = self.shape[0], 0
         while done < len(rows):
             lo = (rows.lo + done + self._first) % height
             part = Span(lo, min(height, lo + len(rows) - done))
+            to = into[done : done + len(part)]
 
             def filled(more: int, before: int = done) -> None:
                 progress(before + more)
 
-            super().rows(part, into[done : done + len(part)], threads, filled)
+            fill_rows(to, part, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=filled)
             done += len(part)
 
 
-class FileMatrix(AnyRanksMatrix):
-    """A matrix in a file. Every rank opens it and reads the rows it needs.
+class PartOfRows(AnyRanksMatrix):
+    """Rows `part` of a source that is not the root's, as a matrix of their own."""
 
-    The file is not mapped, to be multiplied in place: it may change meanwhile, and each row is needed several times.
-    """
+    def __init__(self, source: MatrixSource, part: Span) -> None:
+        self.shape = len(part), source.shape[1]
+        self._source, self._part = source, part
 
-    def __init__(self, name: str, readers: int = 1) -> None:
-        """`readers`: ranks of this node."""
-        self._name = name
-        with _naming(name):
-            self._file = open_matrix(name, readers)
-        self.path, self.shape, self.dtype = self._file.path, self._file.shape, self._file.dtype.newbyteorder("=")
-        self.at_once = self._file.at_once  # reading takes as long as the whole file takes, whatever the rows
-
-    def load(self) -> None:
-        """Read now what can only be read as a whole, so that what is malformed in it is found before anything is computed."""
-        with busy(), _naming(self._name):
-            self._file.load()
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        with busy() if self.at_once else nullcontext():
-            self._file.read(rows, into, progress)
-
-
-@contextmanager
-def _naming(file: str) -> Iterator[None]:
-    """A context in which errors are about this file, and get its name."""
-    try:
-        yield
-    except (UsageError, DoesNotFit) as error:
-        raise type(error)(f"{file} {error}", code=error.code) from None
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        first = self._part.lo
+        self._source.rows(Span(first + rows.lo, first + rows.hi), into, threads, progress)
 
 
 class SharedMatrix:
@@ -232,7 +207,7 @@ class SharedMatrix:
         # Where it can be multiplied as it lies, no rank writes rows of it, and none are sent. Else each rank converts some.
         self.at_root = array.dtype == storage(dtype) and (as_it_lies or array.flags.c_contiguous)
 
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         copy_rows(into, numbers_of(self.array[rows.slice]), threads)
         progress(len(rows))
 
@@ -241,17 +216,34 @@ class SharedMatrix:
 
 
 class RootMatrix:
-    """An array at the root, in host memory or on a GPU that multiplies it there. The other ranks know its shape only."""
+    """A or B of a real product, from an array at the root, in host memory or on a GPU that multiplies it there. The other ranks
+    know its shape only.
+
+    With `write` it is computed whenever its rows are needed, straight into the memory where they are needed. No copy of it is
+    kept, except by a root that sends its rows to other nodes.
+    """
 
     at_root = True
 
-    def __init__(self, shape: tuple[int, int], array: np.ndarray | None) -> None:
-        self.shape = shape
-        self._array = array
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        array: np.ndarray | None = None,
+        write: Callable[[Span, np.ndarray, int], None] | None = None,
+        dtype: str = "",
+        threads: int = 1,
+    ) -> None:
+        """`write(rows, into, threads)`: writes these rows, of type `dtype`, into `into`, which is in row-major order. `threads`:
+        those that make the copy that is kept."""
+        self.shape, self.write = shape, write
+        self._array, self._dtype, self._threads = array, dtype, threads
 
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        part = self.array[rows.slice]
-        copy_rows(into, elements_of(part) if into.dtype == storage("bfloat16") else part, threads)
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        if self.write is not None:
+            self.write(rows, into, threads)
+        else:
+            part = self.array[rows.slice]
+            copy_rows(into, elements_of(part) if into.dtype == storage("bfloat16") else part, threads)
         progress(len(rows))
 
     def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
@@ -260,73 +252,44 @@ class RootMatrix:
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         array = self._array
-        if array is None or array.dtype.name != dtype or not array.dtype.isnative or not array.flags.c_contiguous:
+        if self.write is not None or array is None or array.dtype.name != dtype or not array.dtype.isnative:
+            return None
+        if not array.flags.c_contiguous:
             return None
         return elements_of(array) if on_gpu(array) or array.flags.aligned else None
 
     def as_it_lies(self, dtype: str) -> np.ndarray | None:
         """What `in_place` gives; in host memory also a matrix that is the transpose of one in row-major order."""
         array = self.in_place(dtype)
-        if array is not None or self._array is None or on_gpu(self._array):
+        if array is not None or self.write is not None or self._array is None or on_gpu(self._array):
             return array
         turned = RootMatrix(self.shape[::-1], self._array.T).in_place(dtype)
         return None if turned is None else turned.T
 
     @property
     def array(self) -> np.ndarray:
-        assert self._array is not None, "only the root has this array"
-        return self._array
-
-
-class DerivedMatrix(RootMatrix):
-    """A matrix that is computed from an array of the root whenever its rows are needed, straight into the memory where they are
-    needed.
-
-    No copy of it is kept, except by a root that sends its rows to other nodes.
-    """
-
-    def __init__(
-        self, shape: tuple[int, int], dtype: str, write: Callable[[Span, np.ndarray, int], None], threads: int = 1
-    ) -> None:
-        """`write(rows, into, threads)`: writes these rows, of type `dtype`, into `into`, which is in row-major order.
-
-        `threads`: those that make the copy that is kept.
-        """
-        super().__init__(shape, None)
-        self._dtype, self._write, self._threads = dtype, write, threads
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        self._write(rows, into, threads)
-        progress(len(rows))
-
-    def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
-        return self.array[rows.slice]
-
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None
-
-    @property
-    def array(self) -> np.ndarray:
         if self._array is None:
+            assert self.write is not None, "only the root has this array"
             self._array = np.empty(self.shape, self._dtype)
-            self._write(Span(0, self.shape[0]), self._array, self._threads)
+            self.write(Span(0, self.shape[0]), self._array, self._threads)
         return self._array
 
 
-# -------- part of rows
-# Some rows of a matrix that any rank can make, as a matrix of their own.
+def root_source(key: str, matrix: np.ndarray, types: ProductType, gemm: Gemm, prime: int, threads: int) -> RootMatrix:
+    """A or B (`key`) of the real product modulo this prime, from a matrix in host memory: without a copy, where it lies so."""
+    has_parts = types.complex_a if key == "A" else types.complex_b
+    if not (prime or has_parts):
+        return RootMatrix(matrix.shape, matrix)
+    rows, columns = matrix.shape
+    shape = rows * (1 + (types.complex_a and key == "B")), columns * (1 + has_parts)
+    as_it_is = not prime and shape[0] == rows and not (key == "B" and gemm.conjugate_b)
+    if as_it_is and RootMatrix(matrix.shape, matrix).in_place(types.promoted) is not None:
+        return RootMatrix(shape, real_view(matrix))
 
+    def write(rows: Span, into: np.ndarray, threads: int) -> None:
+        write_real_rows(key, matrix, rows, into, threads, types, gemm, prime)
 
-class PartOfRows(AnyRanksMatrix):
-    """Rows `part` of a source that is not the root's."""
-
-    def __init__(self, source: MatrixSource, part: Span) -> None:
-        self.shape = len(part), source.shape[1]
-        self._source, self._part = source, part
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        first = self._part.lo
-        self._source.rows(Span(first + rows.lo, first + rows.hi), into, threads, progress)
+    return RootMatrix(shape, write=write, dtype=types.computed, threads=threads)
 
 
 # -------- elements
@@ -342,12 +305,9 @@ class Elements(Protocol):
     shape: tuple[int, int]
     dtype: np.dtype
 
-    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        """Write these rows into `into`, which is in row-major order.
-
-        Its type is the same, for bfloat16 also that of its bits, or one that holds all of its numbers. `progress` gets the
-        number of rows done so far.
-        """
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        """Write these rows into `into`, which is in row-major order. Its type is the same, for bfloat16 also that of its bits,
+        or one that holds all of its numbers."""
 
     def most(self) -> int:
         """A bound of the magnitudes of the elements, where these are integers."""
@@ -378,27 +338,23 @@ class GeneratedElements:
             )
         self._largest = 1 if dtype.kind == "b" else largest or 0
 
-    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        if self.dtype.name in _HALVES and into.itemsize == self.dtype.itemsize:
-            for part in rows_of_about(BYTES_AT_ONCE, rows, 2 * into.shape[1] * into.itemsize):
-                numbers = np.empty((len(part), into.shape[1]), np.float32)
-                self._make(numbers, part, threads, lambda done: None)
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        is_short = self.dtype.name in _HALVES
+        if into.dtype.kind == "c" and self._fill != "index":
+            into = real_view(into)
+        if into.dtype.kind == "c" or (is_short and into.itemsize == 2):  # the generator makes no such numbers
+            dtype = np.float32 if is_short else into.real.dtype
+            for part in rows_of_about(BYTES_AT_ONCE, rows, into.shape[1] * np.dtype(dtype).itemsize):
+                numbers = np.empty((len(part), into.shape[1]), dtype)
+                self._make(numbers, part, threads, _untold)
                 self._round(numbers, threads, into[part.within(rows).slice])
                 progress(part.hi - rows.lo)
-        elif into.dtype.kind != "c":
-            self._make(into, rows, threads, progress)
-            if self.dtype.kind == "b" or self.dtype.name in _HALVES:
-                self._round(into, threads, into)
-        elif self._fill != "index":
-            self._make(real_view(into), rows, threads, progress)
-        else:
-            for part in rows_of_about(BYTES_AT_ONCE, rows, into.shape[1] * into.itemsize):
-                numbers = np.empty((len(part), into.shape[1]), into.real.dtype)
-                self._make(numbers, part, threads, lambda done: None)
-                into[part.within(rows).slice] = numbers
-                progress(part.hi - rows.lo)
+            return
+        self._make(into, rows, threads, progress)
+        if is_short or self.dtype.kind == "b":
+            self._round(into, threads, into)
 
-    def _make(self, into: np.ndarray, rows: Span, threads: int, progress: Callable[[int], None]) -> None:
+    def _make(self, into: np.ndarray, rows: Span, threads: int, progress: Progress) -> None:
         fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
 
     def _round(self, numbers: np.ndarray, threads: int, into: np.ndarray) -> None:
@@ -419,36 +375,58 @@ class GeneratedElements:
 
 
 class FileElements:
-    """A matrix read from a file and converted to `dtype`. UsageError where that would lose more than rounding does."""
+    """A matrix in a file, of the file's type or converted to another. Every rank opens it and reads the rows it needs.
 
-    def __init__(self, file: FileMatrix, dtype: np.dtype) -> None:
-        self.shape, self.dtype, self._file = file.shape, dtype, file
-        held = file.dtype
-        self._stored = dtype if held.kind == "V" and dtype.name == "bfloat16" else held
-        if self._stored is not dtype and (lost := _what_is_lost(held, dtype)):
+    The file is not mapped, to be multiplied in place: it may change meanwhile, and each row is needed several times.
+    """
+
+    def __init__(self, name: str, readers: int = 1) -> None:
+        """`readers`: ranks of this node."""
+        self._name = name
+        with _naming(name):
+            self._file = open_matrix(name, readers)
+        self.path, self.shape = self._file.path, self._file.shape
+        self.held = self.dtype = self._stored = self._file.dtype.newbyteorder("=")  # `held`: in the file
+        self._converts = False
+
+    def load(self) -> None:
+        """Read now what can only be read as a whole, so that what is malformed in it is found before anything is computed."""
+        with busy(), _naming(self._name):
+            self._file.load()
+
+    def become(self, dtype: np.dtype) -> None:
+        """Have elements of this type. UsageError where that would lose more than rounding does."""
+        held, self.dtype = self.held, dtype
+        if held.kind == "V" and dtype.name == "bfloat16":
+            self._stored = dtype
+        elif lost := _what_is_lost(held, dtype):
             raise UsageError(
-                f"{file.path} holds {held}, which as {dtype} would lose {lost}: use another --dtype, or none", code="dtype"
+                f"{self.path} holds {held}, which as {dtype} would lose {lost}: use another --dtype, or none", code="dtype"
             )
         narrower = dtype.name in _HALVES or (dtype.kind in "iu" and held.kind != "b")
         self._converts = narrower and held != dtype
 
-    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         if not self._converts:
-            self._file.rows(rows, into, threads, progress)
+            self._read(rows, into, progress)
             return
         for part in self._parts(rows):
-            _store(self._converted(self._read(part, threads)), into[part.within(rows).slice])
+            _store(self._converted(self._values(part)), into[part.within(rows).slice])
             progress(part.hi - rows.lo)
+
+    def _read(self, rows: Span, into: np.ndarray, progress: Progress) -> None:
+        with busy() if self._file.at_once else nullcontext():  # reading takes as long as the whole file takes
+            self._file.read(rows, into, progress)
 
     def _parts(self, rows: Span) -> list[Span]:
         """The rows in parts that are read at a time: a single one, where reading any rows reads the whole file."""
         if self._file.at_once:
             return [rows] * (len(rows) > 0)
-        return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self._file.dtype.itemsize))
+        return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize))
 
-    def _read(self, rows: Span, threads: int) -> np.ndarray:
-        own = np.empty((len(rows), self.shape[1]), self._file.dtype)
-        self._file.rows(rows, own, threads, lambda done: None)
+    def _values(self, rows: Span) -> np.ndarray:
+        own = np.empty((len(rows), self.shape[1]), self.held)
+        self._read(rows, own, _untold)
         return own.view(self._stored)
 
     def _converted(self, values: np.ndarray) -> np.ndarray:
@@ -461,23 +439,30 @@ class FileElements:
                 converted = values.astype(self.dtype)
             fits = np.array_equal(np.isinf(converted.astype(np.float32)), np.isinf(values.astype(np.float64)))
         if not fits:
-            raise UsageError(f"{self._file.path} holds values too large for {self.dtype}", code="file-values")
+            raise UsageError(f"{self.path} holds values too large for {self.dtype}", code="file-values")
         return converted
 
     def most(self) -> int:
         return 1 if self.dtype.kind == "b" else _most_of(self.dtype)
 
     def largest(self, rows: Span, threads: int) -> int:
-        from hybrid.arrays.integers import largest_of  # fractions start sooner without it
+        return max((largest_of(self._values(part), threads) for part in self._parts(rows)), default=0)
 
-        return max((largest_of(self._read(part, threads), threads) for part in self._parts(rows)), default=0)
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """A context in which errors are about this file, and get its name."""
+    try:
+        yield
+    except (UsageError, DoesNotFit) as error:
+        raise type(error)(f"{file} {error}", code=error.code) from None
 
 
 def rows_of(elements: Elements, rows: Span) -> np.ndarray:
     """Some rows of the elements, in a type that NumPy has and that holds all of its numbers."""
     dtype = np.dtype(np.float32) if elements.dtype.name in _HALVES else elements.dtype
     into = np.empty((len(rows), elements.shape[1]), dtype)
-    elements.write(rows, into, 1, lambda done: None)
+    elements.write(rows, into, 1, _untold)
     return into
 
 
@@ -501,62 +486,16 @@ def _what_is_lost(held: np.dtype, dtype: np.dtype) -> str:
     return "numbers other than 0 and 1" if dtype.kind == "b" != held.kind else ""
 
 
-# -------- derived sources
-# Operands of real products that are computed from the elements of complex matrices, or of integers.
-
-Progress = Callable[[int], None]
-
-
-class Expanded(AnyRanksMatrix):
-    """B of a real product with a complex A: it has two rows for each of B."""
-
-    def __init__(self, elements: Elements, types: ProductType) -> None:
-        self._elements, self._type = elements, types.promoted
-        self.shape = 2 * elements.shape[0], 2 * elements.shape[1]
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        width = self._elements.shape[1]
-        own = Span(rows.lo // 2, -(-rows.hi // 2))
-        for part in rows_of_about(BYTES_AT_ONCE, own, width * into.itemsize * 2):
-            made = np.empty((len(part), width), self._type)
-            self._elements.write(part, made, threads, lambda done: None)
-            wanted = rows.common(Span(2 * part.lo, 2 * part.hi))  # the first or the last row may be half of an element's two
-            first = Span(wanted.lo - 2 * part.lo, wanted.hi - 2 * part.lo)
-            write_expanded(made, first, into[wanted.within(rows).slice], threads)
-            progress(wanted.hi - rows.lo)
-
-
-class Remainders(AnyRanksMatrix):
-    """The remainders of integers modulo a prime."""
-
-    def __init__(self, elements: Elements, prime: int) -> None:
-        self._elements, self._prime, self.shape = elements, prime, elements.shape
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        width, dtype = self.shape[1], self._elements.dtype
-        for part in rows_of_about(BYTES_AT_ONCE, rows, width * dtype.itemsize):
-            made = np.empty((len(part), width), dtype)
-            self._elements.write(part, made, threads, lambda done: None)
-            write_remainders(made, self._prime, Span(0, len(part)), into[part.within(rows).slice], threads)
-            progress(part.hi - rows.lo)
-
-
 # -------- typed product
-# A product of matrices that any rank can make or read, of any type, as one or several products of real numbers.
-#
-# For these it is what `RootOperands` is for arrays of the root: complex numbers become a real product of twice the columns,
-# integers one product that rounds nothing, or one for each of several primes, and numbers of 16 bits are multiplied as
-# numbers of 32.
 
 
 @record
 class TypedProduct:
-    """The matrices and types of a product, the same on every rank."""
+    """The matrices and types of a product of `Elements`, the same on every rank."""
 
     a: Elements
     b: Elements
     types: ProductType
-    exact: Exact | None = None
 
     @classmethod
     def of(cls, a: Elements, b: Elements, asked: str) -> TypedProduct:
@@ -564,23 +503,20 @@ class TypedProduct:
 
         `asked`: the type of C; "": NumPy's. Integers are taken to be as large as their types allow.
         """
-        product = cls(a, b, product_type(a.dtype, b.dtype, asked))
-        return product._with_bounds(a.most(), b.most()) if product.types.exact else product
+        types = product_type(a.dtype, b.dtype, asked)
+        if types.exact is not None:
+            types = types.bounded(a.shape[1], [(a.most(), b.most(), 0)], PRODUCT)
+        return cls(a, b, types)
 
     def looked_at(self, team: Team, threads: int) -> TypedProduct:
         """The same with the largest integers that there are, where that may save products. Every rank calls it, and looks at its
         share."""
-        if self.exact is None or not self.exact.primes:
+        if self.types.primes == (0,):
             return self
         with team.phase("agree", timed=False) as looking, busy():
-            looking.mine = [each.largest(Span(0, each.shape[0]).part(team.size, team.rank), threads) for each in (self.a, self.b)]
-        return self._with_bounds(*map(max, zip(*looking.all, strict=True)))
-
-    def _with_bounds(self, largest_a: int, largest_b: int) -> TypedProduct:
-        from hybrid.arrays.integers import Exact  # real products start sooner without it
-
-        exact = Exact.of(self.a.shape[1], (largest_a, largest_b))
-        return replace(self, exact=exact, types=replace(self.types, computed=exact.computed))
+            mine = (each.largest(Span(0, each.shape[0]).part(team.size, team.rank), threads) for each in (self.a, self.b))
+            looking.mine = (*mine, 0)
+        return replace(self, types=self.types.bounded(self.a.shape[1], looking.all, PRODUCT))
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -598,11 +534,6 @@ class TypedProduct:
         return numpy_type(self.types.result)
 
     @property
-    def primes(self) -> tuple[int, ...]:
-        """The primes modulo which there is a real product each; 0 for a product of the elements themselves."""
-        return self.exact.products if self.exact is not None else (0,)
-
-    @property
     def is_plain(self) -> bool:
         """Whether the real product is the one that was asked for."""
         return not (self.types.complex_b or self.types.converts)
@@ -610,10 +541,7 @@ class TypedProduct:
     @property
     def bytes_beside(self) -> int:
         """The host memory that is taken on the root's node, beside the real product's matrices."""
-        n, _, m = self.sizes
-        if self.exact is not None:
-            return self.exact.bytes_beside(n * m, self.types.result)
-        return n * m * self.result.itemsize if self.types.converts else 0
+        return self.types.bytes_beside(self.a.shape[0] * self.b.shape[1])
 
     def __str__(self) -> str:
         n, l, m = self.sizes
@@ -621,19 +549,29 @@ class TypedProduct:
 
     def sources(self, prime: int = 0) -> tuple[MatrixSource, MatrixSource]:
         """A and B of a real product."""
-        if prime:
-            return Remainders(self.a, prime), Remainders(self.b, prime)
-        if self.types.complex_a:
-            return _Parts(self.a, parts=True), Expanded(self.b, self.types)
-        return _Parts(self.a, parts=False), _Parts(self.b, parts=self.types.complex_b)
+        return _RealOperand("A", self.a, self.types, prime), _RealOperand("B", self.b, self.types, prime)
 
 
-class _Parts(AnyRanksMatrix):
-    """The elements; with `parts` the real and imaginary parts of each beside each other."""
+class _RealOperand(AnyRanksMatrix):
+    """A or B (`key`) of a real product: the elements, their real and imaginary parts, or what is made of some rows at a time."""
 
-    def __init__(self, elements: Elements, *, parts: bool) -> None:
-        self._elements, self._parts = elements, parts
-        self.shape = elements.shape[0], elements.shape[1] * (1 + parts)
+    def __init__(self, key: str, elements: Elements, types: ProductType, prime: int) -> None:
+        self._key, self._elements, self._types, self._prime = key, elements, types, prime
+        self._has_parts = types.complex_a if key == "A" else types.complex_b
+        self._heights = 1 + (types.complex_a and key == "B")  # rows for each row of elements
+        self.shape = elements.shape[0] * self._heights, elements.shape[1] * (1 + self._has_parts)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        self._elements.write(rows, complex_view(into) if self._parts else into, threads, progress)
+        elements, each = self._elements, self._heights
+        if each == 1 and not self._prime:
+            elements.write(rows, complex_view(into) if self._has_parts else into, threads, progress)
+            return
+        width, dtype = elements.shape[1], elements.dtype if self._prime else np.dtype(self._types.promoted)
+        for part in rows_of_about(BYTES_AT_ONCE, Span(rows.lo // each, -(-rows.hi // each)), width * dtype.itemsize):
+            made = np.empty((len(part), width), dtype)
+            elements.write(part, made, threads, _untold)
+            wanted = rows.common(Span(each * part.lo, each * part.hi))  # the first or last row may be half of an element's two
+            of_made = Span(wanted.lo - each * part.lo, wanted.hi - each * part.lo)
+            to = into[wanted.within(rows).slice]
+            write_real_rows(self._key, made, of_made, to, threads, self._types, PRODUCT, self._prime)
+            progress(wanted.hi - rows.lo)

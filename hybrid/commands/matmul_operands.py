@@ -11,7 +11,7 @@ from hybrid.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from hybrid.arrays.sources import FileMatrix, TypedProduct
+    from hybrid.arrays.sources import FileElements, TypedProduct
 
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
@@ -23,12 +23,12 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     """
     import numpy as np
 
-    from hybrid.arrays.sources import FileElements, FileMatrix, GeneratedElements, TypedProduct
+    from hybrid.arrays.sources import FileElements, GeneratedElements, TypedProduct
 
-    files: dict[str, FileMatrix] = {}
+    files: dict[str, FileElements] = {}
     for key, path in (("A", options.a), ("B", options.b)):
         if path:
-            files[key] = FileMatrix(path, ranks_of_node)
+            files[key] = FileElements(path, ranks_of_node)
     n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
     shapes = {"A": (n, l), "B": (l, m)}
     for key, file in files.items():
@@ -38,27 +38,26 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
                 code="shapes",
             )
     asked = options.dtype or ""
-    types = {key: _type_of(file, asked) for key, file in files.items()}
+    for file in files.values():
+        file.become(_type_of(file, asked))
     if load:
         for file in files.values():
             file.load()
-    made = _named(asked) if asked else next(iter(types.values()), np.dtype(np.float64))
+    made = _named(asked) if asked else next((file.dtype for file in files.values()), np.dtype(np.float64))
     a, b = (
-        FileElements(files[key], types[key])
-        if key in files
-        else GeneratedElements(shapes[key], options.fill, options.seed, key, made)
+        files[key] if key in files else GeneratedElements(shapes[key], options.fill, options.seed, key, made)
         for key in ("A", "B")
     )
     return TypedProduct.of(a, b, asked)
 
 
-def _type_of(file: FileMatrix, asked: str) -> np.dtype:
+def _type_of(file: FileElements, asked: str) -> np.dtype:
     """The type in which a file's elements are multiplied. Real numbers stay real, also where the product is complex."""
-    if file.dtype.kind == "V" and asked != "bfloat16":
+    if file.held.kind == "V" and asked != "bfloat16":
         raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16", code="dtype")
     if not asked:
-        return file.dtype
-    return _named(_PARTS.get(asked, asked) if file.dtype.kind != "c" else asked)
+        return file.held
+    return _named(_PARTS.get(asked, asked) if file.held.kind != "c" else asked)
 
 
 def _named(name: str) -> np.dtype:

@@ -106,12 +106,12 @@ class Speaker:
 
         options, product = self._options, self._product
         of_product = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
-        of_product |= {"computed": product.types.computed, "products": len(product.primes)}
+        of_product |= {"computed": product.types.computed, "products": len(product.types.primes)}
         asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
         jsonl.write(as_record(outcome, {**of_product, **asked, **extra}, settings.as_dict(), wall.parts()), options.json)
 
     def _print_corners(self, outcome: Outcome) -> None:
-        from hybrid.arrays.sources import FileElements, FileMatrix
+        from hybrid.arrays.sources import FileElements
         from hybrid.reporting.run_report import labelled_corner
 
         count, product = self._options.printed, self._product
@@ -122,7 +122,9 @@ class Speaker:
             if outcome.check is None or outcome.check.ok or product.is_plain:
                 self._stream.write(labelled_corner("C", outcome.c.array[:count, :count], (n, m)))
         elif outcome.check is None or outcome.check.ok:
-            self._print_corner("C", FileElements(FileMatrix(self._options.out), product.result))  # memory has some rows only
+            c = FileElements(self._options.out)
+            c.become(product.result)
+            self._print_corner("C", c)  # memory has some rows only
 
     def _print_corner(self, label: str, matrix: Elements) -> None:
         from hybrid.arrays.sources import rows_of
@@ -139,10 +141,10 @@ def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
     """
     if product.is_plain:
         return ""
-    problem = decided or product.problem
+    problem, primes = decided or product.problem, len(product.types.primes)
     if problem.short_operands:
         return f"  computed with sums in {problem.dtype}"
-    how = ", exactly" * product.types.exact + f", modulo each of {len(product.primes)} primes" * (len(product.primes) > 1)
+    how = ", exactly" * (product.types.exact is not None) + f", modulo each of {primes} primes" * (primes > 1)
     return f"  computed as {problem}{how}"
 
 

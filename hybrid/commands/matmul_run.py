@@ -91,7 +91,7 @@ def _multiply(job: _Job, output: MatrixOutput | None) -> int:
     job.speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
-    with job.speaker.progress(decision.plan, (warmup + options.repeat) * len(product.primes)) as progress:
+    with job.speaker.progress(decision.plan, (warmup + options.repeat) * len(product.types.primes)) as progress:
         how = RunOptions(options.repeat, warmup, progress=progress, measuring=meter.reading)
         outcome = run_typed_product(job.session, decision, product, job.settings, how)
         wall.enter("write")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from hybrid.arrays.sources import GeneratedMatrix, RotatedRows
+from hybrid.arrays.sources import GeneratedMatrix
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -140,7 +140,7 @@ class _Acceptance:
         team, outcome, began = self._team, self._outcome, time.monotonic()
         problem = case.problem(team.size)
         decision = self._decide(problem)
-        a = RotatedRows((problem.n, problem.l), seed, shift * case.rows)
+        a = GeneratedMatrix((problem.n, problem.l), "normal", seed, "A", shift * case.rows)
         b = GeneratedMatrix((problem.l, problem.m), "normal", seed, "B")
         try:
             result = run_product(self._session, decision, a, b, self._settings, RunOptions(self._level.repeat))

@@ -46,7 +46,7 @@ def settle(check: Check | None, *, warns: bool) -> None:
 def exactly(settings: Settings, types: ProductType) -> Settings:
     """The settings for a product of these types. Of integers it is native: nothing may be rounded, also not where that would be
     as accurate as float64."""
-    return replace(settings, precision="native") if types.exact else settings
+    return replace(settings, precision="native") if types.exact is not None else settings
 
 
 def threads_until_decided(team: Team, settings: Settings) -> int:

@@ -19,7 +19,6 @@ import numpy as np
 from hybrid.arrays.block_2d import Block2D
 from hybrid.arrays.distributed import Distributed, RowBlock, common_communicator
 from hybrid.arrays.gemm import PRODUCT
-from hybrid.arrays.root_operands import RootOperands
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int
 from hybrid.core.text import readable
@@ -138,7 +137,7 @@ class _InProcess:
             or not plan.problem.operations
         ):
             return None
-        if settings.poison or settings.on_fault != "raise" or not isinstance(given, RootOperands) or len(given.shape) != 2:
+        if settings.poison or settings.on_fault != "raise" or given is None or len(given.shape) != 2:
             return None
         as_they_are = given.a.dtype == given.b.dtype == np.dtype(plan.problem.dtype) and not given.types.converts
         plain = as_they_are and replace(given.gemm, dtype="") == PRODUCT

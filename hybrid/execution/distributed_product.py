@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.distributed import BlockShapes, problem_of_blocks
 from hybrid.arrays.gemm import Gemm, ProductType
-from hybrid.arrays.integers import element_of_rows
-from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_like, on_host, to_device_of
+from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_host, to_device_of
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
@@ -20,7 +19,6 @@ from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.calls import exactly, no_wrong_parts
 from hybrid.execution.product import element_types, in_numbers
 from hybrid.execution.rank_run import RankRun
-from hybrid.execution.real_products import WantedPart, bytes_of_result, exact_product
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
@@ -44,18 +42,19 @@ if TYPE_CHECKING:
 
 def decide_on_row_blocks(
     session: Session, shapes: Sequence[BlockShapes], inventories: Sequence[Inventory], settings: Settings, gemm: Gemm
-) -> tuple[WantedPart, Settings, Decision]:
-    """What becomes of the product, with which settings, and the decision. Every rank calls it, with the shapes of all ranks.
+) -> tuple[ProductType, bool, Settings, Decision]:
+    """The types of the product, whether integers that lie on a GPU stay there, the settings, and the decision. Every rank calls
+    it, with the shapes of all ranks.
 
     Integers that lie on GPUs stay there if there is room for all that is made of them. Else they go through the host's memory.
     """
     on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shapes)
-    if shapes[0].types.exact and on_gpus:
+    if shapes[0].types.exact is not None and on_gpus:
         try:
             found = _decided(session, shapes, inventories, settings, gemm, stays=True)
         except DoesNotFit:
             found = None
-        if found is not None and found[2].plan.device == "cuda":
+        if found is not None and found[3].plan.device == "cuda":
             return found
     return _decided(session, shapes, inventories, settings, gemm, stays=False)
 
@@ -68,27 +67,23 @@ def _decided(
     gemm: Gemm,
     *,
     stays: bool,
-) -> tuple[WantedPart, Settings, Decision]:
-    """What `decide_on_row_blocks` returns. `stays`: as of `WantedPart`."""
-    types, exact = shapes[0].types, None
+) -> tuple[ProductType, bool, Settings, Decision]:
+    """What `decide_on_row_blocks` returns."""
+    types = shapes[0].types
     gemm = gemm.of_type(types)
-    if types.exact and all(each.types == types for each in shapes):  # `_request` refuses others
-        most = _most(settings) if stays else None
-        exact = exact_product(shapes[0].a[1], [each.largest for each in shapes], gemm, most)
-        types = replace(types, computed=exact.computed)
+    if types.exact is not None and all(each.types == types for each in shapes):  # `_request` refuses others
+        types = types.bounded(shapes[0].a[1], [each.largest for each in shapes], gemm, _most(settings) if stays else None)
     if not stays:
         settings = exactly(settings, types)
     elif settings.precision != "native":  # sums stay below `most`, and then products from remainders are exact as well
         settings = replace(settings, precision="auto")
-    made_there = exact if stays else None
+    made_there = types.exact if stays else None
     on_gpus = tuple(each.bytes_on_gpu(made_there, combines=gemm.combines) for each in shapes)
     on_hosts = tuple(
-        each.copied_bytes + bytes_of_result(each.a[0] * each.b[1], types, exact) * (not (made_there and each.on_gpu[0]))
-        for each in shapes
+        each.copied_bytes + types.bytes_beside(each.a[0] * each.b[1]) * (not (made_there and each.on_gpu[0])) for each in shapes
     )
     decision = agree(session, _request(shapes, types, on_hosts, on_gpus), settings, inventories)
-    named = element_of_rows(decision.plan.shares[session.team.rank].rows.lo)
-    return WantedPart(types, gemm, exact, named, stays), settings, decision
+    return types, stays, settings, decision
 
 
 def _most(settings: Settings) -> int:
@@ -140,7 +135,7 @@ class _DistributedProduct:
             self._a, self._b = (
                 elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self._threads)) for array in (a, b)
             )
-            self._c = empty_like(self._a, height, width, plan.problem.dtype)
+            self._c = empty_beside(self._a, (height, width), plan.problem.dtype)
             await_callers_work(self._a, self._b, self._c)
         self._grid = OnGrid(self._team, plan, {"A": self._a, "B": self._b, "C": self._c}) if layout else None
         self._all_of_b = RowView(self._b, self._share.b_rows) if plan.own_rows_suffice else self._gathered_b()

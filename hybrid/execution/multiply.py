@@ -12,20 +12,18 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.block_2d import Block2D, Blocks, problem_of_2d
-from hybrid.arrays.distributed import BlockShapes, RowBlock, TransposedRowBlock, refuse_shapes, refuse_unused_c, refuse_wrong_c
-from hybrid.arrays.gemm import PRODUCT, Gemm, numpy_type, product_type, real_operands, type_name
-from hybrid.arrays.interop import as_rows, await_callers_work, empty_like, on_gpu, to_device_of
-from hybrid.arrays.root_operands import (
-    RootMatrices,
-    RootOperands,
-    RootStack,
-    StackShape,
-    arrays_of,
-    is_stack,
-    lie_shared,
-    matrices_of,
-    operands_at_root,
+from hybrid.arrays.distributed import (
+    BlockShapes,
+    RowBlock,
+    TransposedRowBlock,
+    refuse_unused_c,
+    refuse_wrong_c,
+    refuse_wrong_out,
 )
+from hybrid.arrays.gemm import PRODUCT, Gemm, numpy_type, product_type, real_operands, type_name
+from hybrid.arrays.integers import element_of_rows
+from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_gpu, to_device_of
+from hybrid.arrays.root_operands import RootOperands, RootShapes, arrays_of, lie_shared, matrices_of
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
@@ -34,13 +32,12 @@ from hybrid.execution.calls import exactly, refuse_no_rank, settle, threads_unti
 from hybrid.execution.distributed_product import decide_on_row_blocks, run_distributed_product
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import element_types, run_product
-from hybrid.execution.real_products import WantedPart, bytes_of_result, exact_product, part_of_product
+from hybrid.execution.real_products import RealProducts, part_of_product
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import multiply_stack_by_ranks
 from hybrid.host.memory import empty_matrix
 from hybrid.plan.plan import shortage_of_matrix
 from hybrid.plan.tiling import OperandLocation
-from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.machine import free_memory_of, same_on_all_ranks, take_inventory
 from hybrid.selection.session import Session, agree
@@ -112,8 +109,9 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: A
     if any(isinstance(each, Block2D) for each in operands):
         return Block2DCall(session, operands, out, asked)
     a, b, _ = operands
-    if session.team.size == 1 and out is None and on_gpu(a) and on_gpu(b) and not is_stack(a, b):
-        return GpuCall(session, operands, asked)
+    matrices_there = on_gpu(a) and on_gpu(b) and all(getattr(each, "ndim", 2) <= 2 for each in (a, b))
+    if session.team.size == 1 and matrices_there and (out is None or on_gpu(out)):
+        return GpuCall(session, operands, out, asked)
     return RootCall(session, operands, out, asked)
 
 
@@ -147,7 +145,9 @@ class RowBlockCall:
         if not any(transposed):
             team.pretend_nodes(settings.ranks_per_node)
             _, inventories, shapes = zip(*looking.all, strict=True)
-            self._wanted, self._settings, self.decision = decide_on_row_blocks(session, shapes, inventories, settings, gemm)
+            decided = decide_on_row_blocks(session, shapes, inventories, settings, gemm)
+            self._types, self._stays, self._settings, self.decision = decided
+            self._gemm = gemm.of_type(self._types)
         return transposed
 
     def product(self) -> RowBlock:
@@ -160,8 +160,10 @@ class RowBlockCall:
             return product
 
         arrays = tuple(None if each is None else each.array for each in self._operands)
-        part = part_of_product(session, decision, arrays, self._wanted, multiply)
-        return RowBlock(part, first_row=decision.plan.shares[session.team.rank].rows.lo)
+        first_row = decision.plan.shares[session.team.rank].rows.lo
+        named, stays = element_of_rows(first_row), self._stays
+        part = part_of_product(session, decision, arrays, self._types, self._gemm, multiply, named=named, stays=stays)
+        return RowBlock(part, first_row=first_row)
 
 
 def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
@@ -197,26 +199,33 @@ def _rows_of_operands(session: Session, operands: tuple[Any, Any, Any], transpos
 
 
 class GpuCall:
-    """A product of two arrays on this process's GPU, which are the row blocks of its only rank: it stays on the GPU."""
+    """A product of two arrays on this process's GPU, which are the row blocks of its only rank: it stays on the GPU, in `out`
+    where that is given."""
 
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], asked: Asked) -> None:
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
         refuse_no_rank(session.team, asked.root)
         a, b, c = operands
         refuse_unused_c(c, asked.gemm)
         gemm = Gemm.of(asked.gemm)
-        first, second, self._shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
-        refuse_shapes(first.shape, second.shape)
+        first, second, _, self._shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
+        types, self._out = product_type(first.dtype, second.dtype, gemm.dtype), out
         c = None if gemm.beta == 0 or c is None else arrays_of(a, c, on_device=True)[1]
         if c is not None:
-            refuse_wrong_c(c, gemm, self._shape, product_type(first.dtype, second.dtype, gemm.dtype))
+            refuse_wrong_c(c, gemm, self._shape, types)
             c = RowBlock(c.reshape(first.shape[0], second.shape[1]))
+        if out is not None:
+            refuse_wrong_out(out, (first, second), c, self._shape, types)
         blocks = RowBlock(first), RowBlock(second), c
         self._of_blocks = RowBlockCall(session, blocks, None, asked.without_transposes())
         self.decision = self._of_blocks.decision
 
     def product(self) -> Any:
         """The product, on the GPU."""
-        return self._of_blocks.product().array.reshape(self._shape)
+        product = self._of_blocks.product().array.reshape(self._shape)
+        if self._out is None:
+            return product
+        copy_back(product, self._out)
+        return self._out
 
 
 class Block2DCall:
@@ -254,13 +263,13 @@ class Block2DCall:
             self._of_rows = RowBlockCall(session, rows, None, replace(asked, gemm={"dtype": gemm.dtype or None}))
             self.decision = self._of_rows.decision
             return
-        types, exact = blocks[0].types, None
-        if types.exact:
-            exact = exact_product(blocks[0].shape_a[1], [each.largest for each in blocks], gemm)
-            types, problem = replace(types, computed=exact.computed), replace(problem, dtype=exact.computed)
-        besides = tuple(each.copied_bytes + bytes_of_result(each.elements_of_c, types, exact) for each in blocks)
+        types = blocks[0].types
+        if types.exact is not None:
+            types = types.bounded(blocks[0].shape_a[1], [each.largest for each in blocks], gemm)
+            problem = replace(problem, dtype=types.computed)
+        besides = tuple(each.copied_bytes + types.bytes_beside(each.elements_of_c) for each in blocks)
         request = ProductRequest(problem, OperandLocation.BLOCKS_2D, blocks_2d=placement, besides=besides)
-        self._types, self._exact = types, exact
+        self._types = types
         self.decision = agree(session, request, settings, [said[1] for said in looking.all])
 
     def product(self) -> Block2D:
@@ -278,8 +287,8 @@ class Block2DCall:
         def named(row: int, column: int) -> str:
             return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
 
-        wanted = WantedPart(self._types, self._gemm, self._exact, named)
-        part = part_of_product(self._session, self.decision, (a.array, b.array, None), wanted, multiply)
+        arrays = a.array, b.array, None
+        part = part_of_product(self._session, self.decision, arrays, self._types, self._gemm, multiply, named=named)
         return Block2D(part, self._shape, a.rows, b.columns)
 
 
@@ -301,48 +310,48 @@ class RootCall:
             said = {"kind": "a product of matrices of the root", "root": root, **self._gemm.as_dict(), **settings.as_dict()}
             looking.mine = (said, take_inventory(session, settings), described, shared.gone)
         same_on_all_ranks([said for said, *_ in looking.all])
-        matrices: RootMatrices | StackShape | UsageError = looking.all[root][2]
-        if isinstance(matrices, UsageError):
-            raise matrices
+        shapes: RootShapes | UsageError = looking.all[root][2]
+        if isinstance(shapes, UsageError):
+            raise shapes
         shared.drop([looking.all[root][3]])
-        self.matrices, self.settings = matrices, settings
+        self._shapes, self.settings = shapes, settings
         self._inventories = [said[1] for said in looking.all]
-        if isinstance(matrices, RootMatrices):
-            self._all_shared = lie_shared(team, matrices.locations)
-            request = _request_of(session, matrices, root, all_shared=self._all_shared)
-            self.settings = exactly(settings, matrices.types)
+        if shapes.count is None:
+            self._all_shared = lie_shared(team, shapes.locations)
+            request = _request_of(session, shapes, root, all_shared=self._all_shared)
+            self.settings = exactly(settings, shapes.types)
             self.decision = agree(session, request, self.settings, self._inventories)
 
     def product(self) -> Any:
         """At the root the result, in `out` where that is given; None elsewhere."""
-        result, (a, b, _) = self._product(), self._operands
-        if self.given is None or self._out is not None:
-            return None if self.given is None else self._out
-        return to_device_of(a, result) if on_gpu(a) and on_gpu(b) else result
+        c, (a, b, _) = self._product(), self._operands
+        if self.given is None:
+            return None
+        result = self.given.given_back(c, self._out)
+        return to_device_of(a, result) if self._out is None and on_gpu(a) and on_gpu(b) else result
 
     def _product(self) -> Any:
-        session, given, matrices = self._session, self.given, self.matrices
-        if isinstance(matrices, StackShape):
-            assert given is None or isinstance(given, RootStack)
-            stack = session, matrices, given, self._asked.root, self.settings, self._gemm, self._inventories
-            done, result = multiply_stack_by_ranks(*stack)
-            return result if done else self._one_after_the_other(matrices.count, given)
-        assert given is None or isinstance(given, RootOperands)
-        assert self.decision is not None
-        c = _product(session, self.decision, self.settings, matrices, given, all_shared=self._all_shared)
-        if given is not None and given.out is not None and not np.may_share_memory(given.out, c):
-            np.copyto(given.out, c)
-        return given.shaped(c) if given is not None else None
+        """The result as a matrix, or as a stack, at the root; None elsewhere."""
+        session, given, shapes = self._session, self.given, self._shapes
+        if shapes.count is None:
+            assert self.decision is not None
+            return _product(session, self.decision, self.settings, shapes, given, self._gemm, all_shared=self._all_shared)
+        stack = session, shapes, given, self._asked.root, self.settings, self._gemm, self._inventories
+        done, room = multiply_stack_by_ranks(*stack)
+        return room if done else self._one_after_the_other(shapes.count)
 
-    def _one_after_the_other(self, count: int, stack: RootStack | None) -> Any:
-        """The result of a stack at the root, of which each product is computed by all ranks."""
-        result = stack.result() if stack is not None else None
+    def _one_after_the_other(self, count: int) -> Any:
+        """A stack's products, of which each is computed by all ranks."""
+        given, room, asked = self.given, None, self._asked.without_transposes()  # its matrices are transposed already
+        operands: tuple[Any, Any, Any] = (None, None, None)
+        if given is not None:
+            room = given.room()
         for number in range(count):
-            operands, out = (None, None, None), None
-            if stack is not None and result is not None:
-                operands, out = stack.of_product(number), result[stack.place(number)]
-            RootCall(self._session, operands, out, self._asked).product()
-        return result
+            if given is not None:
+                a, b, c = given.a, given.b, given.c
+                operands = a[number % len(a)], b[number % len(b)], None if c is None else c[number]
+            RootCall(self._session, operands, None if room is None else room[number], asked).product()
+        return room
 
 
 Call = RowBlockCall | GpuCall | Block2DCall | RootCall
@@ -350,7 +359,7 @@ Call = RowBlockCall | GpuCall | Block2DCall | RootCall
 
 def _looked_at(
     session: Session, operands: tuple[Any, Any, Any], out: Any, settings: Settings, gemm: Gemm, asked_gemm: Mapping[str, Any]
-) -> tuple[RootOperands | RootStack | None, RootMatrices | StackShape | UsageError]:
+) -> tuple[RootOperands | None, RootShapes | UsageError]:
     """The root's arrays, and what the other ranks must know of them.
 
     A UsageError is returned and not raised: all ranks raise it when it is clear that they mean the same root.
@@ -358,72 +367,68 @@ def _looked_at(
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray) else out
     try:
         refuse_unused_c(operands[2], asked_gemm)
-        given = operands_at_root(*operands, plain_out, gemm, partial(threads_until_decided, session.team, settings))
-        if isinstance(given, RootOperands):
-            return given, RootMatrices.of(session.team, session.shared_arrays, given)
+        given = RootOperands.of(*operands, plain_out, gemm, partial(threads_until_decided, session.team, settings))
+        shapes = RootShapes.of(session.team, session.shared_arrays, given)
     except UsageError as wrong:
         return None, wrong
-    free = free_memory_of(session, settings, None, now=True)
-    if missing := shortage_of_matrix(given.bytes_of_result, [free], shared=False):
-        raise missing.error()
-    return given, given.described
+    if shapes.count is not None:
+        free = free_memory_of(session, settings, None, now=True)
+        if missing := shortage_of_matrix(shapes.bytes_beside, [free], shared=False):
+            raise missing.error()
+    return given, shapes
 
 
 def _product(
     session: Session,
     decision: Decision,
     settings: Settings,
-    matrices: RootMatrices,
+    shapes: RootShapes,
     given: RootOperands | None,
+    gemm: Gemm,
     *,
     all_shared: bool,
 ) -> Any:
     """The result as a matrix at the root, and None elsewhere."""
-    team, threads = session.team, decision.placements[session.team.rank].threads.count
-    result = given.exact_result() if given is not None and given.exact is not None else None
-    for number, prime in enumerate(matrices.primes):
+    team, types, threads = session.team, shapes.types, decision.placements[session.team.rank].threads.count
+    if given is None:
+        products = RealProducts(team, types, gemm, threads, None)
+    else:
+        products = RealProducts(team, types, given.gemm, threads, given.core, c=given.c)
+    for number, prime in enumerate(types.primes):
         c_array = given.real_out if given is not None else None
         if all_shared:
-            first, second, c_array = _shared_operands(session, matrices, decision)
-        elif matrices.on_gpu:
-            first, second, c_array = _from_gpu(session, decision, matrices, given)
+            first, second, c_array = _shared_operands(session, shapes, decision)
+        elif shapes.on_gpu:
+            first, second, c_array = _from_gpu(session, decision, shapes, given)
         elif given is not None:
             first, second = given.sources(threads, prime)
         else:
-            first, second = _elsewhere(matrices)
+            first, second = _elsewhere(shapes)
         outcome = run_product(session, decision, first, second, settings, RunOptions(out=c_array, measured=False))
         settle(outcome.check, warns=given is not None)
-        c = outcome.c.array
-        if result is not None:
-            with busy():
-                result.add(number, c, threads)
-    if not matrices.finishes:
-        return given.finished(c, threads) if given is not None else None
-    with team.phase("gather", timed=False), busy():
-        if result is not None and given is not None:
-            return result.result(given.out, threads)
-        return given.finished(c, threads) if given is not None else None
+        products.add(number, outcome.c.array)
+    return products.finish(given.out if given is not None else None)
 
 
-def _elsewhere(matrices: RootMatrices) -> tuple[RootMatrix, RootMatrix]:
+def _elsewhere(shapes: RootShapes) -> tuple[RootMatrix, RootMatrix]:
     """A and B on ranks that are not the root."""
-    problem = matrices.problem
+    problem = shapes.problem
     return RootMatrix((problem.n, problem.l), None), RootMatrix((problem.l, problem.m), None)
 
 
-def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shared: bool) -> ProductRequest:
+def _request_of(session: Session, shapes: RootShapes, root: int, *, all_shared: bool) -> ProductRequest:
     """What is to be decided on."""
-    team, problem, left_out = session.team, matrices.problem, session.left_out
+    team, problem, left_out = session.team, shapes.problem, session.left_out
     # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
-    at_root = problem.bytes_of_matrices if matrices.on_gpu else matrices.derived_bytes if len(team.topology.nodes) > 1 else 0
-    at_root += matrices.bytes_beside
-    besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in (at_root, matrices.gpu_bytes))
+    at_root = problem.bytes_of_matrices if shapes.on_gpu else shapes.derived_bytes if len(team.topology.nodes) > 1 else 0
+    at_root += shapes.bytes_beside
+    besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in (at_root, shapes.gpu_bytes))
     location = OperandLocation.NODE_SHARED if all_shared else OperandLocation.ROOT_ARRAYS
     return ProductRequest(
         problem,
         location,
         root,
-        bytes_there=matrices.allocated_bytes,
+        bytes_there=shapes.allocated_bytes,
         besides=besides,
         besides_on_gpu=on_gpu if any(on_gpu) else (),
         left_out=left_out,
@@ -431,14 +436,14 @@ def _request_of(session: Session, matrices: RootMatrices, root: int, *, all_shar
 
 
 def _shared_operands(
-    session: Session, matrices: RootMatrices, decision: Decision
+    session: Session, shapes: RootShapes, decision: Decision
 ) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:
     """A, B and, where it is shared as well, C as this rank sees them."""
-    problem, types = matrices.problem, element_types(matrices.problem)
-    shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
+    problem, types = shapes.problem, element_types(shapes.problem)
+    sizes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     a, b, c = (
-        session.shared_arrays.array_at(location, shapes[key], types[key]) if location is not None else None
-        for key, location in zip("ABC", matrices.locations, strict=True)
+        session.shared_arrays.array_at(location, sizes[key], types[key]) if location is not None else None
+        for key, location in zip("ABC", shapes.locations, strict=True)
     )
     assert a is not None
     assert b is not None
@@ -449,19 +454,19 @@ def _shared_operands(
 
 
 def _from_gpu(
-    session: Session, decision: Decision, matrices: RootMatrices, given: RootOperands | None
+    session: Session, decision: Decision, shapes: RootShapes, given: RootOperands | None
 ) -> tuple[RootMatrix, RootMatrix, Any]:
     """A and B on their GPU, and room for C beside them, where the plan copies them from there; else A and B in host memory."""
     plan, team = decision.plan, session.team
     with team.phase("scatter"):
         if given is None:
-            return *_elsewhere(matrices), None
-        stay, types = plan.at_root and plan.device == "cuda", matrices.types
+            return *_elsewhere(shapes), None
+        stay, types = plan.at_root and plan.device == "cuda", shapes.types
         device, threads = "cuda" if stay else "cpu", decision.placements[team.rank].threads.count
         first, second = given.a, given.b
         if types.complex_b:
             first, second = real_operands(first, second, types, given.gemm, device=device, threads=threads)
         first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
-        c = empty_like(first, plan.problem.n, plan.problem.m, plan.problem.dtype) if stay else None
+        c = empty_beside(first, (plan.problem.n, plan.problem.m), plan.problem.dtype) if stay else None
         await_callers_work(first, second)
         return RootMatrix(first.shape, first), RootMatrix(second.shape, second), c

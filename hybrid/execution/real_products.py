@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.gemm import Gemm, ProductType, complex_view, finished, numpy_type, real_operands
-from hybrid.arrays.integers import Exact, ExactResult, write_remainders
-from hybrid.arrays.interop import await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
+from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, complex_view, finished, real_operands
+from hybrid.arrays.integers import ExactResult, element_of_rows
+from hybrid.arrays.interop import await_callers_work, on_gpu, on_host, to_device_of, where_it_lies
 from hybrid.arrays.sources import TypedProduct
-from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Interval, Spread, wall
@@ -23,79 +22,103 @@ from hybrid.host.memory import RowView
 from hybrid.plan.arithmetic import joined
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
+from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.verification.check import worse_of
 
-# -------- typed product
-# A product of matrices of any type: the real products from which it is computed, and C in its own type, whole on the root's
-# node.
+
+class RealProducts:
+    """The real products of which one product of any type consists, and one rank's part of C, which is made of its parts of
+    theirs:
+
+        for number, prime in enumerate(types.primes):
+            products.add(number, the product of A and B modulo the prime)
+        c = products.finish()
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        types: ProductType,
+        gemm: Gemm,
+        threads: int,
+        shape: tuple[int, int] | None,
+        *,
+        c: Any = None,
+        named: Callable[[int, int], str] | None = None,
+        beside: Any = None,
+    ) -> None:
+        """`shape`: of this rank's part; None where it has none. `c`, `named` and `beside`: as of `ExactResult`."""
+        self._team, self._types, self._gemm, self._threads, self._c = team, types, gemm, threads, c
+        self._has_part, self._product = shape is not None, None
+        self._exact: ExactResult | None = None
+        if types.exact is not None and shape is not None:
+            numbers: dict[str, Any] = {"alpha": gemm.alpha, "beta": gemm.beta, "c": c}
+            self._exact = ExactResult(types.exact, types.result, shape, named=named, beside=beside, **numbers)
+
+    def add(self, number: int, product: Any) -> None:
+        """Add the real product `number`: where there are several, its memory may be used for others afterwards."""
+        if self._exact is None:
+            self._product = product
+        else:
+            with busy():
+                self._exact.add(number, product, self._threads)
+
+    def finish(self, into: Any = None) -> Any:
+        """This rank's part of C, in `into` where that is given, or None where it has none. Every rank calls it.
+
+        Without conversion, alpha and C it is the real product's memory.
+        """
+        types, product = self._types, self._product
+        if types.complex_b and product is not None:
+            product = complex_view(product)
+        if not (types.converts or self._gemm.combines):
+            return product
+        with self._team.phase("gather", timed=False), busy():
+            if not self._has_part:
+                return None
+            if self._exact is not None:
+                return self._exact.result(into, self._threads)
+            return finished(product, types, self._gemm, self._c, into, self._threads)
 
 
 def run_typed_product(
     session: Session, decision: Decision, product: TypedProduct, settings: Settings, options: RunOptions
 ) -> Outcome:
-    """Compute the product. Every rank calls it.
+    """Compute the product. Every rank calls it; each rank of the root's node converts its rows of C.
 
-    `c` of the outcome has C's type, unless the check has failed. Overflow where that type does not hold C. The times of several
-    real products are added up; the conversion of C is in none of them.
+    `c` of the outcome has C's type, unless the check has failed, and lies in memory that the node's ranks share. Overflow where
+    its type does not hold C. The times of several real products are added up; the conversion of C is in none of them.
     """
-    made = _Conversion(session, decision, product)
+    team, plan, types, (n, _, m) = session.team, decision.plan, product.types, product.sizes
+    rows, threads = plan.c_rows_at_the_end(team.rank), decision.placements[team.rank].threads.count
+    products = RealProducts(team, types, PRODUCT, threads, (len(rows), m), named=element_of_rows(rows.lo))
     outcome: Outcome | None = None
-    for number, prime in enumerate(product.primes):
+    for number, prime in enumerate(types.primes):
         latest = run_product(session, decision, *product.sources(prime), settings, options)
         outcome = latest if outcome is None else _both(outcome, latest)
         if outcome.check is not None and not outcome.check.ok:
             return outcome
-        made.add(number, latest.c)
-        if product.primes[1:]:
+        if types.converts:
+            with team.phase("gather", timed=False):
+                products.add(number, latest.c[rows])
+        if types.primes[1:]:
             del latest
             outcome = replace(outcome, a=_NOTHING, b=_NOTHING, c=_NOTHING)
     assert outcome is not None
-    return replace(outcome, c=made.finished(outcome.c))
+    c = outcome.c
+    if types.converts:
+        wall.enter("convert")
+        whole = Span(0, n if team.node == plan.root_node else 0)
+        c = make_shared_matrices(team, {"C": whole}, {"C": m}, {"C": product.result})["C"]
+        products.finish(c.array[rows.slice])
+    elif types.complex_b:
+        c = RowView(complex_view(c.array), c.rows)
+    return replace(outcome, c=c)
 
 
 _NOTHING = RowView(np.empty((0, 0)), Span(0, 0))
-
-
-class _Conversion:
-    """Makes C of the real products' C: each rank of the root's node converts its rows of it."""
-
-    def __init__(self, session: Session, decision: Decision, product: TypedProduct) -> None:
-        self._team, self._plan, self._product = session.team, decision.plan, product
-        self._threads = decision.placements[session.team.rank].threads.count
-        self._rows = decision.plan.c_rows_at_the_end(session.team.rank)
-        self._exact: ExactResult | None = None
-        if product.exact is not None:
-            from hybrid.arrays.integers import ExactResult, element_of_rows  # real products start sooner without it
-
-            shape = len(self._rows), product.sizes[2]
-            self._exact = ExactResult(product.exact, product.types.result, shape, named=element_of_rows(self._rows.lo))
-
-    def add(self, number: int, c: RowView) -> None:
-        """Add the real product `number`."""
-        if self._exact is not None:
-            with self._team.phase("gather", timed=False), busy():
-                self._exact.add(number, c[self._rows], self._threads)
-
-    def finished(self, c: RowView) -> RowView:
-        """C, on the root's node, in memory that its ranks share."""
-        types, (n, _, m) = self._product.types, self._product.sizes
-        if not types.converts:
-            return RowView(complex_view(c.array), c.rows) if types.complex_b else c
-        wall.enter("convert")
-        whole = Span(0, n if self._team.node == self._plan.root_node else 0)
-        result = make_shared_matrices(self._team, {"C": whole}, {"C": m}, {"C": self._product.result})["C"]
-        with self._team.phase("gather", timed=False), busy():
-            into = result.array[self._rows.slice]
-            if self._exact is not None:
-                self._exact.result(into, self._threads)
-            elif len(self._rows):
-                from hybrid.arrays.gemm import PRODUCT, finished
-
-                own = c[self._rows]
-                finished(complex_view(own) if types.complex_b else own, types, PRODUCT, None, into, self._threads)
-        return result
 
 
 def _both(before: Outcome, latest: Outcome) -> Outcome:
@@ -124,96 +147,45 @@ def _sum(one: Spread, other: Spread | None) -> Spread:
     return Spread(one.median + other.median, one.min + other.min, one.max + other.max) if other is not None else one
 
 
-# -------- part of product
-# A product of any type of which each rank keeps a part: the real products from which it is computed, and this rank's part of
-# C.
-
-
-@record
-class WantedPart:
-    """The type of C, and what is done with the product. `named`: names an element of this rank's part for messages, as for
-    `ExactResult`. `stays`: integers that lie on a GPU stay there."""
-
-    types: ProductType
-    gemm: Gemm
-    exact: Exact | None
-    named: Callable[[int, int], str]
-    stays: bool = False
-
-
-def exact_product(terms: int, largest: Sequence[tuple[int, ...]], gemm: Gemm, most: int | None = None) -> Exact:
-    """How a product of integers is computed exactly. `largest`: for each rank the largest magnitudes of its A, B and C; `most`:
-    as of `Exact.of`."""
-    a, b, c = map(max, zip(*largest, strict=True))
-    return Exact.of(terms, (a, b), alpha=gemm.alpha, beta=gemm.beta, largest_c=c, most=most)
-
-
-def bytes_of_result(elements: int, types: ProductType, exact: Exact | None) -> int:
-    """The bytes that so many elements of C take, beside those of the real product's C."""
-    if exact is not None:
-        return exact.bytes_beside(elements, types.result)
-    return elements * numpy_type(types.result).itemsize if types.converts else 0
-
-
 def part_of_product(
-    session: Session, decision: Decision, operands: Sequence[Any], wanted: WantedPart, multiply: Callable[[Any, Any], Any]
-) -> Any:
-    """This rank's part of C, where its part of A lies.
-
-    `operands`: its parts of A, B and C; C may be None. `multiply`: gives this rank's part of the real product of two matrices,
-    and raises where that product is wrong.
-    """
-    if wanted.exact is not None:
-        return _exact_part(session, decision, operands, wanted, wanted.exact, multiply)
-    team, types, gemm = session.team, wanted.types, wanted.gemm
-    threads, (a, b, c) = decision.placements[team.rank].threads.count, operands
-    real = a, b
-    if types.complex_b:
-        with team.phase("scatter", timed=False), busy():
-            real = real_operands(a, b, types, gemm, device=decision.plan.device, threads=threads)
-    product = multiply(*real)
-    if not (types.complex_b or types.converts or gemm.combines):
-        return product
-    with team.phase("gather", timed=False), busy():
-        product = complex_view(product) if types.complex_b else product
-        return to_device_of(a, finished(product, types, gemm, c, None, threads))
-
-
-def _exact_part(
     session: Session,
     decision: Decision,
     operands: Sequence[Any],
-    wanted: WantedPart,
-    exact: Exact,
+    types: ProductType,
+    gemm: Gemm,
     multiply: Callable[[Any, Any], Any],
+    *,
+    named: Callable[[int, int], str],
+    stays: bool = False,
 ) -> Any:
-    """`part_of_product` of integers. Where what lies on a GPU stays there, the real products' operands are made beside A and B,
-    and C is put together beside A."""
-    team, types, gemm = session.team, wanted.types, wanted.gemm
-    threads = decision.placements[team.rank].threads.count
-    with team.phase("scatter", timed=False), busy():
-        a, b = (where_it_lies(each) if wanted.stays else on_host(each) for each in operands[:2])
-        beside, c = (a if on_gpu(a) else None), operands[2]
-        if c is not None:
-            c = to_device_of(a, c) if beside is not None else on_host(c)
-        numbers = {"alpha": gemm.alpha, "beta": gemm.beta, "c": c}
-        result = ExactResult(exact, types.result, (len(a), b.shape[1]), named=wanted.named, beside=beside, **numbers)
-    for number, prime in enumerate(exact.products):
-        with team.phase("scatter", timed=False), busy():
-            real = [_of_prime(each, prime, types.computed, threads) for each in (a, b)]
+    """This rank's part of a product of which each rank keeps a part; it lies where the rank's part of A does.
+
+    `operands`: its parts of A, B and C; C may be None. `multiply`: gives this rank's part of the real product of two matrices,
+    and raises where that product is wrong. `named`: as of `ExactResult`. `stays`: integers that lie on a GPU stay there: the
+    real products' operands are made beside A and B, and C is put together beside A.
+    """
+    team, threads = session.team, decision.placements[session.team.rank].threads.count
+    a, b, c = operands
+    beside = None
+    if types.exact is not None:
+        with team.phase("scatter"), busy():
+            a, b = (where_it_lies(each) if stays else on_host(each) for each in (a, b))
+            beside = a if on_gpu(a) else None
+            if c is not None:
+                c = to_device_of(a, c) if beside is not None else on_host(c)
+    products = RealProducts(team, types, gemm, threads, (len(a), b.shape[1]), c=c, named=named, beside=beside)
+    for number, prime in enumerate(types.primes):
+        real = a, b
+        if prime or types.complex_b:
+            with team.phase("scatter", timed=False), busy():
+                real = real_operands(a, b, types, gemm, prime, device=decision.plan.device, threads=threads)
         product = multiply(*real)
         del real  # before the next ones are made
-        with team.phase("gather", timed=False), busy():
-            result.add(number, product, threads)
+        products.add(number, product)
         del product
-    with team.phase("gather", timed=False), busy():
-        c = to_device_of(operands[0], result.result(None, threads))
-        await_callers_work(c)  # so that it is complete, as other products are
-        return c
-
-
-def _of_prime(matrix: Any, prime: int, dtype: str, threads: int) -> Any:
-    """The matrix as an operand of the product modulo this prime, in memory beside it; with 0 it has the same elements."""
-    made = empty_beside(matrix, matrix.shape, dtype)
-    write_remainders(matrix, prime, Span(0, len(matrix)), made, threads)
-    return made
+    result = products.finish()
+    if types.converts or gemm.combines:
+        result = to_device_of(operands[0], result)
+    if types.exact is not None:
+        await_callers_work(result)  # so that it is complete, as other products are
+    return result

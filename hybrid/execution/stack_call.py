@@ -5,22 +5,22 @@ back."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.gemm import Gemm, complex_view, finished
-from hybrid.arrays.integers import ExactResult
-from hybrid.arrays.root_operands import RootStack, StackShape, StackShare
+from hybrid.arrays.gemm import Gemm, real_operands, real_view
+from hybrid.arrays.interop import as_rows
+from hybrid.arrays.root_operands import RootOperands, RootShapes
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block
 from hybrid.core.timeline import Timeline
 from hybrid.devices.cpu import multiply_on_cpu
 from hybrid.errors import CheckFailed
 from hybrid.execution.calls import settle
+from hybrid.execution.real_products import RealProducts
 from hybrid.execution.redistribution import connect, exchanged
 from hybrid.host.blas import blas
 from hybrid.host.threads import limited_threads
@@ -36,126 +36,112 @@ _TRIES = 3  # the times that a wrong product is computed again
 
 def multiply_stack_by_ranks(
     session: Session,
-    shape: StackShape,
-    stack: RootStack | None,
+    shapes: RootShapes,
+    given: RootOperands | None,
     root: int,
     settings: Settings,
     gemm: Gemm,
     inventories: Sequence[Inventory],
 ) -> tuple[bool, Any]:
-    """Whether the ranks have computed the products, each some of them; and at the root the result. `stack`: at the root; None
-    elsewhere."""
+    """Whether the ranks have computed the products, each some of them; and at the root these, as a stack. `given`: at the root;
+    None elsewhere."""
     team = session.team
     workers = [rank for rank in range(team.size) if rank not in session.left_out] or list(range(team.size))
     shares = [Span(0, 0)] * team.size
     for number, rank in enumerate(workers):
-        shares[rank] = block(shape.count, len(workers), number)
-    bytes_of_ranks = [shape.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(shares)]
-    bytes_of_ranks[root] += shape.at_root
-    placements = place_stack(Machine(team.topology, tuple(inventories)), settings, shape, len(workers), bytes_of_ranks)
+        shares[rank] = block(shapes.count or 0, len(workers), number)
+    bytes_of_ranks = [shapes.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(shares)]
+    placements = place_stack(Machine(team.topology, tuple(inventories)), settings, shapes, len(workers), bytes_of_ranks)
     if placements is None:
         return False, None
-    call = _StackCall(session, shape, shares, root, settings, gemm.of_type(shape.types), placements)
-    return True, call.result(stack)
+    team.timeline = Timeline()
+    connect(team)
+    call = _StackCall(session, shapes, shares, root, settings, gemm.of_type(shapes.types), placements[team.rank])
+    room = given.room() if given is not None else None
+    call.gather(call.products(*call.scattered(given), room), room)
+    return True, room
 
 
 class _StackCall:
-    """The data that the steps of one call have in common."""
+    """The steps of one call, and what they have in common."""
 
     def __init__(
         self,
         session: Session,
-        shape: StackShape,
+        shapes: RootShapes,
         shares: Sequence[Span],
         root: int,
         settings: Settings,
         gemm: Gemm,
-        placements: Sequence[RankPlacement],
+        placement: RankPlacement,
     ) -> None:
-        self._session, self._team, self._shape, self._shares = session, session.team, shape, shares
-        self._root, self._settings, self._gemm = root, settings, gemm
-        self._span = shares[session.team.rank]
-        self._placement = placements[session.team.rank]
-        self._threads = self._placement.threads.count
+        self._session, self._team, self._shapes, self._shares = session, session.team, shapes, shares
+        self._root, self._settings, self._gemm, self._placement = root, settings, gemm, placement
+        self._span, self._threads = shares[session.team.rank], placement.threads.count
+        self._others = [rank for rank, span in enumerate(shares) if rank != root and len(span)]
         self._checks = settings.check != "off"
 
-    def result(self, stack: RootStack | None) -> Any:
-        """The result at the root, None elsewhere."""
-        self._team.timeline = Timeline()
-        connect(self._team)
-        room = stack.room() if stack is not None else None
-        share = self._scattered(stack)
-        c = self._products(share, room)
-        return self._gathered(c, stack, room)
+    def scattered(self, given: RootOperands | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The matrices of A, B and C for this rank's products, as the root has sent them: transposed ones as they lie there."""
+        stacks, team = self._shapes.stacks, self._team
+        sent, taken = {}, {}
+        if given is not None:
+            whole = [each for each in (given.a, given.b, given.c) if each is not None]
+            mine = [_some(each, self._span) for each in whole]
+            for rank in self._others:
+                parts = (_some(each, self._shares[rank]) for each in whole)
+                sent[rank] = [
+                    np.ascontiguousarray(each.swapaxes(1, 2) if of.by_columns else each)
+                    for each, of in zip(parts, stacks, strict=True)
+                ]
+        else:
+            stored = []
+            for each in stacks:
+                count, rows, columns = each.shape
+                core = (columns, rows) if each.by_columns else (rows, columns)
+                stored.append(np.empty((min(count, len(self._span)), *core), each.dtype))
+            taken = {self._root: stored} if team.rank in self._others else {}
+            mine = [each.swapaxes(1, 2) if of.by_columns else each for each, of in zip(stored, stacks, strict=True)]
+        self._move("scatter", sent, taken, f"did not reach it as they are at rank {self._root}")
+        return mine[0], mine[1], mine[2] if len(mine) > 2 else None
 
-    def _scattered(self, stack: RootStack | None) -> StackShare:
-        """The matrices of this rank's products, as the root has sent them."""
-        team, shape, span = self._team, self._shape, self._span
-        types = [(each.shape_of(span), each.dtype) for each in (shape.a, shape.b)]
-        if shape.dtype_c is not None:
-            types.append(((len(span), shape.core[0], shape.core[2]), shape.dtype_c))
-        sent: dict[int, list[np.ndarray]] = {}
-        with team.phase("scatter") as making, busy():
-            if stack is not None:
-                stored = [each for each, _ in stack.stored]
-                mine = self._parts(stored, span)
-                others = [rank for rank in range(team.size) if rank != self._root and len(self._shares[rank])]
-                sent = {rank: [np.ascontiguousarray(each) for each in self._parts(stored, self._shares[rank])] for rank in others}
-                making.mine = {rank: _checksums(parts) for rank, parts in sent.items()} if self._checks else {}
-            else:
-                mine = [np.empty(*each) for each in types]
-            taken = {} if stack is not None or not len(span) else {self._root: mine}
-            series = exchanged(team, _as_rows(sent), _as_rows(taken))
-        with team.phase("scatter") as comparing, busy():
-            if series is not None:
-                series.wait_until_complete()
-            arrived = making.all[self._root]
-            comparing.mine = team.rank in arrived and _checksums(mine) != arrived[team.rank]
-        self._refuse_wrong_copies(comparing.all, f"did not reach it as they are at rank {self._root}")
-        return StackShare(shape, span, mine[0], mine[1], mine[2] if len(mine) > 2 else None)
-
-    def _parts(self, stored: Sequence[np.ndarray], span: Span) -> list[np.ndarray]:
-        """The matrices of A, B and, if there is one, C for these products."""
-        shape = self._shape
-        operands = [shape.a.part(stored[0], span), shape.b.part(stored[1], span)]
-        return operands if len(stored) < 3 else [*operands, stored[2][span.slice]]
-
-    def _products(self, share: StackShare, room: np.ndarray | None) -> np.ndarray:
+    def products(self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, room: np.ndarray | None) -> np.ndarray:
         """This rank's products, checked and finished, as a stack. `room`: at the root, the array for all products."""
-        shape, threads, (n, _, m) = self._shape, self._threads, self._shape.core
-        count, types, gemm = len(self._span), shape.types, self._gemm
-        exact = None
-        if shape.exact is not None:
-            numbers: dict[str, Any] = {"alpha": gemm.alpha, "beta": gemm.beta, "c": share.rows_of_c}
-            exact = ExactResult(shape.exact, types.result, (count * n, m), named=partial(self._element, n), **numbers)
+        types, gemm, real, threads = self._shapes.types, self._gemm, self._shapes.problem, self._threads
+        count, (n, _, m) = len(self._span), (*a.shape[1:], b.shape[2])
+        of_c = None if c is None else _rows(c)
+        products = RealProducts(self._team, types, gemm, threads, (count * n, m), c=of_c, named=self._element)
+        own = None if room is None else room[self._span.slice]
         finishes = types.converts or gemm.combines
-        mine = room[self._span.slice] if room is not None and not finishes and not types.complex_b else None
-        for number, prime in enumerate(shape.products):
-            product = self._product(share, prime, mine)
-            if exact is not None:
-                with busy():
-                    exact.add(number, product.reshape(count * n, m), threads)
-        with self._team.phase("gather", timed=False), busy():
-            if exact is not None:
-                return exact.result(None, threads).reshape(count, n, m)
-            rows = product.reshape(count * n, shape.problem.m)
-            rows = complex_view(rows) if types.complex_b else rows
-            return (finished(rows, types, gemm, share.rows_of_c, None, threads) if finishes else rows).reshape(count, n, m)
+        into = None if own is None or finishes else real_view(own) if types.complex_b else own
+        for number, prime in enumerate(types.primes):
+            with self._team.phase("scatter"), busy():
+                first, second = self._real_stacks(a, b, prime)
+            products.add(number, self._multiplied(first, second, into).reshape(count * real.n, real.m))
+        finished: np.ndarray = products.finish(_rows(own) if own is not None and finishes else None)
+        return finished.reshape(count, n, m)
 
-    def _element(self, height: int, row: int, column: int) -> str:
-        """The name of an element of this rank's products, which have `height` rows each."""
+    def _real_stacks(self, a: np.ndarray, b: np.ndarray, prime: int) -> tuple[np.ndarray, np.ndarray]:
+        """The stacks of a real product. What need not be converted stays as it is, also where it is transposed."""
+        types, real, threads = self._shapes.types, self._shapes.problem, self._threads
+        if prime or types.complex_b:
+            first, second = real_operands(_rows(a), _rows(b), types, self._gemm, prime, device="cpu", threads=threads)
+            a, b = first.reshape(len(a), real.n, real.l), second.reshape(len(b), real.l, real.m)
+        return _of_type(a, real.dtype, threads), _of_type(b, real.dtype, threads)
+
+    def _element(self, row: int, column: int) -> str:
+        """The name of an element of this rank's products."""
+        height = self._shapes.shape_a[-2]
         return f"element [{row % height}, {column}] of product {self._span.lo + row // height} of the stack"
 
-    def _product(self, share: StackShare, prime: int, into: np.ndarray | None) -> np.ndarray:
-        """The products of the real stacks, checked. `into`: an array for them, where there is one."""
-        team, problem, gpu = self._team, self._shape.problem, self._placement.gpu
-        with team.phase("scatter"), busy():
-            a, b = share.real_operands(self._gemm, prime, self._threads)
-        with team.phase("multiply"), busy():
-            c = np.empty((len(self._span), problem.n, problem.m), problem.dtype) if into is None else into
+    def _multiplied(self, a: np.ndarray, b: np.ndarray, into: np.ndarray | None) -> np.ndarray:
+        """The products of real stacks, checked, in `into` where that is given."""
+        gpu, real = self._placement.gpu, self._shapes.problem
+        with self._team.phase("multiply"), busy():
+            c = np.empty((len(self._span), real.n, real.m), real.dtype) if into is None else into
             if not c.size:
                 pass
-            elif gpu is not None and problem.l:
+            elif gpu is not None and real.l:
                 from hybrid.devices.cuda_device import multiply_on_gpu
 
                 multiply_on_gpu(gpu, a, b, c, self._settings.gpu_memory)
@@ -196,37 +182,56 @@ class _StackCall:
                 return True
         return False
 
-    def _gathered(self, c: np.ndarray, stack: RootStack | None, room: np.ndarray | None) -> Any:
-        """The result at the root, from the products of all ranks; None elsewhere."""
+    def gather(self, c: np.ndarray, room: np.ndarray | None) -> None:
+        """Bring the products of all ranks to the root, into its `room`."""
+        sent, taken = {}, {}
+        if room is not None:
+            taken = {rank: [room[self._shares[rank].slice]] for rank in self._others}
+            if not np.may_share_memory(c, room):
+                room[self._span.slice] = c
+        elif self._team.rank in self._others:
+            sent = {self._root: [c]}
+        self._move("gather", sent, taken, "did not reach the root as it has them")
+
+    def _move(
+        self, phase: str, sent: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]], how: str
+    ) -> None:
+        """Send matrices to other ranks, and take theirs. CheckFailed, with `how`, where others arrive than were sent."""
         team = self._team
-        with team.phase("gather") as telling, busy():
-            telling.mine = _checksums([c]) if self._checks and stack is None else None
-            sent = {self._root: [c]} if stack is None and len(self._span) else {}
-            taken: dict[int, list[np.ndarray]] = {}
-            if room is not None:
-                others = [rank for rank in range(team.size) if rank != self._root and len(self._shares[rank])]
-                taken = {rank: [room[self._shares[rank].slice]] for rank in others}
-                if not np.may_share_memory(c, room):
-                    room[self._span.slice] = c
-            series = exchanged(team, _as_rows(sent), _as_rows(taken))
-        with team.phase("gather") as comparing, busy():
+        with team.phase(phase) as telling, busy():
+            telling.mine = {rank: _checksums(parts) for rank, parts in sent.items()} if self._checks else {}
+            series = exchanged(team, _as_sent(sent), _as_sent(taken))
+        with team.phase(phase) as comparing, busy():
             if series is not None:
                 series.wait_until_complete()
-            comparing.mine = {rank for rank, parts in taken.items() if telling.all[rank] not in (None, _checksums(parts))}
-        self._refuse_wrong_copies(
-            [rank in comparing.all[self._root] for rank in range(team.size)], "did not reach the root as it has them"
-        )
-        with team.phase("gather", timed=False), busy():
-            return stack.finished(room) if stack is not None and room is not None else None
-
-    def _refuse_wrong_copies(self, is_wrong: Sequence[bool], how: str) -> None:
-        """CheckFailed where the matrices of a rank were copied wrong."""
-        for rank, wrong in enumerate(is_wrong):
-            if wrong:
+            told = [of_rank.get(team.rank) for of_rank in telling.all]
+            comparing.mine = [rank for rank, parts in taken.items() if told[rank] not in (None, _checksums(parts))]
+        for taker, senders in enumerate(comparing.all):
+            for sender in senders:
+                rank = sender if taker == self._root else taker
                 raise CheckFailed(
                     f"matrices {self._shares[rank]} of the stack, of rank {rank}, {how}: check the network and MPI",
                     code="check-exchange",
                 )
+
+
+def _some(stack: np.ndarray, span: Span) -> np.ndarray:
+    """The matrices for these products, or the only one, which all have."""
+    return stack[: len(span)] if len(stack) == 1 else stack[span.slice]
+
+
+def _rows(stack: np.ndarray) -> np.ndarray:
+    """The matrices of a stack one below the other; a copy where they do not lie so."""
+    count, rows, columns = stack.shape
+    return stack.reshape(count * rows, columns)
+
+
+def _of_type(stack: np.ndarray, dtype: str, threads: int) -> np.ndarray:
+    """The stack in this type: itself, if it has it."""
+    if stack.dtype == dtype and stack.dtype.isnative:
+        return stack
+    converted: np.ndarray = as_rows(_rows(stack), dtype, device="cpu", threads=threads)
+    return converted.reshape(stack.shape)
 
 
 def _checksums(parts: Sequence[np.ndarray]) -> list[int]:
@@ -234,6 +239,6 @@ def _checksums(parts: Sequence[np.ndarray]) -> list[int]:
     return [zlib.crc32(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data) for each in parts]
 
 
-def _as_rows(parts: dict[int, list[np.ndarray]]) -> dict[int, list[np.ndarray]]:
+def _as_sent(parts: Mapping[int, Sequence[np.ndarray]]) -> dict[int, list[np.ndarray]]:
     """The arrays as MPI sends them: as matrices, none of which is empty."""
     return {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()}

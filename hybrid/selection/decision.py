@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hybrid.arrays.root_operands import StackShape
+from hybrid.arrays.root_operands import RootShapes
 from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -348,7 +348,7 @@ _KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks; others 
 
 
 def place_stack(
-    machine: Machine, settings: Settings, shape: StackShape, workers: int, bytes_of_ranks: Sequence[int]
+    machine: Machine, settings: Settings, shapes: RootShapes, workers: int, bytes_of_ranks: Sequence[int]
 ) -> tuple[RankPlacement, ...] | None:
     """Where each rank works, if the stack's products are divided among the ranks: the same on every rank.
 
@@ -358,10 +358,10 @@ def place_stack(
     kernel = kernel_asked_for(settings)
     if settings.device == "emulate" or settings.staged or (kernel.name if kernel else "") not in _KERNELS:
         return None
-    if shape.count < workers:
+    if (shapes.count or 0) < workers:
         return None
     gpus, _ = choose_device(settings, kernel, machine.ranks)
-    problem = shape.problem
+    problem = shapes.problem
     if gpus and problem.n * problem.l * problem.m > _MOST_ON_GPU:
         return None
     if not _stack_fits(machine, bytes_of_ranks):
