@@ -17,7 +17,7 @@ from support import cases
 
 import hybrid
 import hybrid.testing
-from hybrid.errors import CheckFailed, DoesNotFit, HybridError, Overflow
+from hybrid.errors import CheckFailed, DoesNotFit, HybridError, Overflow, UsageError
 
 comm = MPI.COMM_WORLD
 rng = np.random.default_rng(11)  # the same on all ranks
@@ -117,6 +117,27 @@ def transposes_arrive_as_they_lie():
     assert (counts.copied_in, counts.copied_out) == (0, 0)
 
 
+def results_are_written_to_arrays_there():
+    """Of matrices, vectors and stacks, wherever the operands lie, and also to the C that is added."""
+    a, b = rng.integers(-9, 9, (3, 20, 10)).astype(float), rng.integers(-9, 9, (10, 30)).astype(float)
+    for first, second, kind in (
+        (a[0], b, cupy.asarray),
+        (a[0], b, np.asarray),
+        (a[0], b[:, 0], cupy.asarray),
+        (a, b, cupy.asarray),
+    ):
+        out = cupy.asarray(np.full((first @ second).shape, 7.0))
+        given = [kind(each) for each in (first, second)]
+        found = hybrid.multiply(*at_root(*given), **ON_GPU, out=out if comm.rank == 0 else None)
+        assert comm.rank or (found is out and np.array_equal(cupy.asnumpy(out), first @ second))
+    c = cupy.asarray(np.ones((20, 30)))
+    given = at_root(cupy.asarray(a[0]), cupy.asarray(b), c)
+    hybrid.multiply(*given, beta=2, **ON_GPU, out=c if comm.rank == 0 else None)
+    assert comm.rank or np.array_equal(cupy.asnumpy(c), a[0] @ b + 2)
+    wrong = cupy.asarray(np.ones((20, 31)))
+    assert refusal(UsageError, *given[:2], **ON_GPU, out=wrong if comm.rank == 0 else None) == "out"
+
+
 def the_gpu_is_given_back():
     a, b = rng.standard_normal((40, 30)), rng.standard_normal((30, 50))
     hybrid.multiply(*at_root(a, b), **ON_GPU)
@@ -150,7 +171,14 @@ def products_at_random(seed, count):
         cases.run(case, ways, comm if several else None)
 
 
-for each in (faults_are_found, integers_stay_there, in_little_memory, transposes_arrive_as_they_lie, the_gpu_is_given_back):
+for each in (
+    faults_are_found,
+    integers_stay_there,
+    in_little_memory,
+    transposes_arrive_as_they_lie,
+    results_are_written_to_arrays_there,
+    the_gpu_is_given_back,
+):
     each()
 products_at_random(*map(int, sys.argv[1:]))
 if comm.rank == 0:
