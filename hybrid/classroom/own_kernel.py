@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, resources, trust_own_cache_only
+from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, trust_own_cache_only
 from hybrid.errors import DeviceUnavailable, one_line
 
 _OPTIONS = ("-std=c++17",)
+_SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES, _NUM_REGS = 1, 3, 4  # of CUfunction_attribute
 _ARCHITECTURES = frozenset({35, 50, 60, 70, 75, 80, 86, 89, 90, 100, 120})  # of which each NVRTC knows some
 
 
@@ -45,6 +46,16 @@ class OwnKernel:
         allow_shared_memory(self._function, shared)
         launch = PreparedLaunch(self._function, tuple(grid), tuple(block), arguments, shared)
         return lambda: launch(get_current_stream().ptr)
+
+
+def resources(function: Any) -> tuple[int, int, int]:
+    """Registers of a thread, bytes of static shared memory, and bytes of local memory, into which registers are spilled."""
+    from cupy_backends.cuda.api import driver
+
+    registers, shared, local = (
+        driver.funcGetAttribute(attribute, function.ptr) for attribute in (_NUM_REGS, _SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES)
+    )
+    return registers, shared, local
 
 
 def on_device(array: np.ndarray) -> Any:

@@ -394,29 +394,29 @@ class CudaDevice:
         if not stored.size:
             return
         row_bytes = columns * stored.itemsize
-        at_once = self._reserve_between(row_bytes, rows * row_bytes, stream) // row_bytes
-        for part in pieces(Span(0, rows), max(1, at_once)):
+        self._reserve_between(row_bytes, rows * row_bytes, stream)
+        for part in pieces(Span(0, rows), max(1, self._between_bytes // row_bytes)):
             arrived = self._cupy.ndarray((len(part), columns), stored.dtype, self._between)
             self._copy(arrived, stored[part.slice], stream)
             with stream:
                 self._cupy.copyto(into[:, part.slice], arrived.T)
 
-    def _reserve_between(self, least: int, wanted: int, stream: Any) -> int:
-        """How many bytes of memory in between there are: as many as are wanted, up to _TRANSPOSED_BYTES, or fewer where the GPU
-        has no more, but at least `least`."""
+    def _reserve_between(self, least: int, wanted: int, stream: Any) -> None:
+        """Have as many bytes of memory in between as are wanted, up to _TRANSPOSED_BYTES. Where the GPU has no more, those that
+        are there suffice, or few new ones, if they are at least `least`."""
         size = max(least, min(_TRANSPOSED_BYTES, wanted))
-        if 0 < self._between_bytes < size:
+        if size <= self._between_bytes:
+            return
+        if self._between_bytes:
             stream.synchronize()  # the memory is about to be freed, and may be used by others at once
-        while self._between_bytes < size:
-            try:
-                self._between, self._between_bytes = self.reserve(size, shared=False), size
-            except DoesNotFit:
-                if self._between_bytes >= least:
-                    break
-                if size <= max(least, _LEAST_TRANSPOSED_BYTES):
-                    raise
-                size = max(least, size // 4)
-        return self._between_bytes
+        try:
+            memory = self.reserve(size, shared=False)
+        except DoesNotFit:
+            if least <= self._between_bytes:
+                return
+            size = max(least, min(size, _LEAST_TRANSPOSED_BYTES))
+            memory = self.reserve(size, shared=False)
+        self._between, self._between_bytes = memory, size
 
 
 def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_bytes: int) -> None:

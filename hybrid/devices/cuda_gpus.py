@@ -10,7 +10,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from hybrid.host.memory import LEAST_BYTES, Block
 if TYPE_CHECKING:
     import numpy as np  # functions import it, since commands load it only when the number of threads is settled
 
+_NVML = "libnvidia-ml.so.1"
 _PEER_ACCESS_ALREADY_ENABLED = 704  # of cudaError_t
 
 
@@ -229,32 +229,14 @@ def pooled_bytes(gpu: Gpu) -> int:
         return int(cupy.get_default_memory_pool().free_bytes())
 
 
-class _Awakening(threading.Thread):
-    """Starts the driver and creates the primary context of a GPU. Meanwhile the GIL is free, which it is not where CuPy does
-    it."""
-
-    def __init__(self, local_rank: int | None) -> None:
-        super().__init__(daemon=True)
-        self._local_rank = local_rank
-        self.made: tuple[int, ctypes.c_int] | None = None  # the index and the device of the GPU whose context was created
-
-    def run(self) -> None:
-        driver = load_driver()
-        count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value or self._local_rank is None:
-            return
-        index = self._local_rank % count.value
-        if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
-            return
-        self.made = index, device
-
-
-_awakening: _Awakening | None = None
+_awakening: threading.Thread | None = None
+_awakened: list[tuple[int, ctypes.c_int]] = []  # the index and the device of the GPU whose context was created meanwhile
 
 
 def wake_driver(local_rank: int | None) -> None:
     """In the background, call cuInit and create a CUDA context, which take a quarter of a second together, and more where several
-    ranks do it: that of the GPU that this rank will have if each rank sees all GPUs.
+    ranks do it: that of the GPU that this rank will have if each rank sees all GPUs. Meanwhile the GIL is free, which it is not
+    where CuPy does it.
 
     cuInit reads a hundred environment variables. With glibc before 2.41 a process may die of that (SIGSEGV) while another thread
     adds one: MPI_Init does, and so does Python where CuPy is told a folder. So this comes after MPI_Init, and CuPy is told here.
@@ -263,14 +245,24 @@ def wake_driver(local_rank: int | None) -> None:
     """
     global _awakening
     try:
-        load_driver()
+        driver = load_driver()
     except OSError:
         return  # usable_gpus will report it
     from hybrid.devices.cuda_kernels import trust_own_cache_only
 
+    def awaken() -> None:
+        count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value or local_rank is None:
+            return
+        index = local_rank % count.value
+        if not (
+            driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        ):
+            _awakened.append((index, device))
+
     trust_own_cache_only()
+    awakening = threading.Thread(target=awaken, daemon=True)
     with suppress(RuntimeError):  # the limit of threads is reached: then the driver is started at first use
-        awakening = _Awakening(local_rank)
         awakening.start()
         _awakening = awakening
 
@@ -278,23 +270,13 @@ def wake_driver(local_rank: int | None) -> None:
 def use_context_of(gpu: Gpu | None) -> None:
     """Free the context that `wake_driver` created on another GPU than this one, on which the process multiplies; None: on none.
     It would only take memory."""
-    if _awakening is None:
-        return
-    _awakening.join()
-    if _awakening.made is not None and (gpu is None or _awakening.made[0] != gpu.index):
-        load_driver().cuDevicePrimaryCtxRelease_v2(_awakening.made[1])
-    _awakening.made = None
+    if _awakening is not None:
+        _awakening.join()
+    while _awakened:
+        index, device = _awakened.pop()
+        if gpu is None or index != gpu.index:
+            load_driver().cuDevicePrimaryCtxRelease_v2(device)
 
-
-# -------- pinned memory
-# Pinned host memory: arrays are page-locked by cudaHostRegister at first use, until their memory is freed.
-#
-# Copies from pageable memory are staged through a small pinned buffer of the driver, at a third of the link's speed or less.
-# Pinning costs about as much as one such copy, so it pays when the memory is used again.
-#
-# What is tracked is the array that owns the memory, of which others are views. When it is garbage-collected, its memory is
-# unregistered: for memory mappings before the memory is freed, and up to NumPy 2.4 also for an array's own memory. A pinned array
-# cannot be resized in place, because NumPy refuses that for arrays with weak references.
 
 _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 # Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose
@@ -302,39 +284,41 @@ _ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
 LEAST_OWNER_BYTES = (32 << 20) + 1
 
 
-@dataclass
-class _Registered:
-    """A range of addresses."""
-
-    lo: int
-    hi: int
-
-
 class PinnedMemory:
-    """The arrays of a process that are pinned."""
+    """The arrays of a process that are pinned: page-locked by cudaHostRegister at first use, until their memory is freed.
+
+    Copies from pageable memory are staged through a small pinned buffer of the driver, at a third of the link's speed or less.
+    Pinning costs about as much as one such copy, so it pays when the memory is used again.
+
+    What is tracked is the array that owns the memory, of which others are views. When it is garbage-collected, its memory is
+    unregistered: for memory mappings before the memory is freed, and up to NumPy 2.4 also for an array's own memory. A pinned
+    array cannot be resized in place, because NumPy refuses that for arrays with weak references.
+    """
 
     def __init__(self, register: Callable[[int, int], bool], unregister: Callable[[int], None]) -> None:
         """`register(address, size)`: cudaHostRegister; returns whether it succeeded. `unregister(address)`:
         cudaHostUnregister."""
         self._register, self._unregister = register, unregister
-        self._registered: dict[int, _Registered] = {}  # by the owner's id
+        self._registered: dict[int, tuple[int, int]] = {}  # ranges of addresses, by the owner's id
 
     def pin(self, array: np.ndarray) -> bool:
         """Pin the memory of `array`, from its first byte to its last. False where that is not possible, or too small to pay."""
+        import numpy as np
+
         owner = _owner(array)
-        lo, hi = _range(array)
+        lo, hi = map(int, np.lib.array_utils.byte_bounds(array))
         known = self._registered.get(id(owner))
-        if known is not None and known.lo <= lo and hi <= known.hi:
+        if known is not None and known[0] <= lo and hi <= known[1]:
             return True
         has_own_pages = owner.nbytes >= LEAST_OWNER_BYTES or isinstance(owner.base, mmap.mmap)
         if not has_own_pages or hi - lo < LEAST_BYTES:
             return False
         if known is not None:
             self._unregister_owner(id(owner))
-            lo, hi = min(lo, known.lo), max(hi, known.hi)
+            lo, hi = min(lo, known[0]), max(hi, known[1])
         if not self._register(lo, hi - lo):
             return False
-        self._registered[id(owner)] = _Registered(lo, hi)
+        self._registered[id(owner)] = lo, hi
         if known is None:
             # NumPy 2.5 frees the memory before weak references are called back. The finalizer refers to the mapping, too, which
             # keeps it mapped until it is unregistered.
@@ -344,7 +328,7 @@ class PinnedMemory:
     def _unregister_owner(self, key: int, mapping: object = None) -> None:
         registered = self._registered.pop(key, None)
         if registered is not None:
-            self._unregister(registered.lo)
+            self._unregister(registered[0])
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
@@ -360,20 +344,12 @@ def _owner(array: np.ndarray) -> np.ndarray:
             return array
 
 
-def _range(array: np.ndarray) -> tuple[int, int]:
-    import numpy as np
-
-    lo, hi = np.lib.array_utils.byte_bounds(array)
-    return int(lo), int(hi)
-
-
 @cache
 def pinned_memory() -> PinnedMemory:
     """The pinned memory of this process."""
     from cupy.cuda import runtime
 
     gpu_of: dict[int, int] = {}  # by address, where it was registered
-
     portable = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the current one
 
     def register(address: int, size: int) -> bool:
@@ -396,85 +372,45 @@ def pinned_memory() -> PinnedMemory:
     return PinnedMemory(register, unregister)
 
 
-# -------- nvml
-# GPUs' energy and power limits by NVML, NVIDIA's library for monitoring, which comes with the driver.
-#
-# A GPU is identified by its UUID, since NVML numbers GPUs otherwise than CUDA.
-#
-# The few functions needed here are called in the library itself: pynvml (extra `watch`), which has all of them, takes up to
-# 0.1 s to load, and every product on a GPU would wait for it.
-
-LIBRARY = "libnvidia-ml.so.1"
-
-
-def load_nvml() -> Any:
-    """pynvml, initialized; DeviceUnavailable, with the reason, where there is none."""
-    try:
-        import pynvml as nvml
-    except ImportError:
-        raise DeviceUnavailable(f"nvidia-ml-py is not installed: {install('watch')}", code="package-missing") from None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        raise DeviceUnavailable(f"NVML does not start ({one_line(error)})", code="nvml") from None
-    return nvml
-
-
 class GpuEnergy:
-    """The counter of a whole GPU's energy, whoever uses it."""
+    """A GPU in NVML, NVIDIA's library for monitoring, which comes with the driver: its energy, whoever uses it, and power limit.
+
+    GPUs are identified by UUID, since NVML numbers them otherwise than CUDA. The few functions needed here are called in the
+    library itself: pynvml (extra `watch`), which has all of them, takes up to 0.1 s to load, and every product on a GPU would
+    wait for it.
+    """
 
     def __init__(self, uuid: str) -> None:
-        """DeviceUnavailable, with the reason, where it cannot be read."""
-        self._gpu = _Gpu(uuid)
-        self.joules()
+        """DeviceUnavailable, with the reason, where NVML does not know the GPU."""
+        try:
+            self._library = ctypes.CDLL(_NVML)
+        except OSError:
+            raise DeviceUnavailable(f"no NVML ({_NVML}) on this machine", code="nvml") from None
+        self._library.nvmlErrorString.restype = ctypes.c_char_p
+        if code := self._library.nvmlInit_v2():
+            raise DeviceUnavailable(f"NVML does not start ({self._meaning(code)})", code="nvml")
+        self._uuid, self._handle = uuid, ctypes.c_void_p()
+        self._ask("nvmlDeviceGetHandleByUUID", uuid.encode(), self._handle)
 
     def joules(self) -> float:
         """The energy since the driver was loaded. DeviceUnavailable where the GPU does not tell it, as older ones and MIG
         instances do not."""
-        return self._gpu.told("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong()) / 1000
+        return self._ask("nvmlDeviceGetTotalEnergyConsumption", self._handle, ctypes.c_ulonglong()) / 1000
 
+    def power_limit(self) -> float:
+        """The current power limit in watts. DeviceUnavailable where the GPU does not tell it."""
+        return self._ask("nvmlDeviceGetEnforcedPowerLimit", self._handle, ctypes.c_uint()) / 1000
 
-def power_limit(uuid: str) -> float:
-    """The GPU's current power limit in watts; DeviceUnavailable, with the reason, where the GPU does not tell it."""
-    return _Gpu(uuid).told("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint()) / 1000
-
-
-class _Gpu:
-    """A GPU, as NVML tells of it."""
-
-    def __init__(self, uuid: str) -> None:
-        """DeviceUnavailable, with the reason, where NVML does not know it."""
-        try:
-            self._library = load_library()
-        except OSError:
-            raise DeviceUnavailable(f"no NVML ({LIBRARY}) on this machine", code="nvml") from None
-        if code := self._library.nvmlInit_v2():
-            raise DeviceUnavailable(f"NVML does not start ({self._meaning(code)})", code="nvml")
-        self._uuid, self._handle = uuid, ctypes.c_void_p()
-        self._ask("nvmlDeviceGetHandleByUUID", uuid.encode())
-
-    def told(self, question: str, number: Any) -> int:
-        """What NVML writes into `number` when it is asked that of the GPU. DeviceUnavailable where it does not tell."""
-        self._ask(question, self._handle, number)
-        value: int = number.value
-        return value
-
-    def _ask(self, question: str, of: Any, answer: Any = None) -> None:
-        """Call this function, which writes its answer; without `answer` the GPU's handle."""
+    def _ask(self, question: str, of: Any, answer: Any) -> Any:
+        """What this function writes into `answer`. DeviceUnavailable where NVML does not tell it."""
         try:
             function = getattr(self._library, question)
         except AttributeError:
             raise DeviceUnavailable(f"NVML of this driver has no {question}", code="nvml") from None
-        if code := function(of, ctypes.byref(self._handle if answer is None else answer)):
+        if code := function(of, ctypes.byref(answer)):
             raise DeviceUnavailable(f"NVML does not tell about {self._uuid} ({self._meaning(code)})", code="nvml")
+        return answer.value
 
     def _meaning(self, code: int) -> str:
         """NVML's words for an error."""
         return str(self._library.nvmlErrorString(code).decode(errors="replace"))
-
-
-def load_library() -> Any:
-    """NVML's library. OSError where there is none."""
-    library = ctypes.CDLL(LIBRARY)
-    library.nvmlErrorString.restype = ctypes.c_char_p
-    return library

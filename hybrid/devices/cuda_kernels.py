@@ -154,9 +154,7 @@ def _compiled(nvrtc: Any, source: str, text: str, expressions: Sequence[str], op
 # Launches of CUDA kernels whose arguments are packed once.
 
 _DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes
-# Of CUfunction_attribute.
-_SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES, _NUM_REGS = 1, 3, 4
-_MAX_DYNAMIC_SHARED_SIZE_BYTES, _PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9
+_MAX_DYNAMIC_SHARED_SIZE_BYTES, _PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9  # of CUfunction_attribute
 
 
 class PreparedLaunch:
@@ -196,16 +194,6 @@ def prefer_shared_memory(function: Any) -> None:
     from cupy_backends.cuda.api import driver
 
     driver.funcSetAttribute(function.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
-
-
-def resources(function: Any) -> tuple[int, int, int]:
-    """Registers of a thread, bytes of static shared memory, and bytes of local memory, into which registers are spilled."""
-    from cupy_backends.cuda.api import driver
-
-    registers, shared, local = (
-        driver.funcGetAttribute(attribute, function.ptr) for attribute in (_NUM_REGS, _SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES)
-    )
-    return registers, shared, local
 
 
 # (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, if the kernel can add.

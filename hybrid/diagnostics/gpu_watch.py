@@ -14,7 +14,7 @@ from operator import or_
 from threading import Event, Thread
 from typing import Any
 
-from hybrid.devices.cuda_gpus import load_nvml
+from hybrid.core.installation import install
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.errors import DeviceUnavailable, one_line
 
@@ -47,6 +47,19 @@ class Watched:
     trouble: str = ""  # why it could not be asked any more
 
 
+def _nvml() -> Any:
+    """pynvml, initialized; DeviceUnavailable, with the reason, where there is none."""
+    try:
+        import pynvml as nvml
+    except ImportError:
+        raise DeviceUnavailable(f"nvidia-ml-py is not installed: {install('watch')}", code="package-missing") from None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise DeviceUnavailable(f"NVML does not start ({one_line(error)})", code="nvml") from None
+    return nvml
+
+
 class GpuWatch:
     """Samples one GPU from a thread of its own, from `start` until `stop`."""
 
@@ -62,7 +75,7 @@ class GpuWatch:
     def start(self) -> None:
         """Begin to watch. This never fails: `stop` says why nothing could be watched."""
         try:
-            nvml = load_nvml()
+            nvml = _nvml()
         except DeviceUnavailable as missing:
             self._why_not = str(missing)
             return

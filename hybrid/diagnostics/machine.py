@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid.devices.cuda_gpus import Gpu, power_limit
+from hybrid.devices.cuda_gpus import Gpu, GpuEnergy
 from hybrid.diagnostics.bandwidth import Link
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe
@@ -48,7 +48,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> 
 def _watts(gpu: Gpu) -> float | None:
     """The GPU's power limit; None where NVML does not tell it, without which the plan does."""
     try:
-        return power_limit(gpu.uuid)
+        return GpuEnergy(gpu.uuid).power_limit()
     except DeviceUnavailable:
         return None
 

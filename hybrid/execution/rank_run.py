@@ -27,7 +27,6 @@ from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.rank_device import (
     RankDevice,
-    make_device_gather,
     make_panels,
     make_transport,
     operands_in_place,
@@ -284,8 +283,10 @@ class RankRun:
         self._rank_device = session.device(plan, gpus, decision.kernel)
         self._device_gather: DeviceGather | None = None
         if plan.c_between_devices:
+            from hybrid.transport.nccl import DeviceGather
+
             assert c_of_node is not None
-            self._device_gather = make_device_gather(team, plan, self._rank_device, c_of_node)
+            self._device_gather = DeviceGather(team, plan, self._rank_device, c_of_node)
         self._panels = make_panels(team, plan, self._share, self._rank_device, moves) if moves is not None else None
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self._check: RankCheck | None = None

@@ -13,7 +13,6 @@ import importlib.util
 import time
 import warnings
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -292,48 +291,75 @@ def _extent(matrix: Any) -> int:
     return (rows - 1) * row_stride(matrix) + columns * matrix.itemsize if rows and columns else 0
 
 
-class DeviceGather(ABC):
-    """C of other nodes on its way from device to device to the root's node, tile by tile, while others are multiplied. One is
-    made for a plan, and used for any number of products, each from `begin` to `wait_for_stored`.
+class DeviceGather:
+    """C of other nodes on its way from device to device to the root's node, tile by tile, while others are multiplied. Made for a
+    plan by all ranks, and used for any number of products, each from `begin` to `wait_for_stored`.
 
-    The schedule is deadlock-free, whatever the devices run side by side. Every rank enqueues what it sends or receives behind all
-    the product's collectives of B, which wait for nothing of C, on the same stream. Then no multiplication waits for another rank
-    any more. A rank either sends or receives. A sender sends its tiles in the order in which it multiplies them. A receiver has
-    one order, in which every sender's pieces are in theirs. So the first piece that has not arrived is one that its sender comes
-    to next. What an operation waits for on its own device was enqueued before it: so all this holds even where a GPU runs
-    everything in that order.
+    The ranks of other nodes send their tiles in pieces. Those of the root's node receive them in a few slots of their devices'
+    memory. The schedule is deadlock-free, whatever the devices run side by side. Every rank enqueues what it sends or receives
+    behind all the product's collectives of B, which wait for nothing of C, on the same stream. Then no multiplication waits for
+    another rank any more. A rank either sends or receives. A sender sends its tiles in the order in which it multiplies them. A
+    receiver has one order, in which every sender's pieces are in theirs. So the first piece that has not arrived is one that its
+    sender comes to next. What an operation waits for on its own device was enqueued before it: so all this holds even where a GPU
+    runs everything in that order.
 
     One communicator brings B and C. Of two, NCCL's kernels may keep each other from running, in another order on each GPU.
     """
 
-    sends: bool  # whether this rank's tiles are sent, and not copied to this node's memory
-
-    def __init__(self, team: Team, plan: Plan, rank_device: RankDevice) -> None:
-        self._team, self._plan, self._rank_device = team, plan, rank_device
-        self._device, self._group = rank_device.device, rank_device.device_group
-        self._share = plan.shares[team.rank]
+    def __init__(self, team: Team, plan: Plan, rank_device: RankDevice, c: RowView) -> None:
+        """`c`: the rows of C in this node's memory. On the root's node these are all."""
+        self._team, self._plan, self._rank_device, self._c = team, plan, rank_device, c
+        self._device, self._group, self._share = rank_device.device, rank_device.device_group, plan.shares[team.rank]
+        of_ranks = receivers(plan)
+        self._group.connect(team, of_ranks)
+        self._to = of_ranks.get(team.rank, -1)
+        self.sends = team.rank in of_ranks  # whether this rank's tiles are sent, and not copied to this node's memory
         self._own: deque[Event] = deque()  # of this rank's tiles, until they are multiplied and copied
         self._open = False  # all collectives of the product are enqueued
+        self._to_send: deque[tuple[Any, list[Event]]] = deque()  # pieces, each with what it is sent after
+        self._sending: deque[Event] = deque()
+        self._pieces, self._slots = pieces_received(plan, team.rank), slots_of(plan, team.rank)
+        self._tiles = sum(tile.completes for arrival in self._share.order for tile in arrival.releases)
+        self._computed: list[list[Event]] = []  # on a receiver, for each of its tiles, so far
+        self._receiving: deque[tuple[SentPiece, Any, Event]] = deque()  # each with the memory where it arrives
+        self._copied: list[Event] = []  # of each piece that is or will be in host memory
 
     def begin(self) -> None:
         """A product begins."""
-        self._own.clear()
         self._open = False
+        for kept in (self._own, self._to_send, self._sending, self._computed, self._receiving, self._copied):
+            kept.clear()
 
     def collectives_enqueued(self) -> None:
         """Note that all collectives of this product are enqueued."""
         self._open = True
 
-    @abstractmethod
     def computed(self, tile: Tile, source: Any, after: list[Event]) -> None:
         """Note that a tile of this rank is in `source` when the events are complete."""
+        if not self.sends:
+            self._computed.append(after)
+            return
+        self._to_send += ((source[rows.slice], after) for rows in rows_of_pieces(self._plan, self._share, len(tile.rows)))
+        self.advance()
 
     def will_be_stored(self, tile: Tile, event: Event) -> None:
         self._own.append(event)
 
-    @abstractmethod
     def advance(self) -> None:
-        """Send or receive what there is, without waiting."""
+        """Send what is computed, or will be without waiting for another rank; but not all at once. Copy what has arrived to host
+        memory, and receive into the slots that are free, or will be without waiting for another rank."""
+        while self._sending and self._group.done(self._sending[0]):
+            self._sending.popleft()
+        while self._open and self._to_send and len(self._sending) < _SENT_AHEAD:
+            part, after = self._to_send.popleft()
+            self._sending.append(self._group.send(part, self._to, after))
+        while self._receiving and self._group.done(self._receiving[0][-1]):
+            piece, there, event = self._receiving.popleft()
+            # Submitted only now, since a copy to pageable memory blocks the host until it is made.
+            into = self._c[piece.rows][:, piece.columns.slice]
+            self._copied.append(self._device.copy_received(into, there, [event]))
+        while self._open and self._may_receive():
+            self._receive(len(self._copied) + len(self._receiving))
 
     def wait_for_stored(self) -> None:
         """Wait until this rank's part of C has been sent, or all that it receives is in host memory, whose time from this rank's
@@ -356,76 +382,11 @@ class DeviceGather(ABC):
             self._own.popleft()
         return not self._own
 
-    @abstractmethod
     def _is_complete(self) -> bool:
         """Whether nothing is left to be sent or received."""
-
-
-class SentC(DeviceGather):
-    """The part of a rank outside of the root's node."""
-
-    sends = True
-
-    def __init__(self, team: Team, plan: Plan, rank_device: RankDevice) -> None:
-        super().__init__(team, plan, rank_device)
-        self._to = receivers(plan)[team.rank]
-        self._waiting: deque[tuple[Any, list[Event]]] = deque()  # pieces, each with what it is sent after
-        self._under_way: deque[Event] = deque()
-
-    def begin(self) -> None:
-        super().begin()
-        self._waiting.clear()
-        self._under_way.clear()
-
-    def computed(self, tile: Tile, source: Any, after: list[Event]) -> None:
-        self._waiting += ((source[rows.slice], after) for rows in rows_of_pieces(self._plan, self._share, len(tile.rows)))
-        self.advance()
-
-    def advance(self) -> None:
-        """Send what is computed, or will be without waiting for another rank; but not all at once."""
-        while self._under_way and self._group.done(self._under_way[0]):
-            self._under_way.popleft()
-        while self._open and self._waiting and len(self._under_way) < _SENT_AHEAD:
-            piece, after = self._waiting.popleft()
-            self._under_way.append(self._group.send(piece, self._to, after))
-
-    def _is_complete(self) -> bool:
-        return not (self._waiting or self._under_way)
-
-
-class ReceivedC(DeviceGather):
-    """The part of a rank of the root's node, which receives pieces in a few slots of its device's memory."""
-
-    sends = False
-
-    def __init__(self, team: Team, plan: Plan, rank_device: RankDevice, c: RowView) -> None:
-        """`c`: all of C, in the node's memory."""
-        super().__init__(team, plan, rank_device)
-        self._c, self._pieces, self._slots = c, pieces_received(plan, team.rank), slots_of(plan, team.rank)
-        self._tiles = sum(tile.completes for arrival in self._share.order for tile in arrival.releases)
-        self._computed: list[list[Event]] = []  # for each of this rank's tiles, so far
-        self._receiving: deque[tuple[SentPiece, Any, Event]] = deque()  # each with the memory where it arrives
-        self._copied: list[Event] = []  # of each piece that is or will be in host memory
-
-    def begin(self) -> None:
-        super().begin()
-        self._computed.clear()
-        self._receiving.clear()
-        self._copied.clear()
-
-    def computed(self, tile: Tile, source: Any, after: list[Event]) -> None:
-        self._computed.append(after)
-
-    def advance(self) -> None:
-        """Copy what has arrived to host memory, and receive into the slots that are free, or will be without waiting for another
-        rank."""
-        while self._receiving and self._group.done(self._receiving[0][-1]):
-            piece, there, event = self._receiving.popleft()
-            # Submitted only now, since a copy to pageable memory blocks the host until it is made.
-            into = self._c[piece.rows][:, piece.columns.slice]
-            self._copied.append(self._device.copy_received(into, there, [event]))
-        while self._open and self._may_receive():
-            self._receive(len(self._copied) + len(self._receiving))
+        if self._to_send or self._sending or len(self._copied) < len(self._pieces):
+            return False
+        return not self._copied or self._device.done(self._copied[-1])
 
     def _may_receive(self) -> bool:
         """Whether there is a next piece, its slot is copied from, and enough of this rank's tiles are submitted."""
@@ -449,9 +410,6 @@ class ReceivedC(DeviceGather):
         if number >= SLOTS:
             after.append(self._copied[number - SLOTS])
         self._receiving.append((piece, there, self._group.receive(there, piece.sender, after)))
-
-    def _is_complete(self) -> bool:
-        return len(self._copied) == len(self._pieces) and (not self._copied or self._device.done(self._copied[-1]))
 
 
 class NcclTransport(HostTransport):

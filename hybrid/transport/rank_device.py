@@ -15,9 +15,7 @@ from hybrid.core.spans import Topology
 from hybrid.devices.base import Buffers, Device, Event
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
 from hybrid.errors import HybridError
-from hybrid.host.memory import RowView
 from hybrid.kernels.catalogue import Kernel
-from hybrid.plan.gather_layout import receivers
 from hybrid.plan.plan import Plan
 from hybrid.plan.schedule import RankShare
 from hybrid.ranks.heartbeat import busy
@@ -30,7 +28,7 @@ from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, Tra
 if TYPE_CHECKING:
     from hybrid.transport.nccl import DeviceGather, DeviceGroup
     from hybrid.transport.panels import PanelMoves, Panels
-    from hybrid.transport.peers import LinkRequest, Peer
+    from hybrid.transport.peers import LinkRequest
 
 
 _MOST_KEPT_PLANS = 4
@@ -210,36 +208,6 @@ class RankDevice:
         self.devices = {}
         self.memory, self.flags, self.reserved = None, None, 0
 
-    def own_buffers(self, team: Team, plan: Plan, in_place: Mapping[str, Any]) -> Buffers:
-        """This rank's buffers; the matrices in `in_place` are used instead of those for the same operands. To be called after
-        `reserve`."""
-        part, share = plan.on_device(team.rank)
-        if in_place:
-            return Buffers(self.device, self.memory, share, part.problem, in_place)
-        return self.once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, part.problem))
-
-    def peers(self, team: Team, plan: Plan) -> dict[int, Peer]:
-        """The ranks of the node, with their buffers as this rank's device reaches them. To be called after `connect`."""
-
-        from hybrid.transport.peers import Peer
-
-        def peer(rank: int) -> Peer:
-            share, memory = plan.shares[rank], self.memory if rank == team.rank else self.opened[rank]
-            buffers = Buffers(self.device, memory, share, plan.problem)
-            events = self.loaded.get(rank, []), self.multiplied.get(rank, [])
-            return Peer(share, team.node_ranks.index(rank), plan.b_rows_over_link(rank), buffers, *events)
-
-        return self.once_for_plan("peers", plan, lambda: {rank: peer(rank) for rank in team.node_ranks})
-
-    def buffers_of_driver(self, team: Team, plan: Plan) -> dict[int, Buffers]:
-        """All ranks' buffers, as the driver's device on each GPU reaches them. To be called after `connect`, on the driver."""
-
-        def buffers(rank: int, device: Device) -> Buffers:
-            memory = self.memory if rank == team.rank else self.opened_by_driver[rank]
-            return Buffers(device, memory, plan.shares[rank], plan.problem)
-
-        return self.once_for_plan("driver", plan, lambda: {rank: buffers(rank, each) for rank, each in self.devices.items()})
-
     def used_for(self, plan: Plan, by: object) -> bool:
         """Note that a product of this plan begins, which writes to the memory. `by`: what computes its remainders, and keeps
         some there; None for native products.
@@ -325,15 +293,6 @@ def make_panels(team: Team, plan: Plan, share: RankShare, rank_device: RankDevic
     return Panels(team, moves, share, rank_device.device, rank_device.flags, first_flag)
 
 
-def make_device_gather(team: Team, plan: Plan, rank_device: RankDevice, c: RowView) -> DeviceGather:
-    """The gathering of C from device to device. `c`: the rows of C in this node's memory. Every rank calls it."""
-    from hybrid.transport.nccl import ReceivedC, SentC
-
-    of_ranks = receivers(plan)
-    rank_device.device_group.connect(team, of_ranks)
-    return SentC(team, plan, rank_device) if team.rank in of_ranks else ReceivedC(team, plan, rank_device, c)
-
-
 def _pieces(plan: Plan) -> tuple[int, int]:
     """The row panels of the rank that has most, and the pieces in which B comes."""
     return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
@@ -378,37 +337,52 @@ def make_transport(
     `matrices`: this rank's rows; where the operands are the root's arrays, the whole matrices at the root and None elsewhere.
     `in_place`: what `operands_in_place` gave. `device_gather`: where C goes from device to device.
     """
+    device, once, (part, share) = rank_device.device, rank_device.once_for_plan, plan.on_device(team.rank)
+
+    def own_buffers() -> Buffers:
+        if in_place:
+            return Buffers(device, rank_device.memory, share, part.problem, in_place)
+        return once("own", plan, lambda: Buffers(device, rank_device.memory, share, part.problem))
+
     if plan.transport in ("host", "nccl"):
         assert matrices is not None
         rank_device.reserve(team, plan.bytes_of_buffers(team.rank))
-        buffers = rank_device.own_buffers(team, plan, in_place)
         if plan.transport == "host":
-            return HostTransport(rank_device.device, team.rank, matrices, observer, panels, in_place), buffers
+            return HostTransport(device, team.rank, matrices, observer, panels, in_place), own_buffers()
         from hybrid.transport.nccl import NcclTransport
 
         rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
-        parts = rank_device.device, team.rank, matrices, rank_device.device_group, rows_of
-        return NcclTransport(*parts, observer, in_place, device_gather), buffers
+        parts = device, team.rank, matrices, rank_device.device_group, rows_of
+        return NcclTransport(*parts, observer, in_place, device_gather), own_buffers()
 
-    from hybrid.transport.peers import LinkRequest, PeersTransport, RootPushDriver, RootPushReceiver
+    from hybrid.transport.peers import LinkRequest, Peer, PeersTransport, RootPushDriver, RootPushReceiver
 
     def device_on(rank: int) -> Device:
         """A device of this process on that rank's GPU, which may have another index here."""
         gpu = gpus[rank]
         return _device(plan, next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None, kernel)
 
+    def buffers(rank: int, on: Device, opened: Mapping[int, Any]) -> Buffers:
+        return Buffers(on, opened.get(rank, rank_device.memory), plan.shares[rank], plan.problem)
+
+    def peer(rank: int) -> Peer:
+        events = rank_device.loaded.get(rank, []), rank_device.multiplied.get(rank, [])
+        local_rank, of_peer = team.node_ranks.index(rank), buffers(rank, device, rank_device.opened)
+        return Peer(plan.shares[rank], local_rank, plan.b_rows_over_link(rank), of_peer, *events)
+
     driver = plan.root if plan.at_root else None
     row_panels, pieces_of_b = _pieces(plan)
     events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # one for each panel that is loaded, or tile computed
     wanted = LinkRequest(team.topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
     rank_device.connect(team, wanted, _flags(plan), device_on)
-    assert rank_device.flags is not None
-    device, flags, peers = rank_device.device, rank_device.flags, rank_device.peers(team, plan)
+    flags, peers = rank_device.flags, once("peers", plan, lambda: {rank: peer(rank) for rank in team.node_ranks})
+    assert flags is not None
     if driver is not None and team.rank != driver:
         return RootPushReceiver(device, flags, team.rank, driver, peers), peers[team.rank].buffers
     assert matrices is not None
     if driver is not None:
-        remote = rank_device.buffers_of_driver(team, plan)
-        return RootPushDriver(rank_device.devices, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
+        links, opened = rank_device.devices, rank_device.opened_by_driver
+        remote = once("driver", plan, lambda: {rank: buffers(rank, link, opened) for rank, link in links.items()})
+        return RootPushDriver(links, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
     made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panels, in_place)
-    return made, rank_device.own_buffers(team, plan, in_place) if in_place else peers[team.rank].buffers
+    return made, own_buffers() if in_place else peers[team.rank].buffers

@@ -19,9 +19,10 @@ from experiments.common.records import Line, spread
 from experiments.common.timing import kernel_of
 from experiments.ladder.loads import Shape, form_of
 from experiments.ladder.results import YARDSTICK, label
+from hybrid.classroom.own_kernel import resources
 from hybrid.core.problem import copy_width
 from hybrid.devices.cuda_gpus import Gpu, free_bytes
-from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication, resources
+from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.errors import DoesNotFit
 from hybrid.kernels.catalogue import (
     BYTES,
