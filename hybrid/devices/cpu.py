@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The CPU as a device: NumPy's BLAS or plain loops, on the host matrices in place.
+"""The CPU as a device: NumPy's BLAS or plain loops, on the host matrices in place; and products of stacks on it.
 
-With `staged` it copies operands into buffers as a GPU does, so that the GPU's schedule can be tested without one.
+With `staged` it copies operands into buffers as a GPU does, and checks as a GPU does, so that the GPU's schedule can be tested
+without one.
 """
 
 from __future__ import annotations
@@ -28,17 +29,16 @@ from hybrid.host.threads import limited_threads, on_threads
 from hybrid.kernels.catalogue import C_TYPES, KERNELS, Kernel, numbers_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 
-# -------- c loops
-# The CPU's slow kernels, for comparison: a sequential program's three loops, compiled from kernels/loops.c.
-
 # No fused multiply-add and no reordering: every product and every sum is rounded, so the result is the same on all machines.
 _FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
+_PARTS_A_THREAD = 4  # so that a thread which is late takes fewer
 _AT_ONCE = 100_000_000  # multiply-adds per call, about a tenth of a second: Python handles signals only between calls
 
 
 @cache
 def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
-    """The function `name` of loops.c, as one that computes c = a · b. DeviceUnavailable without a C compiler."""
+    """The function `name` of kernels/loops.c, a sequential program's three loops, for comparison, as one that computes c = a · b.
+    DeviceUnavailable without a C compiler."""
     library = ctypes.CDLL(str(build_plain(c_compiler(), KERNELS / "loops.c", [*_FLAGS, f"-DELEMENT={C_TYPES[dtype]}"])))
     function = library[name]
     function.restype = None
@@ -52,15 +52,13 @@ def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, n
     return multiply
 
 
-# -------- cpu check
-# The check's operations where a CPU stands in for a GPU: NumPy computes what kernels/check.cu does.
-
 VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE = range(4)  # the places of these numbers among those that `compare` takes
 MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of many, which a single large one would else determine
 
 
 class CpuCheckOperations:
-    """The check's operations, each of which is complete when its call returns, so its event is None."""
+    """The check's operations where a CPU stands in for a GPU: NumPy computes what kernels/check.cu does. Each is complete when
+    its call returns, so its event is None."""
 
     def __init__(self, do: Callable[[str, Callable[[], None]], Event]) -> None:
         """`do(phase, work)`: does the work, and notes its time as one of this phase."""
@@ -318,11 +316,6 @@ class _Memory:
     def __del__(self) -> None:
         if self.descriptor >= 0:
             os.close(self.descriptor)
-
-
-# -------- stacks
-
-_PARTS_A_THREAD = 4  # so that a thread which is late takes fewer
 
 
 def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The CUDA GPUs that a process can use, and which rank takes which."""
+"""The CUDA GPUs that a process can use: which rank takes which, contexts in which a thread's calls work, free and pinned memory,
+energy."""
 
 from __future__ import annotations
 
@@ -129,10 +130,6 @@ def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:
         chosen[rank] = min(gpus_of_ranks[rank], key=lambda gpu: users[gpu.uuid])
         users[chosen[rank].uuid] += 1
     return [chosen[rank] for rank in range(len(gpus_of_ranks))]
-
-
-# -------- cuda contexts
-# CUDA contexts: in which one a thread's calls work, and one that is created while modules are loaded.
 
 
 class _Before(threading.local):

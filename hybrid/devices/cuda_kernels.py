@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The catalogue's kernels on a GPU: compiled by NVRTC at first use, cached on disk by CuPy, launched on parts of buffers."""
+"""Kernels on a GPU: compiled by NVRTC at first use, kept on disk where this user alone may write, and launched with arguments
+that are packed once; and products by cuBLAS."""
 
 from __future__ import annotations
 
@@ -32,10 +33,18 @@ from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.host.files import atomic_write
 from hybrid.kernels.catalogue import KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of
 
-# -------- kernel cache
-# Where CuPy keeps compiled kernels: in a folder that this user alone may write to, or in memory only.
-
 _ROOM = 1 << 20  # bytes; a compiled kernel takes less
+_DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes
+_MAX_DYNAMIC_SHARED_SIZE_BYTES, _PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9  # of CUfunction_attribute
+_MOST_CACHED_LAUNCHES = 10_000
+# Arguments of cublasGemmEx, by NumPy's letter for the operands' arrays (bfloat16 lies in a uint16): the cudaDataType of A and B,
+# that of C, and the cublasComputeType_t.
+_OF_FLOATS, _OF_INTEGERS = (0, 68), (10, 72)  # CUDA_R_32F, CUBLAS_COMPUTE_32F; CUDA_R_32I, CUBLAS_COMPUTE_32I
+_BY_GEMM_EX = {"e": (2, *_OF_FLOATS), "H": (14, *_OF_FLOATS), "b": (3, *_OF_INTEGERS)}  # CUDA_R_16F, CUDA_R_16BF, CUDA_R_8I
+_MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
+
+# (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, if the kernel can add.
+Multiply = Callable[..., None]
 
 
 @cache
@@ -94,69 +103,6 @@ def _usable(folder: Path) -> Path:
     return folder
 
 
-# -------- cubins
-# Kernels for one architecture alone, such as sm_90a, which CuPy does not compile for. They are compiled by NVRTC directly,
-# and the machine code is kept on disk.
-
-Compiled = tuple[dict[str, str], bytes]  # the kernels' mangled names, and their machine code
-
-
-def functions_for(architecture: str, source: str, expressions: Sequence[str], options: tuple[str, ...]) -> dict[str, Any]:
-    """Instances of templates in one of the kernels' sources, as CuPy functions, loaded on the current GPU."""
-    import cupy
-    from cupy_backends.cuda.libs import nvrtc
-
-    text = (KERNELS / source).read_text(encoding="utf-8")
-    options = (f"-arch={architecture}", "-default-device", *options)
-    what = json.dumps([nvrtc.getVersion(), text, [*options], [*expressions]])
-    name = f"{Path(source).stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}"
-    names, cubin = kept(name, lambda: _compiled(nvrtc, source, text, expressions, options))
-    module = cupy.cuda.Module()
-    module.load(cubin)
-    return {expression: module.get_function(names[expression]) for expression in expressions}
-
-
-def kept(name: str, compiled: Callable[[], Compiled]) -> Compiled:
-    """What is kept on disk under this name. Where nothing is, or it is damaged, it is compiled now and kept."""
-    file = cache_folder("cubin") / f"{name}.cubin"
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        header, cubin = file.read_bytes().split(b"\n", 1)
-        described = json.loads(header)
-        if hashlib.sha256(cubin).hexdigest() == described["sha256"]:
-            return described["names"], cubin
-    names, cubin = compiled()
-    header = json.dumps({"sha256": hashlib.sha256(cubin).hexdigest(), "names": names}).encode()
-    try:
-        with atomic_write(str(file)) as temporary:
-            temporary.write_bytes(header + b"\n" + cubin)
-    except HybridError as error:
-        warnings.warn(f"kernels will be compiled again by the next process: {error}", Elsewhere, stacklevel=2)
-    return names, cubin
-
-
-def _compiled(nvrtc: Any, source: str, text: str, expressions: Sequence[str], options: tuple[str, ...]) -> Compiled:
-    program = nvrtc.createProgram(text, source, (), ())
-    try:
-        for expression in expressions:
-            nvrtc.addNameExpression(program, expression)
-        try:
-            nvrtc.compileProgram(program, options)
-        except nvrtc.NVRTCError as error:
-            raise DeviceUnavailable(
-                f"{source} does not compile: {nvrtc.getProgramLog(program) or error}", code="compile-failed"
-            ) from error
-        return {expression: nvrtc.getLoweredName(program, expression) for expression in expressions}, nvrtc.getCUBIN(program)
-    finally:
-        nvrtc.destroyProgram(program)
-
-
-# -------- prepared launch
-# Launches of CUDA kernels whose arguments are packed once.
-
-_DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes
-_MAX_DYNAMIC_SHARED_SIZE_BYTES, _PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9  # of CUfunction_attribute
-
-
 class PreparedLaunch:
     """A launch, to be called with a stream's pointer as often as wanted.
 
@@ -194,17 +140,6 @@ def prefer_shared_memory(function: Any) -> None:
     from cupy_backends.cuda.api import driver
 
     driver.funcSetAttribute(function.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
-
-
-# (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, if the kernel can add.
-Multiply = Callable[..., None]
-
-_MOST_CACHED_LAUNCHES = 10_000
-# Arguments of cublasGemmEx, by NumPy's letter for the operands' arrays (bfloat16 lies in a uint16): the cudaDataType of A and B,
-# that of C, and the cublasComputeType_t.
-_OF_FLOATS, _OF_INTEGERS = (0, 68), (10, 72)  # CUDA_R_32F, CUBLAS_COMPUTE_32F; CUDA_R_32I, CUBLAS_COMPUTE_32I
-_BY_GEMM_EX = {"e": (2, *_OF_FLOATS), "H": (14, *_OF_FLOATS), "b": (3, *_OF_INTEGERS)}  # CUDA_R_16F, CUDA_R_16BF, CUDA_R_8I
-_MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
 
 
 def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
@@ -263,14 +198,53 @@ def compiled_functions(source: str, expressions: Sequence[str], architecture: st
     """Instances of templates in one of the kernels' sources, as CuPy functions that are loaded on the current GPU, by their name
     expressions. `architecture`: the only one that they are compiled for, as in `Launch`."""
     trust_own_cache_only()
-    if architecture:
-        return functions_for(architecture, source, expressions, compile_options(KERNELS))
     import cupy
 
-    module = cupy.RawModule(
-        code=(KERNELS / source).read_text(), options=compile_options(KERNELS), name_expressions=tuple(expressions)
-    )
-    return {expression: module.get_function(expression).kernel for expression in expressions}
+    text, options = (KERNELS / source).read_text(encoding="utf-8"), compile_options(KERNELS)
+    if not architecture:
+        module = cupy.RawModule(code=text, options=options, name_expressions=tuple(expressions))
+        return {expression: module.get_function(expression).kernel for expression in expressions}
+    names, cubin = _compiled_for(architecture, source, text, expressions, options)
+    loaded = cupy.cuda.Module()
+    loaded.load(cubin)
+    return {expression: loaded.get_function(names[expression]) for expression in expressions}
+
+
+def _compiled_for(
+    architecture: str, source: str, text: str, expressions: Sequence[str], options: tuple[str, ...]
+) -> tuple[dict[str, str], bytes]:
+    """The kernels' mangled names, and their machine code, for one architecture alone, such as sm_90a, for which CuPy does not
+    compile: by NVRTC directly. They are kept on disk, and compiled anew where what is there is damaged."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    options = (f"-arch={architecture}", "-default-device", *options)
+    what = json.dumps([nvrtc.getVersion(), text, [*options], [*expressions]])
+    file = cache_folder("cubin") / f"{Path(source).stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}.cubin"
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        header, cubin = file.read_bytes().split(b"\n", 1)
+        described = json.loads(header)
+        if hashlib.sha256(cubin).hexdigest() == described["sha256"]:
+            return described["names"], cubin
+    program = nvrtc.createProgram(text, source, (), ())
+    try:
+        for expression in expressions:
+            nvrtc.addNameExpression(program, expression)
+        nvrtc.compileProgram(program, options)
+        names = {expression: nvrtc.getLoweredName(program, expression) for expression in expressions}
+        cubin = nvrtc.getCUBIN(program)
+    except nvrtc.NVRTCError as error:
+        raise DeviceUnavailable(
+            f"{source} does not compile: {nvrtc.getProgramLog(program) or error}", code="compile-failed"
+        ) from error
+    finally:
+        nvrtc.destroyProgram(program)
+    header = json.dumps({"sha256": hashlib.sha256(cubin).hexdigest(), "names": names}).encode()
+    try:
+        with atomic_write(str(file)) as temporary:
+            temporary.write_bytes(header + b"\n" + cubin)
+    except HybridError as error:
+        warnings.warn(f"kernels will be compiled again by the next process: {error}", Elsewhere, stacklevel=2)
+    return names, cubin
 
 
 def compile_options(folder: Path) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ class DeviceGroup:
             try:
                 # A decision that is remembered tests nothing again, and a connection that failed has ended the communicator.
                 self.init_communicator(team)
-                self._connect(team, receivers)
+                self._test(team, receivers)
             except BaseException:
                 self.abort()
                 raise
@@ -230,59 +230,42 @@ class DeviceGroup:
             self._communicator = load_nccl().NcclCommunicator(team.size, sharing.all[0], team.rank)
             self._abort_once = weakref.finalize(self, self._communicator.abort)
 
-    def _test(self, team: Team) -> None:
-        """Let every rank receive a matrix from every other. DeviceUnavailable where one is not what was sent."""
+    def _test(self, team: Team, receivers: Mapping[int, int] | None = None) -> None:
+        """Let every rank receive a matrix from every other; with `receivers`, these from their senders. DeviceUnavailable where
+        one is not what was sent."""
         device, rows_of = self._device, [Span(rank * _ROWS, (rank + 1) * _ROWS) for rank in range(team.size)]
+        to = {} if receivers is None else receivers
+        sources = [rank for rank in range(team.size) if receivers is None or to.get(rank) == team.rank]
         with team.phase("prepare", timed=False), busy():
             memory = device.reserve(8 * _ROWS * _COLUMNS * team.size, shared=False)
-            try:
-                device.poison(memory)
-                matrix = device.matrix(memory, 0, team.size * _ROWS, _COLUMNS, "float64")
-                # Host memory, kept until the copies are complete.
-                own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full(matrix.shape, np.nan)
-                gathered = self.allgather_rows(matrix, rows_of, [device.copy_in(matrix[rows_of[team.rank].slice], own, [])])
-                self.wait_for(gathered)
-                device.copy_out(received, matrix, [gathered])
-            except BaseException:
-                self.abort()
-                raise
-            finally:
-                device.finish()  # before the memory is freed
-            for rank, rows in enumerate(rows_of):
-                if not np.array_equal(received[rows.slice], pattern_of(rank, _ROWS, _COLUMNS)):
-                    raise DeviceUnavailable(
-                        f"what was brought from the GPU of rank {rank} is not what lies there", code="gpu-data"
-                    )
-        self._tested = True
-
-    def _connect(self, team: Team, receivers: Mapping[int, int]) -> None:
-        device, sources = self._device, [sender for sender, receiver in receivers.items() if receiver == team.rank]
-        own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full((len(sources), _ROWS, _COLUMNS), np.nan)
-        with team.phase("prepare", timed=False), busy():
-            count = max(1, len(sources))
-            memory = device.reserve(own.nbytes * count, shared=False)
             device.poison(memory)
-            matrices = [device.matrix(memory, number * own.nbytes, _ROWS, _COLUMNS, "float64") for number in range(count)]
-            loaded = device.copy_in(matrices[0], own, []) if team.rank in receivers else None
+            matrix = device.matrix(memory, 0, team.size * _ROWS, _COLUMNS, "float64")
+            # Host memory, kept until the copies are complete.
+            own, received = pattern_of(team.rank, _ROWS, _COLUMNS), np.full(matrix.shape, np.nan)
+            mine = matrix[rows_of[team.rank].slice]
+            loaded = device.copy_in(mine, own, [])
         try:
             # To connect two devices, NCCL blocks both hosts until both have come so far. They do: what can fail before was done
             # in the phase above.
             with team.phase("prepare", timed=False), busy():
-                if team.rank in receivers:
-                    self.wait_for(self.send(matrices[0], receivers[team.rank], [loaded]))
-                arriving = [self.receive(into, source, []) for into, source in zip(matrices, sources, strict=False)]
-                for event, into, matrix in zip(arriving, received, matrices, strict=False):
+                if receivers is None:
+                    moved = [self.allgather_rows(matrix, rows_of, [loaded])]
+                else:
+                    moved = [self.send(mine, to[team.rank], [loaded])] if team.rank in to else []
+                    moved += [self.receive(matrix[rows_of[source].slice], source, []) for source in sources]
+                for event in moved:
                     self.wait_for(event)
-                    device.copy_received(into, matrix, [event])
+                device.copy_out(received, matrix, [loaded, *moved])
         except BaseException:
             self.abort()  # before the device is waited for
             raise
         finally:
             device.finish()  # before the memory is freed
         with team.phase("prepare", timed=False):
-            for source, matrix in zip(sources, received, strict=True):
-                if not np.array_equal(matrix, pattern_of(source, _ROWS, _COLUMNS)):
+            for source in sources:
+                if not np.array_equal(received[rows_of[source].slice], pattern_of(source, _ROWS, _COLUMNS)):
                     raise DeviceUnavailable(f"what the GPU of rank {source} sent is not what arrived", code="gpu-data")
+        self._tested = True
 
 
 def _extent(matrix: Any) -> int:
