@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The check of a product, beside its copies and multiplications: C·x is compared with A·(B·x) for a random x (Freivalds).
 //
-// `row_sums` computes B·x and C·x for one group of columns after the other, with sums of squares, from which the size of rounding
-// errors is estimated; and a checksum of each row's bits, which tells whether a copy arrived as it was sent. `column_totals` adds
-// up the squares of B. `subtract_product` computes -A·(B·x); `compare_sums` adds C·x to it and judges the difference.
-// `total_pieces` adds up the checksums of the rows of each piece that was copied. So of a right product the host reads only some
-// hundred numbers. All sums are in float64.
+// `weigh_columns` weights x by the sizes of B's columns. `row_sums` computes B·x and C·x for one group of columns after the other, with
+// sums of squares, from which the size of rounding errors is estimated; and a checksum of each row's bits, which tells whether a copy
+// arrived as it was sent. `column_totals` adds up the squares of B. `subtract_product` computes -A·(B·x); `compare_sums` adds C·x to it
+// and judges the difference. `total_pieces` adds up the checksums of the rows of each piece that was copied. So of a right product the
+// host reads only some hundred numbers. All sums are in float64.
 //
 // Global loads per multiply-add: 1 in row_sums, which memory bandwidth limits. subtract_product reads A once and (B·x), which has
 // one column for each group, from the L2 cache.
@@ -116,6 +116,39 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
     }
 }
 
+// The places of what is to be known of the product's arithmetic, in `numbers`.
+enum { VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE, LARGEST_INTEGER };
+
+// A thread block for each group of columns, a thread for each column. weighted = x · 2^w: with these weights all columns of a group
+// have about the size of the largest, as far as the rows of m tell, so that none hides in the rounding errors of others. Powers of two
+// add no rounding. A group that holds only integers up to numbers[LARGEST_INTEGER] is not weighted: sums of integers may be exact.
+template <typename T, int GROUP>
+__global__ void weigh_columns(Matrix<const T> m, Matrix<const double> x, Matrix<const double> numbers, Matrix<double> weighted)
+{
+    constexpr int NONE = -5000, MOST_WEIGHT = 64;  // exponents
+    __shared__ int largest, others;
+    Size column = blockIdx.x * Size(GROUP) + threadIdx.x;
+    double peak = 0;
+    bool finite = true, whole = true;
+    if (threadIdx.x == 0) largest = NONE, others = 0;
+    __syncthreads();
+    if (column < m.columns) {
+#pragma unroll 8
+        for (Size row = 0; row < m.rows; ++row) {
+            double value = fabs(double(widened(m(row, column))));
+            finite = finite && value <= 1.7976931348623157e308;
+            whole = whole && value == rint(value);
+            peak = max(peak, value);
+        }
+    }
+    int exponent = finite && peak > 0 ? ilogb(peak) : NONE;
+    if (exponent != NONE) atomicMax(&largest, exponent);
+    if (!(finite && whole && peak <= numbers(0, LARGEST_INTEGER))) atomicMax(&others, 1);
+    __syncthreads();
+    int weight = others && exponent != NONE ? min(largest - exponent, MOST_WEIGHT) : 0;
+    if (column < m.columns) weighted(0, column) = scalbn(x(0, column), weight);
+}
+
 constexpr int ROWS_ADDED = 32;  // by a thread block of column_totals
 
 // totals[0,j], 0 before, becomes the sum of m[i,j] over i. Blocks of 32 threads; each thread adds up a part of one column. Rows run
@@ -129,9 +162,6 @@ __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
     for (Size row = first; row < min(first + ROWS_ADDED, m.rows); ++row) total += m(row, column);
     atomicAdd(&totals(0, column), total);
 }
-
-// The places of what `compare_sums` needs to know of the product's arithmetic, in its `numbers`.
-enum { VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE };
 
 constexpr int ROWS_TOGETHER = 128;
 

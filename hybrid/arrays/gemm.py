@@ -27,7 +27,7 @@ from hybrid.core.spans import Span
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import UsageError
-from hybrid.host.row_sums import copy_rows, tiles_of
+from hybrid.host.memory import copy_rows, tiles_of
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
 
 

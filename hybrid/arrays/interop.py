@@ -13,7 +13,7 @@ import numpy as np
 from hybrid.core.installation import install
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError, one_line
-from hybrid.host.row_sums import copy_rows
+from hybrid.host.memory import copy_rows
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 

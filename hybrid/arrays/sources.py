@@ -22,7 +22,7 @@ from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.host.matrix_file import open_matrix
-from hybrid.host.row_sums import copy_rows
+from hybrid.host.memory import copy_rows
 from hybrid.host.threads import on_threads, rows_of_about
 from hybrid.kernels.catalogue import elements_of, numbers_of, storage
 from hybrid.ranks.heartbeat import busy

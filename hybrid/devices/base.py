@@ -184,6 +184,10 @@ class CheckOperations(Protocol):
         With `group` 0 only the sum of m[i,j]² over all columns is added to the squares. For each row also its largest magnitude,
         or NOT_INTEGRAL, and its checksum, which must both be 0 before."""
 
+    def weigh_columns(self, sample: Any, x: Any, numbers: Any, group: int, weighted: Any) -> Operation:
+        """Write x times the weights that `column_weights` of row_sums.py gives the columns of these rows of B. `numbers`: as for
+        `compare`; the last is the largest integer that needs no weight."""
+
     def column_totals(self, matrix: Any, totals: Any) -> Operation:
         """Add the sum of each column to `totals`, which must be 0 before."""
 

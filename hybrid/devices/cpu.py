@@ -20,11 +20,22 @@ import numpy as np
 from hybrid.core.problem import WIDEST_COPY
 from hybrid.core.spans import Span, even_pieces
 from hybrid.devices.base import CheckOperations, Event, EventWait, Operation
+from hybrid.devices.row_sums import (
+    MOST_IN_TOTAL,
+    NOT_INTEGRAL,
+    Allowed,
+    column_peaks,
+    column_weights,
+    in_parts,
+    mixed_total,
+    row_checksums,
+    sizes_of,
+    sums_and_squares,
+)
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.kernel import as_c_array
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas, blas_all
-from hybrid.host.row_sums import NOT_INTEGRAL, add_squares, mixed_total, row_checksums, row_sums
 from hybrid.host.threads import limited_threads, on_threads
 from hybrid.kernels.catalogue import C_TYPES, KERNELS, Kernel, numbers_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
@@ -50,10 +61,6 @@ def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, n
             function(*(ctypes.byref(as_c_array(matrix)) for matrix in (a[block], b, c[block])))
 
     return multiply
-
-
-VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE = range(4)  # the places of these numbers among those that `compare` takes
-MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of many, which a single large one would else determine
 
 
 class CpuCheckOperations:
@@ -90,12 +97,24 @@ class CpuCheckOperations:
         largest: np.ndarray,
         checksums: np.ndarray,
     ) -> Operation:
-        def work() -> None:
+        def add(where: slice, values: np.ndarray) -> None:
             if group:
-                row_sums(matrix, x[0], group, sums, squares, largest[:, 0])
+                largest[where, 0] = _largest(values)
+                sums[where], squares[where] = sums_and_squares(values, x[0], group)
             else:
-                add_squares(matrix, squares[:, 0], largest[:, 0])
+                _add_squares(values, squares[where, 0], largest[where, 0])
+
+        def work() -> None:
+            in_parts(matrix, 1, add)
             row_checksums(matrix, weights[0], checksums[:, 0])
+
+        return self._operation(work)
+
+    def weigh_columns(
+        self, sample: np.ndarray, x: np.ndarray, numbers: np.ndarray, group: int, weighted: np.ndarray
+    ) -> Operation:
+        def work() -> None:
+            weighted[...] = np.ldexp(x, column_weights(*column_peaks(sample, numbers[0, -1]), group)[0])
 
         return self._operation(work)
 
@@ -111,7 +130,7 @@ class CpuCheckOperations:
         def work() -> None:
             difference[...] -= numbers_of(a).astype(np.float64, copy=False) @ y
             if len(row_squares):
-                add_squares(a, row_squares[:, 0], largest[:, 0])
+                in_parts(a, 1, lambda where, values: _add_squares(values, row_squares[where, 0], largest[where, 0]))
 
         return self._operation(work)
 
@@ -127,8 +146,16 @@ class CpuCheckOperations:
         summary: np.ndarray,
     ) -> Operation:
         def work() -> None:
-            differences[...] += subtracted
-            compare(differences, squares, row_squares, column_squares, numbers[0], found)
+            variance, per_term, flushed, largest_square = numbers[0, :4].tolist()
+            norms = np.sqrt(row_squares), np.sqrt(column_squares)
+            limits = np.array([flushed]), flushed, np.array([largest_square**0.5])
+            allowed = Allowed(norms[0], norms[1], len(squares), variance**0.5, per_term, *limits)
+            sizes = sizes_of(differences + subtracted, squares, *norms, allowed)
+            open_ = (sizes < 0).sum(axis=1)
+            differences[...] = sizes = np.maximum(sizes, 0.0)
+            results = np.minimum(sizes, MOST_IN_TOTAL).sum(axis=1), (sizes > 0).sum(axis=1), sizes.max(axis=1, initial=0.0)
+            where = sizes.argmax(axis=1) if sizes.shape[1] else np.zeros(len(sizes))
+            found[...] = np.stack([*results, where, open_], axis=1)
             summary[...] = summary_of(found)
 
         return self._operation(work)
@@ -162,27 +189,18 @@ def word_type(name: str) -> str:
     return "uint64" if name.startswith(("checksum", "weights")) else "float64"
 
 
-def compare(
-    differences: np.ndarray,
-    squares: np.ndarray,
-    row_squares: np.ndarray,
-    column_squares: np.ndarray,
-    numbers: np.ndarray,
-    found: np.ndarray,
-) -> None:
-    """As `compare_sums` of kernels/check.cu: replace the differences by their sizes, and write what is found of each row."""
-    norms = row_squares * column_squares
-    variance = numbers[VARIANCE] * (np.fmin(squares, norms) + norms * numbers[PER_TERM])
-    lost = numbers[FLUSHED] * (1 + np.sqrt(row_squares) + np.sqrt(column_squares))
-    open_ = ~(norms < numbers[LARGEST_SQUARE])
-    sizes = np.abs(differences)
-    counted = (sizes != 0) & ~open_
-    sizes = np.where(counted, sizes / (np.sqrt(variance) + lost), 0.0)
-    sizes = np.where(sizes <= NOT_INTEGRAL, sizes, NOT_INTEGRAL)
-    differences[...] = sizes
-    results = np.minimum(sizes, MOST_IN_TOTAL).sum(axis=1), counted.sum(axis=1), sizes.max(axis=1, initial=0.0)
-    where = sizes.argmax(axis=1) if sizes.shape[1] else np.zeros(len(sizes))
-    found[...] = np.stack([*results, where, open_.sum(axis=1)], axis=1)
+def _add_squares(values: np.ndarray, squares: np.ndarray, largest: np.ndarray) -> None:
+    """Add each row's sum of squares; write its largest magnitude, or NOT_INTEGRAL."""
+    largest[:] = _largest(values)
+    squares += np.einsum("ij,ij->i", values, values)
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    """The largest magnitude of each row, or NOT_INTEGRAL."""
+    if not values.size:
+        return np.zeros(len(values))
+    integral = (np.rint(values) == values).all(axis=1)
+    return np.where(integral, np.abs(values).max(axis=1), NOT_INTEGRAL)
 
 
 def summary_of(found: np.ndarray) -> np.ndarray:

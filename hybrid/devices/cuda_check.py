@@ -43,6 +43,7 @@ def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int
         f"row_sums<{element}, {group}>": (32, _WARPS),
         f"row_sums<{element}, 0>": (32, _WARPS),
         f"row_sums<{of_c}, 0>": (32, _WARPS),  # of a C in device memory to which it is copied
+        f"weigh_columns<{element}, {group}>": (group, 1),
         "column_totals": (32, 1),
         f"subtract_product<{element}, true>": (_THREADS, 1),
         f"subtract_product<{element}, false>": (_THREADS, 1),
@@ -137,6 +138,10 @@ class CudaCheckOperations:
         expression = f"row_sums<{c_type(matrix)}, {group}>"
         rows, columns = matrix.shape
         return self._operation(expression, grid_of_row_sums(rows, columns), arguments, matrix.size)
+
+    def weigh_columns(self, sample: Any, x: Any, numbers: Any, group: int, weighted: Any) -> Operation:
+        expression, blocks = f"weigh_columns<{c_type(sample)}, {group}>", -(-sample.shape[1] // group)
+        return self._operation(expression, (blocks, 1), (sample, x, numbers, weighted), sample.size)
 
     def column_totals(self, matrix: Any, totals: Any) -> Operation:
         rows, columns = matrix.shape

@@ -17,7 +17,7 @@ from hybrid.ranks.team import Team
 from hybrid.verification.check import Check
 
 if TYPE_CHECKING:
-    from hybrid.verification.second_look import WrongParts
+    from hybrid.verification.check import WrongParts
 
 
 def refuse_no_rank(team: Team, root: int) -> None:
@@ -28,7 +28,7 @@ def refuse_no_rank(team: Team, root: int) -> None:
 
 def no_wrong_parts(plan: Plan) -> WrongParts:
     """For a product that may be repaired: to it the check adds the parts of C that are wrong."""
-    from hybrid.verification.second_look import WrongParts  # which most products need not load
+    from hybrid.verification.check import WrongParts  # which most products need not load
 
     return WrongParts(plan.problem.n, plan.problem.m)
 

@@ -35,9 +35,8 @@ from hybrid.verification.copies import verify_gathered
 from hybrid.verification.freivalds import verify
 
 if TYPE_CHECKING:
-    from hybrid.verification.freivalds import ExpectedSums
-    from hybrid.verification.recompute import Recomputed
-    from hybrid.verification.second_look import WrongParts
+    from hybrid.execution.repair import Recomputed
+    from hybrid.verification.check import WrongParts
 
 
 def decide_on_row_blocks(
@@ -193,11 +192,11 @@ class _DistributedProduct:
         a, b, c = self._views()
         return verify(self._team, self._plan, a, b, c, self._threads, wrong, suspects, self._decision.multiplied_by)
 
-    def _compute_again(self, wrong: WrongParts, expected: Sequence[ExpectedSums]) -> list[Recomputed]:
-        from hybrid.verification.recompute import recompute
+    def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+        from hybrid.execution.repair import recompute
 
         a, b, c = self._views()
-        done = recompute(self._team, self._plan, (a, b, c), wrong, expected, self._threads)
+        done = recompute(self._team, self._plan, (a, b, c), wrong, self._threads)
         with self._team.phase("repair"):
             copy_back(c.array, self._c)
         return done

@@ -25,8 +25,7 @@ from hybrid.execution.outcome import Outcome, Progress, RunOptions
 from hybrid.execution.rank_run import RankRun, SumElsewhere
 from hybrid.host.files import discard, publish, temporary_name, written_to
 from hybrid.host.matrix_file import MatrixOutput, new_matrix
-from hybrid.host.memory import NumbersView, RowView, result_pool
-from hybrid.host.row_sums import copy_rows
+from hybrid.host.memory import NumbersView, RowView, copy_rows, result_pool
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.plan.arithmetic import Computed, joined
@@ -40,13 +39,11 @@ from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect, settled
 from hybrid.verification.copies import verify_transfer
-from hybrid.verification.freivalds import plan_alone, verify, verify_alone
-from hybrid.verification.second_look import MultipliedBy
+from hybrid.verification.freivalds import MultipliedBy, plan_alone, verify, verify_alone
 
 if TYPE_CHECKING:
-    from hybrid.verification.freivalds import ExpectedSums
-    from hybrid.verification.recompute import Recomputed
-    from hybrid.verification.second_look import WrongParts
+    from hybrid.execution.repair import Recomputed
+    from hybrid.verification.check import WrongParts
 
 
 # -------- host matrices
@@ -182,17 +179,15 @@ def verify_at_root(
     return check
 
 
-def recompute_at_root(
-    team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts, expected: Sequence[ExpectedSums]
-) -> list[Recomputed]:
+def recompute_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts) -> list[Recomputed]:
     """What `recompute` does, by the root alone. Every rank calls it, and gets the same."""
-    from hybrid.verification.recompute import recompute  # which most products need not load
+    from hybrid.execution.repair import recompute  # which most products need not load
 
     with team.phase("repair") as computing:
         if team.rank == plan.root:
             a, b, c = _on_host(views)
             alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
-            done = recompute(Team(), alone, (a, b, c), wrong, expected, threads, row_blocks)
+            done = recompute(Team(), alone, (a, b, c), wrong, threads, row_blocks)
             copy_back(c.array, views["C"].array)
             computing.mine = [replace(each, by=plan.root) for each in done]
     return computing.all[plan.root]
@@ -233,13 +228,13 @@ class HostCheck:
         a, b, c = self._numbers()
         return verify(team, plan, a, b, c, self._threads, wrong, suspects, by)
 
-    def compute_again(self, wrong: WrongParts, expected: Sequence[ExpectedSums]) -> list[Recomputed]:
+    def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         """Compute the wrong parts of C again."""
-        from hybrid.verification.recompute import recompute
+        from hybrid.execution.repair import recompute
 
         if self._plan.at_root:
-            return recompute_at_root(self._team, self._plan, self._views, self._threads_of_all, wrong, expected)
-        return recompute(self._team, self._plan, self._numbers(), wrong, expected, self._threads)
+            return recompute_at_root(self._team, self._plan, self._views, self._threads_of_all, wrong)
+        return recompute(self._team, self._plan, self._numbers(), wrong, self._threads)
 
     def _numbers(self) -> list[RowView]:
         return in_numbers((self._views[key] for key in "ABC"), self._plan.problem)

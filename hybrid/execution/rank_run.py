@@ -13,10 +13,10 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Buffers, Timings
+from hybrid.devices.row_sums import NOT_INTEGRAL
 from hybrid.execution.outcome import Progress, TileProgress
 from hybrid.execution.pipeline import multiply_in_place, run_share
 from hybrid.host.memory import RowView
-from hybrid.host.row_sums import NOT_INTEGRAL
 from hybrid.plan.arithmetic import Computed
 from hybrid.plan.check_layout import Piece, check_layout, group_columns
 from hybrid.plan.plan import Plan
@@ -31,28 +31,15 @@ from hybrid.transport.rank_device import (
     make_transport,
     operands_in_place,
 )
-from hybrid.verification.check import (
-    MOST_SUSPECTS,
-    THRESHOLD,
-    Check,
-    CopiedPieces,
-    Findings,
-    InMemory,
-    PiecesOfRanks,
-    Suspect,
-    WrongCopy,
-    judge,
-    wrong_copies,
-)
-from hybrid.verification.copies import CopyChecksums
-from hybrid.verification.device_check import DeviceCheck
+from hybrid.verification.check import MOST_SUSPECTS, THRESHOLD, Check, Suspect
+from hybrid.verification.copies import CopiedPieces, CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
+from hybrid.verification.device_check import DeviceCheck, judge
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
     from hybrid.transport.nccl import DeviceGather
     from hybrid.transport.panels import PanelMoves
-    from hybrid.verification.freivalds import ExpectedSums
-    from hybrid.verification.second_look import WrongParts
+    from hybrid.verification.check import WrongParts
 
 
 # -------- modular product
@@ -144,8 +131,6 @@ class RankCheck:
         """
         suspects: tuple[Suspect, ...] = ()
         sums, wrong, on_device = None, None, np.empty(0, np.uint64)
-        if self.copies is not None:
-            self.copies.complete()
         if self.device is not None:
             sums, suspects, wrong = self.device.sums.compared(THRESHOLD)
             if not self._all_in_place:  # else nothing was copied
@@ -193,14 +178,6 @@ class RankCheck:
                 rows = rows[sums[0] != sums[1]]
             found.append((copy, rows))
         return found
-
-    def expected_sums(self, wrong: WrongParts) -> list[ExpectedSums]:
-        """The sums that this rank's device expects of the parts that are to be computed again."""
-        if self.device is None:
-            return []
-        parts = wrong.blocks(self._plan.shares[self._team.rank].rows)
-        found = (self.device.sums.expected(rows, columns) for rows, columns in parts)
-        return [expected for expected in found if expected is not None]
 
     def _checksums_of(self, copy: WrongCopy) -> tuple[np.ndarray | None, np.ndarray | None, bool]:
         """The checksums of a piece's rows on this rank's device, and in memory; each None where they are not summed here. And
@@ -408,13 +385,6 @@ class RankRun:
     def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
         """After a check that failed, the pieces that were copied wrong, and which of their rows. Every rank calls it."""
         return self._check.wrong_copies(self._findings) if self._check is not None else []
-
-    def expected_sums(self, wrong: WrongParts) -> list[ExpectedSums]:
-        """The sums that all ranks' devices expect of what is wrong, by which it can be checked when it has been computed again.
-        Every rank calls it."""
-        with self._team.phase("repair") as telling:
-            telling.mine = self._check.expected_sums(wrong) if self._check is not None else []
-        return [expected for of_rank in telling.all for expected in of_rank]
 
     def note_work(self) -> None:
         """Note, after the clock has stopped, when each copy and kernel of the product ran. A phase must follow, which tells the

@@ -4,7 +4,6 @@ back."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +28,7 @@ from hybrid.selection.decision import RankPlacement, place_stack
 from hybrid.selection.machine import Inventory, Machine
 from hybrid.selection.session import Session
 from hybrid.verification.check import Check, Fault
+from hybrid.verification.copies import checksum
 from hybrid.verification.freivalds import verify_stack
 
 _TRIES = 3  # the times that a wrong product is computed again
@@ -236,7 +236,7 @@ def _of_type(stack: np.ndarray, dtype: str, threads: int) -> np.ndarray:
 
 def _checksums(parts: Sequence[np.ndarray]) -> list[int]:
     """A checksum of each array."""
-    return [zlib.crc32(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data) for each in parts]
+    return [checksum(each, 1) for each in parts]
 
 
 def _as_sent(parts: Mapping[int, Sequence[np.ndarray]]) -> dict[int, list[np.ndarray]]:

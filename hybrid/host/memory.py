@@ -10,15 +10,16 @@ import mmap
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hybrid.core.spans import Span
+from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
+from hybrid.host.threads import on_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -229,3 +230,39 @@ class NumbersView(RowView):
 
             self._kept = RowView(numbers_of(super().__getitem__(rows)).astype("float32", copy=False), rows)
         return self._kept[rows]
+
+
+# -------- copies
+# Copies of matrices by several threads; of transposed ones in tiles that stay in a core's cache.
+
+# Rows and columns. Written row by row, a matrix whose columns are contiguous is read one element of each cache line at a time. In
+# a tile of this size the lines are still in the cache when their next element is read.
+_TILE = 256
+
+
+def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> None:
+    """Do `into[...] = source`, with conversion, by several threads.
+
+    One thread does not use all of the memory's bandwidth, least of all where fresh memory is written for the first time.
+    """
+    import numpy as np
+
+    def copy(part: Span) -> None:
+        if not isinstance(source, np.ndarray):
+            into[part.slice] = source
+            return
+        for rows, columns in tiles_of(source, part):
+            into[rows, columns] = source[rows, columns]
+
+    rows = Span(0, len(into))
+    for _ in on_threads(threads, copy, even_pieces(rows, -(-len(rows) // max(1, threads)))):
+        pass
+
+
+def tiles_of(source: Any, rows: Span) -> Iterable[tuple[slice, slice]]:
+    """The parts in which these rows of a matrix are best read, one after the other: all of them at once, unless the matrix is
+    the transpose of one in row-major order."""
+    width = source.shape[1]
+    if abs(source.strides[0]) >= abs(source.strides[1]):
+        return [(rows.slice, slice(0, width))]
+    return [(down.slice, across.slice) for down in pieces(rows, _TILE) for across in pieces(Span(0, width), _TILE)]

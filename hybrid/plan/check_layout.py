@@ -24,7 +24,7 @@ NUMBERS_A_ROW = 5  # that the kernel `compare_sums` (kernels/check.cu) finds for
 ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4
 NUMBERS_A_PIECE = 5  # the kernel `total_pieces` reads three of each piece and writes two
 _LINKS = 64  # the most that bring parts of B
-_MATRICES, _ALLOCATION = 13, 512  # matrices that the check allocates; the bytes of each are a multiple of the second
+_MATRICES, _ALLOCATION = 14, 512  # matrices that the check allocates; the bytes of each are a multiple of the second
 _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
 
 
@@ -182,7 +182,7 @@ def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memo
     of_b = min(problem.l, _LINKS * (-(-problem.l // tiling.slab_rows) if tiling.slab_rows else 1))
     pieces = row_panels * (times_a + panels) + panels * parts * of_b
     of_rows = rows * (NUMBERS_A_ROW + 2) + NUMBERS_TOGETHER * (rows // ROWS_TOGETHER + 1)
-    in_all = sums + 2 * checksums + NUMBERS_A_PIECE * pieces + of_rows + 3 * problem.m + problem.l
+    in_all = sums + 2 * checksums + NUMBERS_A_PIECE * pieces + of_rows + 4 * problem.m + problem.l
     return 8 * in_all + _MATRICES * _ALLOCATION
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from hybrid.core.problem import record
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event, Timings
+from hybrid.devices.row_sums import WEIGHTED_ROWS
 from hybrid.host.memory import RowView
-from hybrid.host.row_sums import WEIGHTED_ROWS
 from hybrid.plan.schedule import Arrival, Tile
 
 if TYPE_CHECKING:

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The result of a check, and how the root of the check derives it from all ranks' findings: sums that their devices compared,
-and checksums of the pieces that were copied.
-"""
+"""What checks of a product on devices and on the host share: how large rounding errors may be, the result of a check, and which
+parts of C are wrong."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import summary_of
 from hybrid.errors import CheckFailed
-from hybrid.host.row_sums import numbered
-from hybrid.plan.check_layout import ROWS_TOGETHER, CheckLayout, Piece
+from hybrid.plan.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
 
 # -------- rounding
 # How large a difference between C·x and A·(B·x) may rounding errors explain?
@@ -77,8 +75,8 @@ def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> 
 
 
 def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
-    """The four numbers of `compare_sums` in kernels/check.cu, which say what rounding errors this problem's products may have:
-    a relative variance, 1/l, what tiny numbers that are flushed to zero make, and the largest square that is judged."""
+    """What kernels/check.cu needs to know of this problem's products: a relative variance, 1/l, what tiny numbers that are
+    flushed to zero make, the largest square that is judged; and the largest integers of which sums may be exact."""
     of_type, terms = np.finfo(problem.dtype), max(1, problem.l)
     u_product, u_check = float(of_type.eps) / 2, 2.0**-53
     # The check's own rounding: in A·(B·x), as in the product; in B·x and C·x, as in sums of a few terms.
@@ -87,7 +85,7 @@ def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
     # Subnormal numbers may be flushed to zero, in A, in B or as a product.
     flushed = float(of_type.tiny) * 2 * smallest_x(group) * group * terms**0.5
     largest_square = min(1e300, (float(of_type.max) / 4 * smallest_x(group)) ** 2) if problem.dtype == "float32" else 1e300
-    return np.array([variance, 1 / terms, flushed, largest_square])
+    return np.array([variance, 1 / terms, flushed, largest_square, min(_EXACT_UP_TO[problem.dtype], most_exact(group))])
 
 
 @record
@@ -186,63 +184,7 @@ def most_exact(group: int) -> int:
     return _EXACT_UP_TO["float64"] // ((2 * smallest_x(group) - 1) * group)
 
 
-# -------- copied
-# The pieces that are copied to and from the ranks' devices: what every rank knows of them, to compare their checksums.
-#
-# A rank's checksums are a vector: one for each row of each of its pieces, in the order of its `CheckLayout`.
-
-Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
-
-
-class CopiedPieces:
-    """One rank's pieces, as all ranks know them: where in A, B and C each lies."""
-
-    def __init__(self, layout: CheckLayout) -> None:
-        self.layout = layout
-        self.places: list[Place] = [_place(layout, piece) for piece in layout.pieces]
-        self._starts = np.array([piece.offset for piece in layout.pieces], np.intp)
-        rows = [np.arange(rows.lo, rows.hi, dtype=np.uint64) for _, rows, _ in self.places]
-        self._numbers = np.concatenate([*rows, np.empty(0, np.uint64)])
-
-    def of_pieces(self, of_rows: np.ndarray) -> np.ndarray:
-        """One checksum for each piece, as `mixed_total` makes it."""
-        mixed = numbered(of_rows, self._numbers)
-        return np.add.reduceat(mixed, self._starts) if len(self._starts) else np.empty(0, np.uint64)
-
-
-def piece_table(layout: CheckLayout, first: int = 0) -> np.ndarray:
-    """For each piece, a row of three numbers: where its rows' checksums begin, behind `first` others; how many there are; and its
-    first row's number in the matrix."""
-    rows = [(first + piece.offset, len(piece.rows), layout.first_row(piece)) for piece in layout.pieces]
-    return np.array(rows, np.uint64).reshape(-1, 3)
-
-
-class PiecesOfRanks(list[CopiedPieces]):
-    """The pieces of all ranks, in the ranks' order."""
-
-    @cached_property
-    def numbers(self) -> list[np.ndarray]:
-        """For each rank, the numbers of its pieces' places. Places are numbered over all ranks, so that pieces of several ranks
-        with the same number are the same part of a matrix."""
-        known: dict[Place, int] = {}
-        return [np.array([known.setdefault(place, len(known)) for place in each.places], np.intp) for each in self]
-
-    @cached_property
-    def how_many(self) -> int:
-        """How many different places there are."""
-        return 1 + max((int(of_rank.max()) for of_rank in self.numbers if len(of_rank)), default=-1)
-
-
-def _place(layout: CheckLayout, piece: Piece) -> Place:
-    first = layout.first_row(piece)
-    return piece.operand, Span(first, first + len(piece.rows)), piece.columns
-
-
-def named(place: Place) -> str:
-    """A place in a message."""
-    operand, rows, columns = place
-    return f"rows {rows}, columns {columns} of {operand}"
-
+# -------- the result
 
 MOST_NAMED = 3  # wrong rows of one product, or of one rank, in a message
 MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
@@ -339,119 +281,97 @@ class Suspect:
     size: float  # of the difference, in units of those to be expected
 
 
-# By rank: the numbers of that rank's pieces that were summed in host memory, and an array of checksums for all of its pieces, in
-# which the others' are 0.
-InMemory = Mapping[int, tuple[list[int], np.ndarray]]
+# -------- wrong parts
+# Which parts of C are wrong, or look so: squares of 64 rows and columns, the width of the groups that the check sums.
+
+SIDE = GROUP_COLUMNS
+LARGE = 100.0  # times the least difference that is seen: where a fault is so large, hardly a row of it has a sum that is not
+_ROWS_BESIDE = 8  # of such a fault, all of which would have to have sums that are not seen by chance
 
 
-@record
-class Findings:
-    """What one rank found in the check of one product."""
+class WrongParts:
+    """The squares that are wrong, or look so, of a C with so many rows and columns. Squares are numbered down and across."""
 
-    where: str  # rank, host and GPU, for messages
-    sums: Sums | None  # None: it multiplied nothing
-    on_device: np.ndarray  # the checksums of its pieces, as they were on its device
-    in_memory: InMemory
-    suspects: tuple[Suspect, ...] = ()
-    wrong: tuple[np.ndarray, ...] | None = None  # all parts of C with such sums, for `WrongParts.merge`
-    all_told: bool = False  # no other sum of a product that is not exact looks wrong
+    def __init__(self, rows: int, columns: int) -> None:
+        self._rows, self._columns = rows, columns
+        self._suspected = np.zeros((-(-rows // SIDE), -(-columns // SIDE)), bool)  # a sum there looks wrong
+        self._large = np.zeros_like(self._suspected)  # or would, if a large fault reached there
+        self._known = np.zeros_like(self._suspected)  # wrong by a known fault that does not reach over the square's edges
 
+    def suspect(self, rows: np.ndarray, columns: Span, large: np.ndarray) -> None:
+        """The sums of these columns look wrong in these rows, which may each have more wrong elements left and right. So may
+        rows above and below; where a difference is `large`, only those near."""
+        across = squares_of(columns).slice
+        self._suspected[rows[~large] // SIDE, across] = True
+        for beside in (-_ROWS_BESIDE, _ROWS_BESIDE):
+            self._large[np.clip(rows[large] + beside, 0, self._rows - 1) // SIDE, across] = True
 
-@dataclass
-class _Seen:
-    """The checksums of a place that ranks made in host memory."""
+    def suspect_rows(self, rows: np.ndarray) -> None:
+        """These rows look wrong in some of their columns, it is not known in which."""
+        self._known[rows // SIDE] = True
 
-    owner: int  # the rank whose device copies it
-    checksums: dict[int, int] = field(default_factory=dict)  # by the rank that made it
+    def add(self, rows: np.ndarray, columns: Span) -> None:
+        """These rows are wrong in these columns, by a fault that touches no others."""
+        self._known[rows // SIDE, squares_of(columns).slice] = True
 
-    def source(self, operand: str, root: int) -> int:
-        """The rank from which the others have it: of C the one that multiplied, of an operand the root."""
-        first = self.owner if operand == "C" else root
-        return first if first in self.checksums else next(iter(self.checksums))
+    def in_all_columns(self) -> None:
+        """Faults may reach over all columns: whole rows of squares, and their neighbours, are wrong where one square is so
+        far."""
+        self._known |= _with_neighbours(self._known | self._suspected | self._large).any(axis=1, keepdims=True)
 
+    def found(self) -> tuple[np.ndarray, ...]:
+        """The numbers of all squares that are marked, for `merge` on another rank."""
+        return np.argwhere(self._suspected), np.argwhere(self._large), np.argwhere(self._known)
 
-@record
-class WrongCopy:
-    """A piece that was not the same everywhere."""
+    def merge(self, suspected: np.ndarray, large: np.ndarray, known: np.ndarray) -> None:
+        self._suspected[tuple(suspected.T)] = self._large[tuple(large.T)] = self._known[tuple(known.T)] = True
 
-    text: str  # what is wrong, for messages
-    place: Place
-    rank: int | None = None  # whose device it reached or left; None where it differs between nodes
-    number: int | None = None  # of the piece, among that rank's; None where it was copied several times
-
-    @property
-    def fault(self) -> Fault:
-        return Fault(self.text, "check-exchange" if self.rank is None else "check-copy", self.rank)
-
-
-def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -> bool:
-    """Whether `wrong_copies` finds none. This takes less time, and most products have none."""
-    if not any(found.in_memory or len(found.on_device) for found in findings):
-        return True  # nothing was copied
-    known, seen = np.zeros(pieces.how_many, np.uint64), np.zeros(pieces.how_many, bool)
-    for found in findings:
-        for rank, (summed, checksums) in found.in_memory.items():
-            places, of_places = pieces.numbers[rank][summed], checksums[summed]
-            if (seen[places] & (known[places] != of_places)).any():
-                return False
-            known[places], seen[places] = of_places, True
-    return all(
-        seen[places].all() and bool((known[places] == found.on_device).all())
-        for found, places in zip(findings, pieces.numbers, strict=True)
-        if len(found.on_device)
-    )
+    def blocks(self, rows: Span) -> list[tuple[Span, Span]]:
+        """What is to be computed again of these rows, as spans of rows and columns. That includes the neighbours of each square
+        in which a sum looks wrong: the part of the fault that reaches over its edge may be too small to be seen. Of a large fault
+        those to the left and right do, since a row may have few elements of it there, and those above and below only near it."""
+        large, small = self._large & ~self._known, self._suspected & ~(self._large | self._known)
+        chosen = self._known | _with_sides(large) | _with_neighbours(small)
+        found = []
+        for columns, together in _runs(chosen.T):
+            for squares in _spans(together):
+                part = rows.common(Span(squares.lo * SIDE, squares.hi * SIDE))
+                if len(part):
+                    found.append((part, Span(columns.lo * SIDE, min(self._columns, columns.hi * SIDE))))
+        return found
 
 
-def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> list[WrongCopy]:
-    """The pieces that were not the same everywhere, each once."""
-    if all_were_copied_right(findings, pieces):
-        return []
-    seen: dict[Place, _Seen] = {}
-    for finder, found in enumerate(findings):
-        for rank, (summed, checksums) in found.in_memory.items():
-            for number in summed:
-                seen.setdefault(pieces[rank].places[number], _Seen(rank)).checksums[finder] = int(checksums[number])
-    wrong: dict[str, WrongCopy] = {}
-    for place, each in seen.items():
-        source = each.source(place[0], root)
-        of_source = f"as they are on {findings[source].where}"
-        for finder in (finder for finder, checksum in each.checksums.items() if checksum != each.checksums[source]):
-            text = f"{named(place)} did not reach {findings[finder].where} {of_source}"
-            wrong.setdefault(text, WrongCopy(text, place))
-    for rank, (found, of_rank) in enumerate(zip(findings, pieces, strict=True)):
-        on_device = found.on_device.tolist()
-        for number, (place, checksum) in enumerate(zip(of_rank.places, on_device, strict=bool(on_device))):
-            way = "left" if place[0] == "C" else "reached"
-            if place not in seen:
-                text = f"{named(place)} never {way} the device of {found.where}"
-            elif checksum not in seen[place].checksums.values():
-                text = f"{named(place)} {way} the device of {found.where} with other values than they have in memory"
-            else:
-                continue
-            wrong[text] = WrongCopy(text, place, rank, None if text in wrong else number)
-    return list(wrong.values())
+def squares_of(span: Span) -> Span:
+    """The numbers of the squares that these rows, or columns, meet."""
+    return Span(span.lo // SIDE, -(-span.hi // SIDE))
 
 
-def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> Check:
-    """The result of one product's check, from all ranks' findings. `group`: columns in a sum."""
-    copies = wrong_copies(findings, pieces, root)
-    faults = [copy.fault for copy in copies]
-    of_ranks = [(rank, found, found.sums) for rank, found in enumerate(findings) if found.sums is not None]
-    largest_a = max((sums.largest_a for *_, sums in of_ranks), default=0.0)
-    largest_b = max((sums.largest_b for *_, sums in of_ranks), default=0.0)
-    exact = is_exact(problem, group, largest_a, largest_b)
-    for rank, found, sums in of_ranks:
-        if sums.count if exact else sums.error > THRESHOLD:
-            where = "; ".join(f"row {suspect.row}, columns {suspect.columns}" for suspect in found.suspects[:MOST_NAMED])
-            faults.append(Fault(f"{found.where} multiplied wrong: {where}", rank=rank))
-    if exact:
-        error, tolerance = float(sum(sums.count for *_, sums in of_ranks)), 0.0
-    else:
-        error, tolerance = max((sums.error for *_, sums in of_ranks), default=0.0), THRESHOLD
-    only_sums = bool(faults) and not exact and not copies
-    # With larger integers the product can still be exact while the device's sums are not: the host checks it modulo a prime.
-    left_to_host = any(sums.not_judged for *_, sums in of_ranks) or (
-        not exact and is_exact_product(problem.dtype, problem.l, largest_a, largest_b)
-    )
-    undecided = only_sums or (not faults and left_to_host)
-    return Check("exact" if exact else "freivalds", error, tolerance, not faults, tuple(faults), undecided=undecided)
+def _with_neighbours(mask: np.ndarray) -> np.ndarray:
+    """The squares of a mask and the up to eight beside each."""
+    wide = mask.copy()
+    wide[1:] |= mask[:-1]
+    wide[:-1] |= mask[1:]
+    return _with_sides(wide)
+
+
+def _with_sides(mask: np.ndarray) -> np.ndarray:
+    """The squares of a mask and those to their left and right."""
+    wide = mask.copy()
+    wide[:, 1:] |= mask[:, :-1]
+    wide[:, :-1] |= mask[:, 1:]
+    return wide
+
+
+def _runs(masks: np.ndarray) -> Iterator[tuple[Span, np.ndarray]]:
+    """Neighbouring rows of `masks` that are equal, as a span of them and their mask; without those in which nothing is set."""
+    changes = np.flatnonzero((masks[1:] != masks[:-1]).any(axis=1)) + 1
+    for lo, hi in pairwise([0, *changes.tolist(), len(masks)]):
+        if lo < hi and masks[lo].any():
+            yield Span(lo, hi), masks[lo]
+
+
+def _spans(mask: np.ndarray) -> Iterator[Span]:
+    """The runs of set elements."""
+    ends = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
+    for lo, hi in ends.reshape(-1, 2).tolist():
+        yield Span(lo, hi)

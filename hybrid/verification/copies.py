@@ -1,489 +1,205 @@
 # SPDX-License-Identifier: MIT
-"""Checksums of matrices that ranks have exchanged. A later check of the product uses the matrices as they arrived, so it cannot
-find an error of the exchange itself.
+"""Did it arrive? Checksums of what is copied to and from devices and sent between ranks.
+
+The check of a product uses the matrices as they arrived, so it cannot find an error of a copy. Each piece that is copied has a
+checksum where it lay and one where it went, both made of the checksums of its rows (hybrid.devices.row_sums), and one comparison
+finds the pieces that differ. What ranks exchange without a device has one checksum at each end.
 """
 
 from __future__ import annotations
 
-import _thread
-import ctypes
-import os
-import sys
-import threading
-from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from hybrid.arrays.sources import MatrixSource, RootMatrix
-from hybrid.core.problem import Problem
+from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
-from hybrid.devices.base import Device, Event, EventWait
-from hybrid.emulation.build import build_plain, c_compiler
-from hybrid.emulation.loaded_soon import LoadedSoon
-from hybrid.errors import CheckFailed, DeviceUnavailable
+from hybrid.devices.base import Device, Event
+from hybrid.devices.row_sums import (
+    RowChecksums,
+    RowsToSum,
+    checksum_weights,
+    mixed_total,
+    numbered,
+    row_checksums,
+    row_parts,
+)
+from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView
-from hybrid.host.row_sums import WEIGHTED_ROWS, checksum_weights, mixed_total, row_checksums
-from hybrid.host.threads import CALL_BYTES, Calls, on_threads, rows_of_about
-from hybrid.plan.check_layout import Piece
+from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
+from hybrid.plan.check_layout import CheckLayout, Piece
 from hybrid.plan.plan import Plan
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.ranks.team import Team
-from hybrid.verification.check import CopiedPieces, InMemory, Place
+from hybrid.verification.check import Fault, Sums, Suspect
 
-# -------- row checksums library
-# row_checksums.c, which sums rows of matrices by threads of its own: compiled, loaded, and its functions' types.
+# -------- pieces
+# What every rank knows of the pieces that are copied to and from the ranks' devices. A rank's checksums are a vector: one for
+# each row of each of its pieces, in the order of its `CheckLayout`.
 
-SOURCE = Path(__file__).resolve().parent / "row_checksums.c"
-_FLAGS = ("-std=c11", "-O3", "-pthread")
-
-
-class EventWaitInC(ctypes.Structure):
-    """EventWait of row_pool.h."""
-
-    _fields_: ClassVar[Any] = [("enter", ctypes.c_void_p), ("context", ctypes.c_void_p), ("wait", ctypes.c_void_p)]
+Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
 
 
-def load() -> Any:
-    """Compile and load row_checksums.c. None where bytes have another order than it expects.
+class CopiedPieces:
+    """One rank's pieces, as all ranks know them: where in A, B and C each lies."""
 
-    Raises HybridError if there is no C compiler, or if it does not compile.
-    """
-    if sys.byteorder != "little":
-        return None
-    path = str(build_plain(c_compiler(), SOURCE, _FLAGS))
-    library: Any = ctypes.CDLL(path)
-    address, number = ctypes.c_void_p, ctypes.c_int64
-    library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
-    library.new_pool.restype = address
-    library.new_batch.argtypes, library.new_batch.restype = [address, ctypes.c_int], address
-    matrix: list[Any] = [address, number, number, number, number]
-    after_event: list[Any] = [address, address, ctypes.c_int]
-    library.put.argtypes = [address, address, *matrix, address, address, ctypes.c_uint64, address, ctypes.c_int, *after_event]
-    for function in (library.complete, library.wait_for, library.drop):
-        function.argtypes, function.restype = [address, address], None
-    library.wait_for.restype = ctypes.c_int
-    return library
+    def __init__(self, layout: CheckLayout) -> None:
+        self.layout = layout
+        self.places: list[Place] = [_place(layout, piece) for piece in layout.pieces]
+        self._starts = np.array([piece.offset for piece in layout.pieces], np.intp)
+        rows = [np.arange(rows.lo, rows.hi, dtype=np.uint64) for _, rows, _ in self.places]
+        self._numbers = np.concatenate([*rows, np.empty(0, np.uint64)])
+
+    def of_pieces(self, of_rows: np.ndarray) -> np.ndarray:
+        """One checksum for each piece, as `mixed_total` makes it."""
+        mixed = numbered(of_rows, self._numbers)
+        return np.add.reduceat(mixed, self._starts) if len(self._starts) else np.empty(0, np.uint64)
 
 
-# -------- row summing
-# The threads that compute checksums of rows in host memory: in C where there is a C compiler, else with NumPy.
-
-# In C, for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the memory, too;
-# for two, 12 in all took 1.2 times as long as 20 on 32 cores.
-_MOST_THREADS = 12
-_LINKS = 8  # that have lines of their own: half of LINES in row_pool.h
-# How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
-# that submits the copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those
-# of C are shorter: several threads shall sum the last tile together.
-_CALL_BYTES = {"A": 32 << 20, "B": 32 << 20, "C": 16 << 20}
-_AGAIN = 256  # one of so many rows of C is summed once more in the end, as row_checksums.c does
+def piece_table(layout: CheckLayout, first: int = 0) -> np.ndarray:
+    """For each piece, a row of three numbers: where its rows' checksums begin, behind `first` others; how many there are; and its
+    first row's number in the matrix."""
+    rows = [(first + piece.offset, len(piece.rows), layout.first_row(piece)) for piece in layout.pieces]
+    return np.array(rows, np.uint64).reshape(-1, 3)
 
 
-class RowsToSum(NamedTuple):
-    """Rows and columns of a matrix in host memory, and where their checksums go.
+class PiecesOfRanks(list[CopiedPieces]):
+    """The pieces of all ranks, in the ranks' order."""
 
-    These are whole arrays and places in them, since slices of arrays would take longer to make than these numbers.
-    """
+    @cached_property
+    def numbers(self) -> list[np.ndarray]:
+        """For each rank, the numbers of its pieces' places. Places are numbered over all ranks, so that pieces of several ranks
+        with the same number are the same part of a matrix."""
+        known: dict[Place, int] = {}
+        return [np.array([known.setdefault(place, len(known)) for place in each.places], np.intp) for each in self]
 
-    operand: str
-    matrix: np.ndarray
-    rows: Span
-    columns: Span
-    weights: np.ndarray  # of all columns
-    checksums: np.ndarray
-    first: int  # where among the checksums the first row's goes
-    totals: np.ndarray
-    place: int  # which of the totals the rows are added to, each checksum mixed with its row's number
-    number: int  # of the first row in its matrix
-
-    @property
-    def elements(self) -> np.ndarray:
-        return self.matrix[self.rows.slice, self.columns.slice]
-
-    @property
-    def of_rows(self) -> np.ndarray:
-        """Where the rows' checksums go."""
-        return self.checksums[self.first : self.first + len(self.rows)]
+    @cached_property
+    def how_many(self) -> int:
+        """How many different places there are."""
+        return 1 + max((int(of_rank.max()) for of_rank in self.numbers if len(of_rank)), default=-1)
 
 
-class RowSums(Protocol):
-    """Makes the checksums of one product, as `row_checksums` computes them, in the background.
-
-    No array that it was given may be freed before `wait` or `abandon` has returned.
-    """
-
-    def sum(self, rows: RowsToSum) -> None:
-        """Have these rows summed soon."""
-
-    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait, link: int) -> bool:
-        """Have these rows summed when the event is complete; it follows those that came before for the same link and direction.
-        `how`: a thread waits for it. False where that cannot be: then nothing was done."""
-
-    def complete(self) -> None:
-        """To be called when all copies are complete and all rows were given to `sum`. When these have been summed, some rows of C
-        are summed once more, which finds what was written over them since."""
-
-    def wait(self) -> None:
-        """After `complete`: wait until everything is summed."""
-
-    def abandon(self) -> None:
-        """Sum nothing more. When this returns, no array is read."""
+def _place(layout: CheckLayout, piece: Piece) -> Place:
+    first = layout.first_row(piece)
+    return piece.operand, Span(first, first + len(piece.rows)), piece.columns
 
 
-class ByNumPy:
-    """Sums rows by threads with NumPy."""
-
-    def __init__(self, threads: int) -> None:
-        self._calls = Calls(threads)
-        self._summed: list[RowsToSum] = []
-
-    def sum(self, rows: RowsToSum) -> None:
-        self._summed.append(rows)
-        elements, weights, into = rows.elements, rows.weights[rows.columns.slice], rows.of_rows
-        together = WEIGHTED_ROWS * elements.shape[1] * elements.itemsize
-        for part in rows_of_about(_CALL_BYTES[rows.operand], Span(0, -(-len(elements) // WEIGHTED_ROWS)), together):
-            some = slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
-            self._calls.soon(partial(row_checksums, elements[some], weights, into[some]))
-
-    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait, link: int) -> bool:
-        return False
-
-    def complete(self) -> None:
-        pass  # `wait` does it
-
-    def wait(self) -> None:
-        self._calls.wait()
-        while self._summed:
-            rows = self._summed.pop()
-            if rows.operand == "C" and len(rows.rows):
-                # As rows_again in row_checksums.c.
-                some = slice(min(1, len(rows.rows) - 1), None, _AGAIN)
-                weighted = slice(int(len(rows.rows) == 1))
-                row_checksums(rows.elements[some], rows.weights[rows.columns.slice], rows.of_rows[some], weighted)
-            rows.totals[rows.place : rows.place + 1] += mixed_total(rows.of_rows, rows.number)  # modulo 2^64
-
-    def abandon(self) -> None:
-        self._calls.abandon()
-        self._summed.clear()
+def named(place: Place) -> str:
+    """A place in a message."""
+    operand, rows, columns = place
+    return f"rows {rows}, columns {columns} of {operand}"
 
 
-class InC:
-    """Sums rows by the threads of row_checksums.c.
+# -------- comparison
 
-    `library`: what `load` returns. `pool`: the address of its pool of threads, which serves any number of products.
-    """
-
-    def __init__(self, library: Any, pool: int, threads: int) -> None:
-        self._library, self._process, self._pool = library, os.getpid(), pool
-        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
-        self._events: list[Event] = []  # that the threads wait for
-        self._of_transposed = ByNumPy(threads)
-        self._batch = library.new_batch(pool, threads)
-        if not self._batch:
-            raise MemoryError("no thread for checksums")
-
-    def __del__(self) -> None:
-        self.abandon()
-
-    def sum(self, rows: RowsToSum) -> None:
-        if _is_transposed(rows.matrix):  # NumPy reads it in the order of its memory
-            self._of_transposed.sum(rows)
-        else:
-            self._put(rows, None, 0, 0)
-
-    def sum_after(self, rows: RowsToSum, event: Event, how: EventWait, link: int) -> bool:
-        if _is_transposed(rows.matrix):
-            return False
-        self._events.append(event)
-        self._put(rows, ctypes.byref(EventWaitInC(*how)), event.ptr, link % _LINKS)
-        return True
-
-    def _put(self, rows: RowsToSum, how: Any, event: int, link: int) -> None:
-        matrix, columns, address = rows.matrix, rows.columns, self._address
-        stride, item_size = matrix.strides[0], matrix.itemsize
-        first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
-        weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
-        layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
-        of_c = rows.operand == "C"
-        sums = weights, checksums, rows.number, total, of_c
-        if self._library.put(self._pool, self._batch, first, *layout, *sums, how, event, 2 * link + of_c):
-            raise MemoryError("no memory or no thread for checksums")
-
-    def complete(self) -> None:
-        if self._batch:
-            self._library.complete(self._pool, self._batch)
-        self._of_transposed.complete()
-
-    def wait(self) -> None:
-        if self._batch and (failure := self._library.wait_for(self._pool, self._batch)):
-            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
-        self._of_transposed.wait()
-
-    def abandon(self) -> None:
-        self._of_transposed.abandon()
-        batch, self._batch = self._batch, None
-        if batch and self._process == os.getpid():  # a fork's child has no such threads
-            self._library.drop(self._pool, batch)
-        self._arrays.clear()
-        self._events.clear()
-
-    def _address(self, array: np.ndarray) -> int:
-        known = self._arrays.get(id(array))
-        if known is None:
-            known = self._arrays[id(array)] = array, array.ctypes.data
-        return known[1]
+# By rank: the numbers of that rank's pieces that were summed in host memory, and an array of checksums for all of its pieces, in
+# which the others' are 0.
+InMemory = Mapping[int, tuple[list[int], np.ndarray]]
 
 
-def _is_transposed(matrix: np.ndarray) -> bool:
-    return matrix.strides[1] != matrix.itemsize
+@record
+class Findings:
+    """What one rank found in the check of one product."""
+
+    where: str  # rank, host and GPU, for messages
+    sums: Sums | None  # None: it multiplied nothing
+    on_device: np.ndarray  # the checksums of its pieces, as they were on its device
+    in_memory: InMemory
+    suspects: tuple[Suspect, ...] = ()
+    wrong: tuple[np.ndarray, ...] | None = None  # all parts of C with such sums, for `WrongParts.merge`
+    all_told: bool = False  # no other sum of a product that is not exact looks wrong
 
 
-class _Loading(LoadedSoon):
-    """Loads row_checksums.c in the background; until then NumPy sums."""
+@dataclass
+class _Seen:
+    """The checksums of a place that ranks made in host memory."""
 
-    def __init__(self) -> None:
-        self._pool: int | None = None
-        self._process = os.getpid()
-        super().__init__(load)
+    owner: int  # the rank whose device copies it
+    checksums: dict[int, int] = field(default_factory=dict)  # by the rank that made it
+
+    def source(self, operand: str, root: int) -> int:
+        """The rank from which the others have it: of C the one that multiplied, of an operand the root."""
+        first = self.owner if operand == "C" else root
+        return first if first in self.checksums else next(iter(self.checksums))
+
+
+@record
+class WrongCopy:
+    """A piece that was not the same everywhere."""
+
+    text: str  # what is wrong, for messages
+    place: Place
+    rank: int | None = None  # whose device it reached or left; None where it differs between nodes
+    number: int | None = None  # of the piece, among that rank's; None where it was copied several times
 
     @property
-    def pool(self) -> int | None:
-        """The address of this process's pool of threads. A forked child makes its own: its parent's has no threads here, and
-        perhaps a lock that is never released."""
-        if self._pool is None or self._process != os.getpid():
-            self._pool, self._process = self.loaded.new_pool(), os.getpid()
-        return self._pool
+    def fault(self) -> Fault:
+        return Fault(self.text, "check-exchange" if self.rank is None else "check-copy", self.rank)
 
 
-_loading: _Loading | None = None
+def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -> bool:
+    """Whether `wrong_copies` finds none. This takes less time, and most products have none."""
+    if not any(found.in_memory or len(found.on_device) for found in findings):
+        return True  # nothing was copied
+    known, seen = np.zeros(pieces.how_many, np.uint64), np.zeros(pieces.how_many, bool)
+    for found in findings:
+        for rank, (summed, checksums) in found.in_memory.items():
+            places, of_places = pieces.numbers[rank][summed], checksums[summed]
+            if (seen[places] & (known[places] != of_places)).any():
+                return False
+            known[places], seen[places] = of_places, True
+    return all(
+        seen[places].all() and bool((known[places] == found.on_device).all())
+        for found, places in zip(findings, pieces.numbers, strict=True)
+        if len(found.on_device)
+    )
 
 
-def row_sums(threads: int, links: int = 1) -> RowSums:
-    """What sums the rows of a product that begins, by so many threads at most. `links`: of so many devices, whose copies bring
-    them."""
-    global _loading
-    if _loading is None:
-        _loading = _Loading()
-    if _loading.loaded is None or (pool := _loading.pool) is None:
-        return ByNumPy(threads)
-    return InC(_loading.loaded, pool, min(threads, links * _MOST_THREADS))
-
-
-# -------- summing
-# The two ways to make checksums of rows while copies are under way: by threads, of rows in host memory, or by the GPU whose
-# memory the rows are in.
-
-_BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
-
-# By rank, in its layout's order: the checksums of all rows of its pieces, and those of the pieces; 0 where not summed here.
-Checksums = dict[int, tuple[np.ndarray, np.ndarray]]
-
-
-class Summing(Protocol):
-    """Makes checksums of rows, each when a copy that reads or writes them is complete."""
-
-    keeps: bool  # whether the checksums of one product are still there in the next
-
-    def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
-        """A product begins. `kept`: by rank, the numbers of the pieces whose checksums of the last product are kept."""
-
-    def abandon(self) -> None:
-        """The product has failed: sum nothing more. When this returns, no matrix is read."""
-
-    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event) -> None:
-        """Make the checksums of rows `part` of a piece after the event, once in a product. The piece's first row is row `first`
-        of the matrix."""
-
-    def complete(self) -> None:
-        """To be called when `sum` has been called for all rows, and all copies are complete."""
-
-    def wait(self) -> Checksums:
-        """After `complete`: wait until all checksums are made, and return them."""
-
-
-class _WhenCopied:
-    """Hands rows on to be summed when their copies are complete. A thread of Python's waits for one event after the other."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._sums: RowSums | None = None
-        self._awaited: SimpleQueue[tuple[RowsToSum, Event] | None] = SimpleQueue()
-        self._abandoned = False
-        self.failure: BaseException | None = None  # of the thread
-        self._ended = threading.Event()
-        self._ended.set()
-
-    def begin(self, sums: RowSums) -> None:
-        """A product begins, whose rows are handed on to `sums`. To be called after `end` or `abandon` of the last."""
-        self._sums, self._abandoned, self.failure = sums, False, None
-
-    def put(self, rows: RowsToSum, event: Event) -> None:
-        if self._ended.is_set():
-            self._awaited = SimpleQueue()
-            self._ended.clear()
-            try:
-                _thread.start_new_thread(self._wait_for_each, ())  # unlike Thread.start, it does not wait until the thread runs
-            except BaseException:
-                self._ended.set()  # nobody else will: `abandon` would wait for ever
-                raise
-        self._awaited.put((rows, event))
-
-    def end(self) -> None:
-        """Wait until all rows have been handed on."""
-        self._awaited.put(None)
-        self._ended.wait()
-
-    def raise_failure(self) -> None:
-        """Raise what the thread has raised, once."""
-        failure, self.failure = self.failure, None
-        try:
-            if failure is not None:
-                raise failure
-        finally:
-            del failure  # its traceback refers to this frame: together they would keep the matrices
-
-    def abandon(self) -> None:
-        """Hand on no more rows, and wait until the thread has ended."""
-        self._abandoned = True
-        self.end()
-
-    def _wait_for_each(self) -> None:
-        assert self._sums is not None, "a product has begun"
-        try:
-            while (entry := self._awaited.get()) is not None:
-                if not self._abandoned:
-                    self._device.wait(entry[1])
-                    self._sums.sum(entry[0])
-        except BaseException as error:  # `raise_failure` raises it
-            self.failure = error
-        finally:
-            self._ended.set()
-
-
-class ByThreads:
-    """Sums rows in host memory, by threads."""
-
-    keeps = True
-
-    def __init__(
-        self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces], threads: int
-    ) -> None:
-        self._device, self._weights, self._pieces = device, weights, pieces
-        self._threads = max(1, threads - _BUSY_THREADS)
-        self._made: Checksums = {
-            rank: (np.zeros(each.layout.checksums, np.uint64), np.zeros(len(each.places), np.uint64))
-            for rank, each in pieces.items()
-        }
-        self._sums: RowSums | None = None
-        # Where threads in C do not wait for the copies. Apart, since each waits for one copy after the other, and copies of both
-        # kinds run at the same time.
-        self._copied_in, self._copied_out = _WhenCopied(device), _WhenCopied(device)
-
-    def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
-        self.abandon()
-        self._sums = row_sums(self._threads, len(self._pieces))
-        for each in (self._copied_in, self._copied_out):
-            each.begin(self._sums)
-        for rank, (_, of_pieces) in self._made.items():
-            kept_totals = of_pieces[kept[rank]]
-            of_pieces[:] = 0
-            of_pieces[kept[rank]] = kept_totals
-
-    def abandon(self) -> None:
-        for each in (self._copied_in, self._copied_out):
-            each.abandon()
-        if self._sums is not None:
-            self._sums.abandon()
-
-    def sum(self, rank: int, piece: Piece, part: Span, matrix: np.ndarray, first: int, event: Event) -> None:
-        of_rows, of_pieces = self._made[rank]
-        number = self._pieces[rank].layout.first_row(piece) + part.lo
-        rows, weights = Span(first + part.lo, first + part.hi), self._weights[piece.operand]
-        entry = RowsToSum(
-            piece.operand, matrix, rows, piece.columns, weights, of_rows, piece.offset + part.lo, of_pieces, piece.number, number
-        )
-        how = self._device.event_wait
-        if how is None or self._sums is None or not self._sums.sum_after(entry, event, how, rank):
-            (self._copied_out if piece.operand == "C" else self._copied_in).put(entry, event)
-
-    def complete(self) -> None:
-        for each in (self._copied_in, self._copied_out):
-            each.end()
-        if self._sums is not None:
-            self._sums.complete()
-
-    def wait(self) -> Checksums:
-        for each in (self._copied_in, self._copied_out):
-            each.raise_failure()
-        if self._sums is not None:
-            self._sums.wait()
-            self._sums.abandon()
-        return {rank: (of_rows, of_pieces.copy()) for rank, (of_rows, of_pieces) in self._made.items()}
-
-
-class ByDevice:
-    """Sums rows of arrays that lie on the GPU, by that GPU."""
-
-    keeps = False  # the operation adds to what is there
-
-    def __init__(self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces]) -> None:
-        self._operations = operations = device.check_operations()
-        sizes = {rank: each.layout.checksums for rank, each in pieces.items()}
-        self._pieces, self._sizes = pieces, sizes
-        self._first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-        shapes = {f"weights of {key}": (1, len(each)) for key, each in weights.items()}
-        made = operations.make({**shapes, "all": (3, sum(sizes.values()))})
-        self._weights = {key: made[f"weights of {key}"] for key in weights}
-        for key, each in weights.items():
-            operations.write(self._weights[key], each[None, :])
-        self._clear = operations.clear(made["all"])
-        # For each row its checksum, and what the same operation computes besides.
-        self._checksums, self._largest, self._squares = (made["all"][part].reshape(-1, 1) for part in range(3))
-        self._checksums = self._checksums.view("uint64")
-        self._summed: dict[int, list[int]] = {}
-
-    def begin(self, kept: Mapping[int, Sequence[int]]) -> None:
-        self._summed = {rank: [] for rank in self._pieces}
-        self._clear([])
-
-    def abandon(self) -> None:
-        pass
-
-    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event) -> None:
-        self._summed[rank].append(piece.number)
-        rows, begin = matrix[first + part.lo : first + part.hi, piece.columns.slice], self._first[rank] + piece.offset
-        there = slice(begin + part.lo, begin + part.hi)
-        weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[there]
-        operation = self._operations.row_sums(
-            rows, weights, weights, 0, squares, squares, self._largest[there], self._checksums[there]
-        )
-        operation([event])
-
-    def complete(self) -> None:
-        pass
-
-    def wait(self) -> Checksums:
-        of_all, found = self._operations.read(self._checksums)[:, 0], {}
-        for rank, first in self._first.items():
-            of_rows, summed = of_all[first : first + self._sizes[rank]], self._summed[rank]
-            of_pieces = np.zeros(len(self._pieces[rank].places), np.uint64)
-            of_pieces[summed] = self._pieces[rank].of_pieces(of_rows)[summed]
-            found[rank] = of_rows, of_pieces
-        return found
+def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> list[WrongCopy]:
+    """The pieces that were not the same everywhere, each once."""
+    if all_were_copied_right(findings, pieces):
+        return []
+    seen: dict[Place, _Seen] = {}
+    for finder, found in enumerate(findings):
+        for rank, (summed, checksums) in found.in_memory.items():
+            for number in summed:
+                seen.setdefault(pieces[rank].places[number], _Seen(rank)).checksums[finder] = int(checksums[number])
+    wrong: dict[str, WrongCopy] = {}
+    for place, each in seen.items():
+        source = each.source(place[0], root)
+        of_source = f"as they are on {findings[source].where}"
+        for finder in (finder for finder, checksum in each.checksums.items() if checksum != each.checksums[source]):
+            text = f"{named(place)} did not reach {findings[finder].where} {of_source}"
+            wrong.setdefault(text, WrongCopy(text, place))
+    for rank, (found, of_rank) in enumerate(zip(findings, pieces, strict=True)):
+        on_device = found.on_device.tolist()
+        for number, (place, checksum) in enumerate(zip(of_rank.places, on_device, strict=bool(on_device))):
+            way = "left" if place[0] == "C" else "reached"
+            if place not in seen:
+                text = f"{named(place)} never {way} the device of {found.where}"
+            elif checksum not in seen[place].checksums.values():
+                text = f"{named(place)} {way} the device of {found.where} with other values than they have in memory"
+            else:
+                continue
+            wrong[text] = WrongCopy(text, place, rank, None if text in wrong else number)
+    return list(wrong.values())
 
 
 # -------- copy checksums
-# Checksums of what copies read from memory and write to it, made while GPUs copy and multiply: threads sum what is in host
-# memory, and a GPU sums the arrays that it holds.
+
+_BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
 
 
 class CopyChecksums:
-    """The checksums of what this rank copies. One is made for a plan and used for one product after the other, each from `begin`
-    to `results` or `abandon`."""
+    """The checksums of what this rank's copies read from memory and write to it, made while its GPU copies and multiplies:
+    threads sum what is in host memory, and a GPU sums the arrays that it holds.
+
+    One is made for a plan and used for one product after the other, each from `begin` to `results` or `abandon`.
+    """
 
     def __init__(
         self,
@@ -500,19 +216,22 @@ class CopyChecksums:
         ranks copy, are divided among these. `matrices`: A, B and C as `RankMatrices` has them. `origin`: the number of the first
         row of A and C there. `threads`: how many this rank has."""
         self._pieces, self._own, self._matrices, self._origin = pieces, own, matrices, origin
+        self._device, self._threads = device, max(1, threads - _BUSY_THREADS)
         of_operands, of_c = problem.operand_item_size, problem.item_size
         widths = {"A": (problem.l, of_operands), "B": (problem.m, of_operands), "C": (problem.m, of_c)}
-        self._weights = weights = {matrix: checksum_weights(width, item) for matrix, (width, item) in widths.items()}
+        self._weights = {matrix: checksum_weights(width, item) for matrix, (width, item) in widths.items()}
         a, b, c = matrices
         on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
-        self._summing: dict[bool, Summing] = {}
-        if True in on_host:
-            self._summing[True] = ByThreads(device, weights, pieces, threads)
-        if False in on_host:
-            self._summing[False] = ByDevice(device, weights, pieces)
+        self._has_host_rows = True in on_host
+        self._by_threads: RowChecksums | None = None
+        self._by_device = _ByDevice(device, self._weights, pieces) if False in on_host else None
+        # By rank, the checksums of all rows of its pieces, and those of the pieces; 0 where not summed here.
+        self._made = {
+            rank: (np.zeros(each.layout.checksums, np.uint64), np.zeros(len(each.places), np.uint64))
+            for rank, each in pieces.items()
+        }
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # by rank and number, the pieces summed here
         self._begun = self._complete = False  # this product's sums; the last product's checksums were all made
-        self._of_rows: dict[int, np.ndarray] = {}  # by rank, the checksums of all rows of its pieces
 
     def begin(self) -> None:
         """A product begins. The operands are the same as before. What that takes is done when first copies were submitted."""
@@ -521,19 +240,24 @@ class CopyChecksums:
     def _begin_once(self) -> None:
         if self._begun:
             return
-        self._begun = True
-        keeps = self._complete and all(each.keeps for each in self._summing.values())
-        for rank, summed in self._summed.items():
-            self._summed[rank] = {number: piece for number, piece in summed.items() if keeps and piece.operand != "C"}
-        self._complete = False
-        for each in self._summing.values():
-            each.begin({rank: list(summed) for rank, summed in self._summed.items()})
+        self._begun, keeps = True, self._complete and self._by_device is None
+        self.abandon()
+        for rank, (_, of_pieces) in self._made.items():
+            self._summed[rank] = {number: each for number, each in self._summed[rank].items() if keeps and each.operand != "C"}
+            kept = list(self._summed[rank])
+            of_kept = of_pieces[kept]
+            of_pieces[:] = 0
+            of_pieces[kept] = of_kept
+        if self._has_host_rows:
+            self._by_threads = RowChecksums(self._threads, len(self._pieces))
+        if self._by_device is not None:
+            self._by_device.begin()
 
     def abandon(self) -> None:
         """The product has failed. When this returns, no matrix is read any more."""
         self._complete = False
-        for each in self._summing.values():
-            each.abandon()
+        if self._by_threads is not None:
+            self._by_threads.abandon()
 
     def loaded(self, rank: int, arrival: Arrival, event: Event) -> None:
         """Sum what arrives on a rank's device, which is in memory already, when the copy is complete (after the event): while it
@@ -550,40 +274,34 @@ class CopyChecksums:
         for piece in self._pieces[rank].layout.pieces_of_tile(tile):
             self._sum(rank, piece, part, event)
 
-    def complete(self) -> None:
-        """To be called when `loaded` and `stored` have been called for all copies, and these are complete."""
-        self._begin_once()
-        for each in self._summing.values():
-            each.complete()
-
     def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
-        """After `complete`: by rank, the numbers of its pieces that were summed here, and the checksums of all its pieces, in
-        which the others' are 0."""
-        found = [each.wait() for each in self._summing.values()]
+        """When `loaded` and `stored` have been called for all copies, and these are complete: by rank, the numbers of its pieces
+        that were summed here, and the checksums of all its pieces, in which the others' are 0."""
+        self._begin_once()
+        if self._by_threads is not None:
+            self._by_threads.wait()
+        if self._by_device is not None:
+            self._by_device.write_to(self._made, self._pieces)
         self._complete = True
-        results = {}
-        for rank in self._pieces:
-            of_rows, of_pieces = found[0][rank]
-            for more_rows, more_pieces in (other[rank] for other in found[1:]):  # each has zeros where the other has summed
-                of_rows, of_pieces = of_rows + more_rows, of_pieces + more_pieces
-            self._of_rows[rank] = of_rows
-            results[rank] = (list(self._summed[rank]), of_pieces)
-        return results
+        return {rank: (list(self._summed[rank]), of_pieces.copy()) for rank, (_, of_pieces) in self._made.items()}
 
     def rows_of(self, place: Place) -> np.ndarray | None:
         """After `results`, the checksums of the rows of a place; None where it was not summed here."""
         rank, piece = self._piece_at(place)
-        return self._of_rows[rank][piece.offset : piece.offset + len(piece.rows)] if piece is not None else None
+        return self._made[rank][0][piece.offset : piece.offset + len(piece.rows)] if piece is not None else None
 
     def was_written(self, place: Place) -> bool:
         """Whether a place in host memory that was summed here holds other values now than it did then."""
         rank, piece = self._piece_at(place)
-        rows = self._rows_of(rank, piece) if piece is not None else None
-        if piece is None or not isinstance(rows, np.ndarray):
+        if piece is None:
+            return False
+        matrix, first = self._matrix_of(rank, piece)
+        rows = matrix[first : first + len(piece.rows), piece.columns.slice]
+        if not isinstance(rows, np.ndarray):
             return False
         now = np.empty(len(rows), np.uint64)
         row_checksums(rows, self._weights[piece.operand][piece.columns.slice], now)
-        return bool((now != self._of_rows[rank][piece.offset : piece.offset + len(rows)]).any())
+        return bool((now != self.rows_of(place)).any())
 
     def _piece_at(self, place: Place) -> tuple[int, Piece | None]:
         for rank, summed in self._summed.items():
@@ -595,11 +313,17 @@ class CopyChecksums:
     def _sum(self, rank: int, piece: Piece, part: Span, event: Event) -> None:
         self._summed[rank][piece.number] = piece
         matrix, first = self._matrix_of(rank, piece)
-        self._summing[isinstance(matrix, np.ndarray)].sum(rank, piece, part, matrix, first, event)
-
-    def _rows_of(self, rank: int, piece: Piece) -> Any:
-        matrix, first = self._matrix_of(rank, piece)
-        return matrix[first : first + len(piece.rows), piece.columns.slice]
+        if self._by_device is not None and not isinstance(matrix, np.ndarray):
+            self._by_device.sum(rank, piece, part, matrix, first, event)
+            return
+        assert self._by_threads is not None
+        of_rows, of_pieces = self._made[rank]
+        rows, number = Span(first + part.lo, first + part.hi), self._pieces[rank].layout.first_row(piece) + part.lo
+        weights, first_sum = self._weights[piece.operand], piece.offset + part.lo
+        entry = RowsToSum(
+            piece.operand, matrix, rows, piece.columns, weights, of_rows, first_sum, of_pieces, piece.number, number
+        )
+        self._by_threads.sum(entry, event, self._device, rank)
 
     def _matrix_of(self, rank: int, piece: Piece) -> tuple[Any, int]:
         """The array in which a piece lies, and which of the array's rows is the piece's first."""
@@ -607,6 +331,47 @@ class CopyChecksums:
         if piece.operand == "B":
             return b.array, piece.rows.lo - b.rows.lo
         return (a if piece.operand == "A" else c), self._pieces[rank].layout.first_row(piece) - self._origin
+
+
+class _ByDevice:
+    """Sums rows of arrays that lie on the GPU, by that GPU. What it has summed is gone in the next product, since it adds."""
+
+    def __init__(self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces]) -> None:
+        self._operations = operations = device.check_operations()
+        sizes = [each.layout.checksums for each in pieces.values()]
+        self._first = dict(zip(pieces, np.cumsum([0, *sizes]).tolist(), strict=False))
+        shapes = {f"weights of {key}": (1, len(each)) for key, each in weights.items()}
+        made = operations.make({**shapes, "all": (3, sum(sizes))})
+        self._weights = {key: made[f"weights of {key}"] for key in weights}
+        for key, each in weights.items():
+            operations.write(self._weights[key], each[None, :])
+        self._clear = operations.clear(made["all"])
+        # For each row its checksum, and what the same operation computes besides.
+        self._checksums, self._largest, self._squares = (made["all"][part].reshape(-1, 1) for part in range(3))
+        self._checksums = self._checksums.view("uint64")
+        self._summed: dict[tuple[int, int], Piece] = {}  # by rank and number
+
+    def begin(self) -> None:
+        self._summed.clear()
+        self._clear([])
+
+    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event) -> None:
+        self._summed[rank, piece.number] = piece
+        rows, begin = matrix[first + part.lo : first + part.hi, piece.columns.slice], self._first[rank] + piece.offset
+        there = slice(begin + part.lo, begin + part.hi)
+        weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[there]
+        operation = self._operations.row_sums(
+            rows, weights, weights, 0, squares, squares, self._largest[there], self._checksums[there]
+        )
+        operation([event])
+
+    def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]], pieces: Mapping[int, CopiedPieces]) -> None:
+        of_all = self._operations.read(self._checksums)[:, 0]
+        for (rank, number), piece in self._summed.items():
+            (of_rows, of_pieces), first = made[rank], self._first[rank] + piece.offset
+            of_piece = of_all[first : first + len(piece.rows)]
+            of_rows[piece.offset : piece.offset + len(piece.rows)] = of_piece
+            of_pieces[number] = mixed_total(of_piece, pieces[rank].layout.first_row(piece))
 
 
 # -------- other nodes
@@ -681,20 +446,35 @@ def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: st
             some = np.ascontiguousarray(some, dtype)
         row_checksums(some, weights, checksums[part])
 
-    for _ in on_threads(threads, add, _parts(rows)):
+    for _ in on_threads(threads, add, row_parts(rows, CALL_BYTES)):
         pass
 
 
-def _parts(rows: np.ndarray) -> Iterator[slice]:
-    """Some rows at a time; the first of each part is a multiple of WEIGHTED_ROWS."""
-    together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
-    for part in rows_of_about(CALL_BYTES, Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
-        yield slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
-
-
 # -------- transfers
-# Checksums of operands' rows that were sent between nodes. The check of the product uses the rows as they arrived, so it
-# cannot find an error of sending them.
+# What ranks send each other without a device.
+
+_ROW = 4096  # words of 64 bits
+
+
+def checksum(matrix: np.ndarray, threads: int, dtype: str | None = None) -> int:
+    """One checksum of all elements of any type, converted to `dtype`; another one where the same elements come in another
+    order."""
+    if not matrix.size:
+        return 0
+    rows = matrix.reshape(len(matrix), -1)
+    weights = checksum_weights(_ROW, 8)
+
+    def of_part(part: Span) -> int:
+        elements = np.ascontiguousarray(rows[part.slice], dtype).reshape(-1).view(np.uint8)
+        words = (np.pad(elements, (0, -len(elements) % 8)) if len(elements) % 8 else elements).view(np.uint64)
+        whole = len(words) // _ROW * _ROW
+        sums = np.zeros(whole // _ROW + 1, np.uint64)
+        row_checksums(words[:whole].reshape(-1, _ROW), weights, sums[:-1])
+        row_checksums(words[None, whole:], weights[: len(words) - whole], sums[-1:])
+        return int(mixed_total(sums, part.lo << 32))
+
+    parts = rows_of_about(CALL_BYTES, Span(0, len(rows)), rows.shape[1] * rows.itemsize)
+    return sum(on_threads(threads, of_part, parts)) % (1 << 64)
 
 
 def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view: RowView, threads: int) -> None:
@@ -702,20 +482,16 @@ def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view:
 
     `key`: "A" or "B".
     """
-
-    def rows_of(rank: int) -> Span:
-        share = plan.shares[rank]
-        return share.rows if key == "A" else share.b_rows
-
+    rows = [share.rows if key == "A" else share.b_rows for share in plan.shares]
     with team.phase("check") as received:
-        received.mine = checksums(view[rows_of(team.rank)], plan.problem.dtype, threads)
+        received.mine = checksum(view[rows[team.rank]], threads, plan.problem.dtype)
     with team.phase("check") as comparing:
         if team.rank == plan.root:
-            sent = checksums(operand.array, plan.problem.dtype, threads)
-            comparing.mine = [rank for rank, sums in enumerate(received.all) if (sums != sent[rows_of(rank).slice]).any()]
+            sent = [checksum(operand.array[of_rank.slice], threads, plan.problem.dtype) for of_rank in rows]
+            comparing.mine = [rank for rank, arrived in enumerate(received.all) if arrived != sent[rank]]
     for rank in comparing.all[plan.root]:
         raise CheckFailed(
-            f"rows {rows_of(rank)} of {key} did not reach rank {rank} as they are at the root: check the network and MPI",
+            f"rows {rows[rank]} of {key} did not reach rank {rank} as they are at the root: check the network and MPI",
             code="check-exchange",
         )
 
@@ -723,28 +499,12 @@ def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view:
 def verify_gathered(team: Team, rows: Span, own: np.ndarray, view: RowView, threads: int) -> None:
     """Raise CheckFailed on all ranks if some rank's `own` rows of B differ from those in its node's shared memory."""
     with team.phase("check") as comparing:
-        sums = (checksums(matrix, own.dtype.name, threads) for matrix in (own, view[rows]))
-        comparing.mine = rows if np.not_equal(*sums).any() else None
+        comparing.mine = rows if checksum(own, threads) != checksum(view[rows], threads) else None
     for rank, wrong in enumerate(comparing.all):
         if wrong is not None:
             raise CheckFailed(
                 f"rows {wrong} of B did not reach the memory of its node as rank {rank} has them", code="check-exchange"
             )
-
-
-def checksums(matrix: np.ndarray, dtype: str, threads: int) -> np.ndarray:
-    """For each row, of its elements converted to `dtype`, the sum of their bits, weighted with odd numbers, modulo 2^64."""
-    bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}[np.dtype(dtype).itemsize]
-    weights = 2 * np.arange(matrix.shape[1], dtype=np.uint64) + 1
-    sums = np.empty(len(matrix), np.uint64)
-
-    def add(rows: Span) -> None:
-        part = np.ascontiguousarray(matrix[rows.slice], dtype).view(bits)
-        np.sum(part * weights, axis=1, out=sums[rows.slice])
-
-    for _ in on_threads(threads, add, rows_of_about(CALL_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1])):
-        pass
-    return sums
 
 
 def verify_exchange(
@@ -756,24 +516,13 @@ def verify_exchange(
     they were sent.
     """
     with team.phase("check") as comparing:
-        comparing.mine = _checksums_by_rank(sent, threads), _checksums_by_rank(received, threads)
-    for to, (_, of_receiver) in enumerate(comparing.all):
-        for source, checksum in of_receiver.items():
-            if comparing.all[source][0].get(to) != checksum:
+        comparing.mine = [
+            {rank: [checksum(block, threads) for block in of_rank] for rank, of_rank in blocks.items() if of_rank}
+            for blocks in (sent, received)
+        ]
+    for to, (_, arrived) in enumerate(comparing.all):
+        for source, checksums in arrived.items():
+            if comparing.all[source][0].get(to) != checksums:
                 raise CheckFailed(
                     f"what rank {source} sent of {name} did not reach rank {to}: check the network and MPI", code="check-exchange"
                 )
-
-
-def _checksums_by_rank(matrices: Mapping[int, Sequence[np.ndarray]], threads: int) -> dict[int, int]:
-    return {rank: _checksum(of_rank, threads) for rank, of_rank in matrices.items() if of_rank}
-
-
-def _checksum(matrices: Sequence[np.ndarray], threads: int) -> int:
-    """One checksum of all matrices, which is another one where the same elements come in another order."""
-    total = 0
-    for matrix in matrices:
-        of_rows = checksums(matrix, matrix.dtype.name, threads)
-        weights = 2 * np.arange(len(of_rows), dtype=np.uint64) + 1
-        total = (3 * total + int(np.sum(of_rows * weights))) % (1 << 64)
-    return total

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,27 +23,29 @@ from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import MOST_PLACES, Buffers, CheckOperations, Event, Operation, Place
 from hybrid.devices.cpu import summary_of
-from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
+from hybrid.devices.row_sums import NOT_INTEGRAL, SAMPLE, checksum_weights
 from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.verification.check import (
+    LARGE,
+    MOST_NAMED,
     MOST_SUSPECTS,
+    THRESHOLD,
+    Check,
+    Fault,
     Sums,
     Suspect,
+    WrongParts,
     comparison_numbers,
     errors_of_rows,
     is_exact,
-    piece_table,
+    is_exact_product,
     random_x,
     rows_together,
     spread_beside,
     usual_largest,
 )
-from hybrid.verification.second_look import LARGE, WrongParts
-
-if TYPE_CHECKING:
-    from hybrid.verification.freivalds import ExpectedSums
-
+from hybrid.verification.copies import Findings, PiecesOfRanks, piece_table, wrong_copies
 
 # -------- batches
 # Operations of the check that are enqueued together. For the device they still run one after the other; the host enqueues
@@ -119,6 +121,7 @@ class DeviceSums:
         self.matrices = m = operations.make(
             {
                 "x": (1, problem.m),
+                "weighted x": (1, problem.m),
                 "weights of A": (1, problem.l),
                 "weights of B": (1, problem.m),
                 "weights of C": (1, problem.m),
@@ -127,7 +130,7 @@ class DeviceSums:
                 "differences": (rows, groups),
                 "squares of C": (rows, groups),
                 "unused": (rows, 1),
-                "numbers": (1, 4),
+                "numbers": (1, 5),
                 "found": (rows, NUMBERS_A_ROW),
                 "checksum table": table.shape,
                 "to clear": (1, ends[-1]),
@@ -135,8 +138,7 @@ class DeviceSums:
         )
         m["B·x"] = m["B·x"][:, :groups]
         widths = [len(panel) for panel in layout.share.column_panels]
-        self._x = random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)
-        operations.write(m["x"], self._x[None, :])
+        operations.write(m["x"], random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)[None, :])
         of_operands, of_c = problem.operand_item_size, problem.item_size
         for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
             operations.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
@@ -174,8 +176,6 @@ class DeviceSums:
         sums = Sums.of(self._summary_told, rows, groups, largest_a, largest_b)
         if sums.error <= limit and not has_fractions:
             return sums, (), None
-        from hybrid.verification.second_look import WrongParts  # right products do without
-
         found, fractions = np.array(self._operations.read(self.matrices["found"])), {}
         if exact:
             fractions = fractions_in(self._layout, found, self._operations.read(self.largest)[:, 0])
@@ -184,35 +184,6 @@ class DeviceSums:
         parts = WrongParts(self._problem.n, self._problem.m)
         wrong.mark(parts, fractions)
         return sums, wrong.suspects(fractions), parts.found()
-
-    def expected(self, rows: Span, columns: Span) -> ExpectedSums | None:
-        """The sums that this part of C, of this rank's rows, has to have; None where the part cuts groups of columns."""
-        first, end = np.searchsorted(self._starts, [columns.lo, columns.hi]).tolist()
-        whole = [*range(columns.lo, columns.hi, self._layout.group), columns.hi]
-        if self._starts[first : end + 1].tolist() != whole:
-            return None
-        from hybrid.verification.freivalds import ExpectedSums
-
-        own, groups = rows.within(self._layout.share.rows).slice, slice(first, end)
-        largest_a, largest_b, _ = self._largest_elements
-        return ExpectedSums(
-            rows,
-            columns,
-            self._layout.group,
-            self._x[columns.slice],
-            -self._operations.read(self.subtracted[own])[:, groups],
-            self._operations.read(self.row_squares[own]),
-            self._operations.read(self.column_squares)[:, groups],
-            comparison_numbers(self._problem, self._layout.group),
-            is_exact(self._problem, self._layout.group, largest_a, largest_b),
-        )
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        """The first columns of all groups, and the end of the last. Groups are numbered from panel to panel."""
-        panels = zip(self._layout.share.column_panels, self._layout.panel_groups, strict=True)
-        starts = [panel.lo + number * self._layout.group for panel, groups in panels for number in range(len(groups))]
-        return np.array([*starts, self._problem.m])
 
     @property
     def _largest_elements(self) -> list[float]:
@@ -383,9 +354,15 @@ class DeviceCheck:
             """What is there already waits for A·(B·x), which follows at once."""
             return 0 if piece.operand in buffers.in_place else self._bytes_of(piece)
 
+        weighed: set[Span] = set()
         return [
             (
-                [(self._of_operand(buffers, arrival, piece), size(piece)) for piece in own if piece is not late],
+                [
+                    (operation, size(piece))
+                    for piece in own
+                    if piece is not late
+                    for operation in self._of_operand(buffers, arrival, piece, weighed)
+                ],
                 [
                     [(self._of_c(buffers, tile, piece), self._bytes_of(piece)) for piece in of_tile]
                     for tile, of_tile in zip(arrival.releases, tiles, strict=True)
@@ -503,16 +480,22 @@ class DeviceCheck:
         item = self._problem.item_size if piece.operand == "C" else self._problem.operand_item_size
         return len(piece.rows) * len(piece.columns) * item
 
-    def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece) -> Operation:
+    def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece, weighed: set[Span]) -> list[Operation]:
+        """The operations on a piece of A or B. Of the first piece of some columns of B, a few rows give their weights in x."""
         matrix, m, rows = buffers.destination(arrival), self._m, piece.rows.slice
         if piece.operand == "A":
             # Rows that arrive again are added to the squares again. All come as often, so this only allows for larger errors.
-            return self._row_sums(piece, matrix, "weights of A", 0, m["unused"][rows], self.sums.row_squares[rows])
+            return [self._row_sums(piece, matrix, "weights of A", 0, m["unused"][rows], self.sums.row_squares[rows])]
         part = matrix[rows, piece.columns.within(arrival.span).slice]
-        groups = piece.groups.slice
-        return self._row_sums(
+        columns, groups = piece.columns.slice, piece.groups.slice
+        sums = self._row_sums(
             piece, part, "weights of B", self.layout.group, m["B·x"][rows, groups], m["squares of B"][rows, groups]
         )
+        if piece.columns in weighed:
+            return [sums]
+        weighed.add(piece.columns)
+        into = m["x"][:, columns], m["numbers"], self.layout.group, m["weighted x"][:, columns]
+        return [self._operations.weigh_columns(part[:SAMPLE], *into), sums]
 
     def _of_c(self, buffers: Buffers, tile: Tile, piece: Piece) -> Operation:
         rows, groups, m = piece.rows.slice, piece.groups.slice, self._m
@@ -522,7 +505,36 @@ class DeviceCheck:
 
     def _row_sums(self, piece: Piece, matrix: Any, weights: str, group: int, sums: Any, squares: Any) -> Operation:
         m, columns, rows = self._m, piece.columns.slice, slice(piece.offset, piece.offset + len(piece.rows))
-        x = m["x"][:, columns] if group else m["x"]
+        x = m["weighted x"][:, columns] if group else m["x"]
         return self._operations.row_sums(
             matrix, x, m[weights][:, columns], group, sums, squares, self.sums.largest[rows], self.sums.of_rows[rows]
         )
+
+
+# -------- judgement
+# The root of the check derives the result from the findings of all ranks.
+
+
+def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> Check:
+    """The result of one product's check, from all ranks' findings. `group`: columns in a sum."""
+    copies = wrong_copies(findings, pieces, root)
+    faults = [copy.fault for copy in copies]
+    of_ranks = [(rank, found, found.sums) for rank, found in enumerate(findings) if found.sums is not None]
+    largest_a = max((sums.largest_a for *_, sums in of_ranks), default=0.0)
+    largest_b = max((sums.largest_b for *_, sums in of_ranks), default=0.0)
+    exact = is_exact(problem, group, largest_a, largest_b)
+    for rank, found, sums in of_ranks:
+        if sums.count if exact else sums.error > THRESHOLD:
+            where = "; ".join(f"row {suspect.row}, columns {suspect.columns}" for suspect in found.suspects[:MOST_NAMED])
+            faults.append(Fault(f"{found.where} multiplied wrong: {where}", rank=rank))
+    if exact:
+        error, tolerance = float(sum(sums.count for *_, sums in of_ranks)), 0.0
+    else:
+        error, tolerance = max((sums.error for *_, sums in of_ranks), default=0.0), THRESHOLD
+    only_sums = bool(faults) and not exact and not copies
+    # With larger integers the product can still be exact while the device's sums are not: the host checks it modulo a prime.
+    left_to_host = any(sums.not_judged for *_, sums in of_ranks) or (
+        not exact and is_exact_product(problem.dtype, problem.l, largest_a, largest_b)
+    )
+    undecided = only_sums or (not faults and left_to_host)
+    return Check("exact" if exact else "freivalds", error, tolerance, not faults, tuple(faults), undecided=undecided)

@@ -2,205 +2,202 @@
 """Freivalds' check of C = A·B in host memory: C·x is compared with A·(B·x) for a random x.
 
 The columns are summed in groups, each with its own elements of x, so a difference belongs to one row and one group. Where all
-entries are integers and all sums are exact, both sides must be equal. Elsewhere differences are measured in standard deviations
-of this product's rounding errors (see hybrid.verification.check). Where they are too large, the elements are looked at again
-in higher precision, which tells a fault from rounding errors that are not as usual.
+entries are integers and all sums are exact, both sides must be equal; where the product is exact and these sums are not, both
+sides must be equal modulo a prime. Elsewhere differences are measured in standard deviations of this product's rounding errors
+(see hybrid.verification.check). That only raises suspicion: the elements of a suspicious sum are computed again in higher
+precision, which tells a fault from rounding errors that are not as usual.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.core.problem import Problem, record
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
-from hybrid.devices.cpu import MOST_IN_TOTAL, compare, some_matrices
+from hybrid.devices.cpu import some_matrices
+from hybrid.devices.row_sums import (
+    MOST_IN_TOTAL,
+    NOT_INTEGRAL,
+    SAMPLE,
+    Allowed,
+    Integers,
+    column_peaks,
+    column_weights,
+    compare,
+    group_sums,
+    in_parts,
+    norms_from,
+    norms_of,
+    times,
+)
 from hybrid.host.memory import RowView
-from hybrid.host.row_sums import NOT_INTEGRAL, row_sums
 from hybrid.host.threads import limited_threads, on_threads
-from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW
+from hybrid.plan.check_layout import GROUP_COLUMNS
 from hybrid.plan.plan import COLUMNS_AT_ONCE, Plan, make_plan
 from hybrid.plan.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.verification.check import (
     FEW,
+    LARGE,
     MOST_NAMED,
+    MOST_SUSPECTS,
     THRESHOLD,
     Check,
     Fault,
     Suspect,
+    WrongParts,
+    comparison_numbers,
     is_exact,
     is_exact_product,
     random_x,
+    smallest_x,
     spread_beside,
     spread_of,
     usual_largest,
 )
-from hybrid.verification.comparison import (
-    MOST_SUSPECTS,
-    Comparison,
-    Expected,
-    Integers,
-    Totals,
-    are_integers,
-    columns_of,
-    finite_columns,
-    groups_left_open,
-    in_cache,
-    mark,
-    mark_fractions,
-    norms_of,
-    norms_of_all,
-    norms_of_columns,
-    over_rows,
-    sums_and_norms,
-    sums_of_groups,
-    times,
-    together,
-    usual_norm,
-)
-from hybrid.verification.second_look import MultipliedBy, SecondLook, fault_in, unsaid
 
-if TYPE_CHECKING:
-    from hybrid.verification.second_look import WrongParts
+_SCALE = -14  # as an exponent: of the integers in x, so that no sum over a group overflows where C's elements do not
+_MOST_SCALE = 700  # as an exponent: x times larger or smaller numbers may overflow or underflow
+_STACK_BYTES = 1 << 20  # of matrices of a stack as float64 that are multiplied together: they stay in a core's cache
+_TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those of the product
+_ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
 
 
-# -------- expected sums
-# The sums over a part of C that a device's check expects. With them the host checks that part after computing it again.
+# -------- sums
+# One product and a stack of products are summed alike. Arrays have three axes: products, of which an operand may have one for
+# all; rows; columns or groups of columns.
 
 
-@record
-class ExpectedSums:
-    """A·(B·x) over whole groups of columns, and what `compare` needs beside it, as the device has summed them: a check by these
-    reads neither A nor B."""
+class _HostSums:
+    """The sums of C·x that A and B let expect, and the sizes of their differences from those of C."""
 
-    rows: Span
-    columns: Span
-    group: int  # columns in a sum
-    x: np.ndarray
-    products: np.ndarray  # A·(B·x)
-    row_squares: np.ndarray
-    column_squares: np.ndarray
-    numbers: np.ndarray
-    exact: bool  # nothing is rounded
+    def __init__(self, problem: Problem, x: np.ndarray, peaks: np.ndarray, others: np.ndarray, threads: int) -> None:
+        """`x`: as `random_x` makes it. `peaks`, `others`: of B's columns, as `column_peaks` finds them."""
+        weights, of_groups, largest = column_weights(peaks, others, GROUP_COLUMNS)
+        of_groups = np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE)
+        self.problem, self._threads = problem, threads
+        self.x = np.ldexp(x, weights + _SCALE - np.repeat(of_groups, GROUP_COLUMNS)[: len(x)])
+        variance, self._per_term, flushed, *_ = comparison_numbers(problem, GROUP_COLUMNS).tolist()
+        self._deviation, self._flushed_of_a = variance**0.5, float(np.ldexp(flushed, _SCALE))
+        with np.errstate(all="ignore"):  # where nothing overflows
+            self._flushed = np.ldexp(flushed, largest + _SCALE - of_groups)
+            self.overflow = np.ldexp(float(np.finfo(problem.dtype).max) / 4 * smallest_x(GROUP_COLUMNS), _SCALE - of_groups)
+        self.in_a, self.in_b = Integers(), Integers()
 
-    def part(self, rows: Span, columns: Span) -> ExpectedSums | None:
-        """The sums of a smaller part; None where it is not wholly within this one, or cuts groups of columns."""
-        if not (rows.lies_in(self.rows) and columns.lies_in(self.columns)):
-            return None
-        lo, hi = columns.lo - self.columns.lo, columns.hi - self.columns.lo
-        if lo % self.group or (hi % self.group and columns.hi != self.columns.hi):
-            return None
-        own, groups = rows.within(self.rows).slice, slice(lo // self.group, -(-hi // self.group))
-        return replace(
-            self,
-            rows=rows,
-            columns=columns,
-            x=self.x[lo:hi],
-            products=self.products[own, groups],
-            row_squares=self.row_squares[own],
-            column_squares=self.column_squares[:, groups],
-        )
+    def of_b(self, b: np.ndarray, columns: Span) -> tuple[np.ndarray, np.ndarray]:
+        """B·x for these columns, and the norm of all terms of each group."""
+        (count, l, _), x = b.shape, self.x[columns.slice]
+        sums, squares = group_sums(b[:, :, columns.slice].reshape(count * l, len(x)), x, GROUP_COLUMNS, self.in_b, self._threads)
+        groups = squares.shape[1]
 
-    def check(self, c: np.ndarray) -> Check:
-        """Check `c`, the elements of this part of C."""
-        found, largest = self._compared(c)
-        if found[:, 4].any():
-            return Check("none", 0.0, THRESHOLD, False)  # A·B may overflow, or holds NaN or infinities
-        error, count = float(found[:, 2].max(initial=0.0)), float(found[:, 1].sum())
-        if self.exact:
-            return Check("exact", count, 0.0, not count and float(largest.max(initial=0.0)) < NOT_INTEGRAL)
-        return Check("freivalds", error, THRESHOLD, error <= THRESHOLD)
+        def terms(some: np.ndarray) -> np.ndarray:
+            found = np.zeros((len(some), l, GROUP_COLUMNS))
+            for into, (product, group) in zip(found, (divmod(int(each), groups) for each in some), strict=True):
+                part = columns_of(group, Span(0, len(x)))
+                into[:, : len(part)] = b[product][:, columns.lo + part.lo : columns.lo + part.hi] * x[part.slice]
+            return found.reshape(len(some), -1)
 
-    def most_wrong(self, c: np.ndarray) -> tuple[int, Span]:
-        """The row of `c`, and the columns in it, whose sum differs most, in units of the rounding errors to be expected."""
-        found, _ = self._compared(c)
-        row = int(found[:, 2].argmax())
-        first = int(found[row, 3]) * self.group
-        return row, Span(first, min(first + self.group, c.shape[1]))
-
-    def _compared(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What `compare` finds of each row of `c`, and the largest magnitudes of the rows."""
-        sums, squares = np.empty_like(self.products), np.empty_like(self.products)
-        largest, found = np.empty(len(c)), np.empty((len(c), NUMBERS_A_ROW))
         with np.errstate(all="ignore"):
-            row_sums(c, self.x, self.group, sums, squares, largest)
-            compare(sums - self.products, squares, self.row_squares, self.column_squares, self.numbers, found)
-        return found, largest
+            norms = norms_from(squares.reshape(count, l, groups).sum(axis=1).ravel(), terms)
+        return sums.reshape(count, l, groups), norms.reshape(count, groups)
 
+    def times(self, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A·y, and the norms of A's rows, for each product."""
+        count, n, l = max(len(a), len(y)), a.shape[1], a.shape[2]
+        products, norms = np.zeros((count, n, y.shape[2])), np.empty((count, n))
+        if count == 1 or 8 * n * l > _STACK_BYTES:
+            for index in range(count):
+                products[index], norms[index] = times(a[index % len(a)], y[index % len(y)], self.in_a, self._threads)
+            return products, norms
 
-# -------- modular
-# Freivalds' check modulo a random prime, for products of integers that are exact in float64, while the check's usual sums,
-# whose terms are multiplied by x, would be rounded.
+        def multiply(some: Span) -> None:
+            with np.errstate(all="ignore"):
+                values, right = some_matrices(a, some).astype(np.float64), some_matrices(y, some)
+                self.in_a.look(values)
+                norms[some.slice] = norms_of(values)
+                for part in pieces(Span(0, l), _TERMS_AT_ONCE):
+                    products[some.slice] += np.matmul(values[:, :, part.slice], right[:, part.slice])
 
-_LEAST, _MOST = 1 << 19, 1 << 20  # of the prime
-_COLUMNS = 1 << 13  # so many products of two numbers below 2^20 add up to at most 2^53
-_MOST_EXACT = 2.0**53
-
-
-class Modular:
-    """Products of matrices with vectors, modulo a prime. Ranks that seed the generator alike have the same prime and the same x.
-
-    An error stays unseen if the prime divides it, or if several cancel: about one of 100,000 such checks does not see it.
-    """
-
-    def __init__(self, random: np.random.Generator, columns: int, threads: int) -> None:
-        self._prime, self._threads = float(_next_prime(int(random.integers(_LEAST, _MOST - 1000)))), threads
-        self._below_inverse = (1 - 2.0**-50) / self._prime
-        self.x = random.integers(1, int(self._prime), columns).astype(np.float64)
-
-    def times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-        """matrix·vector modulo the prime."""
-        product = np.zeros(len(matrix))
-
-        def multiply(where: slice, rows: np.ndarray) -> None:
-            for part, values in in_cache(rows):
-                into = product[where.start + part.start : where.start + part.stop]
-                residues = self._residues(values)
-                for some in pieces(Span(0, values.shape[1]), _COLUMNS):
-                    into += self._residues(np.dot(residues[:, some.slice], vector[some.slice]))
-                into[...] = self._residues(into)
-
-        for _ in over_rows(matrix, self._threads, multiply):
+        for _ in on_threads(self._threads, multiply, pieces(Span(0, count), max(1, _STACK_BYTES // max(1, 8 * n * l)))):
             pass
-        return product
+        return products, norms
 
-    def _residues(self, values: np.ndarray) -> np.ndarray:
-        """Residues of integers up to 2^53: as `fmod` gives them, but up to 8 above the prime, in a tenth of the time. The
-        quotient is never too large, so its product with the prime is exact."""
-        return values - np.trunc(values * self._below_inverse) * self._prime
-
-    def differ(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Which elements are not the same modulo the prime; NaN never is."""
-        return np.fmod(one - other, self._prime) != 0
-
-    def impossible(self, matrix: np.ndarray) -> np.ndarray:
-        """Which rows hold an element that no exact product of integers has: a fraction, or a number above 2^53."""
-        found = np.zeros(len(matrix), bool)
-
-        def look(where: slice, rows: np.ndarray) -> None:
-            for part, values in in_cache(rows):
-                right = (np.rint(values) == values) & (np.abs(values) <= _MOST_EXACT)
-                found[where.start + part.start : where.start + part.stop] = ~right.all(axis=1)
-
-        for _ in over_rows(matrix, self._threads, look):
-            pass
-        return found
+    def sizes(
+        self, c: np.ndarray, columns: Span, expected: np.ndarray, norms_a: np.ndarray, norms_b: np.ndarray, *, integral: bool
+    ) -> np.ndarray:
+        """The sizes of the differences in these columns of C. `expected` is overwritten."""
+        (count, n, _), groups = c.shape, slice(columns.lo // GROUP_COLUMNS, -(-columns.hi // GROUP_COLUMNS))
+        sums, rows = expected.reshape(count * n, -1), c[:, :, columns.slice].reshape(count * n, len(columns))
+        together, of_groups = n if len(norms_b) > 1 else max(1, count * n), (self._flushed[groups], self.overflow[groups])
+        allowed = Allowed(
+            norms_a.reshape(-1), norms_b, together, self._deviation, self._per_term, of_groups[0], self._flushed_of_a,
+            of_groups[1], integral,
+        )  # fmt: skip
+        compare(rows, self.x[columns.slice], GROUP_COLUMNS, sums, allowed, self._threads)
+        return sums.reshape(count, n, -1)
 
 
-def _next_prime(number: int) -> int:
-    while any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
-        number += 1
-    return number
+@dataclass(frozen=True)
+class _Totals:
+    """What the comparison of many sums amounts to."""
+
+    total: float  # of the sizes, each counted as MOST_IN_TOTAL at most
+    count: int  # of sizes that are not 0
+    worst: float  # the largest size
+    not_judged: int  # sums where A·B may overflow, or holds NaN or infinities
+    judged: int
+
+    @classmethod
+    def of(cls, sizes: np.ndarray) -> _Totals:
+        open_ = int((sizes < 0).sum())
+        total, worst = float(np.clip(sizes, 0, MOST_IN_TOTAL).sum()), float(sizes.max(initial=0.0))
+        return cls(total, int((sizes > 0).sum()), worst, open_, sizes.size - open_)
+
+    @classmethod
+    def together(cls, of_ranks: Sequence[_Totals]) -> _Totals:
+        added = ([getattr(each, name) for each in of_ranks] for name in ("total", "count", "worst", "not_judged", "judged"))
+        total, count, worst, not_judged, judged = added
+        return cls(sum(total), sum(count), max(worst), sum(not_judged), sum(judged))
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the sizes; 1, which is what is expected at most, where there are too few to tell."""
+        return float(spread_of(self.total, self.count)) if self.count >= FEW else 1.0
 
 
-SCALE = 2.0**-14  # of the integers in x, so that no sum over a group overflows where C's elements do not
+def _worst(sizes: np.ndarray, first_row: int, columns: int) -> list[Suspect]:
+    """The worst sums, one of a row, in the rows with the largest. `first_row`: the number of the first row in C."""
+    of_rows = sizes.max(axis=1, initial=0.0)
+    rows = np.argsort(-of_rows, kind="stable")[:MOST_SUSPECTS]
+    rows = rows[of_rows[rows] > 0]
+    groups = sizes[rows].argmax(axis=1).tolist() if len(rows) else []
+    return [
+        Suspect(first_row + row, columns_of(group, Span(0, columns)), float(of_rows[row]))
+        for row, group in zip(rows.tolist(), groups, strict=True)
+    ]
+
+
+def columns_of(group: int, columns: Span) -> Span:
+    """The columns of a group, counted from the first of `columns`."""
+    first = columns.lo + group * GROUP_COLUMNS
+    return Span(first, min(first + GROUP_COLUMNS, columns.hi))
+
+
+# -------- one product
+
+# Who multiplied these columns of a row of C: for messages, "" where that is not said; and the rank, where it was one.
+MultipliedBy = Callable[[int, Span], tuple[str, int | None]]
+
+
+def unsaid(row: int, columns: Span) -> tuple[str, int | None]:
+    """A MultipliedBy that never says who it was."""
+    return "", None
 
 
 def verify(
@@ -221,203 +218,11 @@ def verify(
     before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what is
     wrong, for messages.
     """
-    problem = plan.problem
-    if not (problem.n and problem.m):
+    if not (plan.problem.n and plan.problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
         verification = _Verification(team, plan, (a, b, c), threads, wrong, by)
-        return verification.second_look(suspects) or verification.result()
-
-
-@dataclass
-class _Found:
-    """What one rank found in its rows of C."""
-
-    sums: list[Totals] = field(default_factory=list)
-    suspects: list[Suspect] = field(default_factory=list)
-
-
-class _Verification:
-    def __init__(
-        self,
-        team: Team,
-        plan: Plan,
-        matrices: tuple[RowView, RowView, RowView],
-        threads: int,
-        wrong: WrongParts | None,
-        by: MultipliedBy,
-        numbers: np.ndarray | None = None,
-    ) -> None:
-        """`numbers`: of the columns in the whole C, where these matrices have only some of them."""
-        self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
-        self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
-        self._comparison = Comparison(plan.problem, SCALE)
-        self._second_look = SecondLook(team, plan, matrices, by, numbers)
-        self._wrong, self._by, self._numbers = wrong, by, numbers
-        self._norms_b: list[np.ndarray] = []  # of the groups of columns
-        self._norms_a = np.ones(0)  # of this rank's rows of C
-        self._sizes: np.ndarray | None = None  # of all differences in this rank's rows of C, a column for each group
-        if wrong is not None:
-            self._sizes = np.zeros((len(self._rows_of_c), -(-plan.problem.m // GROUP_COLUMNS)), np.float32)
-
-    def second_look(self, suspects: Sequence[Suspect]) -> Check | None:
-        """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
-        faults, note = self._second_look.faults(suspects, exact=False)
-        if faults or not suspects:
-            return None
-        return Check("freivalds", max(suspect.size for suspect in suspects), THRESHOLD, True, note=note)
-
-    def result(self) -> Check:
-        """Compare C·x with A·(B·x), some columns of C at a time, and judge all sums together."""
-        problem, found = self._plan.problem, _Found()
-        with self._team.phase("check") as agreeing:
-            agreeing.mine = secrets.randbits(64)
-        x = random_x(np.random.default_rng(agreeing.all[0]), [problem.m], GROUP_COLUMNS) * SCALE
-        in_a, in_b = Integers(), Integers()
-        for columns in pieces(Span(0, problem.m), COLUMNS_AT_ONCE):
-            expected = self._expected(columns, x[columns.slice], in_a, in_b)
-            self._norms_b.append(expected.norms_b)
-            self._norms_a = expected.norms_a
-            with self._team.phase("check"):
-                if len(self._rows_of_c):
-                    first, c = self._rows_of_c.lo, self._matrices[2][self._rows_of_c]
-                    sums, suspects = self._comparison.suspects(c, first, expected, self._threads, self._sizes)
-                    found.sums.append(sums)
-                    found.suspects += suspects
-        with self._team.phase("check") as comparing:
-            comparing.mine = (found, in_a.largest, in_b.largest)
-        of_ranks, largest_a, largest_b = zip(*comparing.all, strict=True)
-        sums = together([each for one in of_ranks for each in one.sums])
-        suspects = sorted((each for one in of_ranks for each in one.suspects), key=lambda suspect: -suspect.size)
-        largest = max(largest_a), max(largest_b)
-        if is_exact(problem, GROUP_COLUMNS, *largest):
-            return self._exactly(sums, suspects)
-        if is_exact_product(problem.dtype, problem.l, *largest):
-            return self._modulo_a_prime(agreeing.all[0])
-        judged = self._judged(sums, suspects)
-        return self._with_columns_beside(judged, sums) if sums.not_judged and judged.ok and self._numbers is None else judged
-
-    def _with_columns_beside(self, judged: Check, sums: Totals) -> Check:
-        """The result together with that of the columns of which no sum was judged, since another column of their group holds NaN
-        or infinities, or may overflow."""
-        problem, b, c = self._plan.problem, *self._matrices[1:]
-        largest = float(np.finfo(problem.dtype).max) / 4
-        with self._team.phase("check") as telling:
-            telling.mine = usual_norm(self._norms_a)
-        usual = max(telling.all)
-        groups = groups_left_open(np.concatenate(self._norms_b), usual, largest)
-        note = f"{sums.not_judged} sums of {sums.not_judged + sums.judged} hold NaN or infinities, or may overflow: not judged"
-        if not groups:
-            return replace(judged, note=judged.note or note)
-        with self._team.phase("check") as measuring:
-            measuring.mine = norms_of_columns(b[self._share.b_rows], groups, problem.m)
-        with np.errstate(all="ignore"):
-            norms = norms_of_all(measuring.all)
-        numbers = finite_columns(groups, norms, usual, largest, problem.m)
-        for some in pieces(Span(0, len(numbers)), COLUMNS_AT_ONCE):
-            chosen = numbers[some.slice]
-            of_b = RowView(b[self._share.b_rows][:, chosen], self._share.b_rows)
-            of_c = RowView(c[self._rows_of_c][:, chosen], self._rows_of_c)
-            plan = replace(self._plan, problem=replace(problem, m=len(chosen)))
-            matrices = self._matrices[0], of_b, of_c
-            beside = _Verification(self._team, plan, matrices, self._threads, None, self._by, chosen).result()
-            if not beside.ok:
-                if self._wrong is not None:  # all of them is computed again, which costs little, as they are few
-                    mark(self._wrong, groups, problem.n, problem.m)
-                return beside
-            judged = max(judged, beside, key=lambda each: (each.kind != "none", each.error))
-        return replace(judged, note=judged.note or note)
-
-    def _expected(self, columns: Span, x: np.ndarray, in_a: Integers, in_b: Integers) -> Expected:
-        """What this rank's rows of C are to be compared with, in these columns. `x`: its elements for them."""
-        plan, team, threads = self._plan, self._team, self._threads
-        my_a, my_b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
-        with team.phase("check") as through_b:
-            sums, norms = sums_of_groups(my_b[:, columns.slice], x, GROUP_COLUMNS, in_b, threads)
-            through_b.mine = sums, norms, in_b.largest
-        of_b = [sums for sums, _, _ in through_b.all]
-        with np.errstate(all="ignore"):
-            norms_b = norms_of_all([norms for _, norms, _ in through_b.all])
-        own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
-        with team.phase("check") as through_a:
-            mine = times(my_a, joined_by_rows(plan, of_b, "b_rows"), in_a, threads)
-            through_a.mine = None if own else (*mine, in_a.largest)
-        integral = Integers.all([in_a.largest, *(largest for _, _, largest in through_b.all)])
-        if not own:
-            products, norms_a, largest = map(list, zip(*through_a.all, strict=True))
-            integral, rows = integral and Integers.all(largest), self._rows_of_c.slice
-            mine = joined_by_rows(plan, products, "rows")[rows], joined_by_rows(plan, norms_a, "rows")[rows]
-        return Expected(columns, x, *mine, norms_b, integral)
-
-    def _exactly(self, sums: Totals, suspects: list[Suspect]) -> Check:
-        faults = self._second_look.faults(suspects, exact=True)[0] if sums.count else []
-        if sums.count:
-            self._mark_wrong(0.0)
-        return Check("exact", float(sums.count), 0.0, not sums.count, tuple(faults))
-
-    def _modulo_a_prime(self, seed: int) -> Check:
-        """Check a product of integers that is exact, while the sums that were compared are not."""
-        modular, (a, b, c) = Modular(np.random.default_rng(seed), self._plan.problem.m, self._threads), self._matrices
-        with self._team.phase("check") as through_b:
-            through_b.mine = modular.times(b[self._share.b_rows], modular.x)
-        with self._team.phase("check") as through_a:
-            through_a.mine = modular.times(a[self._share.rows], joined_by_rows(self._plan, through_b.all, "b_rows"))
-        expected = joined_by_rows(self._plan, through_a.all, "rows")[self._rows_of_c.slice]
-        with self._team.phase("check") as comparing:
-            rows = c[self._rows_of_c] if len(self._rows_of_c) else np.empty((0, self._plan.problem.m))
-            wrong = modular.impossible(rows) | modular.differ(modular.times(rows, modular.x), expected)
-            comparing.mine = (self._rows_of_c.lo + np.flatnonzero(wrong)).tolist()
-        found = sorted(row for rows in comparing.all for row in rows)
-        if self._wrong is not None:
-            self._wrong.suspect_rows(np.array(found, np.intp))
-        whole = Span(0, self._plan.problem.m)
-        faults = tuple(fault_in(row, "", self._by(row, whole)) for row in found[:MOST_NAMED])
-        return Check("exact", float(len(found)), 0.0, not found, faults)
-
-    def _judged(self, sums: Totals, suspects: list[Suspect]) -> Check:
-        if sums.not_judged and not sums.judged:
-            return Check("none", 0.0, THRESHOLD, True)
-        usual = usual_largest(sums.judged)
-        above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
-        faults, note = self._second_look.faults(above, exact=False)
-        if faults:
-            self._mark_wrong(usual)
-            return Check("freivalds", sums.error, usual, False, tuple(faults))
-        return Check("freivalds", sums.error, THRESHOLD, True, note=note if sums.error > THRESHOLD else "")
-
-    def _mark_wrong(self, usual: float) -> None:
-        """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
-        if self._wrong is None:
-            return
-        from hybrid.verification.second_look import LARGE  # which most products need not load
-
-        assert self._sizes is not None
-        limit = usual * spread_beside(self._sizes, usual)  # large errors hide small ones
-        rows, groups = np.nonzero(self._sizes > limit * (1 - 1e-6))  # they are in float32
-        large = self._sizes[rows, groups] > LARGE * limit
-        for group in np.unique(groups).tolist():
-            of_group = groups == group
-            columns = columns_of(group, Span(0, self._plan.problem.m))
-            self._wrong.suspect(self._rows_of_c.lo + rows[of_group], columns, large[of_group])
-        with self._team.phase("check") as telling:
-            telling.mine = self._wrong.found()
-        for found in telling.all:
-            self._wrong.merge(*found)
-
-
-def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str) -> np.ndarray:
-    """What all ranks have for their rows, joined in the order of the matrix's rows.
-
-    `by`: the attribute of a rank's share that says which rows these are, "rows" or "b_rows".
-    """
-    if len(parts) == 1:
-        return parts[0]
-    order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
-    return np.concatenate([parts[rank] for rank in order])
-
-
-# -------- alone
-# The check in host memory of a product whose A, B and C lie in the memory of one process.
+        return verification.of_suspects(suspects) or verification.result()
 
 
 def verify_alone(
@@ -436,8 +241,12 @@ def verify_alone(
     `short_operands`: the 16-bit type in which A and B were multiplied, where they were ("float16" or "bfloat16").
     """
     plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
-    views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
-    return verify(Team(), plan, views[0], views[1], views[2], threads, wrong, suspects, by)
+    return verify(Team(), plan, *_views(a, b, c), threads, wrong, suspects, by)
+
+
+def _views(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[RowView, RowView, RowView]:
+    of_a, of_b, of_c = (RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c))
+    return of_a, of_b, of_c
 
 
 @lru_cache(maxsize=4)  # a repair asks for the same several times
@@ -446,15 +255,181 @@ def plan_alone(problem: Problem) -> Plan:
     return make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))
 
 
-# -------- stacks
-# Freivalds' check of many products of small matrices together: of each C·x against A·(B·x), as for a single product.
-#
-# One pass of NumPy over many matrices measures all differences in the same units (see hybrid.verification.check). What is
-# too large is looked at again element by element. How accurate right products are is told by the differences of each if it
-# has enough, else by those of all. Matrices too large for a core's cache are checked one by one, as a single product is.
+class _Verification:
+    def __init__(
+        self,
+        team: Team,
+        plan: Plan,
+        matrices: tuple[RowView, RowView, RowView],
+        threads: int,
+        wrong: WrongParts | None,
+        by: MultipliedBy,
+        numbers: np.ndarray | None = None,
+    ) -> None:
+        """`numbers`: of the columns in the whole C, where these matrices have only some of them."""
+        self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
+        self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
+        self._a, self._b = matrices[0][self._share.rows], matrices[1][self._share.b_rows]
+        self._c = matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, plan.problem.m), plan.problem.dtype)
+        self._wrong, self._by, self._numbers = wrong, by, numbers
+        self._elements = ElementsAgain(team, plan, matrices, by, numbers)
+        self._norms_a, self._norms_b = np.ones(0), np.empty(0)  # of A's rows, and of the groups of columns
+        self._sizes = np.empty((0, 0))
 
-_TOGETHER_BYTES = 1 << 20  # of one stack's matrices as float64: they stay in a core's cache
-_COLUMNS_AT_ONCE = 128  # of A: sums of few terms are more accurate than those of the product
+    def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
+        """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
+        faults, note = self._elements.faults(suspects, exact=False)
+        if faults or not suspects:
+            return None
+        return Check("freivalds", max(suspect.size for suspect in suspects), THRESHOLD, True, note=note)
+
+    def result(self) -> Check:
+        """Compare C·x with A·(B·x), some columns of C at a time, and judge all sums together."""
+        problem, m = self._plan.problem, self._plan.problem.m
+        with self._team.phase("check") as agreeing:
+            sample = self._b[:: max(1, len(self._b) // SAMPLE)]
+            agreeing.mine = secrets.randbits(64), *column_peaks(sample, comparison_numbers(problem, GROUP_COLUMNS)[4])
+        seeds, peaks, others = zip(*agreeing.all, strict=True)
+        x = random_x(np.random.default_rng(seeds[0]), [m], GROUP_COLUMNS)
+        sums = _HostSums(problem, x, np.max(peaks, axis=0), np.any(others, axis=0), self._threads)
+        some = [self._sizes_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
+        self._sizes, self._norms_b = (
+            np.concatenate(each, axis=1) if len(each) > 1 else each[0] for each in zip(*some, strict=True)
+        )
+        with self._team.phase("check") as comparing:
+            suspects = _worst(self._sizes, self._rows_of_c.lo, m)
+            comparing.mine = _Totals.of(self._sizes), suspects, sums.in_a.largest, sums.in_b.largest
+        of_ranks, suspects_of_ranks, largest_a, largest_b = zip(*comparing.all, strict=True)
+        totals = _Totals.together(of_ranks)
+        suspects = sorted((each for of_rank in suspects_of_ranks for each in of_rank), key=lambda suspect: -suspect.size)
+        largest = max(largest_a), max(largest_b)
+        if is_exact(problem, GROUP_COLUMNS, *largest):
+            faults = self._elements.faults(suspects[:MOST_SUSPECTS], exact=True)[0] if totals.count else []
+            if totals.count:
+                self._mark_wrong(0.0)
+            return Check("exact", float(totals.count), 0.0, not totals.count, tuple(faults))
+        if is_exact_product(problem.dtype, problem.l, *largest):
+            return self._modulo_a_prime(seeds[0])
+        judged = self._judged(totals, suspects)
+        return (
+            self._with_columns_beside(judged, totals, sums.overflow)
+            if totals.not_judged and judged.ok and self._numbers is None
+            else judged
+        )
+
+    def _sizes_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray]:
+        """The sizes in these columns of this rank's rows of C, and the norms of B's groups."""
+        plan, team = self._plan, self._team
+        with team.phase("check") as through_b:
+            through_b.mine = *sums.of_b(self._b[None], columns), sums.in_b.largest
+        of_b, norms, in_b = zip(*through_b.all, strict=True)
+        with np.errstate(all="ignore"):
+            norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
+        own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
+        with team.phase("check") as through_a:
+            expected, norms_a = sums.times(self._a[None], joined_by_rows(plan, of_b, "b_rows", axis=1))
+            through_a.mine = None if own else (expected, norms_a, sums.in_a.largest)
+        in_a: Sequence[float] = [sums.in_a.largest]
+        if not own:
+            products, of_a, in_a = zip(*through_a.all, strict=True)
+            rows = self._rows_of_c.slice
+            expected = joined_by_rows(plan, products, "rows", axis=1)[:, rows].copy()
+            norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
+        self._norms_a = norms_a[0]
+        integral = all(largest < NOT_INTEGRAL for largest in (*in_a, *in_b))
+        with team.phase("check"):
+            return sums.sizes(self._c[None], columns, expected, norms_a, norms_b, integral=integral)[0], norms_b
+
+    def _judged(self, sums: _Totals, suspects: list[Suspect]) -> Check:
+        if sums.not_judged and not sums.judged:
+            return Check("none", 0.0, THRESHOLD, True)
+        usual, error = usual_largest(sums.judged), sums.worst / sums.spread
+        above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
+        faults, note = self._elements.faults(above, exact=False)
+        if faults:
+            self._mark_wrong(usual)
+            return Check("freivalds", error, usual, False, tuple(faults))
+        return Check("freivalds", error, THRESHOLD, True, note=note if error > THRESHOLD else "")
+
+    def _mark_wrong(self, usual: float) -> None:
+        """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
+        if self._wrong is None:
+            return
+        limit = usual * spread_beside(self._sizes, usual)  # large errors hide small ones
+        rows, groups = np.nonzero(self._sizes > limit)
+        large = self._sizes[rows, groups] > LARGE * limit
+        for group in np.unique(groups).tolist():
+            of_group = groups == group
+            columns = columns_of(group, Span(0, self._plan.problem.m))
+            self._wrong.suspect(self._rows_of_c.lo + rows[of_group], columns, large[of_group])
+        with self._team.phase("check") as telling:
+            telling.mine = self._wrong.found()
+        for found in telling.all:
+            self._wrong.merge(*found)
+
+    def _with_columns_beside(self, judged: Check, sums: _Totals, overflow: np.ndarray) -> Check:
+        """The result together with that of the columns of which no sum was judged, since another column of their group holds NaN
+        or infinities, or may overflow."""
+        team, problem = self._team, self._plan.problem
+        note = f"{sums.not_judged} sums of {sums.not_judged + sums.judged} hold NaN or infinities, or may overflow: not judged"
+        with team.phase("check") as telling:
+            finite = self._norms_a[np.isfinite(self._norms_a)]
+            telling.mine = float(np.median(finite)) if len(finite) else 1.0  # the norm of a usual row of A
+        usual, largest = max(telling.all), float(np.finfo(problem.dtype).max) / 4
+        with np.errstate(all="ignore"):
+            groups = np.flatnonzero(~(self._norms_b[0] * usual < overflow)).tolist()
+        if not groups:
+            return replace(judged, note=judged.note or note)
+        numbers = np.concatenate(
+            [np.arange(part.lo, part.hi) for part in (columns_of(each, Span(0, problem.m)) for each in groups)]
+        )
+        with team.phase("check") as measuring, np.errstate(all="ignore"):
+            measuring.mine = norms_of(np.ascontiguousarray(self._b[:, numbers].T, np.float64))
+        with np.errstate(all="ignore"):
+            numbers = numbers[norms_of(np.stack(measuring.all, axis=1)) * usual < largest / _ROOM]
+        for some in pieces(Span(0, len(numbers)), COLUMNS_AT_ONCE):
+            chosen = numbers[some.slice]
+            of_b, of_c = RowView(self._b[:, chosen], self._share.b_rows), RowView(self._c[:, chosen], self._rows_of_c)
+            plan, matrices = replace(self._plan, problem=replace(problem, m=len(chosen))), (self._matrices[0], of_b, of_c)
+            beside = _Verification(team, plan, matrices, self._threads, None, self._by, chosen).result()
+            if not beside.ok:
+                if self._wrong is not None:  # all of them is computed again, which costs little, as they are few
+                    for group in groups:
+                        self._wrong.add(np.arange(problem.n), columns_of(group, Span(0, problem.m)))
+                return beside
+            judged = max(judged, beside, key=lambda each: (each.kind != "none", each.error))
+        return replace(judged, note=judged.note or note)
+
+    def _modulo_a_prime(self, seed: int) -> Check:
+        """Check a product of integers that is exact, while the sums that were compared are not."""
+        modular, plan, team = Modular(np.random.default_rng(seed), self._plan.problem.m, self._threads), self._plan, self._team
+        with team.phase("check") as through_b:
+            through_b.mine = modular.times(self._b, modular.x)
+        with team.phase("check") as through_a:
+            through_a.mine = modular.times(self._a, joined_by_rows(plan, through_b.all, "b_rows"))
+        expected = joined_by_rows(plan, through_a.all, "rows")[self._rows_of_c.slice]
+        with team.phase("check") as comparing:
+            comparing.mine = (self._rows_of_c.lo + modular.wrong_rows(self._c, expected)).tolist()
+        found = sorted(row for rows in comparing.all for row in rows)
+        if self._wrong is not None:
+            self._wrong.suspect_rows(np.array(found, np.intp))
+        whole = Span(0, plan.problem.m)
+        faults = tuple(_fault_in(row, "", self._by(row, whole)) for row in found[:MOST_NAMED])
+        return Check("exact", float(len(found)), 0.0, not found, faults)
+
+
+def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int = 0) -> np.ndarray:
+    """What all ranks have for their rows, joined in the order of the matrix's rows.
+
+    `by`: the attribute of a rank's share that says which rows these are, "rows" or "b_rows".
+    """
+    if len(parts) == 1:
+        return parts[0]
+    order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
+    return np.concatenate([parts[rank] for rank in order], axis=axis)
+
+
+# -------- stacks
 
 
 @dataclass(frozen=True)
@@ -468,132 +443,292 @@ class StackCheck:
 
 def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> StackCheck:
     """Check that c[i] is a[i]·b[i] for each i. All are real matrices in host memory; `a`, or `b`, may hold one for all
-    products."""
-    with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
-        return _verify(a, b, c, threads)
+    products.
 
-
-def _verify(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> StackCheck:
-    _, n, m = c.shape
-    l = a.shape[2]
+    How accurate right products are is told by the differences of each if it has enough, else by those of all.
+    """
+    count, n, m = c.shape
     if not c.size:
         return StackCheck("exact", 0.0, {})
-    if 8 * max(n * l, l * m, n * m) > _TOGETHER_BYTES:
-        return _one_by_one(a, b, c, threads)
-    problem = Problem(n, l, m, c.dtype.name)
-    sizes = _Sizes(problem, a, b, c)
-    sizes.measure(threads)
-    if is_exact(problem, GROUP_COLUMNS, sizes.in_a.largest, sizes.in_b.largest):
-        wrong = {int(i): sizes.faults(int(i), 0.0, exact=True) for i in np.flatnonzero(sizes.counts)}
-        return StackCheck("exact", float(sizes.counts.sum()), wrong)
-    if is_exact_product(problem.dtype, l, sizes.in_a.largest, sizes.in_b.largest):
-        return _modulo_a_prime(a, b, c)
-    return sizes.judged()
+    problem = Problem(n, a.shape[2], m, c.dtype.name)
+    with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
+        rows, random = b.reshape(-1, m), np.random.default_rng(secrets.randbits(64))
+        peaks = column_peaks(rows[:: max(1, len(rows) // SAMPLE)], comparison_numbers(problem, GROUP_COLUMNS)[4])
+        sums, parts = _HostSums(problem, random_x(random, [m], GROUP_COLUMNS), *peaks, threads), []
+        for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
+            of_b, norms_b = sums.of_b(b, columns)
+            expected, norms_a = sums.times(a, of_b)
+            expected, norms_a = (np.array(np.broadcast_to(each, (count, *each.shape[1:]))) for each in (expected, norms_a))
+            integral = sums.in_a.integral and sums.in_b.integral
+            parts.append(sums.sizes(c, columns, expected, norms_a, norms_b, integral=integral))
+        sizes, largest = np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
+        exact = is_exact(problem, GROUP_COLUMNS, *largest)
+        if not exact and is_exact_product(problem.dtype, problem.l, *largest):
+            return _stack_modulo_a_prime(a, b, c, random, threads)
+        counts = (sizes > 0).sum(axis=(1, 2))
+        limits, kind, error = np.zeros(count), "exact", float(counts.sum())
+        if not exact:
+            judged = int((sizes >= 0).sum())
+            totals = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2))
+            of_all = spread_of(totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
+            spreads = np.where(counts >= FEW, spread_of(totals, counts), of_all)
+            limits, error = usual_largest(judged) * spreads, float((sizes.max(axis=(1, 2)) / spreads).max())
+            kind, error = ("freivalds", error) if judged else ("none", 0.0)
+        plan, wrong = plan_alone(problem), {}
+        for index in np.flatnonzero(sizes.max(axis=(1, 2)) > limits).tolist():
+            matrices = _views(a[index % len(a)], b[index % len(b)], c[index])
+            suspects = [each for each in _worst(sizes[index], 0, m) if each.size > limits[index]]
+            if faults := ElementsAgain(Team(), plan, matrices, unsaid).faults(suspects, exact=exact)[0]:
+                wrong[index] = tuple(faults)
+        return StackCheck(kind, error, wrong)
 
 
-class _Sizes:
-    """How large the differences of all products' sums are: a size for each product, row and group of columns."""
-
-    def __init__(self, problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        self._problem, self._a, self._b, self._c = problem, a, b, c
-        groups = -(-problem.m // GROUP_COLUMNS)
-        self.in_a, self.in_b = Integers(), Integers()
-        self._x = random_x(np.random.default_rng(secrets.randbits(64)), [problem.m], GROUP_COLUMNS) * SCALE
-        self._comparison = Comparison(problem, SCALE)
-        self._sizes = np.empty((len(c), problem.n, groups))
-        self.counts, self._judged = np.zeros(len(c), np.intp), np.zeros(len(c), np.intp)
-
-    def measure(self, threads: int) -> None:
-        """Compare the sums of all products, by so many threads."""
-        n, l, m = self._problem.n, self._problem.l, self._problem.m
-        together = max(1, _TOGETHER_BYTES // (8 * max(1, n * l, l * m, n * m)))
-        for _ in on_threads(threads, self._measure, pieces(Span(0, len(self._c)), together)):
-            pass
-
-    def _measure(self, some: Span) -> None:
-        with np.errstate(all="ignore"):  # overflow and NaN are not judged
-            a, b = (some_matrices(stack, some).astype(np.float64) for stack in (self._a, self._b))
-            c = self._c[some.slice].astype(np.float64)
-            (count, n, m), l = c.shape, a.shape[2]
-            self.in_a.look(a)
-            self.in_b.look(b)
-            of_b, norms_b = sums_and_norms(b.reshape(len(b) * l, m), self._x, GROUP_COLUMNS)
-            groups = of_b.shape[1]
-            of_b = of_b.reshape(len(b), l, groups)
-            norms_b = norms_of(np.ascontiguousarray(norms_b.reshape(len(b), l, groups).transpose(0, 2, 1)))
-            expected = np.zeros((count, n, groups))
-            for part in pieces(Span(0, l), _COLUMNS_AT_ONCE):
-                expected += np.matmul(a[:, :, part.slice], of_b[:, part.slice])
-            rows = c.reshape(count * n, m)
-            sums, norms_c = sums_and_norms(rows, self._x, GROUP_COLUMNS)
-            differences = sums - expected.reshape(sums.shape)
-            if are_integers(a) and are_integers(b):
-                mark_fractions(differences, rows)
-            norms_a = np.broadcast_to(norms_of(a), (count, n)).reshape(-1, 1)
-            norms_b = np.broadcast_to(norms_b[:, None, :], (count, n, groups)).reshape(sums.shape)
-            sizes, counted, judged = self._comparison.sizes(differences, norms_c, norms_a, norms_b, self._x)
-        self._sizes[some.slice] = sizes.reshape(count, n, groups)
-        self.counts[some.slice] = counted.reshape(count, -1).sum(axis=1)
-        self._judged[some.slice] = judged.reshape(count, -1).sum(axis=1)
-
-    def judged(self) -> StackCheck:
-        """Judge the sizes, where products are rounded: those that are unusually large are looked at again."""
-        if not self._judged.sum():
-            return StackCheck("none", 0.0, {})
-        totals = np.minimum(self._sizes, MOST_IN_TOTAL).sum(axis=(1, 2))
-        enough = self.counts >= FEW
-        spreads = np.where(enough, spread_of(totals, self.counts), 1.0)
-        if self.counts.sum() >= FEW:
-            spreads[~enough] = spread_of(totals.sum(), self.counts.sum())
-        usual = usual_largest(int(self._judged.sum()))
-        worst = self._sizes.max(axis=(1, 2)) / spreads
-        wrong = {}
-        for index in np.flatnonzero(worst > usual).tolist():
-            if faults := self.faults(index, usual * spreads[index], exact=False):
-                wrong[index] = faults
-        return StackCheck("freivalds", float(worst.max()), wrong)
-
-    def faults(self, index: int, limit: float, *, exact: bool) -> tuple[Fault, ...]:
-        """What is wrong in one product, where differences are larger than the limit."""
-        sizes, views = self._sizes[index], _views(self._a, self._b, self._c, index)
-        rows, groups = np.nonzero(sizes > limit)
-        order = np.argsort(-sizes[rows, groups])[:MOST_SUSPECTS]
-        suspects = [
-            Suspect(row, columns_of(group, Span(0, self._problem.m)), float(sizes[row, group]))
-            for row, group in zip(rows[order].tolist(), groups[order].tolist(), strict=True)
-        ]
-        look = SecondLook(Team(), plan_alone(self._problem), views, unsaid)
-        return tuple(look.faults(suspects, exact=exact)[0])
-
-
-def _one_by_one(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> StackCheck:
-    checks = {index: _verified(a, b, c, index, threads) for index in range(len(c))}
-    worst = max(checks.values(), key=lambda check: check.error)
-    return StackCheck(worst.kind, worst.error, {index: check.faults for index, check in checks.items() if not check.ok})
-
-
-def _verified(a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int, threads: int) -> Check:
-    of_a, of_b, of_c = (view.array for view in _views(a, b, c, index))
-    return verify_alone(of_a, of_b, of_c, threads)
-
-
-def _modulo_a_prime(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> StackCheck:
-    modular = Modular(np.random.default_rng(secrets.randbits(64)), c.shape[2], 1)
-    of_all = modular.times(b[0], modular.x)
-    wrong = {}
+def _stack_modulo_a_prime(a: np.ndarray, b: np.ndarray, c: np.ndarray, random: np.random.Generator, threads: int) -> StackCheck:
+    modular, wrong = Modular(random, c.shape[2], threads), {}
+    of_b = modular.times(b.reshape(-1, b.shape[2]), modular.x).reshape(len(b), -1)
     for index in range(len(c)):
-        of_b = of_all if len(b) == 1 else modular.times(b[index], modular.x)
-        expected = modular.times(a[index if len(a) > 1 else 0], of_b)
-        rows = np.flatnonzero(modular.impossible(c[index]) | modular.differ(modular.times(c[index], modular.x), expected))
+        rows = modular.wrong_rows(c[index], modular.times(a[index % len(a)], of_b[index % len(b)]))
         if len(rows):
             wrong[index] = tuple(Fault(f"row {row} of C", row=int(row)) for row in rows[:MOST_NAMED])
     return StackCheck("exact", float(len(wrong)), wrong)
 
 
-def _views(a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> tuple[RowView, RowView, RowView]:
-    """One product's A, B and C."""
-    of_a, of_b, of_c = (
-        RowView(matrix, Span(0, len(matrix)))
-        for matrix in (a[index if len(a) > 1 else 0], b[index if len(b) > 1 else 0], c[index])
-    )
-    return of_a, of_b, of_c
+# -------- modulo a prime
+# Products of integers may be exact in float64 while the check's usual sums, whose terms are multiplied by x, would be rounded.
+
+_LEAST, _MOST = 1 << 19, 1 << 20  # of the prime
+_COLUMNS = 1 << 13  # so many products of two numbers below 2^20 add up to at most 2^53
+_MOST_EXACT = 2.0**53
+
+
+class Modular:
+    """Products of matrices with vectors, modulo a prime. Ranks that seed the generator alike have the same prime and the same x.
+
+    An error stays unseen if the prime divides it, or if several cancel: about one of 100,000 such checks does not see it.
+    """
+
+    def __init__(self, random: np.random.Generator, columns: int, threads: int) -> None:
+        prime = int(random.integers(_LEAST, _MOST - 1000))
+        while any(prime % divisor == 0 for divisor in range(2, int(prime**0.5) + 1)):
+            prime += 1
+        self._prime, self._threads = float(prime), threads
+        self._below_inverse = (1 - 2.0**-50) / self._prime
+        self.x = random.integers(1, prime, columns).astype(np.float64)
+
+    def times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+        """matrix·vector modulo the prime."""
+        product = np.zeros(len(matrix))
+
+        def multiply(where: slice, values: np.ndarray) -> None:
+            residues = self._residues(values)
+            for some in pieces(Span(0, values.shape[1]), _COLUMNS):
+                product[where] += self._residues(np.dot(residues[:, some.slice], vector[some.slice]))
+            product[where] = self._residues(product[where])
+
+        in_parts(matrix, self._threads, multiply)
+        return product
+
+    def _residues(self, values: np.ndarray) -> np.ndarray:
+        """Residues of integers up to 2^53: as `fmod` gives them, but up to 8 above the prime, in a tenth of the time. The
+        quotient is never too large, so its product with the prime is exact."""
+        return values - np.trunc(values * self._below_inverse) * self._prime
+
+    def differ(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Which elements are not the same modulo the prime; NaN never is."""
+        return np.fmod(one - other, self._prime) != 0
+
+    def wrong_rows(self, c: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """The rows of C that are not as expected, or hold an element that no exact product of integers has: a fraction, or a
+        number above 2^53."""
+        wrong = self.differ(self.times(c, self.x), expected)
+
+        def look(where: slice, values: np.ndarray) -> None:
+            wrong[where] |= ~((np.rint(values) == values) & (np.abs(values) <= _MOST_EXACT)).all(axis=1)
+
+        in_parts(c, self._threads, look)
+        return np.flatnonzero(wrong)
+
+
+# -------- elements again
+# The elements of suspicious sums, computed again in higher precision: are they wrong, or are these rounding errors?
+#
+# Each addition errs by u times its result at most, so the 2-norm of a sum's partial sums tells how large random rounding
+# errors become. Where terms are alike, errors have one sign, and a sum made of the same terms has them as well. In which
+# order a kernel or BLAS adds its terms is not known here. So eight orders are tried, and an element is wrong if its error is
+# larger than several times what rounding makes in the worst of them. This follows from the row of A and the column of B
+# alone: no other element of the product has a say.
+
+_TAKING_TURNS = (1, 2, 4, 8, 16, 32, 64)  # accumulators: of 4, each adds every fourth term, as the lanes of vectors do
+_BLOCK = 128  # terms that are summed by themselves, as BLAS divides them
+_TERMS_AGAIN = 4096  # a multiple of all of these
+# By NumPy and in other orders of kernels, right products of structured matrices had errors of at most 3 times the worst of these.
+_TIMES_WORST = 6.0
+_TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What rounding some terms of sums makes, for each order and each column."""
+
+    norms: np.ndarray  # of all terms and partial sums
+    errors: np.ndarray  # of the sums that were made in this order
+    flushed: np.ndarray  # of each column, what tiny numbers that are made zero may change
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What some columns of a row were found to be."""
+
+    wrong: tuple[int, ...]  # the numbers of the columns that are, among those looked at
+    error: float  # the largest
+    bound: float  # the largest that rounding is taken to make
+
+
+def exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sums of a[k]·b[k,j] in higher precision."""
+    sums = np.zeros(b.shape[1], np.longdouble)
+    with np.errstate(all="ignore"):
+        for some in pieces(Span(0, len(a)), _TERMS_AGAIN):
+            sums += (a[some.slice, None].astype(np.longdouble) * b[some.slice]).sum(axis=0)
+    return sums
+
+
+def rounding_of(a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndarray) -> Rounding:
+    """Of the terms a[k]·b[k,j], whose sums are `exact` and which are added to the sums `before`."""
+    start = before.astype(b.dtype)
+    sums = [*(np.tile(start / b.dtype.type(turns), (turns, 1)) for turns in _TAKING_TURNS), start[None]]
+    norms = np.zeros((len(sums), len(start)))
+    with np.errstate(all="ignore"):
+        for some in pieces(Span(0, len(a)), _TERMS_AGAIN):
+            terms = a[some.slice, None] * b[some.slice]
+            within = np.add.accumulate(_divided(terms, _BLOCK), axis=1)
+            added = [*(_divided(terms, turns) for turns in _TAKING_TURNS), within[:, -1:]]
+            norms = np.hypot(norms, _norms(terms))
+            norms[-1] = np.hypot(norms[-1], _norms(within.reshape(-1, len(start))[: len(terms)]))
+            for order, of_order in enumerate(added):
+                partial = np.add.accumulate(np.concatenate([sums[order][None], of_order]))[1:]
+                sums[order] = partial[-1]
+                norms[order] = np.hypot(norms[order], _norms(partial.reshape(-1, len(start))[: len(terms)]))
+        together = [np.add.accumulate(of_order) for of_order in sums]
+        norms = np.hypot(norms, [_norms(partial[1:]) for partial in together])
+        errors = np.stack([partial[-1] for partial in together]) - (start + exact)
+        sizes = np.abs(a).sum(dtype=np.float64) + np.abs(b).sum(axis=0, dtype=np.float64)
+        flushed = float(np.finfo(b.dtype).tiny) * (len(a) + sizes)
+    return Rounding(norms, errors.astype(np.float64), flushed)
+
+
+def _divided(terms: np.ndarray, by: int) -> np.ndarray:
+    """The terms in rows of `by`; zeros fill the last row."""
+    return np.pad(terms, ((0, -len(terms) % by), (0, 0))).reshape(-1, by, terms.shape[1])
+
+
+def _norms(sums: np.ndarray) -> np.ndarray:
+    """The 2-norm of each column, also where squares overflow or underflow."""
+    return norms_of(np.ascontiguousarray(sums.T, np.float64))
+
+
+def times_worst(problem: Problem) -> float:
+    """How many times as large as what rounding makes in the worst order an element's error may be.
+
+    Matrix units for 16 bits cut off at each step what float32 does not hold: up to 2u of the sum, always towards zero. All sums
+    together are at most √l times their 2-norm.
+    """
+    return _TIMES_WORST + (2 * problem.l**0.5 / _TERMS_OF_A_STEP if problem.short_operands else 0.0)
+
+
+def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding], times: float) -> Verdict:
+    """Judge the elements `c_row`, given the exact sums and the rounding of each part of their terms, and `times_worst`."""
+    unit = float(np.finfo(c_row.dtype).eps) / 2
+    with np.errstate(all="ignore"):
+        error = np.abs(c_row.astype(np.longdouble) - np.sum(exact, axis=0)).astype(np.float64)
+        norms = np.hypot.reduce([each.norms for each in rounding])
+        worst = (unit * norms + np.abs(np.sum([each.errors for each in rounding], axis=0))).max(axis=0)
+        bound = times * worst + np.sum([each.flushed for each in rounding], axis=0)
+        wrong = ~(error <= bound)
+    return Verdict(tuple(np.flatnonzero(wrong).tolist()), float(error.max(initial=0.0)), float(bound.max(initial=0.0)))
+
+
+def element_is_wrong(problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, row: int, column: int) -> bool:
+    """Whether this element of a part of the product is wrong."""
+    of_b = b[:, column : column + 1]
+    exact = exact_sums(a[row], of_b)
+    rounding = rounding_of(a[row], of_b, np.zeros(1), exact)
+    return bool(verdict(c[row, column : column + 1], [exact], [rounding], times_worst(problem)).wrong)
+
+
+def _fault_in(row: int, text: str, by: tuple[str, int | None]) -> Fault:
+    """A fault in a row of C. `text`: more about it; `by`: who multiplied it, as MultipliedBy says."""
+    who, rank = by
+    return Fault(f"row {row} of C{text}" + (f", multiplied by {who}" if who else ""), rank=rank, row=row)
+
+
+class ElementsAgain:
+    """Computes elements of one product again, each term by a rank that has it. Every rank calls its methods, with the same
+    suspects."""
+
+    def __init__(
+        self,
+        team: Team,
+        plan: Plan,
+        matrices: tuple[RowView, RowView, RowView],
+        by: MultipliedBy,
+        numbers: np.ndarray | None = None,
+    ) -> None:
+        """`numbers`: of the columns in the whole C, where these matrices have only some of them."""
+        self._numbers = np.arange(plan.problem.m) if numbers is None else numbers
+        self._team, self._plan, self._matrices, self._by = team, plan, matrices, by
+        self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
+
+    def faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[Fault], str]:
+        """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault.
+
+        `exact`: nothing was rounded in this product.
+        """
+        faults: list[Fault] = []
+        error = bound = 0.0
+        for suspect in suspects:
+            found = self._verdict(suspect)
+            error, bound = max(error, found.error), max(bound, found.bound)
+            if found.wrong or exact:  # an error that rounding could explain, but nothing was rounded
+                wrong = found.wrong or range(len(suspect.columns))
+                columns = self._numbers[suspect.columns.slice][list(wrong)].tolist()
+                by = self._by(suspect.row, Span(columns[0], columns[-1] + 1))
+                faults.append(_fault_in(suspect.row, f", {_listed(columns)}: wrong by {found.error:.2e}", by))
+                if len(faults) == MOST_NAMED:
+                    break
+        return (
+            faults,
+            f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}, of at most {bound:.2e}",
+        )
+
+    def _verdict(self, suspect: Suspect) -> Verdict:
+        """Every rank sums the terms for which it has rows of B, so that only the row of A and the elements of C are sent."""
+        row, columns = suspect.row, suspect.columns
+        a, b, c = self._matrices
+        just, part, own = Span(row, row + 1), columns.slice, self._share.b_rows
+        with self._team.phase("check") as sending:
+            sending.mine = (
+                np.array(a[just][0]) if just.lies_in(self._share.rows) else None,
+                np.array(c[just][0, part]) if just.lies_in(self._rows_of_c) else None,
+            )
+        of_a, of_c = (next(each for each in some if each is not None) for some in zip(*sending.all, strict=True))
+        factors, of_b = of_a[own.slice], np.array(b[own][:, part])
+        with self._team.phase("check") as summing:
+            summing.mine = exact_sums(factors, of_b)
+        before = np.sum([summing.all[rank] for rank in range(self._team.size) if self._plan.shares[rank].b_rows < own], axis=0)
+        with self._team.phase("check") as rounding:
+            before = np.broadcast_to(before, summing.mine.shape)
+            rounding.mine = rounding_of(factors, of_b, before, summing.mine)
+        return verdict(of_c, summing.all, rounding.all, times_worst(self._plan.problem))
+
+
+def _listed(columns: list[int]) -> str:
+    """The numbers of the columns in a message, neighbours as first:end."""
+    runs: list[Span] = []
+    for column in columns:
+        if runs and runs[-1].hi == column:
+            runs[-1] = Span(runs[-1].lo, column + 1)
+        else:
+            runs.append(Span(column, column + 1))
+    named = [str(run.lo) if len(run) == 1 else str(run) for run in runs[:8]]
+    return f"columns {', '.join(named)}" + (" and others" if len(runs) > 8 else "")

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hybrid.core.problem import Problem
-from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights, mixed_total, row_checksums
+from hybrid.devices.row_sums import NOT_INTEGRAL, checksum_weights, mixed_total, row_checksums
 from hybrid.verification.check import is_exact, random_x, smallest_x
 from hybrid.verification.freivalds import Modular
 

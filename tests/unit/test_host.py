@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from functools import cache
 
 import numpy as np
 import pytest
@@ -17,18 +16,29 @@ from support.fake_rapl import RANGE, add, two_processors, zone
 from support.selection import examples
 
 from hybrid.core.energy import CPU, GPU, MEMORY, Energy
-from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
-from hybrid.devices.cpu import compiled_loops
+from hybrid.devices.cpu import CpuDevice, compiled_loops
+from hybrid.devices.row_sums import (
+    WEIGHTED_ROWS,
+    Allowed,
+    Integers,
+    RowChecksums,
+    RowsToSum,
+    can_sum,
+    checksum_weights,
+    compare,
+    group_sums,
+    mixed_total,
+    row_checksums,
+    sums_and_squares,
+    times,
+)
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.execution.energy import Rapl
 from hybrid.host.blas import add_by_blas, blas, blas_of_long_sums
 from hybrid.host.memory import host_bytes_in
-from hybrid.host.row_sums import WEIGHTED_ROWS, checksum_weights, mixed_total, row_checksums
 from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads
 from hybrid.testing import lacking
-from hybrid.verification.comparison import Comparison, Expected, Integers, can_sum, sums_and_norms, sums_of_groups, times
-from hybrid.verification.copies import ByNumPy, InC, RowsToSum, load
 
 EIGHT, MiB = tuple(range(8)), 1 << 20
 
@@ -253,13 +263,6 @@ SEEDS = st.integers(0, 2**32)
 THREADS = st.sampled_from([1, 3])
 
 
-@cache
-def sums_in_c():
-    library = load()
-    pool = library.new_pool()
-    return lambda: InC(library, pool, 3)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _loops_are_loaded():
     can_sum(np.zeros((1, 1)))  # loads them in the background
@@ -295,15 +298,15 @@ def assert_close(found, wanted, sizes, relative=1e-14):
 @pytest.mark.needs("c compiler")
 @settings(max_examples=80)
 @given(st.integers(1, 150), st.integers(1, 150), st.integers(0, 3), st.sampled_from([1, 7, 64]), THREADS, DTYPES, KINDS, SEEDS)
-def test_sums_and_norms_of_groups(rows, columns, more, group, threads, dtype, kind, seed):
+def test_sums_and_squares_of_groups(rows, columns, more, group, threads, dtype, kind, seed):
     rng = np.random.default_rng(seed)
     values, x = numbers(rng, (rows, columns), dtype, kind), rng.standard_normal(columns)
-    (sums, norms, largest), (wanted, wanted_norms, wanted_largest) = (
-        (*sums_of_groups(each, x, group, looked := Integers(), threads), looked.largest) for each in both_ways(values, more)
+    (sums, squares, largest), (wanted, wanted_squares, wanted_largest) = (
+        (*group_sums(each, x, group, looked := Integers(), threads), looked.largest) for each in both_ways(values, more)
     )
     with np.errstate(all="ignore"):
-        assert_close(sums, wanted, sums_and_norms(np.abs(values.astype(np.float64)), np.abs(x), group)[0])
-    np.testing.assert_allclose(norms, wanted_norms, rtol=1e-13, atol=0, equal_nan=True)
+        assert_close(sums, wanted, sums_and_squares(np.abs(values.astype(np.float64)), np.abs(x), group)[0])
+    np.testing.assert_allclose(squares, wanted_squares, rtol=1e-13, atol=0, equal_nan=True)
     assert largest == wanted_largest
 
 
@@ -332,22 +335,16 @@ def test_comparison_of_sums(rows, columns, more, dtype, kind, of_norms, integral
     rng, groups = np.random.default_rng(seed), -(-columns // 64)
     c, x = numbers(rng, (rows, columns), dtype, kind), rng.standard_normal(columns)
     with np.errstate(all="ignore"):
-        right = sums_and_norms(np.nan_to_num(c.astype(np.float64)), x, 64)[0]
+        right = sums_and_squares(np.nan_to_num(c.astype(np.float64)), x, 64)[0]
         sums = right + 1e-3 * (1 + np.abs(right)) * rng.standard_normal((rows, groups))
-    norms_a, norms_b = (np.abs(numbers(rng, (count,), "float64", of_norms)) for count in (rows, groups))
-    compared = Comparison(Problem(rows, 50, columns, dtype), 1.0)
-    expected, found = Expected(Span(0, columns), x, sums, norms_a, norms_b, integral), []
+    products = int(rng.integers(1, 1 + rows))
+    together, limits = -(-rows // products), (np.full(groups, 1e-300), 1e-301, rng.uniform(1e30, 1e300, groups))
+    norms_a, norms_b = (np.abs(numbers(rng, shape, "float64", of_norms)) for shape in ((rows,), (products, groups)))
+    allowed, found = Allowed(norms_a, norms_b, together, 1e-8, 0.02, *limits, integral), []
     for each in both_ways(c, more):
-        sizes = np.full((rows, groups + 1), 7, np.float32)
-        found.append((*compared.suspects(each, 10, expected, 2, sizes), sizes))
-    (totals, suspects, sizes), (wanted, wanted_suspects, wanted_sizes) = found
-    assert (totals.not_judged, totals.judged, totals.count) == (wanted.not_judged, wanted.judged, wanted.count)
-    assert totals.judged + totals.not_judged == rows * groups
-    bound = {"rtol": 1e-6, "atol": 1e-40}  # sizes are kept in float32
-    np.testing.assert_allclose(sizes, wanted_sizes, **bound)
-    np.testing.assert_allclose([totals.total, totals.worst], [wanted.total, wanted.worst], **bound)
-    np.testing.assert_allclose([each.size for each in suspects], [each.size for each in wanted_suspects], **bound)
-    assert all(np.float32(min(s.size, 1e30)) == sizes[s.row - 10, s.columns.lo // 64] for s in suspects)
+        found.append(sums.copy())
+        compare(each, x, 64, found[-1], allowed, 2)
+    np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-40)
 
 
 @pytest.mark.needs("c compiler")
@@ -362,10 +359,9 @@ def test_checksums_of_rows(rows, columns, first, dtype, operand, seed):
     weights, where = checksum_weights(columns + 8, whole.itemsize), Span(first, first + columns)
     wanted = np.empty(rows, np.uint64)
     row_checksums(whole[:, where.slice], weights[where.slice], wanted)
-    for sums in (sums_in_c()(), ByNumPy(3)):
-        checksums, totals = np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
-        sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5))
-        sums.complete()
+    for in_c in (True, False):
+        sums, checksums, totals = RowChecksums(3, in_c=in_c), np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
+        sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5), None, CpuDevice(), 0)
         sums.wait()
         np.testing.assert_array_equal(checksums, [7, 7, *wanted, 7])
         assert totals.tolist() == [8, 8 + mixed_total(wanted, 5), 8]

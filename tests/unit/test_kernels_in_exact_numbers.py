@@ -17,8 +17,8 @@ from experiments.kernel_checks import remainder_runs as runs
 from hybrid.core.problem import padded
 from hybrid.devices.cpu import CpuCheckOperations
 from hybrid.devices.cuda_check import blocks_of, grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes, subtraction
+from hybrid.devices.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
-from hybrid.host.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, storage, stored
 from hybrid.plan.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits
@@ -35,6 +35,7 @@ def kernels(request):
     for element in ELEMENTS.values():
         subtractions = [f"subtract_product<{element}, {aligned}>" for aligned in ("true", "false")]
         libraries.append([*(f"row_sums<{element}, {group}>" for group in (64, 512, 0)), *subtractions])
+        libraries.append([f"weigh_columns<{element}, {group}>" for group in (64, 512)])
     found = {"capability": request.param}
     for expressions in libraries:
         found |= EmulatedKernel.several(KERNELS / "check.cu", expressions, capability=request.param)
@@ -149,6 +150,27 @@ def test_small_terms_of_float64_are_added_up_before_they_join_a_large_sum(kernel
     results = np.zeros((1, 1)), np.zeros((0, 1)), np.zeros((0, 1), np.uint64)
     kernels[subtraction(a, y)]((1, 1), (128, 1), shared_bytes(kernels["capability"], 8), (a, y, *results))
     assert 1 + 576 * 2.0**-54 <= -results[0][0, 0] <= 1 + 640 * 2.0**-54
+
+
+@pytest.mark.parametrize("group", [64, 512])
+@each_type
+def test_weights_of_columns(kernels, rng, dtype, group):
+    """Powers of two with which all columns of a group have about the same size; none where all are small integers."""
+    exponents, columns = rng.integers(-12, 4, 2 * group + 30), 2 * group + 30
+    numbers = rng.uniform(1, 2, (20, columns)) * 2.0**exponents
+    numbers[:, :group] = rng.integers(-9, 10, (20, group))
+    numbers[:, group + 3], numbers[2, group + 4], numbers[2, group + 5] = 0, np.inf, np.nan
+    with np.errstate(all="ignore"):
+        matrix = placed(numbers, dtype)
+    x, limits, got, wanted = rng.uniform(64, 128, (1, columns)), np.array([[0, 0, 0, 0, 1e4]]), *np.empty((2, 1, columns))
+    kernels[f"weigh_columns<{ELEMENTS[dtype]}, {group}>"]((3, 1), (group, 1), 0, (matrix, x, limits, got))
+    by_numpy.weigh_columns(matrix, x, limits, group, wanted)([])
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(got[0, :group], x[0, :group])
+    sizes = (got / x)[0, group:] * np.abs(numbers_of(matrix).astype(float)[:, group:]).max(axis=0)
+    for of_group in (sizes[:group], sizes[group:]):
+        of_group = of_group[np.isfinite(of_group) & (of_group > 0)]
+        assert of_group.max() < 4 * of_group.min()
 
 
 def test_column_totals_and_totals_of_pieces(kernels, rng):

@@ -76,6 +76,28 @@ def test_the_smallest_faults_wherever_they_are(rng, way_, dtype, check):
 
 
 @pytest.mark.parametrize(
+    ("way_", "what", "dtype", "check"), pairs_first([*WAYS, "emulated"], ["element", "column"], DTYPES, [True, "host"])
+)
+def test_scale_hides_nothing(rng, way_, what, dtype, check):
+    """An element or a column that is zero, beside columns of any other sizes."""
+    if way_ == "emulated" and (lacks := lacking("compiler")):
+        pytest.skip(lacks)
+    most = 9 if dtype == "float64" else 4
+    for _ in range(4):
+        a, b = rng.standard_normal((N, L)), rng.standard_normal((L, M)) * 10.0 ** rng.integers(-most, most + 1, M)
+        a, b = a.astype(dtype), b.astype(dtype)
+
+        def zero(into, source, before):
+            row, column = (int(rng.integers(size)) for size in into.shape)
+            into[row if what == "element" else slice(None), column] = 0
+
+        how = {"device": "emulate"} if way_ == "emulated" else {}
+        with way("in place" if how else way_), plant("multiply", how=zero) as planted:
+            refused(a, b, check=check, **how)
+        assert planted.done
+
+
+@pytest.mark.parametrize(
     ("way_", "kind", "change"), pairs_first(list(WAYS), ["integers", "large integers"], [1.0, -1.0, 0.5, 2.0**-20, 2.0**-40])
 )
 def test_integers_that_are_off_by_however_little(rng, way_, kind, change):

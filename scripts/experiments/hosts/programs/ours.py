@@ -25,7 +25,7 @@ from experiments.hosts.programs.common import DTYPE, cuda_device, parse, record,
 from hybrid.core.spans import Span, block
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.host.row_sums import checksum_weights, row_checksums
+from hybrid.devices.row_sums import checksum_weights, row_checksums
 from hybrid.host.threads import Calls, rows_of_about, usable_cores
 from hybrid.ranks.leftovers import remove_files_of
 

@@ -1,0 +1,561 @@
+# SPDX-License-Identifier: MIT
+"""Sums over the rows of matrices in host memory, as kernels/check.cu makes them on a GPU: checksums of rows, sums of groups of
+columns, their comparison with the expected ones, and A·(B·x).
+
+Each exists twice: in row_sums.c, by a pool of threads that never want Python's GIL, and in NumPy, as reference and where there is
+no C compiler, where the library is not compiled yet, and where C cannot read a matrix as it lies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from hybrid.core.spans import Span, even_pieces, pieces
+from hybrid.devices.base import Device, Event
+from hybrid.emulation.build import build_plain, c_compiler
+from hybrid.emulation.loaded_soon import LoadedSoon
+from hybrid.errors import DeviceUnavailable
+from hybrid.host.threads import Calls, on_threads, rows_of_about
+from hybrid.kernels.catalogue import numbers_of
+
+NOT_INTEGRAL = 1e300  # stands for the largest magnitude of numbers that are not all integers, and for sizes that are larger
+NOT_JUDGED = -1.0  # the size of a sum that cannot be judged
+MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of many, which a single large one would else determine
+SAMPLE = 256  # rows of B that tell the sizes of its columns
+
+# -------- the library
+
+SOURCE = Path(__file__).with_suffix(".c")
+_FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread")
+# Of the rows that a thread takes in one call: Python does not notice an interrupt (SIGINT) before it ends.
+_BYTES_A_THREAD = 64 << 20
+_ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+
+
+class _Rows(ctypes.Structure):
+    """`Rows` of row_sums.c."""
+
+    _fields_: ClassVar[Any] = [
+        ("elements", _ADDRESS), *((name, _NUMBER) for name in ("columns", "row_bytes", "item_size"))
+    ]  # fmt: skip
+
+
+class _Look(ctypes.Structure):
+    """`Look` of row_sums.c."""
+
+    _fields_: ClassVar[Any] = [("largest", ctypes.c_double), ("integral", _NUMBER)]
+
+
+class _Comparison(ctypes.Structure):
+    """`Comparison` of row_sums.c."""
+
+    _fields_: ClassVar[Any] = [
+        *((name, _ADDRESS) for name in ("norms_a", "norms_b", "flushed", "overflow")),
+        ("rows_together", _NUMBER),
+        *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed_of_a")),
+        ("integral", _NUMBER),
+    ]
+
+
+class _EventWait(ctypes.Structure):
+    """`EventWait` of pool.h."""
+
+    _fields_: ClassVar[Any] = [("enter", _ADDRESS), ("context", _ADDRESS), ("wait", _ADDRESS)]
+
+
+def load() -> Any:
+    """The compiled library; None where bytes have another order than it expects. HybridError without a C compiler."""
+    if sys.byteorder != "little":
+        return None
+    path = str(build_plain(c_compiler(), SOURCE, _FLAGS))
+    library: Any = ctypes.CDLL(path)
+    library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
+    library.new_pool.restype = library.new_batch.restype = _ADDRESS
+    library.new_batch.argtypes = [_ADDRESS, _COUNT]
+    library.put.argtypes = [
+        _ADDRESS, _ADDRESS, _ADDRESS, *[_NUMBER] * 4, _ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER,
+        _ADDRESS, _ADDRESS, _COUNT,
+    ]  # fmt: skip
+    library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
+    rows = [_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _NUMBER]  # with the pool before, and x or y and what says how wide it is behind
+    library.group_sums.argtypes = [*rows, *[_ADDRESS] * 4, _NUMBER, _NUMBER]
+    library.products.argtypes = [*rows, *[_ADDRESS] * 3, _NUMBER, _NUMBER]
+    for function in (library.drop, library.group_sums, library.products):
+        function.restype = None
+    return library
+
+
+class _Library(LoadedSoon):
+    """The library, loaded in the background, and its pool of threads. A forked child makes a pool of its own: its parent's has no
+    threads there, and perhaps a lock that is never released."""
+
+    def __init__(self) -> None:
+        self._pools: dict[int, Any] = {}  # by process
+        super().__init__(load)
+
+    @property
+    def pool(self) -> Any:
+        process = os.getpid()
+        if process not in self._pools:
+            pool = self.loaded.new_pool()
+            if not pool:
+                raise MemoryError("no memory for a pool of threads")
+            self._pools.setdefault(process, pool)  # if another thread has made one meanwhile, this one never gets threads
+        return self._pools[process]
+
+
+@lru_cache(maxsize=1)
+def _library() -> _Library:
+    return _Library()
+
+
+def can_sum(rows: np.ndarray) -> bool:
+    """Whether there is the library, and it can read these rows where they lie."""
+    readable = rows.dtype in (np.float32, np.float64) and rows.dtype.isnative and rows.flags.aligned
+    return readable and rows.strides[1] == rows.itemsize and _library().loaded is not None
+
+
+def _in_c(function: str, matrix: np.ndarray, threads: int, *operands: Any) -> None:
+    """Call a function of the library for all rows, of which some are given to one call."""
+    library, (count, columns) = _library(), matrix.shape
+    rows = _Rows(matrix.ctypes.data, columns, matrix.strides[0], matrix.itemsize)
+    at_once = _BYTES_A_THREAD * max(1, threads) // max(1, columns * matrix.itemsize)
+    for some in pieces(Span(0, count), max(1, at_once // 72) * 72):  # 72: ROWS_AT_ONCE of row_sums.c
+        getattr(library.loaded, function)(library.pool, threads, ctypes.byref(rows), *operands, some.lo, some.hi)
+
+
+# -------- sums of groups of columns
+
+_PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to make NumPy's calls worth their while
+_SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost what counts to underflow
+# For elements of 4 and 8 bytes: the rows and columns of A that BLAS multiplies at a time. Sums of few terms are more accurate, as
+# the check's must be where the product is itself in float64.
+_BLOCKS = {4: (128, 4096), 8: (512, 128)}
+
+
+class Integers:
+    """Finds whether all numbers are integers, and their largest magnitude. Several threads may show it numbers."""
+
+    def __init__(self) -> None:
+        self._look, self._peaks = _Look(0.0, 1), [0.0]
+
+    @property
+    def integral(self) -> bool:
+        return bool(self._look.integral)
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude so far, or NOT_INTEGRAL if there was a number that is no integer."""
+        return max(self._look.largest, *self._peaks) if self.integral else NOT_INTEGRAL
+
+    @property
+    def address(self) -> Any:
+        """For functions in C. After the first number that is no integer they need not look."""
+        return ctypes.byref(self._look) if self.integral else None
+
+    def look(self, values: np.ndarray) -> None:
+        if not values.size or not self.integral:
+            return
+        if not (_are_integers(values[:1]) and _are_integers(values)):
+            self._look.integral = 0
+        else:
+            self._peaks.append(float(max(values.max(), -values.min())))
+
+
+def _are_integers(values: np.ndarray) -> bool:
+    """Whether all values are integers; infinity counts as one."""
+    return bool((np.rint(values) == values).all())
+
+
+def in_parts(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarray], None]) -> None:
+    """Call `work(where, values)` for some rows at a time, as float64, by several threads. `where`: which rows they are."""
+
+    def quietly(rows: Span) -> None:
+        with np.errstate(all="ignore"):  # whoever looks at the sums deals with overflow and NaN
+            work(rows.slice, numbers_of(matrix[rows.slice]).astype(np.float64, copy=False))
+
+    for _ in on_threads(threads, quietly, rows_of_about(_PART_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1])):
+        pass
+
+
+def sums_and_squares(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each row and each group of columns, the sum of the terms x[j]·values[i,j], and that of their squares."""
+    rows, columns = values.shape
+    groups, whole = -(-columns // group), columns // group
+    sums, squares = np.empty((rows, groups)), np.empty((rows, groups))
+    for first, last, width in ((0, whole * group, group), (whole * group, columns, columns - whole * group)):
+        if first < last:
+            terms = (values[:, first:last] * x[first:last]).reshape(rows, (last - first) // width, width)
+            of_part = slice(first // group, -(-last // group))
+            np.add.reduce(terms, axis=2, out=sums[:, of_part])
+            np.einsum("rgj,rgj->rg", terms, terms, out=squares[:, of_part])
+    return sums, squares
+
+
+def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """`sums_and_squares` of a matrix, by several threads; `integers` looks at it."""
+    sums, squares = np.empty((2, len(matrix), -(-matrix.shape[1] // group)))
+    if can_sum(matrix):
+        x = np.ascontiguousarray(x)
+        into = sums.ctypes.data, squares.ctypes.data, integers.address, None
+        _in_c("group_sums", matrix, threads, x.ctypes.data, group, *into)
+        return sums, squares
+
+    def add(where: slice, values: np.ndarray) -> None:
+        integers.look(values)
+        sums[where], squares[where] = sums_and_squares(values, x, group)
+
+    in_parts(matrix, threads, add)
+    return sums, squares
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the sums of C's rows may differ from the expected ones by. Norms and limits are those of A, B and C times x."""
+
+    norms_a: np.ndarray  # of A's row, for each row of C
+    norms_b: np.ndarray  # of all of B, for each product of a stack, and each group of columns
+    rows_together: int  # that one product has
+    deviation: float  # the standard deviation of rounding errors, relative to the norms
+    per_term: float  # 1/l
+    flushed: np.ndarray  # of each group: what tiny numbers in B, or products, that are flushed to zero make
+    flushed_of_a: float  # and those in A
+    overflow: np.ndarray  # of each group, and for larger norms sums may overflow
+    integral: bool = False  # whether elements with a fraction are wrong
+
+
+def sizes_of(
+    differences: np.ndarray, squares: np.ndarray, norms_a: np.ndarray, norms_b: np.ndarray, allowed: Allowed
+) -> np.ndarray:
+    """The sizes of these differences: in units of the rounding errors that are expected at most; NOT_JUDGED where A·B may
+    overflow, or holds NaN or infinities.
+
+    `compare_sums` of kernels/check.cu and `compare_groups` of row_sums.c have the same formula. `squares`: the sums of squares of
+    the terms in C. No part of a right C is larger than A's and B's norms; a wrong one must not excuse itself.
+    """
+    with np.errstate(all="ignore"):
+        both = norms_a * norms_b
+        both[(norms_a == 0) & (norms_b <= np.inf) | (norms_a <= np.inf) & (norms_b == 0)] = 0  # 0 times what overflowed is 0
+        least, most = _SQUARES
+        part = np.where((squares == 0) | (squares > least) & (squares < most), np.fmin(np.sqrt(squares) / both, 1.0), 1.0)
+        expected = np.sqrt(part * part + allowed.per_term) * both * allowed.deviation
+        expected += allowed.flushed * (1 + norms_a) + allowed.flushed_of_a * norms_b
+        sizes = np.abs(differences)
+        sizes = np.where(sizes != 0, sizes / expected, 0.0)
+        sizes[~(sizes <= NOT_INTEGRAL)] = NOT_INTEGRAL
+        sizes[~(both < allowed.overflow)] = NOT_JUDGED
+    return sizes
+
+
+def compare(c: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, allowed: Allowed, threads: int) -> None:
+    """Replace the expected `sums` of C's rows by the sizes of their differences from C's."""
+    if can_sum(c):
+        operands = x, allowed.norms_a, allowed.norms_b, allowed.flushed, allowed.overflow
+        arrays = [np.ascontiguousarray(each) for each in operands]
+        numbers = allowed.rows_together, allowed.deviation, allowed.per_term, allowed.flushed_of_a, allowed.integral
+        wanted = _Comparison(*(each.ctypes.data for each in arrays[1:]), *numbers)
+        _in_c("group_sums", c, threads, arrays[0].ctypes.data, group, sums.ctypes.data, None, None, ctypes.byref(wanted))
+        return
+
+    def replace(where: slice, values: np.ndarray) -> None:
+        found, squares = sums_and_squares(values, x, group)
+        found -= sums[where]
+        if allowed.integral and not _are_integers(values):
+            starts = np.arange(0, values.shape[1], group)
+            found[np.logical_or.reduceat(np.rint(values) != values, starts, axis=1)] = np.inf
+        norms_b = allowed.norms_b[np.arange(where.start, where.stop) // allowed.rows_together]
+        sums[where] = sizes_of(found, squares, allowed.norms_a[where, None], norms_b, allowed)
+
+    in_parts(c, threads, replace)
+
+
+def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
+    """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
+    product, squares, width = np.zeros((len(a), y.shape[1])), np.zeros(len(a)), y.shape[1]
+    if can_sum(a):
+        together = ctypes.c_int.in_dll(_library().loaded, "columns_together").value
+        packed = np.zeros((-(-width // together), len(y), together))
+        for number, part in enumerate(pieces(Span(0, width), together)):
+            packed[number, :, : len(part)] = y[:, part.slice]
+        into = product.ctypes.data, squares.ctypes.data, integers.address
+        _in_c("products", a, threads, packed.ctypes.data, width, *into)
+    else:
+        block_rows, block_columns = _BLOCKS[4 if a.itemsize <= 4 else 8]
+
+        def multiply(rows: Span) -> None:
+            with np.errstate(all="ignore"):
+                for inner in pieces(Span(0, a.shape[1]), block_columns):
+                    for some in pieces(rows, block_rows):
+                        values = a[some.slice, inner.slice].astype(np.float64, copy=False)
+                        integers.look(values)
+                        squares[some.slice] += np.einsum("ij,ij->i", values, values)
+                        product[some.slice] += np.dot(values, y[inner.slice])
+
+        for _ in on_threads(threads, multiply, even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads))))):
+            pass
+    return product, norms_from(squares, lambda some: a[some])
+
+
+def norms_from(squares: np.ndarray, rows: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The 2-norms of what has these sums of squares. `rows(some)`: those elements, for the few whose squares have overflowed or
+    underflowed."""
+    with np.errstate(all="ignore"):
+        norms = np.sqrt(squares)
+        some = np.flatnonzero(~((squares > _SQUARES[0]) & (squares < _SQUARES[1])))
+        for part in pieces(Span(0, len(some)), 1024):
+            norms[some[part.slice]] = norms_of(rows(some[part.slice]).astype(np.float64))
+    return norms
+
+
+def norms_of(values: np.ndarray) -> np.ndarray:
+    """The 2-norms along the last axis, also where squares overflow or underflow."""
+    squares = np.einsum("...j,...j->...", values, values)
+    norms, extreme = np.sqrt(squares), ~((squares > _SQUARES[0]) & (squares < _SQUARES[1]))
+    if extreme.any():
+        sizes = np.abs(values[extreme])
+        peaks = sizes.max(axis=-1, initial=0.0)
+        scaled = sizes / np.where(peaks > 0, peaks, 1.0)[..., None]
+        norms[extreme] = peaks * np.sqrt(np.einsum("...j,...j->...", scaled, scaled))
+    return norms
+
+
+# -------- weights of columns
+# Columns of B, and with them those of C, may have different sizes. In a sum of a group, errors in the small ones would be lost
+# beside the rounding errors of the large ones. So x is weighted with powers of two, with which all columns of a group get about
+# the size of the largest. A sample of B's rows tells the sizes. Where it has small integers alone, nothing is weighted, so that
+# sums of integers stay exact.
+
+_MOST_WEIGHT = 64  # as an exponent: beyond, columns of a group may still hide each other
+
+
+def column_peaks(sample: np.ndarray, largest_integer: float) -> tuple[np.ndarray, np.ndarray]:
+    """The largest magnitude in each column of some rows of B, and which columns hold other numbers than integers up to a
+    limit."""
+    with np.errstate(all="ignore"):
+        sizes = np.abs(numbers_of(sample).astype(np.float64, copy=False))
+        peaks = sizes.max(axis=0, initial=0.0)
+        return peaks, (np.rint(sizes) != sizes).any(axis=0) | ~(peaks <= largest_integer)
+
+
+def column_weights(peaks: np.ndarray, others: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each column the exponent of its weight, from `column_peaks`; for each group the exponent of its columns' size, and the
+    largest of its columns' weights."""
+    starts = np.arange(0, len(peaks), group)
+    if not len(starts):
+        return (np.zeros(0, np.int64),) * 3
+    known = np.isfinite(peaks) & (peaks > 0)
+    exponents = np.where(known, np.frexp(np.where(known, peaks, 1.0))[1], -5000).astype(np.int64)
+    of_groups = np.maximum.reduceat(exponents, starts)
+    of_groups[(of_groups == -5000) | ~np.logical_or.reduceat(others, starts)] = 0
+    weighted = known & np.repeat(np.logical_or.reduceat(others, starts), group)[: len(peaks)]
+    weights = np.where(weighted, np.minimum(np.repeat(of_groups, group)[: len(peaks)] - exponents, _MOST_WEIGHT), 0)
+    return weights, of_groups, np.maximum.reduceat(weights, starts)
+
+
+# -------- checksums of rows
+# A copy arrived as it was sent if the checksums of its rows are the same. A row's checksum is the sum of its elements' bits
+# modulo 2^64, where elements of 4 and 2 bytes are shifted, so that words of 64 bits are added, whatever they hold. In one row
+# of 32 each element is multiplied by a weight, so that exchanged columns are found as well.
+
+WEIGHTED_ROWS = 32  # of so many rows the checksum of the first is weighted
+_AT_ONCE = 1 << 18  # bytes of rows: they and their temporaries stay in a core's cache
+_WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+_EVERY = slice(None, None, WEIGHTED_ROWS)
+
+
+@lru_cache(maxsize=8)
+def checksum_weights(columns: int, item_size: int) -> np.ndarray:
+    """For each column an odd pseudo-random number modulo 2^64, the same everywhere.
+
+    Two neighbouring elements of 32 bits have one in common, shifted by 32 bits for the second, and four of 16 bits likewise: so
+    elements can be read as words of 64 bits, as fast as float64.
+    """
+    per_word = 8 // item_size
+    words = _mixed(np.arange(-(-columns // per_word), dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
+    shifts = (8 * item_size * (np.arange(columns) % per_word)).astype(np.uint64)
+    weights = np.repeat(words, per_word)[:columns] << shifts
+    weights.flags.writeable = False
+    return weights
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Words of 64 bits, each replaced by a pseudo-random one: the finalizer of SplitMix64, which is invertible."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def numbered(of_rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The checksums of rows, each mixed with the row's number, so that their sum reveals exchanged rows, too.
+
+    To multiply a checksum by a weight would not do: those of small integers have zeros in their lower 50 bits, so exchanged rows
+    would often have the same sum.
+    """
+    return _mixed(of_rows + numbers * np.uint64(0x9E3779B97F4A7C15))
+
+
+def mixed_total(of_rows: np.ndarray, number: int) -> np.uint64:
+    """One checksum for neighbouring rows, modulo 2^64, from theirs. `number`: of the first row."""
+    return np.add.reduce(numbered(of_rows, np.arange(number, number + len(of_rows), dtype=np.uint64)), dtype=np.uint64)
+
+
+def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice = _EVERY) -> None:
+    """The checksum of each row, with NumPy. In the `weighted` rows each element is multiplied by the weight of its column; in the
+    others it is not, because NumPy adds faster than it does that."""
+    rows, columns = matrix.shape
+    words, per_word = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
+    starts_a_word = columns and int(weights[0]) & 1
+    in_rows = matrix.strides[1] == matrix.itemsize  # else it is the transpose of such a matrix
+    if per_word > 1 and in_rows and starts_a_word and not (columns % per_word or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
+        words, weights = words.view(np.uint64), weights[::per_word]
+    if words.dtype == np.uint64:
+        np.add.reduce(words, axis=1, out=into)
+        np.einsum("ij,j->i", words[weighted], weights, out=into[weighted])
+        return
+    unweighted = weights & (~weights + np.uint64(1))  # the lowest bit that is set: a weight is odd but for the shift
+    for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, 8 * columns))):
+        np.einsum("ij,j->i", words[part.slice].astype(np.uint64), unweighted, out=into[part.slice])
+    np.einsum("ij,j->i", words[weighted].astype(np.uint64), weights, out=into[weighted])
+
+
+# Threads in C for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the
+# memory, too; for two, 12 in all took 1.2 times as long as 20 on 32 cores.
+_MOST_THREADS = 12
+_LINKS = 8  # that have lines of their own: half of LINES in pool.h
+# How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
+# that submits the copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those
+# of C are shorter: several threads shall sum the last tile together.
+_CALL_BYTES = 16 << 20
+_AGAIN = 256  # one of so many rows of C is summed once more in the end: a tile's copy may have written into another tile
+
+
+class RowsToSum(NamedTuple):
+    """Rows and columns of a matrix in host memory, and where their checksums go.
+
+    These are whole arrays and places in them, since slices of arrays would take longer to make than these numbers.
+    """
+
+    operand: str
+    matrix: np.ndarray
+    rows: Span
+    columns: Span
+    weights: np.ndarray  # of all columns
+    checksums: np.ndarray
+    first: int  # where among the checksums the first row's goes
+    totals: np.ndarray
+    place: int  # which of the totals the rows are added to, each checksum mixed with its row's number
+    number: int  # of the first row in its matrix
+
+
+class RowChecksums:
+    """Makes the checksums of the rows of one product, in the background. No array that it was given may be freed before `wait` or
+    `abandon` has returned.
+
+    Threads of the C library sum rows, and wait for the events before. Python's do either where these cannot.
+    """
+
+    def __init__(self, threads: int, links: int = 1, *, in_c: bool = True) -> None:
+        """`links`: of so many devices, whose copies bring the rows."""
+        self._calls, self._by_numpy, self._of_c = Calls(threads), list[RowsToSum](), list[RowsToSum]()
+        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
+        self._events: list[Event] = []  # that the threads wait for
+        self._process, self._library, self._batch = os.getpid(), _library(), None
+        if in_c and self._library.loaded is not None:
+            self._batch = self._library.loaded.new_batch(self._library.pool, max(1, min(threads, links * _MOST_THREADS)))
+
+    def __del__(self) -> None:
+        self.abandon()
+
+    def sum(self, rows: RowsToSum, event: Event, device: Device, link: int) -> None:
+        """Have these rows summed when the event of the device is complete; it follows those that came before for the same link
+        and direction."""
+        how = device.event_wait
+        if self._batch and how is not None and not _is_transposed(rows.matrix):
+            self._events.append(event)
+            self._put(rows, 0, ctypes.byref(_EventWait(*how)), event.ptr, link % _LINKS)
+        else:
+            self._calls.soon(partial(self._sum_after, rows, event, device))
+
+    def _sum_after(self, rows: RowsToSum, event: Event, device: Device) -> None:
+        device.wait(event)
+        if self._batch and not _is_transposed(rows.matrix):
+            self._put(rows, 0, None, 0, 0)
+            return
+        self._by_numpy.append(rows)  # which reads a transposed matrix in the order of its memory
+        elements, weights, into = _elements(rows)
+        for part in row_parts(elements, _CALL_BYTES):
+            row_checksums(elements[part], weights, into[part])
+
+    def wait(self) -> None:
+        """Wait until all rows have been summed, of which all copies are complete. Some rows of C are then summed once more."""
+        self._calls.wait()
+        self._wait_for_c()
+        of_c, self._of_c = self._of_c, []
+        for rows in of_c:
+            self._put(rows, _AGAIN, None, 0, 0)
+        self._wait_for_c()
+        for rows in self._by_numpy:
+            elements, weights, into = _elements(rows)
+            if rows.operand == "C" and len(elements):
+                some, weighted = slice(min(1, len(elements) - 1), None, _AGAIN), slice(int(len(elements) == 1))
+                row_checksums(elements[some], weights, into[some], weighted)
+            rows.totals[rows.place : rows.place + 1] += mixed_total(into, rows.number)  # modulo 2^64
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Sum nothing more. When this returns, no array is read."""
+        self._calls.abandon()
+        batch, self._batch = self._batch, None
+        if batch and self._process == os.getpid():  # a fork's child has no such threads
+            self._library.loaded.drop(self._library.pool, batch)
+        self._arrays.clear()
+        for kept in (self._events, self._of_c, self._by_numpy):
+            kept.clear()
+
+    def _wait_for_c(self) -> None:
+        if self._batch and (failure := self._library.loaded.wait_for(self._library.pool, self._batch)):
+            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
+
+    def _put(self, rows: RowsToSum, again: int, how: Any, event: int, link: int) -> None:
+        matrix, columns, address = rows.matrix, rows.columns, self._address
+        stride, item_size, of_c = matrix.strides[0], matrix.itemsize, rows.operand == "C"
+        first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
+        weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
+        layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
+        sums = weights, checksums, rows.number, total, again
+        if self._library.loaded.put(self._library.pool, self._batch, first, *layout, *sums, how, event, 2 * link + of_c):
+            raise MemoryError("no memory or no thread for checksums")
+        if of_c and not again:
+            self._of_c.append(rows)
+
+    def _address(self, array: np.ndarray) -> int:
+        known = self._arrays.get(id(array))
+        if known is None:
+            known = self._arrays[id(array)] = array, array.ctypes.data
+        return known[1]
+
+
+def _is_transposed(matrix: np.ndarray) -> bool:
+    return matrix.strides[1] != matrix.itemsize
+
+
+def _elements(rows: RowsToSum) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The elements, their columns' weights, and where the rows' checksums go."""
+    into = rows.checksums[rows.first : rows.first + len(rows.rows)]
+    return rows.matrix[rows.rows.slice, rows.columns.slice], rows.weights[rows.columns.slice], into
+
+
+def row_parts(rows: np.ndarray, at_once: int) -> Iterable[slice]:
+    """Some rows at a time; the first of each part is a multiple of WEIGHTED_ROWS."""
+    together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
+    for part in rows_of_about(at_once, Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
+        yield slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
