@@ -133,14 +133,14 @@ class _HostSums:
     ) -> np.ndarray:
         """The sizes of the differences in these columns of C. `expected` is overwritten."""
         (count, n, _), groups = c.shape, slice(columns.lo // GROUP_COLUMNS, -(-columns.hi // GROUP_COLUMNS))
-        sums, rows = expected.reshape(count * n, -1), c[:, :, columns.slice].reshape(count * n, len(columns))
+        sums, rows = expected.reshape(count * n, expected.shape[2]), c[:, :, columns.slice].reshape(count * n, len(columns))
         together, of_groups = n if len(norms_b) > 1 else max(1, count * n), (self._flushed[groups], self.overflow[groups])
         allowed = Allowed(
             norms_a.reshape(-1), norms_b, together, self._deviation, self._per_term, of_groups[0], self._flushed_of_a,
             of_groups[1], integral,
         )  # fmt: skip
         compare(rows, self.x[columns.slice], GROUP_COLUMNS, sums, allowed, self._threads)
-        return sums.reshape(count, n, -1)
+        return sums.reshape(expected.shape)
 
 
 @dataclass(frozen=True)
@@ -311,11 +311,9 @@ class _Verification:
         if is_exact_product(problem.dtype, problem.l, *largest):
             return self._modulo_a_prime(seeds[0])
         judged = self._judged(totals, suspects)
-        return (
-            self._with_columns_beside(judged, totals, sums.overflow)
-            if totals.not_judged and judged.ok and self._numbers is None
-            else judged
-        )
+        if totals.not_judged and judged.ok and self._numbers is None:
+            return self._with_columns_beside(judged, totals, sums.overflow)
+        return judged
 
     def _sizes_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray]:
         """The sizes in these columns of this rank's rows of C, and the norms of B's groups."""
