@@ -60,7 +60,7 @@ def multiply(
     root
         The rank that has the operands and gets the result.
     out
-        At the root, an array for the result, of its type, which must not overlap a or b; it may be c itself.
+        At the root, a NumPy or CuPy array for the result, of its type, which must not overlap a or b; it may be c itself.
     alpha, beta
         Numbers, the same on all ranks; whole numbers where the product is of integers. Without beta it is 0, and a c is refused;
         with beta=0 a c may be given all the same, as to BLAS.
@@ -235,7 +235,7 @@ def gather(
     root
         The rank that gets the matrix.
     out
-        At the root, an array for it, of its shape and type.
+        At the root, a NumPy or CuPy array for it, of its shape and type.
     stall
         As of `multiply`.
 

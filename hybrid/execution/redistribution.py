@@ -13,7 +13,7 @@ import numpy as np
 from hybrid.arrays.block_2d import Block2D, refuse_no_grid
 from hybrid.arrays.distributed import Distributed, RowBlock, TransposedRowBlock, refuse_out
 from hybrid.arrays.gemm import is_number
-from hybrid.arrays.interop import as_matrix, on_gpu, to_device_of
+from hybrid.arrays.interop import as_matrix, copy_back, on_gpu
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import UsageError
@@ -94,7 +94,7 @@ def gathered(session: Session, a: Any, out: Any, root: int, stall: float | None)
         matrix = matrix.T if is_transposed else matrix
         if out is None:
             return matrix
-        out[...] = to_device_of(out, matrix)
+        copy_back(matrix, out)
     return out
 
 

@@ -63,7 +63,15 @@ def products():
             c = hybrid.multiply(*at_root(kind(a), kind(b), root=root), comm=comm, root=root)
             assert comm.rank != root or type(c) is type(kind(a))
             assert comm.rank != root or check(c, a @ b, name) is None
+            out = cupy.empty((len(a), b.shape[1]), a.dtype) if comm.rank == root else None
+            c = hybrid.multiply(*at_root(kind(a), kind(b), root=root), comm=comm, root=root, out=out)
+            assert c is out
+            assert comm.rank != root or check(out, a @ b, f"{name}, in an array on the GPU") is None
             rows = [hybrid.RowBlock(kind(mine(each)), comm) for each in (a, b)]
+            assert hybrid.gather(rows[0].T, root=root, out=(into := cupy.empty(a.T.shape, a.dtype))) is (
+                into if out is not None else None
+            )
+            assert comm.rank != root or check(into, a.T, f"{name}, gathered on the GPU") is None
             for _ in range(1 + number % 2):  # what stays on the GPU is right for a second one
                 c = hybrid.multiply(*rows)
                 assert type(c.array) is type(kind(a))
