@@ -201,7 +201,7 @@ class CudaDevice:
             if isinstance(array, self._cupy.ndarray):
                 enable_peer_access(self.gpu.index, array.device.id)
             else:
-                pinned_memory().pin(array)
+                pinned_memory.pin(array)
 
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         copy = self._copy_transposed if is_transposed(source) else self._copy

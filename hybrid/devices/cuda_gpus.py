@@ -9,7 +9,7 @@ import mmap
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     import numpy as np  # functions import it, since commands load it only when the number of threads is settled
 
 _NVML = "libnvidia-ml.so.1"
-_PEER_ACCESS_ALREADY_ENABLED = 704  # of cudaError_t
+_PEER_ACCESS_ALREADY_ENABLED, _ALREADY_REGISTERED = 704, 712  # of cudaError_t
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the current one
+# Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose
+# M_MMAP_THRESHOLD grows up to 32 MiB; memory mappings, such as the ranks' shared memory, always have whole pages.
+LEAST_OWNER_BYTES = (32 << 20) + 1
 
 
 @record
@@ -275,12 +279,6 @@ def use_context_of(gpu: Gpu | None) -> None:
             load_driver().cuDevicePrimaryCtxRelease_v2(device)
 
 
-_ALREADY_REGISTERED = 712  # cudaErrorHostMemoryAlreadyRegistered
-# Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose
-# M_MMAP_THRESHOLD grows up to 32 MiB; memory mappings, such as the ranks' shared memory, always have whole pages.
-LEAST_OWNER_BYTES = (32 << 20) + 1
-
-
 class PinnedMemory:
     """The arrays of a process that are pinned: page-locked by cudaHostRegister at first use, until their memory is freed.
 
@@ -292,11 +290,10 @@ class PinnedMemory:
     array cannot be resized in place, because NumPy refuses that for arrays with weak references.
     """
 
-    def __init__(self, register: Callable[[int, int], bool], unregister: Callable[[int], None]) -> None:
-        """`register(address, size)`: cudaHostRegister; returns whether it succeeded. `unregister(address)`:
-        cudaHostUnregister."""
-        self._register, self._unregister = register, unregister
+    def __init__(self) -> None:
         self._registered: dict[int, tuple[int, int]] = {}  # ranges of addresses, by the owner's id
+        self._gpu_of: dict[int, int] = {}  # by address, where it was registered
+        self._runtime: Any = None  # CUDA's: nothing is imported while an array is freed
 
     def pin(self, array: np.ndarray) -> bool:
         """Pin the memory of `array`, from its first byte to its last. False where that is not possible, or too small to pay."""
@@ -327,6 +324,29 @@ class PinnedMemory:
         if registered is not None:
             self._unregister(registered[0])
 
+    def _register(self, address: int, size: int) -> bool:
+        """cudaHostRegister; returns whether it succeeded."""
+        from cupy.cuda import runtime
+
+        try:
+            runtime.hostRegister(address, size, _PORTABLE)
+        except runtime.CUDARuntimeError as error:
+            if error.status != _ALREADY_REGISTERED:  # by the caller, which serves as well
+                warn(
+                    f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): they are copied at a third "
+                    "of the link's speed or less; python -m hybrid.doctor tells the limit"
+                )
+            return False
+        self._runtime, self._gpu_of[address] = runtime, runtime.getDevice()
+        return True
+
+    def _unregister(self, address: int) -> None:
+        with gpu_context(self._gpu_of.pop(address)):
+            self._runtime.hostUnregister(address)
+
+
+pinned_memory = PinnedMemory()  # of this process
+
 
 def _owner(array: np.ndarray) -> np.ndarray:
     """The array that this one is a view of, over any number of views."""
@@ -339,34 +359,6 @@ def _owner(array: np.ndarray) -> np.ndarray:
             array = array.base.memory
         else:
             return array
-
-
-@cache
-def pinned_memory() -> PinnedMemory:
-    """The pinned memory of this process."""
-    from cupy.cuda import runtime
-
-    gpu_of: dict[int, int] = {}  # by address, where it was registered
-    portable = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the current one
-
-    def register(address: int, size: int) -> bool:
-        try:
-            runtime.hostRegister(address, size, portable)
-        except runtime.CUDARuntimeError as error:
-            if error.status != _ALREADY_REGISTERED:  # by the caller, which serves as well
-                warn(
-                    f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): they are copied at a third "
-                    "of the link's speed or less; python -m hybrid.doctor tells the limit"
-                )
-            return False
-        gpu_of[address] = runtime.getDevice()
-        return True
-
-    def unregister(address: int) -> None:
-        with gpu_context(gpu_of.pop(address)):
-            runtime.hostUnregister(address)
-
-    return PinnedMemory(register, unregister)
 
 
 class GpuEnergy:

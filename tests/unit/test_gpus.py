@@ -78,7 +78,8 @@ def test_memory_is_locked_once_as_long_as_its_owner_lives():
         times.append(place)
         return True
 
-    memory = PinnedMemory(lock, lambda place: locked.pop(place))
+    memory = PinnedMemory()
+    memory._register, memory._unregister = lock, lambda place: locked.pop(place)
     array = np.ones((64, LEAST_OWNER_BYTES // 512 + 1))
     assert memory.pin(array[:40])
     assert memory.pin(array[20:].T), "both end as one"
@@ -91,9 +92,8 @@ def test_memory_is_locked_once_as_long_as_its_owner_lives():
     assert locked
     del view
     assert not locked
-    assert not PinnedMemory(lambda *_: False, locked.pop).pin(np.ones(LEAST_OWNER_BYTES)), (
-        "what was refused is not taken for locked"
-    )
+    memory._register = lambda *_: False
+    assert not memory.pin(np.ones(LEAST_OWNER_BYTES)), "what was refused is not taken for locked"
 
 
 # --- How many blocks are resident on a multiprocessor, and what limits them, is CUDA's arithmetic

@@ -79,7 +79,7 @@ def _pin(device: Device, array: np.ndarray) -> bool:
     from hybrid.devices.cuda_gpus import pinned_memory
 
     device.pin(array)
-    return pinned_memory().pin(array)
+    return pinned_memory.pin(array)
 
 
 def pattern(seed: int, size: int) -> np.ndarray:
