@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Buffers, Device, Event, Timings
 from hybrid.execution.outcome import Entering, Worker
-from hybrid.plan.schedule import Arrival, RankShare, Residency, Tile
+from hybrid.plan.schedule import Arrival, RankShare, Tile
 from hybrid.transport.base import LeavingPanels, RankMatrices, Transport
 from hybrid.verification.device_check import DeviceCheck
 
@@ -81,11 +81,11 @@ class _Run:
         # Where nothing is overwritten, the check is submitted last: it shall not keep copies waiting.
         self._to_check: deque[Callable[[], object]] = deque()
         self._arrivals = share.order
-        self._last_uses = share.last_uses
+        self._uses = share.uses
         self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
         self._loaded = self._measured = 0  # arrivals
         self._copies = False  # whether any of them is copied; else all operands lie on the device
-        self._resident: Residency[_Piece] = Residency()
+        self._pieces: dict[int, _Piece] = {}  # in the buffers, by the number of the arrival
         # For each slot of C the tiles that are being computed, copied back or checked, each with the events that end that.
         self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
 
@@ -105,12 +105,11 @@ class _Run:
             self._load_ahead(index)
             if arrival.operand == "B":
                 fetched = self._transport.exchange(arrival, self._buffers.destination(arrival))
-                for piece in self._resident.under(arrival):
-                    piece.loaded += fetched
+                self._pieces[index].loaded += fetched
             if self._modular is not None:
                 self._measure_ahead(self._modular, index)
             if self._check is not None:
-                self._check_arrival(self._check, index, arrival)
+                self._check_arrival(self._check, index)
             if self._modular is not None and not self._copies:
                 self.submit_checks()  # while the device measures, for whose results the host waits before it multiplies
             for number, tile in enumerate(arrival.releases):
@@ -136,8 +135,7 @@ class _Run:
         """Whether an arrival is on the device. After the last one nothing is waited for."""
         if index >= self._loaded:
             return index >= len(self._arrivals)  # after the last arrival nothing is waited for
-        pieces = self._resident.under(self._arrivals[index])
-        return all(self._device.done(event) for piece in pieces for event in piece.loaded)
+        return all(self._device.done(event) for event in self._pieces[index].loaded)
 
     def _measure_ahead(self, modular: ModularProduct, index: int) -> None:
         """Measure this arrival, and those of the next ones that are there already.
@@ -160,39 +158,37 @@ class _Run:
         if self._measured > index:
             return
         self._measured, arrival = index + 1, self._arrivals[index]
-        (piece,) = self._resident.under(arrival)
+        piece = self._pieces[index]
         piece.readers.append(modular.arrived(arrival, self._buffers.destination(arrival), piece.loaded))
 
-    def _check_arrival(self, check: DeviceCheck, index: int, arrival: Arrival) -> None:
-        pieces = self._resident.under(arrival)
-        loaded = [event for piece in pieces for event in piece.loaded]
+    def _check_arrival(self, check: DeviceCheck, index: int) -> None:
+        piece = self._pieces[index]
         if self._overwrites:
-            checked = check.arrived(index, loaded)
-            for piece in pieces:
-                piece.readers += checked
+            piece.readers += check.arrived(index, piece.loaded)
         else:
-            self._to_check.append(partial(check.arrived, index, loaded))
+            self._to_check.append(partial(check.arrived, index, piece.loaded))
 
     def _load_ahead(self, index: int) -> None:
         """Load what arrival `index` needs, and further arrivals into buffers that only tiles read that have been submitted."""
         until = min(len(self._arrivals), index + 1 + LOADS_AHEAD)
-        while self._loaded < until and self._last_uses[self._loaded] < index:
+        while self._loaded < until and self._uses[self._loaded].last_use < index:
             arrival = self._arrivals[self._loaded]
             if self._loaded > index and not self._transport.ready(arrival):
                 return
             self._entering("copy in")
-            readers = [event for piece in self._resident.under(arrival) for event in piece.readers]
+            before = self._uses[self._loaded].overwrites
+            readers = self._pieces.pop(before).readers if before >= 0 else []
             if readers and self._check is not None:
                 readers += self._check.before_overwriting(arrival)
             event = self._transport.load(arrival, self._buffers.destination(arrival), readers)
             self._copies = self._copies or event is not None
-            self._resident.put(arrival, _Piece([event] if event is not None else [], []))
+            self._pieces[self._loaded] = _Piece([event] if event is not None else [], [])
             self._loaded += 1
 
     def _multiply(self, index: int, number: int, tile: Tile) -> None:
         """Submit tile `number` of those that arrival `index` releases."""
         a, b, c = self._buffers.operands(tile)
-        pieces = self._resident.read_by(tile)
+        pieces = [self._pieces[each] for each in self._uses[index].reads[number]]
         written = self._written.setdefault(tile.slot, [])
         before = [event for other, events in written if _meet(other, tile) for event in events]
         self._entering("multiply")

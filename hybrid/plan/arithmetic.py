@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: MIT
-"""The arithmetic in which a product is computed: native, or from remainders modulo several numbers (Ozaki scheme II).
+"""The arithmetic of a product: native, or from remainders modulo several numbers (Ozaki scheme II); and the device memory that
+remainders take.
 
-A's rows and B's columns are multiplied by powers of two and rounded to integers. The products of their remainders, which are
-bytes, modulo N pairwise coprime numbers determine the product of the integers (Chinese remainder theorem), as long as that lies
-within ±P/2, where P is the product of the moduli. So N products of bytes take the place of one in float64 or float32.
+A's rows and B's columns are multiplied by powers of two and rounded to integers. Their remainders modulo N pairwise coprime
+numbers are bytes. N products of these bytes determine the product of the integers (Chinese remainder theorem), as long as that
+lies within ±P/2, where P is the product of the moduli. So N products of bytes take the place of one in float64 or float32.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 
 from hybrid.core.problem import record
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)  # as in kernels/moduli.cuh
 UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
-# From how many units along k on the guard looks at one of how many: as few as prove enough of usual numbers.
-_SAMPLED = {"float64": ((17, 8),), "float32": ((17, 3),)}
+# For each type (units along k, n): with at least so many units, the guard looks at one unit in n. That proves enough of usual
+# numbers.
+_SAMPLED = {"float64": (17, 8), "float32": (17, 3)}
 
 _INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers to which scaled elements are rounded
 _EXACT_BITS = {"float64": 53, "float32": 24}  # every integer of so many bits is a number of the type
-_FOR_INTEGERS = (3, 5, 7)  # numbers of moduli; 7 are enough for 53 bits
+_FOR_INTEGERS = (3, 5, 7)  # numbers of moduli for which there are kernels; 7 are enough for 53 bits
 # Numbers of moduli, each with the least ratio Σ|a·b| / (|row|·|column|) that must be proved for so many to be as accurate as
 # native arithmetic. With these bounds none of thousands of random matrices had a larger error
 # (tests/experiments/test_accuracy.py).
@@ -52,8 +55,7 @@ class Arithmetic:
         return f"{self.moduli} moduli, exact" if self.moduli > 1 else "bytes, exact"
 
     def limit(self, inner: int) -> float:
-        """The largest norm that a scaled row or column of so many elements may have before it is rounded; 0 where none is
-        scaled.
+        """The largest norm that a scaled line of `inner` elements may have before it is rounded; 0 where none is scaled.
 
         With norms of at most R = √((P-1)/2) each, a sum of products stays within ±P/2 (Cauchy-Schwarz). Rounding adds √inner / 2
         at most to a norm. And near ±P/2 the last step may be wrong: it takes off a multiple of P that it chooses by the high
@@ -64,18 +66,14 @@ class Arithmetic:
         return (math.sqrt((math.prod(MODULI[: self.moduli]) - 1) // 2) - math.sqrt(inner) / 2) * (1 - 1e-7)
 
     def error_bound(self, inner: int, dtype: str, ratio: float, least: float = math.inf) -> float:
-        """The proved bound of the error of an element of C, relative to (|A
+        """The proved bound of an element's error relative to (|A|·|B|)ᵢⱼ, for scaled lines and an element that does not overflow.
 
-        B|)ᵢⱼ, for scaled rows and columns; it does not hold for an element that overflows.
+        `ratio`: (|A|·|B|)ᵢⱼ is at least so many times the norm of the row times the norm of the column. `least`: that product of
+        the norms is at least this.
 
-        `ratio`: (|A
-
-        B|)ᵢⱼ is at least so many times the norm of the row times the norm of the column. `least`: that product of the norms is
-        at least this.
-
-        Rounding moves each element of a scaled row or column by a half at most, so a sum of products by √inner/2 times the sum
-        of both norms, plus inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, unless the elements already
-        have as many bits as they may. The last step errs by a part of P, and rounds once to float64, and for float32 once more.
+        Rounding moves each element of a scaled line by a half at most, so a sum of products by √inner/2 times the sum of both
+        norms, plus inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, unless the elements already have as
+        many bits as they may. The last step errs by a part of P, and rounds once to float64, and for float32 once more.
         """
         norm = min(self.limit(inner) / 2, 2.0 ** (_INTEGER_BITS[dtype] - 2))
         moved = math.sqrt(inner) * norm + inner / 4 + math.prod(MODULI[: self.moduli]) * RECONSTRUCTION
@@ -86,13 +84,12 @@ class Arithmetic:
 
 NATIVE, BYTES = Arithmetic(0, scaled=False), Arithmetic(1, scaled=False)
 
-# For each arithmetic the number of elements of C, and the bound of their error relative to (|A||B|)ᵢⱼ; None: nothing is proved.
+# For each arithmetic the number of elements of C, and the bound of their error relative to (|A|·|B|)ᵢⱼ; None: nothing is proved.
 Computed = dict[Arithmetic, tuple[int, float | None]]
 
 
 def joined(parts: Iterable[Computed]) -> Computed:
-    """The elements of several parts of C together: of each arithmetic their number, and the largest of the bounds; None where
-    for one part nothing is proved."""
+    """Several parts of C together: for each arithmetic the number of elements, and the largest bound; None where any is None."""
     whole: Computed = {}
     for part in parts:
         for arithmetic, (elements, error) in part.items():
@@ -115,14 +112,15 @@ class Summary:
     least: float = math.inf
 
     def joined(self, other: Summary) -> Summary:
-        """What is known of the rows, or columns, of both together."""
+        """What is known of the lines of both together."""
         integral, in_range = self.integral and other.integral, self.in_range and other.in_range
         return Summary(max(self.largest, other.largest), integral, in_range, min(self.least, other.least))
 
 
 def sampling(inner: int, dtype: str) -> int:
     """The guard looks at one of so many units along k."""
-    return next((every for units, every in _SAMPLED[dtype] if inner >= units * UNIT), 1)
+    units, every = _SAMPLED[dtype]
+    return every if inner >= units * UNIT else 1
 
 
 def most_moduli(dtype: str) -> int:
@@ -143,10 +141,10 @@ def expected(dtype: str, *, fast: bool) -> Arithmetic:
 def choose(
     a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable[[], float], *, fast: bool
 ) -> tuple[Arithmetic, float | None]:
-    """The arithmetic with the least work among those that are exact, or as accurate as native arithmetic; native where there is
-    none. And the bound of an element's error relative to (|A
+    """The arithmetic with the least work that is exact or as accurate as native arithmetic; native where there is none.
 
-    B|)ᵢⱼ; None where nothing is proved, as for native arithmetic and products that may overflow.
+    With it comes the bound of an element's error relative to (|A|·|B|)ᵢⱼ; None where nothing is proved, as for native arithmetic
+    and products that may overflow.
 
     `least_ratio` gives a lower bound of the least ratio Σ|a·b| / (|row|·|column|), from the units along k that the guard looks
     at. It is called only where the choice depends on it.
@@ -158,10 +156,11 @@ def choose(
         exact = bound < 1 << _EXACT_BITS[dtype]
         if max(a.largest, b.largest) < 128 and bound < 1 << 31:
             return BYTES, 0.0 if exact else _ROUNDING[dtype]
-        if exact:
-            return Arithmetic(_moduli_for(bound), scaled=False), 0.0
+        if exact:  # the fewest moduli whose product has room for ±bound, and a bit more
+            needed = 2 * bound + (bound >> 20)
+            return Arithmetic(next(each for each in _FOR_INTEGERS if math.prod(MODULI[:each]) > needed), scaled=False), 0.0
     ratio = least_ratio()
-    taken = next((Arithmetic(moduli) for moduli, least in _taken_from(inner, dtype, fast=fast) if ratio >= least), NATIVE)
+    taken = next((Arithmetic(moduli) for moduli, least in _by_ratio(inner, dtype, fast=fast) if ratio >= least), NATIVE)
     if not taken.moduli or inner * a.largest * b.largest > _NO_OVERFLOW[dtype]:
         return taken, None
     return taken, taken.error_bound(inner, dtype, ratio, a.least * b.least)
@@ -169,10 +168,10 @@ def choose(
 
 def largest_error_bound(inner: int, dtype: str, *, fast: bool) -> float:
     """The largest error bound of any arithmetic but native that `choose` may take, whatever A and B are."""
-    return max(Arithmetic(moduli).error_bound(inner, dtype, least) for moduli, least in _taken_from(inner, dtype, fast=fast))
+    return max(Arithmetic(moduli).error_bound(inner, dtype, least) for moduli, least in _by_ratio(inner, dtype, fast=fast))
 
 
-def _taken_from(inner: int, dtype: str, *, fast: bool) -> Iterator[tuple[int, float]]:
+def _by_ratio(inner: int, dtype: str, *, fast: bool) -> Iterator[tuple[int, float]]:
     """Numbers of moduli, the fewest first, each with the least ratio from which on it is taken."""
     if fast and dtype in _FAST:
         moduli, estimated = _FAST[dtype]
@@ -180,6 +179,69 @@ def _taken_from(inner: int, dtype: str, *, fast: bool) -> Iterator[tuple[int, fl
     yield from _PROVED[dtype]
 
 
-def _moduli_for(bound: int) -> int:
-    """The fewest moduli for which kernels are compiled and whose product has room for integers up to ±bound, and a bit more."""
-    return next(count for count in _FOR_INTEGERS if math.prod(MODULI[:count]) > 2 * bound + (bound >> 20))
+# -------- memory
+
+PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
+CHUNK_ROWS = 512  # rows of B whose norms a thread block of kernels/norms.cu adds up
+_ALIGNMENT = 256  # bytes; as CUDA's own allocations
+MEASURES, MEASURE_BYTES = 5, 48  # the numbers that kernels/norms.cu finds for a line, and the bytes that they take
+SUMMARY_WORDS = 6  # words of 64 bits in a summary; one is not used
+GUARDS = 16  # tiles for which the guard may be asked before the first one is multiplied
+_MOST_BYTES_OF_PRODUCTS = 512 << 20  # that C's remainders take at a time: more columns at once are no faster
+
+
+@record
+class OperandRemainders:
+    """What is kept for the lines of a device's buffer: all rows of A, or all columns of B. Offsets are in bytes."""
+
+    lines: int  # in all slots of the buffer
+    inner: int  # elements of a line
+    in_chunks: bool  # k is added up in chunks
+    slot_lines: int  # in a slot, padded
+    plane_bytes: int
+    planes: int  # offset of the packed remainders, a plane for each modulus
+    magnitudes: int
+    measures: int  # MEASURE_BYTES for each line and chunk of k
+    numbers: int  # five rows: norm, largest magnitude, power of two, its inverse, and what brings the mean magnitude to 8
+    steps: int  # of each line's magnitudes, relative to its norm: float32
+    end: int
+
+
+@record
+class RemainderLayout:
+    """The regions of both operands and of the products of remainders. `chunk`: columns of C whose remainders exist at a time."""
+
+    moduli: int
+    a: OperandRemainders
+    b: OperandRemainders
+    summaries: int  # SUMMARY_WORDS for each unit of lines, with which a panel may begin: A's, then B's
+    least: int  # what the guard finds: least ratios, each of them 16 bytes behind the one before
+    products: int
+    chunk: int
+    end: int
+
+
+def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int, dtype: str, moduli: int) -> RemainderLayout:
+    """The layout from byte `offset` on. `width`: the columns in a slot of B."""
+
+    def of_operand(offset: int, length: int, slots: int, *, in_chunks: bool) -> OperandRemainders:
+        slot_lines, units = -(-length // PAIR) * PAIR, -(-inner // UNIT)
+        lines, sampled = slots * slot_lines, -(-units // sampling(inner, dtype))
+        # A cluster reads two units of lines, so from an odd one at the end one more.
+        planes, magnitudes = moduli * lines * units * UNIT + UNIT * units * UNIT, (lines + UNIT) * sampled * UNIT
+        measures = MEASURE_BYTES * lines * (-(-inner // CHUNK_ROWS) if in_chunks else 1)
+        regions = accumulate(map(aligned, (planes, magnitudes, measures, 40 * lines, 4 * lines)), initial=offset)
+        return OperandRemainders(lines, inner, in_chunks, slot_lines, lines * units * UNIT, *regions)
+
+    a = of_operand(offset, rows, 1, in_chunks=False)
+    b = of_operand(a.end, width, slots, in_chunks=True)
+    least = b.end + 8 * SUMMARY_WORDS * ((a.lines + b.lines) // UNIT)
+    products = aligned(least + 16 * GUARDS)
+    most = max(PAIR, _MOST_BYTES_OF_PRODUCTS // (moduli * max(1, rows)) // PAIR * PAIR)
+    chunk = min(-(-width // PAIR) * PAIR, most)
+    return RemainderLayout(moduli, a, b, b.end, least, products, chunk, products + moduli * rows * chunk)
+
+
+def aligned(size: int) -> int:
+    """The size, rounded up so that what follows in a block of device memory is aligned as CUDA's own allocations are."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

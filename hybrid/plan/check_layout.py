@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
-from hybrid.plan.layout import Tiling
+from hybrid.plan.schedule import Tiling
 from hybrid.plan.schedule import Arrival, RankShare, Tile
 
 if TYPE_CHECKING:

@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""The plan of one product as plain numbers: which rank has which rows, in which order they arrive, and what memory that takes.
+"""The plan of one product as plain numbers: which rank has which rows, in which order they arrive, how C travels between devices,
+and what memory all of it takes.
 
 Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested for machines that one does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from hybrid.core.problem import Problem, record
-from hybrid.core.spans import Span, Topology, block
+from hybrid.core.problem import Problem, padded, record
+from hybrid.core.spans import Span, Topology, block, pieces
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, memory_for_check, most_bytes_of_check
-from hybrid.plan.gather_layout import bytes_of_slots
-from hybrid.plan.grid import Grid, GridLayout, Rectangle, grid_layout, received_of_each
-from hybrid.plan.layout import Tiling, layout_of
-from hybrid.plan.machine_model import MachineModel
-from hybrid.plan.schedule import RankShare, slabs_of
-from hybrid.plan.tiling import OperandLocation, PlanRequest, TilingRequest, choose_tiling
+from hybrid.plan.arithmetic import aligned
+from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
+from hybrid.plan.grid import GridLayout, Rectangle, grid_layout
+from hybrid.plan.schedule import RankShare, Region, layout_of, slabs_of
+from hybrid.plan.tiling import OperandLocation, PlanRequest
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
@@ -69,8 +68,7 @@ class Plan:
         for part in self.parts:
             part.refuse_endless()
         for share in self.shares if not self.parts else ():
-            in_slabs = 0 if share.in_slabs else len(share.column_panels) * len(share.slabs)
-            refuse_many(self.problem, share.tiling.loads(len(share.rows), self.problem.m) + in_slabs)
+            _refuse_many(self.problem, share.tiling.loads(len(share.rows), self.problem.m))
 
     @property
     def moduli(self) -> int:
@@ -92,6 +90,12 @@ class Plan:
         """Whether the matrices stay in the root's private memory, which no other rank can read."""
         return self.operands is OperandLocation.ROOT_ARRAYS
 
+    # -------- which rows lie where
+
+    @property
+    def root_node(self) -> int:
+        return self.topology.node_of(self.root)
+
     @property
     def b_stays_parted(self) -> bool:
         """Whether no node has all of B in host memory, but each only the rows that its ranks provide."""
@@ -103,12 +107,37 @@ class Plan:
         return self.transport == "nccl" and len(self.topology.nodes) > 1 and self.operands is OperandLocation.NODE_SHARED
 
     @property
-    def root_node(self) -> int:
-        return self.topology.node_of(self.root)
+    def c_only_at_root(self) -> bool:
+        """Whether other nodes than the root's have none of the gathered C in host memory."""
+        return self.grid_layout is not None or self.c_between_devices
+
+    @property
+    def own_rows_suffice(self) -> bool:
+        """Whether no rank, of those that have row blocks, reads other rows of B than its own from host memory: it is alone, or
+        the others' rows come from their devices or by the grid."""
+        return self.topology.size == 1 or self.transport in ("peers", "nccl") or self.grid_layout is not None
 
     def a_rows_on(self, node: int) -> Span:
         """The rows of A that the ranks of a node multiply."""
         return self.topology.rows_of_node(node, self.problem.n)
+
+    def b_rows_from(self, node: int) -> Span:
+        """The rows of B that the ranks of this node provide."""
+        return self.topology.rows_of_node(node, self.problem.l)
+
+    def b_rows_on(self, node: int) -> Span:
+        """The rows of B in the node's shared memory: all of them, unless each node has only those that its ranks provide."""
+        return self.b_rows_from(node) if self.b_stays_parted else Span(0, self.problem.l)
+
+    def b_rows_over_link(self, rank: int) -> Span:
+        """The rows of B that cross this rank's link: with "peers" for all ranks of its node, with "nccl" for all ranks."""
+        share, members = self.shares[rank], self.topology.nodes[self.topology.node_of(rank)]
+        if self.has_row_blocks or self.transport == "nccl":
+            return share.b_rows
+        number = members.index(rank)
+        if share.slabs:
+            return Span(share.slabs[0][number].lo, share.slabs[-1][number].hi)
+        return block(self.problem.l, len(members), number)
 
     def c_rows_on(self, node: int) -> Span:
         """The rows of C in a node's host memory: on the root's node all of them, since C is gathered there; elsewhere the node's
@@ -116,11 +145,6 @@ class Plan:
         if node == self.root_node:
             return Span(0, self.problem.n)
         return Span(0, 0) if self.c_only_at_root else self.a_rows_on(node)
-
-    @property
-    def c_only_at_root(self) -> bool:
-        """Whether other nodes than the root's have none of the gathered C in host memory."""
-        return self.grid_layout is not None or self.c_between_devices
 
     def c_rows_at_the_end(self, rank: int) -> Span:
         """The rows of the gathered C that this rank checks and writes to a file.
@@ -140,29 +164,7 @@ class Plan:
         wanted = Rectangle(Span(row, row + 1), columns)
         return tuple(rank for rank in range(self.topology.size) if self.grid_layout.part_of_c(rank).common(wanted).elements)
 
-    def b_rows_over_link(self, rank: int) -> Span:
-        """The rows of B that cross this rank's link: with "peers" for all ranks of its node, with "nccl" for all ranks."""
-        if self.has_row_blocks or self.transport == "nccl":
-            return self.shares[rank].b_rows
-        members = self.topology.nodes[self.topology.node_of(rank)]
-        number, share = members.index(rank), self.shares[rank]
-        if share.in_slabs:
-            return Span(share.slabs[0][number].lo, share.slabs[-1][number].hi)
-        return block(self.problem.l, len(members), number)
-
-    def b_rows_on(self, node: int) -> Span:
-        """The rows of B in the node's shared memory: all of them, unless each node has only those that its ranks provide."""
-        return self.b_rows_from(node) if self.b_stays_parted else Span(0, self.problem.l)
-
-    def b_rows_from(self, node: int) -> Span:
-        """The rows of B that the ranks of this node provide."""
-        return self.topology.rows_of_node(node, self.problem.l)
-
-    @property
-    def own_rows_suffice(self) -> bool:
-        """Whether no rank, of those that have row blocks, reads other rows of B than its own from host memory: it is alone, or
-        the others' rows come from their devices or by the grid."""
-        return self.topology.size == 1 or self.transport in ("peers", "nccl") or self.grid_layout is not None
+    # -------- bytes
 
     def bytes_shared_on_node(self, node: int) -> int:
         """The bytes of the matrices that the ranks of a node share. With row blocks that is B alone, or nothing where B goes
@@ -173,19 +175,18 @@ class Plan:
             return for_grid
         if self.has_row_blocks:
             return for_grid if self.own_rows_suffice else p.operand_bytes(p.l, p.m)
-        return (
-            for_grid
-            + p.operand_bytes(len(self.a_rows_on(node)), p.l)
-            + p.operand_bytes(len(self.b_rows_on(node)), p.m)
-            + p.bytes(len(self.c_rows_on(node)), p.m)
-        )
+        of_a, of_b = p.operand_bytes(len(self.a_rows_on(node)), p.l), p.operand_bytes(len(self.b_rows_on(node)), p.m)
+        return for_grid + of_a + of_b + p.bytes(len(self.c_rows_on(node)), p.m)
 
     def bytes_of_buffers(self, rank: int) -> int:
         """The bytes of the buffers on a rank's device: row panels of A, column panels of B, tiles of C, and what it receives of
         other ranks' C. 0 where a CPU multiplies in place."""
         if self.parts:
             return self.parts[rank].bytes_of_buffers(0)
-        return self.shares[rank].layout.bytes + bytes_of_slots(self, rank) if self.staged else 0
+        if not self.staged:
+            return 0
+        slots = slots_of(self, rank) if self.c_between_devices else Region(0, 0)
+        return slots.offset_of(SLOTS) if slots.slot_bytes else self.shares[rank].layout.bytes
 
     def bytes_of_check(self, rank: int) -> int:
         """The host memory that the check takes where the host checks: for each row of B and of C, a number for each group of
@@ -202,12 +203,13 @@ class Plan:
 
     def bytes_on_rank(self, rank: int) -> int:
         """The private host memory that a rank takes."""
-        buffers = 0 if self.device == "cuda" else self.bytes_of_buffers(rank)
-        of_c = self.problem.bytes(len(self.shares[rank].rows), self.problem.m) if self.has_row_blocks else 0
-        if self.operands is OperandLocation.BLOCKS_2D and self.grid_layout is not None:
-            of_c = self.problem.bytes(*self.grid_layout.placement.c[rank].shape)
-        for_grid = self.grid_layout.bytes_on_rank(rank) if self.grid_layout else 0
-        return PROCESS_BYTES + buffers + of_c + for_grid + self.bytes_of_check(rank)
+        p, layout = self.problem, self.grid_layout
+        needed = PROCESS_BYTES + self.bytes_of_check(rank) + (layout.bytes_on_rank(rank) if layout else 0)
+        if self.device != "cuda":
+            needed += self.bytes_of_buffers(rank)
+        if self.operands is OperandLocation.BLOCKS_2D and layout:
+            return needed + p.bytes(*layout.placement.c[rank].shape)
+        return needed + (p.bytes(len(self.shares[rank].rows), p.m) if self.has_row_blocks else 0)
 
     def bytes_on_node(self, node: int) -> int:
         """The host memory that a node takes, shared and private."""
@@ -223,11 +225,10 @@ class Plan:
         return self.bytes_of_buffers(rank) + self.bytes_of_device_check(rank) if self.device == "cuda" else 0
 
 
-def refuse_many(problem: Problem, pieces: int) -> None:
-    """UsageError where a rank would load more panels than MOST_PIECES."""
-    if pieces > MOST_PIECES:
+def _refuse_many(problem: Problem, count: int) -> None:
+    if count > MOST_PIECES:
         raise UsageError(
-            f"{problem} would be cut into {pieces:,} panels, more than {MOST_PIECES:,}: allow more memory or larger panels",
+            f"{problem} would be cut into {count:,} panels, more than {MOST_PIECES:,}: allow more memory or larger panels",
             code="sizes",
         )
 
@@ -235,97 +236,40 @@ def refuse_many(problem: Problem, pieces: int) -> None:
 @lru_cache(maxsize=16)
 def _with_separate_panels(shares: tuple[RankShare, ...], problem: Problem, device: str) -> tuple[RankShare, ...]:
     """The shares with each column panel as a matrix of its own. Cached, since products are often alike."""
-
-    def separate(share: RankShare) -> RankShare:
-        tiling = replace(share.tiling, separate_panels=True)
-        return replace(share, tiling=tiling, layout=layout_of(problem, len(share.rows), tiling, device), slabs=())
-
-    return tuple(map(separate, shares))
-
-
-# -------- planning
-# The plan that fulfils a request: the product cut into row blocks, row panels, and column panels or k-slabs.
+    tiling = replace(shares[0].tiling, separate_panels=True)
+    layouts = (layout_of(problem, len(share.rows), tiling, device) for share in shares)
+    return tuple(replace(share, tiling=tiling, layout=layout, slabs=()) for share, layout in zip(shares, layouts, strict=True))
 
 
 @lru_cache(maxsize=16)
 def make_plan(request: PlanRequest) -> Plan:
     """The plan for this request. It is cached: a product is often followed by others like it."""
-    problem, topology = request.problem, request.topology
-    staged, tallest = request.copies_to_buffers, max(map(len, request.rows_of_a))
-    tiling = choose_tiling(_tiling_request(request, tallest))
-    pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
-    refuse_many(problem, -(-tallest // tiling.panel_rows) + pieces_of_b)
-    check = request.check
-    if check == "on":
-        check = "device" if staged and not request.grid and _checks_on_device(request, tiling, tallest) else "host"
-    layout = None
-    if request.grid:
-        layout = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
-    return Plan(
-        problem,
-        topology,
-        request.root,
-        request.device,
-        staged,
-        check,
-        _shares(request, tiling),
-        _operand_location(request),
-        device_memory=request.device_memory,
-        grid_layout=layout,
-        parts=_parts(request, layout) if layout is not None and staged else (),
-    )
-
-
-def _tiling_request(request: PlanRequest, tallest: int) -> TilingRequest:
-    """What the tiling depends on. `tallest`: the rows of the largest row block."""
-    problem, nodes, staged = request.problem, request.topology.nodes, request.copies_to_buffers
-    on_devices = request.row_blocks is not None  # the operands need not cross the links to the host
-    alone = on_devices and request.topology.size == 1 and not request.device_memory  # nothing arrives piece by piece
-    for_check = memory_for_check(problem, tallest, request.device_memory) if request.check == "on" else 0
-    return TilingRequest(
-        problem,
-        tallest,
-        device=request.device,
-        nodes=len(nodes),
-        links=0 if on_devices else max(map(len, nodes)),
-        memory=request.device_memory - for_check if staged else 0,
-        panel_rows=request.panel_rows,
-        panel_columns=request.panel_columns or (problem.m if alone else 0),
-        slab_rows=request.slab_rows,
-        may_use_slabs=staged and request.accumulates and len(nodes) == 1 and not on_devices,
-        c_leaves=request.c_leaves or (len(nodes) > 1 and not on_devices),
-        moduli=request.moduli,
-        speed=request.speed,
-        model=request.model,
-    )
-
-
-def _shares(request: PlanRequest, tiling: Tiling) -> tuple[RankShare, ...]:
-    """The shares of all ranks."""
     problem, topology, device = request.problem, request.topology, request.device
+    staged, memory, tiling = request.copies_to_buffers, request.device_memory, request.choose_tiling()
+    pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
+    _refuse_many(problem, -(-request.rows // tiling.panel_rows) + pieces_of_b)
+
+    check = request.check
+    if check == "on":  # by the devices, where its sums have room beside the buffers
+        needed = layout_of(problem, request.rows, tiling, device).bytes if memory else 0
+        needed += most_bytes_of_check(problem, request.rows, tiling, memory) if memory else 0
+        check = "device" if staged and not request.grid and needed <= memory else "host"
+
     column_panels = tiling.column_panels_of(problem.m, device)
-    links = topology.size if tiling.interleaved else 1
-    slabs = slabs_of(problem.l, links, tiling.slab_rows) if tiling.slab_rows and column_panels else ()
-    return tuple(
-        RankShare(
-            rank,
-            topology.node_of(rank),
-            rows,
-            b_rows,
-            tiling.row_panels_of(len(rows), device),
-            column_panels,
-            tiling,
-            layout_of(problem, len(rows), tiling, device),
-            slabs,
-        )
-        for rank, (rows, b_rows) in enumerate(zip(request.rows_of_a, request.rows_of_b, strict=True))
-    )
+    slabs = slabs_of(problem.l, topology.size, tiling.slab_rows) if tiling.slab_rows and column_panels else ()
+    shares = []
+    for rank, (rows, b_rows) in enumerate(zip(request.rows_of_a, request.rows_of_b, strict=True)):
+        row_panels, layout = tiling.row_panels_of(len(rows), device), layout_of(problem, len(rows), tiling, device)
+        node = topology.node_of(rank)
+        shares.append(RankShare(rank, node, rows, b_rows, row_panels, column_panels, tiling, layout, slabs))
 
-
-def _operand_location(request: PlanRequest) -> OperandLocation:
-    if request.blocks_2d is not None:
-        return OperandLocation.BLOCKS_2D
-    return OperandLocation.ROW_BLOCKS if request.row_blocks is not None else OperandLocation.NODE_SHARED
+    location = OperandLocation.ROW_BLOCKS if request.row_blocks else OperandLocation.NODE_SHARED
+    location = OperandLocation.BLOCKS_2D if request.blocks_2d else location
+    plan = Plan(problem, topology, request.root, device, staged, check, tuple(shares), location, device_memory=memory)
+    if not request.grid:
+        return plan
+    of_grid = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
+    return replace(plan, grid_layout=of_grid, parts=_parts(request, of_grid) if staged else ())
 
 
 def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
@@ -333,38 +277,100 @@ def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
 
     The column panels of B of such a product arrive from other nodes, so B does not come in k-slabs.
     """
-    alone = replace(
-        request,
-        topology=Topology(((0,),)),
-        root=0,
-        accumulates=False,
-        check="off",
-        row_blocks=None,
-        blocks_2d=None,
-        left_out=(),
-        grid=None,
-        c_leaves=True,
-    )
-    made: dict[tuple[int, int, int], Plan] = {}  # few: most ranks' parts are alike
+    nothing = {"row_blocks": None, "blocks_2d": None, "left_out": (), "grid": None, "check": "off", "accumulates": False}
+    alone = replace(request, topology=Topology(((0,),)), root=0, c_leaves=True, **nothing)
     parts = []
-    for rank in range(request.topology.size):
+    for rank in range(request.topology.size):  # most ranks' parts are alike, and then their plan is cached
         (n, l), (_, m) = layout.rows_of_a(rank).shape, layout.part_of_c(rank).shape
-        if (n, l, m) not in made:
-            made[n, l, m] = make_plan(replace(alone, problem=replace(request.problem, n=n, l=l, m=m)))
-        parts.append(made[n, l, m])
+        parts.append(make_plan(replace(alone, problem=replace(request.problem, n=n, l=l, m=m))))
     return tuple(parts)
 
 
-def _checks_on_device(request: PlanRequest, tiling: Tiling, rows: int) -> bool:
-    """Whether the check's sums have room beside the buffers, where the plan is cut to the memory of the devices."""
-    if not request.device_memory:
-        return True
-    buffers = layout_of(request.problem, rows, tiling, request.device).bytes
-    return buffers + most_bytes_of_check(request.problem, rows, tiling, request.device_memory) <= request.device_memory
+# -------- C between devices: who receives whose C, in which pieces, and through which slots of device memory
+
+SLOTS = 4  # of a receiver: some are received while others are copied to host memory
+# Of a piece, unless one row has more. A GPU's link to the host takes 0.6 ms for it, beside which starting a kernel of NCCL's and
+# a copy counts little.
+PIECE_BYTES = 32 << 20
 
 
-# -------- capacity
-# Does a plan fit the memory of its nodes and GPUs? If it does not, how much is missing?
+@record
+class SentPiece:
+    """What one message brings: these rows of these columns of C."""
+
+    sender: int
+    rows: Span
+    columns: Span
+    tile: int  # its number among those of the sender
+    tiles: int  # that the sender has
+
+
+def receivers(plan: Plan) -> dict[int, int]:
+    """By rank outside of the root's node, the rank that receives its C. The senders take turns with the ranks of the root's node,
+    so that all links of that node are used."""
+    members = plan.topology.nodes[plan.root_node]
+    senders = [
+        rank for node in plan.topology.nodes if node is not members for rank in node if len(plan.shares[rank].rows)
+    ]
+    return {sender: members[number % len(members)] for number, sender in enumerate(senders)}
+
+
+def senders_to(plan: Plan, rank: int) -> list[int]:
+    """The ranks whose C this rank receives."""
+    if rank not in plan.topology.nodes[plan.root_node]:  # most ranks of a large cluster
+        return []
+    return [sender for sender, receiver in receivers(plan).items() if receiver == rank]
+
+
+def rows_of_pieces(plan: Plan, share: RankShare, rows: int) -> list[Span]:
+    """The pieces in which so many rows of a tile are sent, by their rows."""
+    return list(pieces(Span(0, rows), max(1, PIECE_BYTES // max(1, _row_bytes(plan, share)))))
+
+
+def pieces_received(plan: Plan, rank: int) -> list[SentPiece]:
+    """What this rank receives, in the order in which it does: each sender's pieces as they are sent, and where there are several
+    senders, in turn, so that all of them get on."""
+    in_turn = []
+    for order, sender in enumerate(senders_to(plan, rank)):
+        of_one = list(_pieces_of(plan, plan.shares[sender]))
+        in_turn += [((number + 1) / len(of_one), order, piece) for number, piece in enumerate(of_one)]
+    return [piece for *_, piece in sorted(in_turn, key=lambda entry: entry[:2])]
+
+
+def _pieces_of(plan: Plan, share: RankShare) -> Iterator[SentPiece]:
+    """A sender's pieces, in the order in which it submits its tiles."""
+    tiles = [tile for tile in share.tiles() if tile.completes]
+    for number, tile in enumerate(tiles):
+        first = share.rows.lo + tile.rows.lo
+        for rows in rows_of_pieces(plan, share, len(tile.rows)):
+            yield SentPiece(share.rank, Span(first + rows.lo, first + rows.hi), tile.columns, number, len(tiles))
+
+
+def slots_of(plan: Plan, rank: int) -> Region:
+    """The slots in which this rank receives C, behind its buffers; they have no bytes where it receives none."""
+    sizes = [0]
+    for share in (plan.shares[sender] for sender in senders_to(plan, rank)):
+        sizes.append(max(map(len, rows_of_pieces(plan, share, len(share.rows)))) * _row_bytes(plan, share))
+    return Region(aligned(plan.shares[rank].layout.bytes), aligned(max(sizes)))
+
+
+def rows_written(plan: Plan, rank: int) -> Span:
+    """The rows of C in host memory among which a rank's copies write, where C goes between devices: its own, and those that it
+    receives; none on other nodes than the root's."""
+    if plan.topology.node_of(rank) != plan.root_node:
+        return Span(0, 0)
+    rows = [plan.shares[each].rows for each in (rank, *senders_to(plan, rank)) if len(plan.shares[each].rows)]
+    return Span(min(each.lo for each in rows), max(each.hi for each in rows)) if rows else Span(0, 0)
+
+
+def _row_bytes(plan: Plan, share: RankShare) -> int:
+    """The row stride of a column panel's part of C in a sender's buffers. Pieces have the same in the slots: gaps between rows
+    are sent, too, so that what is sent is contiguous."""
+    item, width = plan.problem.item_size, share.layout.width
+    return item * (width if plan.device == "cpu" else padded(width, item))
+
+
+# -------- does a plan fit the memory of its nodes and GPUs?
 
 
 @record
@@ -385,15 +391,8 @@ class FreeMemory:
     gpu_queried: bool = True
 
 
-@record
-class Shortage:
-    """Which memory is too small, and how much of it is missing. `code`: of `hybrid.errors.CODES`."""
-
-    code: str
-    text: str
-
-    def error(self) -> DoesNotFit:
-        return DoesNotFit(self.text, code=self.code)
+_ENLARGE = "enlarge /dev/shm (in a container: --shm-size)"
+_USE_LESS = "smaller matrices or float32"
 
 
 def shortage(
@@ -403,98 +402,75 @@ def shortage(
     already_there: int = 0,
     besides: Sequence[int] = (),
     besides_on_gpu: Sequence[int] = (),
-) -> Shortage | None:
-    """Which node or GPU has no room for its part, and how much is missing. None if everything fits.
+) -> DoesNotFit | None:
+    """The error that says which node or GPU has no room for its part, and how much is missing. None if everything fits.
 
     `free[rank]`: for all ranks. `already_there`: bytes on the root's node that the plan counts and that are allocated already.
     `besides[rank]`: host memory that a rank needs and the plan does not count; `besides_on_gpu[rank]`: the same for its GPU.
     """
-    of_hosts = _shortage_of_hosts(plan, free, already_there, besides)
-    return of_hosts or _shortage_of_staging(plan) or _shortage_of_gpus(plan, free, besides_on_gpu)
+    topology, ranks = plan.topology, range(plan.topology.size)
+    nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
+    for node, members in enumerate(topology.nodes):
+        nodes_of_host.setdefault(free[members[0]].host, []).append(node)
+    for host, nodes in nodes_of_host.items():
+        here = [rank for node in nodes for rank in topology.nodes[node]]
+        there = already_there if plan.root_node in nodes else 0
+        needed = sum(map(plan.bytes_on_node, nodes)) - there + sum(besides[rank] for rank in here if besides)
+        available = min(free[rank].host_bytes for rank in here)
+        if needed > available:
+            where, remedy = f"of memory on {host}, which has {readable(available)}", f"use more nodes, {_USE_LESS}"
+            return _does_not_fit("host-memory", plan, where, needed - available, needed, remedy)
+        several = [node for node in nodes if len(topology.nodes[node]) > 1 and not plan.at_root]
+        needed = sum(map(plan.bytes_shared_on_node, several)) - there
+        available = min(free[rank].shared_bytes for rank in here)
+        if needed > available:
+            where, remedy = f"of shared memory on {host}, where {readable(available)} are free", f"{_ENLARGE} or start one rank a node"
+            return _does_not_fit("shared-memory", plan, where, needed - available, needed, remedy)
+    if plan.staged and plan.device_memory and plan.device != "cuda":  # buffers that --gpu-memory limits, on no GPU
+        for rank in ranks:
+            if plan.bytes_of_buffers(rank) > plan.device_memory:
+                return DoesNotFit(
+                    f"a row of A, a column of B and their element of C take {readable(plan.bytes_of_buffers(rank))}, but rank "
+                    f"{rank} may take {readable(plan.device_memory)} (--gpu-memory)",
+                    code="gpu-memory",
+                )
+    ranks_of_gpu: dict[str, list[int]] = {}
+    for rank in ranks if plan.device == "cuda" else ():
+        ranks_of_gpu.setdefault(free[rank].gpu_id, []).append(rank)
+    for users in ranks_of_gpu.values():
+        needed = sum(plan.bytes_on_gpu(rank) + (besides_on_gpu[rank] if besides_on_gpu else 0) for rank in users)
+        available = min(free[rank].gpu_bytes for rank in users)
+        if needed > available:
+            named = f"rank {users[0]}" if len(users) == 1 else f"ranks {', '.join(map(str, users))}"
+            where = f"on the GPU of {named} on {free[users[0]].host}, which has {readable(available)} free"
+            return _does_not_fit("gpu-memory", plan, where, needed - available, needed, f"use more GPUs, {_USE_LESS}")
+    return None
 
 
-def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> Shortage | None:
-    """Where a matrix of so many bytes has no room on a node. None if it fits.
+def _does_not_fit(code: str, plan: Plan, where: str, missing: int, needed: int, remedy: str) -> DoesNotFit:
+    text = f"{plan.problem} needs {readable(needed)} {where}: {readable(missing)} are missing; {remedy}"
+    return DoesNotFit(text, code=code)
+
+
+def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> DoesNotFit | None:
+    """The error that says where a matrix of so many bytes has no room on a node. None if it fits.
 
     `free`: for the ranks of the node. `shared`: the matrix lies in node-shared memory.
     """
-    places = [("memory", min(each.host_bytes for each in free), "")]
+    places = [("memory", "host-memory", min(each.host_bytes for each in free), "")]
     if shared:
-        enlarge = "; enlarge /dev/shm (in a container: --shm-size)"
-        places.append(("shared memory", min(each.shared_bytes for each in free), enlarge))
-    for kind, available, remedy in places:
+        places.append(("shared memory", "shared-memory", min(each.shared_bytes for each in free), f"; {_ENLARGE}"))
+    for kind, code, available, remedy in places:
         if needed > available:
-            return Shortage(
-                "host-memory" if kind == "memory" else "shared-memory",
+            return DoesNotFit(
                 f"a matrix of {readable(needed)} does not fit the {kind} of {free[0].host}, where {readable(available)} are "
                 f"free: {readable(needed - available)} are missing{remedy}",
+                code=code,
             )
     return None
 
 
-def _shortage_of_hosts(plan: Plan, free: Sequence[FreeMemory], already_there: int, besides: Sequence[int]) -> Shortage | None:
-    nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
-    for index, ranks in enumerate(plan.topology.nodes):
-        nodes_of_host.setdefault(free[ranks[0]].host, []).append(index)
-    for host, nodes in nodes_of_host.items():
-        here = [rank for index in nodes for rank in plan.topology.nodes[index]]
-        there = already_there if plan.root_node in nodes else 0
-        needed = sum(plan.bytes_on_node(index) for index in nodes) - there
-        needed += sum(besides[rank] for rank in here) if besides else 0
-        available = min(free[rank].host_bytes for rank in here)
-        if needed > available:
-            return Shortage(
-                "host-memory",
-                f"{plan.problem} needs {readable(needed)} of memory on {host}, which has {readable(available)}: "
-                f"{readable(needed - available)} are missing; use more nodes, smaller matrices or float32",
-            )
-        several = [index for index in nodes if len(plan.topology.nodes[index]) > 1 and not plan.at_root]
-        needed = sum(plan.bytes_shared_on_node(index) for index in several) - there
-        available = min(free[rank].shared_bytes for rank in here)
-        if needed > available:
-            return Shortage(
-                "shared-memory",
-                f"{plan.problem} needs {readable(needed)} of shared memory on {host}, where {readable(available)} are free: "
-                f"{readable(needed - available)} are missing; enlarge /dev/shm (in a container: --shm-size) or start one rank "
-                "a node",
-            )
-    return None
-
-
-def _shortage_of_staging(plan: Plan) -> Shortage | None:
-    """A shortage on a device that is no GPU, whose buffers --gpu-memory limits."""
-    if not (plan.staged and plan.device_memory) or plan.device == "cuda":
-        return None
-    for rank in range(plan.topology.size):
-        if plan.bytes_of_buffers(rank) > plan.device_memory:
-            return Shortage(
-                "gpu-memory",
-                f"a row of A, a column of B and their element of C take {readable(plan.bytes_of_buffers(rank))}, but rank {rank} "
-                f"may take {readable(plan.device_memory)} (--gpu-memory)",
-            )
-    return None
-
-
-def _shortage_of_gpus(plan: Plan, free: Sequence[FreeMemory], besides: Sequence[int]) -> Shortage | None:
-    ranks_of_gpu: dict[str, list[int]] = {}
-    for rank, memory in enumerate(free if plan.device == "cuda" else ()):
-        ranks_of_gpu.setdefault(memory.gpu_id, []).append(rank)
-    for ranks in ranks_of_gpu.values():
-        needed = sum(plan.bytes_on_gpu(rank) + (besides[rank] if besides else 0) for rank in ranks)
-        available = min(free[rank].gpu_bytes for rank in ranks)
-        if needed > available:
-            named = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-            return Shortage(
-                "gpu-memory",
-                f"{plan.problem} needs {readable(needed)} on the GPU of {named} on {free[ranks[0]].host}, "
-                f"which has {readable(available)} free: "
-                f"{readable(needed - available)} are missing; use more GPUs, smaller matrices or float32",
-            )
-    return None
-
-
-# -------- possible transports
-# Which transports between devices a plan allows, as far as its numbers tell.
+# -------- which transports between devices a plan allows, as far as its numbers tell
 
 _THROUGH_HOSTS = "the nodes form a grid, whose parts travel from host to host"
 
@@ -518,12 +494,8 @@ def why_no_nccl(plan: Plan) -> str:
         return "NCCL joins GPUs only"
     if plan.grid_layout is not None:
         return _THROUGH_HOSTS
-    return _why_not_all_resident(plan) or _why_no_room_for_nccl(plan)
-
-
-def _why_no_room_for_nccl(plan: Plan) -> str:
-    """Why the buffers that NCCL needs, which are larger than others, do not fit; empty where they do, and where the plan is not
-    cut to the devices' memory."""
+    if refusal := _why_not_all_resident(plan):
+        return refusal
     by_nccl, memory = plan.with_transport("nccl"), plan.device_memory
     if memory and any(by_nccl.bytes_on_gpu(rank) > memory for rank in range(plan.topology.size)):
         return "the devices have no room for what it needs beside the panels"
@@ -536,65 +508,3 @@ def _why_not_all_resident(plan: Plan) -> str:
     if not all(len(share.rows) and share.column_panels for share in plan.shares):
         return "some ranks have nothing to multiply"
     return ""
-
-
-# -------- node forecast
-# A simulation of a product on many nodes of GPUs, panel by panel, for the busiest node and the root's.
-#
-# A column panel of B comes over the network, goes to the GPUs and is multiplied. Its part of C goes back to the host and on
-# to the root's node; or by NCCL to the GPUs of the root's node and from them to its host, when all of B is there. Each of
-# these works on one thing at a time, and both directions of a link at once. A node's link brings the parts of A and B that
-# the node needs before it brings C.
-
-
-@record
-class NodeForecast:
-    """Seconds after the start, on the node that is last."""
-
-    a_there: float  # all of A that a node needs
-    b_there: float
-    multiplied: float
-    c_there: float  # all of C, at the root
-
-
-def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float, gpus: int) -> NodeForecast:
-    """The forecast where each rank makes its own rows of A and B, and the root gathers C.
-
-    `network`: bytes that a node's link carries in a second. `speed`: of the kernels, relative to the model's. `gpus`: the number
-    of GPUs on which the ranks of a node multiply.
-    """
-    problem, topology, layout = plan.problem, plan.topology, plan.grid_layout
-    nodes = range(len(topology.nodes))
-    grid = layout.grid if layout is not None else Grid(len(nodes), 1)
-    panels = max(1, layout.pieces["B"] if layout is not None else len(plan.shares[0].column_panels))
-    placement = PlanRequest(problem, topology, root=plan.root).placement
-    received = [received_of_each(grid, node, problem, topology, placement) for node in nodes]
-    of_a, of_b = (max(each[operand] for each in received) for operand in (0, 1))
-    of_c = received[plan.root_node][2]
-    tallest = max(nodes, key=lambda node: grid.of_a(node, problem).elements * len(grid.of_b(node, problem).columns))
-    (height, depth), width = grid.of_a(tallest, problem).shape, len(grid.of_b(tallest, problem).columns)
-
-    # How often a GPU's link brings all of a node's B: once for each of its ranks, or a part of it where the GPUs fetch the rest
-    # from each other, or not at all where NCCL brings it to the GPUs.
-    ranks_a_gpu = -(-max(map(len, topology.nodes)) // gpus)
-    over_each_link = {"peers": 1 / gpus, "nccl": 0.0}.get(plan.transport, float(ranks_a_gpu))
-    rate = model.multiply_adds_per_byte(problem.operand_dtype) * model.link_bytes_per_second * speed * gpus
-
-    def seconds(elements: float, bytes_per_second: float) -> float:
-        return elements * problem.item_size / bytes_per_second
-
-    link = model.link_bytes_per_second
-    a_there = b_there = seconds(of_a, network)
-    root_free = a_there + seconds(of_b, network)
-    copied = a_there + seconds(height * depth, link * gpus)
-    multiplied = copied_out = c_there = 0.0
-    for _ in range(panels):
-        b_there += seconds(of_b / panels, network)
-        copied = max(copied, b_there) + seconds(depth * width * over_each_link / panels, link)
-        multiplied = max(multiplied, copied) + height * depth * width / panels / rate
-        copied_out = max(copied_out, multiplied) + seconds(height * width / panels, link * gpus)
-        if plan.c_between_devices:
-            c_there = max(c_there, multiplied, root_free) + seconds(of_c / panels, min(network, link * gpus))
-        else:
-            c_there = max(c_there, copied_out, root_free) + seconds(of_c / panels, network)
-    return NodeForecast(a_there, b_there, multiplied, c_there)

@@ -1,22 +1,128 @@
 # SPDX-License-Identifier: MIT
-"""The order in which row panels of A and column panels of B reach a device, and the tiles of C that each arrival releases.
+"""One rank's share of a product: where its panels lie in device memory, in which order they arrive, and the tiles of C that each
+arrival releases.
 
+Row panels of A and column panels of B arrive in turn; each is multiplied by all panels of the other operand that are there.
 Where a device cannot hold all panels of both operands, one operand is stationary: as many of its panels as fit are loaded, and
 the other operand is streamed past them. Then the next stationary panels are loaded, and the stream runs backwards, so that the
 panels still on the device are multiplied with both groups and loaded only once. Each operand has a buffer in which its panels
 lie side by side, used as a ring; a tile covers as many neighbouring panels as are there, or as may be overwritten together.
+
+A device that holds all of A and B may get B in k-slabs, ranges of its rows. Whole rows cross a link faster than parts of rows,
+and a slab can be multiplied as soon as it is there. But it only adds to C: the rows of C are complete, and can be copied back,
+after the last slab. So the first row panels, the interleaved ones, arrive in turn with the slabs, and their tiles are added up
+slab by slab. The other row panels follow when all of B is there, and each releases its rows of C at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
-from typing import Generic, TypeVar
 
-from hybrid.core.problem import record
-from hybrid.core.spans import Span, block, pieces
-from hybrid.plan.layout import KERNEL_TILE, Layout, Tiling
+from hybrid.core.problem import Problem, padded, record
+from hybrid.core.spans import Span, block, even_pieces, pieces
+from hybrid.plan.arithmetic import RemainderLayout, aligned, remainder_layout
+
+KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
+ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kernels can copy A's columns at full width
+
+
+# -------- tiling and layout
+
+
+@record
+class Tiling:
+    """The sizes of the panels, and how many of them are on a device at a time: the same on every rank, though a rank may have
+    fewer or more panels than that."""
+
+    panel_rows: int
+    panel_columns: int
+    row_panels: int
+    column_panels: int
+    separate_panels: bool = False  # each column panel is a matrix of its own, its rows without gaps; then all are resident
+    stationary: str = "A"  # or "B": the stationary operand, where not all fits on the device
+    slab_rows: int = 0  # rows of a k-slab, in which B comes; 0: B comes in column panels
+    interleaved: int = 0  # row panels that come in turn with the k-slabs
+    rows_first: bool = False  # all row panels come before the second column panel: those of C are complete one by one
+    moduli: int = 0  # planes of remainders beside the buffers; 0: products are native
+
+    def row_panels_of(self, rows: int, device: str) -> tuple[Span, ...]:
+        """The row panels of a row block of so many rows."""
+        return _panels(rows, self.panel_rows, even=device == "cpu" and self.row_panels * self.panel_rows >= rows)
+
+    def column_panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
+        """The column panels of a B of so many columns."""
+        return _panels(columns, self.panel_columns, even=device == "cpu" and self.column_panels * self.panel_columns >= columns)
+
+    def column_panels_in(self, columns: int) -> int:
+        """The number of column panels in so many columns."""
+        return -(-columns // self.panel_columns)
+
+    def loads(self, rows: int, columns: int) -> int:
+        """How many panels are copied to the device; one that is copied twice counts twice."""
+        a, b = (-(-rows // self.panel_rows), self.row_panels), (self.column_panels_in(columns), self.column_panels)
+        (stationary, stationary_resident), (streamed, streamed_resident) = (a, b) if self.stationary == "A" else (b, a)
+        reversals = max(0, -(-stationary // stationary_resident) - 1)
+        return stationary + streamed + reversals * max(0, streamed - streamed_resident)
+
+
+def _panels(length: int, size: int, *, even: bool) -> tuple[Span, ...]:
+    """The lines in panels of at most this size: with `even` as equal as can be; else all but the last have this size. A GPU's
+    kernels then get few incomplete thread-block tiles, and any panel fits where another one was."""
+    whole = Span(0, length)
+    return even_pieces(whole, size) if even else tuple(pieces(whole, size))
+
+
+@record
+class Region:
+    """Slots of equal size that follow each other in a block of memory, each with a matrix."""
+
+    offset: int  # bytes, as all here
+    slot_bytes: int
+
+    def offset_of(self, slot: int) -> int:
+        """The byte at which a slot begins."""
+        return self.offset + slot * self.slot_bytes
+
+
+@record
+class Layout:
+    """How a rank's buffers lie in one block of memory: A (rows × l), then B (l × width), then C (rows × width).
+
+    With separate panels each column panel has a slot in B, and its part of C has a slot in C.
+    """
+
+    rows: int
+    slots: int
+    width: int
+    b: Region
+    c: Region
+    bytes: int
+    remainders: RemainderLayout | None = None  # behind the buffers
+
+
+def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layout:
+    """The layout for a row block of so many rows; an empty one where there are none."""
+    if not rows:
+        return Layout(0, 0, 0, Region(0, 0), Region(0, 0), 0)
+    height = min(rows, tiling.panel_rows * tiling.row_panels)
+    slots, side_by_side = (tiling.column_panels_in(problem.m), 1) if tiling.separate_panels else (1, tiling.column_panels)
+    width = min(problem.m, tiling.panel_columns * side_by_side)
+
+    def size(height: int, columns: int, item: int) -> int:
+        return aligned(height * item * (columns if device == "cpu" else padded(columns, item)))
+
+    of_operand = problem.operand_item_size
+    b = Region(size(height, problem.l, of_operand), size(problem.l, width, of_operand))
+    c = Region(b.offset_of(slots), size(height, width, problem.item_size))
+    end, remainders = c.offset_of(slots), None
+    if tiling.moduli:
+        remainders = remainder_layout(end, height, problem.l, width, slots, problem.dtype, tiling.moduli)
+        end = remainders.end
+    return Layout(height, slots, width, b, c, end, remainders)
+
+
+# -------- arrivals
 
 
 @record
@@ -46,124 +152,53 @@ class Arrival:
     slab: tuple[Span, ...] = ()  # rows of B: for each rank of the node those that come over its link; (): all, by one link
 
 
-def arrivals(
-    row_panels: Sequence[Span],
-    column_panels: Sequence[Span],
-    row_panels_resident: int,
-    column_panels_resident: int,
-    *,
-    stationary: str = "A",
-    separate_panels: bool = False,
-    slabs: Sequence[Span] = (),
-    rows_first: bool = False,
-) -> Iterator[Arrival]:
+def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: Tiling) -> Iterator[Arrival]:
     """The arrival of every stationary panel once, and of every streamed one as often as it is needed; none where C is empty.
 
     A panel that arrives is multiplied with all panels of the other operand that are there and that it has not met. What it
     overwrites has been multiplied with everything. Panels are of one size, the last one smaller; they may be of any size where
-    all are resident, as they must be with `separate_panels`. `stationary`: "A" or "B".
-
-    `slabs`: the rows of B in which stationary column panels arrive. The streamed panels that are still there are multiplied with
-    each slab while the next one is copied. The last tiles before that are computed slab by slab as well, so that one slab after
-    the other can be overwritten.
-
-    `rows_first`: where all panels are resident, all row panels come before the second column panel, so that the column panels of
-    C are completed one after the other.
+    all are resident, as they must be with separate panels.
     """
-    if row_panels and column_panels:
-        a = _Operand("A", row_panels, row_panels_resident)
-        b = _Operand("B", column_panels, column_panels_resident, separate_panels=separate_panels)
-        yield from _Stream(a, b, stationary, slabs, rows_first).arrivals()
+    if not (row_panels and column_panels):
+        return
+    a = _Ring(row_panels, tiling.row_panels)
+    b = _Ring(column_panels, tiling.column_panels, separate=tiling.separate_panels)
+    stationary, streamed = (a, b) if tiling.stationary == "A" else (b, a)
+    if streamed.capacity < len(streamed.panels):
+        # No panel that a tile covers can be overwritten before the tile is computed: smaller tiles free panels one by one.
+        streamed.panels_per_tile = stationary.capacity
+    for first in range(0, len(stationary.panels), stationary.capacity):
+        stationary.resident = range(first, first)
+        stationary.to_come = range(first, min(first + stationary.capacity, len(stationary.panels)))
+        streamed.reverse()
+        while stationary.to_come or streamed.to_come:
+            if not stationary.to_come:
+                operand = streamed
+            elif streamed.is_full or not streamed.to_come:
+                operand = stationary
+            elif tiling.rows_first and a.resident:
+                operand = a if b.resident else b
+            else:
+                # Whichever is behind, by the part of it that has arrived. A row panel is the last, since its tiles are small:
+                # little is still to be computed and copied back then.
+                operand = a if not a.resident or a.loaded_part < b.loaded_part else b
+            number, span, place, slot = operand.load_next()
+            if operand is a:
+                tiles = tuple(Tile(span, columns, place, there, slot) for columns, there, slot in b.runs())
+                yield Arrival("A", number, span, place, 0, tiles)
+            else:
+                tiles = tuple(Tile(rows, span, there, place, slot) for rows, there, _ in a.runs())
+                yield Arrival("B", number, span, place, slot, tiles)
 
 
-class _Stream:
-    """The order of arrivals where one operand is streamed past the other."""
+class _Ring:
+    """The panels of one operand, and which of them are in its buffer, a ring with a place for each of `capacity` panels."""
 
-    def __init__(self, a: _Operand, b: _Operand, stationary: str, slabs: Sequence[Span], rows_first: bool) -> None:
-        self._a, self._b, self._slabs, self._rows_first = a, b, slabs, rows_first
-        self._stationary, self._streamed = (a, b) if stationary == "A" else (b, a)
-        if self._streamed.capacity < len(self._streamed.panels):
-            # No panel that a tile covers can be overwritten before the tile is computed: smaller tiles free panels one by one.
-            self._streamed.panels_per_tile = self._stationary.capacity
-
-    def arrivals(self) -> Iterator[Arrival]:
-        stationary, streamed = self._stationary, self._streamed
-        for first in range(0, len(stationary.panels), stationary.capacity):
-            stationary.resident = range(first, first)
-            stationary.to_come = range(first, min(first + stationary.capacity, len(stationary.panels)))
-            streamed.reverse()
-            while stationary.to_come or streamed.to_come:
-                yield from self._arrivals_of(self._next())
-
-    def _next(self) -> _Operand:
-        """The operand of which the next panel is loaded."""
-        if not self._stationary.to_come:
-            return self._streamed
-        if self._streamed.is_full or not self._streamed.to_come:
-            return self._stationary
-        # Whichever is behind, by the part of it that has arrived. A row panel is the last, since its tiles are small: little is
-        # still to be computed and copied back then.
-        a, b = self._a, self._b
-        if self._rows_first and a.resident:
-            return a if b.resident else b
-        return a if not a.resident or a.loaded_part < b.loaded_part else b
-
-    def _arrivals_of(self, operand: _Operand) -> Iterator[Arrival]:
-        run = operand.load_next()
-        if operand is self._a:
-            inner = self._slabs if self._slabs and self._is_last_of_stationary_b() else (None,)
-            columns = self._b.runs(self._b.panels_per_tile)
-            releases = tuple(tile for each in columns for tile in _tiles_by_inner(run, each, inner))
-            yield Arrival("A", run.first, run.span, run.buffer_span, 0, releases)
-        elif operand is self._stationary and self._slabs:
-            yield from self._in_slabs(run)
-        else:
-            releases = tuple(_tile(rows, run) for rows in self._a.runs(self._a.panels_per_tile))
-            yield Arrival("B", run.first, run.span, run.buffer_span, run.slot, releases)
-
-    def _is_last_of_stationary_b(self) -> bool:
-        """Whether the panels of a stationary B are overwritten next."""
-        b = self._b
-        return b is self._stationary and not (self._a.to_come or b.to_come) and b.resident[0] + b.capacity < len(b.panels)
-
-    def _in_slabs(self, run: _Run) -> Iterator[Arrival]:
-        for number, slab in enumerate(self._slabs):
-            is_last = number == len(self._slabs) - 1
-            rows_of_tiles = self._a.runs(self._a.panels_per_tile if is_last else self._a.capacity)
-            tiles = (_tile(rows, run) for rows in rows_of_tiles)
-            releases = tuple(replace(tile, inner=slab, adds=number > 0, completes=is_last) for tile in tiles)
-            yield Arrival("B", run.first, run.span, run.buffer_span, run.slot, releases, (slab,))
-
-
-@record
-class _Run:
-    """Panels that lie side by side, in the operand and in its buffer."""
-
-    first: int  # panel
-    span: Span
-    buffer_span: Span
-    slot: int
-
-
-def _tiles_by_inner(rows: _Run, columns: _Run, inner: Sequence[Span | None]) -> Iterator[Tile]:
-    """The same tile once for each part of A's columns and B's rows; each adds to those before."""
-    for number, part in enumerate(inner):
-        yield replace(_tile(rows, columns), inner=part, adds=number > 0, completes=number == len(inner) - 1)
-
-
-def _tile(rows: _Run, columns: _Run) -> Tile:
-    return Tile(rows.span, columns.span, rows.buffer_span, columns.buffer_span, columns.slot)
-
-
-class _Operand:
-    """The panels of one operand, and which of them are on the device."""
-
-    def __init__(self, name: str, panels: Sequence[Span], capacity: int, *, separate_panels: bool = False) -> None:
-        self.name, self.panels, self.capacity = name, panels, capacity
+    def __init__(self, panels: Sequence[Span], capacity: int, *, separate: bool = False) -> None:
+        self.panels, self.capacity, self._separate = panels, capacity, separate
         self.resident = range(0)  # the panels on the device in the order of their arrival: the first is overwritten first
         self.to_come = range(len(panels))
-        self.panels_per_tile = 1 if separate_panels else capacity  # the most that a tile covers
-        self._separate_panels = separate_panels
+        self.panels_per_tile = 1 if separate else capacity  # the most that a tile covers
         self._lines_that_fit = sum(map(len, panels[:capacity]))
 
     @property
@@ -174,7 +209,10 @@ class _Operand:
     @property
     def loaded_part(self) -> float:
         """The lines of the panels on the device, as a part of those that fit."""
-        return len(self._run(self.resident).span) / self._lines_that_fit if self.resident else 0.0
+        if not self.resident:
+            return 0.0
+        first, last = sorted((self.resident[0], self.resident[-1]))
+        return (self.panels[last].hi - self.panels[first].lo) / self._lines_that_fit
 
     def reverse(self) -> None:
         """Turn the stream around: the last panel that was multiplied with the stationary ones is the first for the next ones."""
@@ -183,112 +221,37 @@ class _Operand:
             self.resident = self.resident[::-1]
             self.to_come = range(self.resident[-1] + step, len(self.panels) if step > 0 else -1, step)
 
-    def load_next(self) -> _Run:
-        """Put the next panel in the buffer, in place of the oldest one where that is full."""
+    def load_next(self) -> tuple[int, Span, Span, int]:
+        """Put the next panel in the buffer, in place of the oldest one where that is full. Returns the panel's number, its lines,
+        these within the buffer, and its slot."""
         panel, step = self.to_come[0], self.to_come.step
         self.to_come = self.to_come[1:]
         first = self.resident[0] if self.resident else panel
         self.resident = range(first, panel + step, step)[-self.capacity :]
-        return self._run(range(panel, panel + 1))
+        return panel, *self._run(panel, panel)
 
-    def runs(self, most: int) -> Iterator[_Run]:
-        """All resident panels, in runs of at most so many: a run ends where the ring buffer does."""
+    def runs(self) -> Iterator[tuple[Span, Span, int]]:
+        """All resident panels, in runs of at most `panels_per_tile` that lie side by side: the lines of a run, the same within
+        the buffer, and the slot. A run ends where the ring does."""
         rest = self.resident
         while rest:
-            cycle = rest[0] // self.capacity
-            count = next((i for i, panel in enumerate(rest[:most]) if panel // self.capacity != cycle), most)
-            yield self._run(rest[:count])
-            rest = rest[count:]
+            place = rest[0] % self.capacity
+            count = min(self.panels_per_tile, self.capacity - place if rest.step > 0 else place + 1)
+            run, rest = rest[:count], rest[count:]
+            yield self._run(*sorted((run[0], run[-1])))
 
-    def _run(self, panels: range) -> _Run:
-        first, last = sorted((panels[0], panels[-1]))
+    def _run(self, first: int, last: int) -> tuple[Span, Span, int]:
         span = Span(self.panels[first].lo, self.panels[last].hi)
-        if self._separate_panels:
-            return _Run(first, span, span.within(span), first)
-        if len(self.panels) <= self.capacity:
-            return _Run(first, span, span, 0)
-        begin = first % self.capacity * len(self.panels[0])
-        return _Run(first, span, Span(begin, begin + len(span)), 0)
+        if self._separate:
+            return span, span.within(span), first
+        times_around = first // self.capacity  # the ring's length is that of its first panels, which are of one size
+        begin = span.lo - times_around * self.capacity * len(self.panels[0])
+        return span, Span(begin, begin + len(span)), 0
 
 
-# -------- residency
-# Which panels and slabs lie in a device's buffers as a rank's panels arrive, and what each overwrites.
-
-Known = TypeVar("Known")
-
-
-@record
-class _Location:
-    """The place of a panel or slab in the buffer of its operand."""
-
-    lines: Span  # rows of A's buffer, columns of B's
-    rows_of_b: Span | None = None  # None: all, as always of A
-
-    def meets(self, other: _Location) -> bool:
-        if not self.lines.meets(other.lines):
-            return False
-        return self.rows_of_b is None or other.rows_of_b is None or self.rows_of_b.meets(other.rows_of_b)
-
-
-class Residency(Generic[Known]):
-    """What the caller knows of each panel or slab in a device's buffers, found by where that lies.
-
-    A look-up takes the longer the more panels are in the buffer. They are few, except where all panels are resident.
-    """
-
-    def __init__(self) -> None:
-        self._by_buffer: dict[tuple[str, int], list[tuple[_Location, Known]]] = {}
-
-    def under(self, arrival: Arrival) -> list[Known]:
-        """What is known of the panels or slabs that lie where this one goes; or of this one, when it has been put there."""
-        return [known for location in _locations(arrival) for known in self._at(arrival.operand, arrival.slot, location)]
-
-    def read_by(self, tile: Tile) -> list[Known]:
-        """What is known of the panels and slabs from which the tile is computed."""
-        of_a = self._at("A", 0, _Location(tile.buffer_rows))
-        return of_a + self._at("B", tile.slot, _Location(tile.buffer_columns, tile.inner))
-
-    def put(self, arrival: Arrival, known: Known) -> None:
-        """Note what is known of the panel or slab, in place of what was known of those that it overwrites."""
-        buffer = self._by_buffer.setdefault((arrival.operand, arrival.slot), [])
-        for location in _locations(arrival):
-            buffer[:] = [entry for entry in buffer if not entry[0].meets(location)]
-            buffer.append((location, known))
-
-    def _at(self, operand: str, slot: int, location: _Location) -> list[Known]:
-        return [known for there, known in self._by_buffer.get((operand, slot), []) if there.meets(location)]
-
-
-def last_uses(arrivals: Sequence[Arrival]) -> list[int]:
-    """For each arrival the number of the last arrival before it whose tiles read what it overwrites; -1 where it overwrites
-    nothing."""
-    uses: list[int] = []
-    readers: Residency[list[int]] = Residency()
-    for index, arrival in enumerate(arrivals):
-        uses.append(max((use for panel in readers.under(arrival) for use in panel), default=-1))
-        readers.put(arrival, [])
-        for tile in arrival.releases:
-            for panel in readers.read_by(tile):
-                panel[:] = [index]
-    return uses
-
-
-def _locations(arrival: Arrival) -> Sequence[_Location]:
-    return [_Location(arrival.buffer_span, rows) for rows in arrival.slab] or [_Location(arrival.buffer_span)]
-
-
-# -------- k slabs
-# B in k-slabs, ranges of its rows, on a device that holds all of A and B: the order in which they arrive, and the tiles that
-# each arrival releases.
-#
-# Whole rows cross a link faster than parts of rows, and a slab can be multiplied as soon as it is there. But it only adds to
-# C: the rows of C are complete, and can be copied back, after the last slab. So the first row panels, the interleaved ones,
-# arrive in turn with the slabs, and their tiles are added up slab by slab. The other row panels follow when all of B is
-# there, and each releases its rows of C at once.
+# -------- k-slabs
 
 Slab = tuple[Span, ...]  # rows of B: for each rank of the node those that come over its link
-
-ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kernels can copy A's columns at full width
 
 
 def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
@@ -315,65 +278,89 @@ def slab_arrivals(
     """
     if not (row_panels and len(columns)):
         return
-    interleaved = min(interleaved, len(row_panels))
-    all_of_b = (Span(min(part.lo for part in slabs[0]), max(part.hi for part in slabs[-1])),)
-    row_panels_here = slabs_here = b_loaded = 0
-    while slabs_here < len(slabs) or row_panels_here < len(row_panels):
-        here = Span(row_panels[0].lo, row_panels[row_panels_here - 1].hi) if row_panels_here else Span(0, 0)
-        if slabs_here == len(slabs):
-            row_panel = row_panels[row_panels_here]
-            yield _row_panel(row_panel, row_panels_here, _tiles(row_panel, all_of_b, columns, completed=[row_panel]))
-            row_panels_here += 1
-        elif row_panels_here < interleaved and len(here) * len(all_of_b[0]) <= b_loaded * len(columns):
-            row_panel = row_panels[row_panels_here]
-            arrived = zip(slabs[0], slabs[slabs_here - 1], strict=True) if slabs_here else ()
-            parts = _own_first(own, [Span(first.lo, last.hi) for first, last in arrived])
-            yield _row_panel(row_panel, row_panels_here, _tiles(row_panel, parts, columns))
-            row_panels_here += 1
-        else:
-            slab, is_last = slabs[slabs_here], slabs_here == len(slabs) - 1
-            # The last slab's tiles are row panels, so that the first rows of C can be copied back before the others are complete.
-            completed = row_panels[:row_panels_here] if is_last else ()
-            releases = _tiles(here, _own_first(own, slab), columns, adds=slabs_here > 0, completed=completed)
-            yield Arrival("B", slabs_here, columns, columns, 0, tuple(releases), slab)
-            slabs_here += 1
-            b_loaded += len(slab[own])
-
-
-def _row_panel(rows: Span, index: int, releases: Iterator[Tile]) -> Arrival:
-    return Arrival("A", index, rows, rows, 0, tuple(releases))
-
-
-def _own_first(own: int, parts: Sequence[Span]) -> list[Span]:
-    """The parts that have rows, that of link `own` first."""
-    return [part for part in (*parts[own:], *parts[:own]) if len(part)]
-
-
-def _tiles(
-    rows: Span, parts: Sequence[Span], columns: Span, *, adds: bool = False, completed: Sequence[Span] = ()
-) -> Iterator[Tile]:
-    """The tiles in which one part of B after the other is multiplied and added to these rows of C.
-
-    `adds`: the first part is added, too. `completed`: the same rows, as the tiles that the last part completes.
-    """
+    all_of_b = Span(slabs[0][0].lo, slabs[-1][-1].hi)
     # Tiles that add to the same elements run one after the other. So each part has two tiles, side by side: the last thread
     # blocks of the one run at the same time as those of the other.
     sides = tuple(pieces(columns, -(-len(columns) // (2 * KERNEL_TILE)) * KERNEL_TILE))
-    for number, part in enumerate(parts):
-        adds = adds or number > 0
-        if completed and number == len(parts) - 1:
-            yield from (Tile(run, columns, run, columns, 0, part, adds) for run in completed)
+
+    def tiles(rows: Span, parts: Sequence[Span], *, adds: bool = False, completed: Sequence[Span] = ()) -> Iterator[Tile]:
+        """The tiles in which these rows of A are multiplied by one part of B after the other, the part of link `own` first.
+
+        `adds`: the first part is added, too. `completed`: the same rows, as the tiles that the last part completes.
+        """
+        in_order = [part for part in (*parts[own:], *parts[:own]) if len(part)]
+        for number, part in enumerate(in_order, 1):
+            if completed and number == len(in_order):
+                yield from (Tile(run, columns, run, columns, 0, part, adds or number > 1) for run in completed)
+            else:
+                yield from (Tile(rows, side, rows, side, 0, part, adds or number > 1, completes=False) for side in sides)
+
+    there, slabs_there, lines_there = 0, 0, 0  # row panels, slabs, and rows of B by link `own`
+    while slabs_there < len(slabs) or there < len(row_panels):
+        above = Span(row_panels[0].lo, row_panels[there - 1].hi) if there else Span(0, 0)
+        in_turn = there < min(interleaved, len(row_panels)) and len(above) * len(all_of_b) <= lines_there * len(columns)
+        if slabs_there == len(slabs) or in_turn:
+            rows = row_panels[there]
+            if slabs_there == len(slabs):
+                released = (Tile(rows, columns, rows, columns, 0, all_of_b),)
+            else:
+                arrived = zip(slabs[0], slabs[slabs_there - 1], strict=True) if slabs_there else ()
+                released = tuple(tiles(rows, [Span(first.lo, last.hi) for first, last in arrived]))
+            yield Arrival("A", there, rows, rows, 0, released)
+            there += 1
         else:
-            yield from (Tile(rows, side, rows, side, 0, part, adds, completes=False) for side in sides)
+            slab, is_last = slabs[slabs_there], slabs_there == len(slabs) - 1
+            # The last slab's tiles are row panels, so that the first rows of C can be copied back before the others are complete.
+            completed = row_panels[:there] if is_last else ()
+            released = tuple(tiles(above, slab, adds=slabs_there > 0, completed=completed))
+            yield Arrival("B", slabs_there, columns, columns, 0, released, slab)
+            slabs_there += 1
+            lines_there += len(slab[own])
 
 
-# -------- rank share
-# One rank's share of a product: its rows, the panels and slabs in which A and B come, and the order in which these arrive.
+# -------- uses
+
+
+@record
+class Uses:
+    """What an arrival overwrites in the device's buffers, and what the tiles that it releases read there, as numbers of
+    arrivals."""
+
+    overwrites: int  # the arrival in whose place it goes; -1: none
+    last_use: int  # the last arrival whose tiles read what it overwrites; -1: none
+    reads: tuple[tuple[int, ...], ...]  # for each tile
+
+
+def uses_of(order: Sequence[Arrival]) -> tuple[Uses, ...]:
+    """The uses of each arrival."""
+    found = []
+    there: dict[str, dict[tuple[int, int, Slab], int]] = {"A": {}, "B": {}}  # by place in the buffer, the arrival
+    last_use = [-1] * len(order)
+    for index, arrival in enumerate(order):
+        place = arrival.slot, arrival.buffer_span.lo, arrival.slab
+        before = there[arrival.operand].get(place, -1)
+        there[arrival.operand][place] = index
+        reads = []
+        for tile in arrival.releases:
+            of_a = (each for each in there["A"].values() if order[each].buffer_span.meets(tile.buffer_rows))
+            read = (*of_a, *(each for each in there["B"].values() if _reads(tile, order[each])))
+            reads.append(read)
+            for each in read:
+                last_use[each] = index
+        found.append(Uses(before, last_use[before] if before >= 0 else -1, tuple(reads)))
+    return tuple(found)
+
+
+def _reads(tile: Tile, of_b: Arrival) -> bool:
+    """Whether the tile is computed from this panel or slab of B."""
+    if of_b.slot != tile.slot or not of_b.buffer_span.meets(tile.buffer_columns):
+        return False
+    return tile.inner is None or not of_b.slab or any(part.meets(tile.inner) for part in of_b.slab)
 
 
 @record
 class RankShare:
-    """One rank's part of the product."""
+    """One rank's part of the product: its rows, the panels and slabs in which A and B come, and their order."""
 
     rank: int
     node: int
@@ -383,7 +370,7 @@ class RankShare:
     column_panels: tuple[Span, ...]
     tiling: Tiling
     layout: Layout  # of its buffers, where the device has any
-    slabs: tuple[Slab, ...] = ()  # the k-slabs in which all of B comes, or each panel of a stationary B
+    slabs: tuple[Slab, ...] = ()  # the k-slabs in which B comes instead of column panels
 
     @property
     def holds_all(self) -> bool:
@@ -392,38 +379,25 @@ class RankShare:
 
     @property
     def pieces_of_b(self) -> int:
-        """The number of pieces in which B comes: column panels, or k-slabs where all of B comes in these."""
-        return len(self.slabs if self.in_slabs else self.column_panels)
-
-    @property
-    def in_slabs(self) -> bool:
-        """Whether all of B comes in k-slabs, and none in column panels."""
-        return bool(self.slabs) and self.tiling.interleaved > 0
+        """The number of k-slabs or column panels in which B comes."""
+        return len(self.slabs or self.column_panels)
 
     def arrivals(self) -> Iterator[Arrival]:
-        tiling = self.tiling
-        if self.in_slabs:
-            return slab_arrivals(self.row_panels, self.slabs, Span(0, self.column_panels[-1].hi), tiling.interleaved, self.rank)
-        return arrivals(
-            self.row_panels,
-            self.column_panels,
-            tiling.row_panels,
-            tiling.column_panels,
-            stationary=tiling.stationary,
-            separate_panels=tiling.separate_panels,
-            slabs=[Span(slab[0].lo, slab[-1].hi) for slab in self.slabs],
-            rows_first=tiling.rows_first,
-        )
+        """All arrivals in their order."""
+        if self.slabs:
+            columns = Span(0, self.column_panels[-1].hi)
+            return slab_arrivals(self.row_panels, self.slabs, columns, self.tiling.interleaved, self.rank)
+        return arrivals(self.row_panels, self.column_panels, self.tiling)
 
     def tiles(self) -> Iterator[Tile]:
         return (tile for arrival in self.arrivals() for tile in arrival.releases)
 
     @cached_property
     def order(self) -> tuple[Arrival, ...]:
-        """All arrivals. They are kept: to work them out again would take time in every product."""
+        """All arrivals, kept: to work them out again would take time in every product."""
         return tuple(self.arrivals())
 
     @cached_property
-    def last_uses(self) -> list[int]:
-        """What the function `last_uses` gives for `order`; -1 for all where nothing is overwritten. Kept likewise."""
-        return [-1] * len(self.order) if self.holds_all else last_uses(self.order)
+    def uses(self) -> tuple[Uses, ...]:
+        """The uses of each arrival of `order`, kept likewise."""
+        return uses_of(self.order)

@@ -24,11 +24,12 @@ import numpy as np
 
 import hybrid
 from hybrid.core.problem import Problem
+from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
 from hybrid.plan import tiling
 from hybrid.plan.machine_model import MachineModel
-from hybrid.plan.tiling import TilingRequest
+from hybrid.plan.tiling import PlanRequest
 from hybrid.reporting import jsonl
 
 DEVICES = ("cuda", "cpu", "emulate")
@@ -36,12 +37,15 @@ MEMORY_PART = 3  # out of core, a device may use 1/3 of what the matrices take o
 _LARGE = 1 << 40
 
 
-def _only_a_stationary(search: tiling.OutOfCoreTiling, halvings: int) -> Iterator[tuple[tiling.Tiling, int]]:
-    return (each for each in _CANDIDATES(search, halvings) if each[0].stationary == "A")
+def _only_a_stationary(
+    request: PlanRequest, memory: int, stationary: str, part: int, halvings: int
+) -> tuple[tiling.Tiling, int]:
+    found, streamed = _CANDIDATE(request, memory, stationary, part, halvings)
+    return found, streamed if stationary == "A" else 0
 
 
-_CANDIDATES = tiling.OutOfCoreTiling.candidates
-_ONLY_A = (tiling.OutOfCoreTiling, "candidates", _only_a_stationary)
+_CANDIDATE = tiling._candidate  # noqa: SLF001 (what is patched)
+_ONLY_A = (tiling, "_candidate", _only_a_stationary)
 
 
 @dataclass(frozen=True)
@@ -114,11 +118,11 @@ class Machine:
         """As the plan will choose it."""
         p, ranks = Problem(n, n, n), self.comm.size
         with _patched(variant):
-            request = TilingRequest(
-                p, -(-n // ranks), self.device, links=ranks, memory=self.memory(variant, n), may_use_slabs=self.adds,
-                model=self.model_of(variant),
+            request = PlanRequest(
+                p, Topology.of_equal_nodes(ranks, ranks), device=self.device, staged=True, accumulates=self.adds,
+                device_memory=self.memory(variant, n), model=self.model_of(variant),
             )  # fmt: skip
-            return asdict(tiling.choose_tiling(request))
+            return asdict(request.choose_tiling())
 
     def path_of(self, variant: Variant) -> str:
         return str(Path(self.folder) / f"{self._numbers[variant]}.json")
