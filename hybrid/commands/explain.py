@@ -13,10 +13,9 @@ from hybrid.core.settings import Settings
 from hybrid.core.text import counted, readable, rounded_up
 from hybrid.errors import DeviceUnavailable
 from hybrid.plan.arithmetic import largest_error_bound
-from hybrid.plan.gather_layout import PIECE_BYTES
-from hybrid.plan.machine_model import forecast
-from hybrid.plan.plan import PROCESS_BYTES, Plan
+from hybrid.plan.plan import PIECE_BYTES, PROCESS_BYTES, Plan
 from hybrid.plan.schedule import Arrival, RankShare
+from hybrid.plan.tiling import forecast
 from hybrid.reporting.energy_lines import cost_line, joules_in_units
 from hybrid.reporting.phase_table import moved_bytes
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
@@ -39,7 +38,7 @@ def explain(machine: Machine, request: ProductRequest, settings: Settings, netwo
     if len(decision.plan.topology.nodes) > 1:
         print("\n".join(grid_lines(decision, machine, network)), flush=True)
     if decision.shortage:
-        raise decision.shortage.error()
+        raise decision.shortage
     decision.plan.refuse_endless()
     limited = settings.gpu_memory or settings.host_memory
     print("it fits" if limited else "memory not checked: --host-memory and --gpu-memory give it")
@@ -65,7 +64,7 @@ def _lines(decision: Decision, machine: Machine, request: ProductRequest, settin
     if not first.holds_all:
         yield _out_of_core(first)
     if plan.grid_layout is None:
-        order = " ".join(_arrival(arrival, first) for arrival in islice(first.arrivals(), _ARRIVALS_SHOWN))
+        order = " ".join(_arrival(arrival) for arrival in islice(first.arrivals(), _ARRIVALS_SHOWN))
         yield f"order of arrival on rank 0: {order if len(order) < _LONGEST_ORDER else order[:_LONGEST_ORDER] + ' …'}"
     nodes = len(plan.topology.nodes)
     if nodes == 1 and plan.device == "cuda" and decision.speed is not None:
@@ -119,7 +118,7 @@ def _rank(decision: Decision, share: RankShare) -> str:
     tiles = sum(1 for _ in islice(share.tiles(), _TILES_COUNTED))
     return (
         f"rank {share.rank}: rows {share.rows} in {len(share.row_panels)} row panel(s), "
-        f"B in {share.pieces_of_b} {'k-slab' if share.in_slabs else 'column panel'}(s), "
+        f"B in {share.pieces_of_b} {'k-slab' if share.slabs else 'column panel'}(s), "
         f"{tiles}{'+' * (tiles == _TILES_COUNTED)} tile(s) of C, "
         + (f"{readable(buffers)} in {where}" if buffers else "multiplied in place")
     )
@@ -202,11 +201,8 @@ def _estimate(decision: Decision, seconds: float, watts: float, price: str) -> s
     return f"estimated of a product: {joules_in_units(joules)} at most, by {who}, hosts not counted{cost}"
 
 
-def _arrival(arrival: Arrival, share: RankShare) -> str:
-    slab = "+".join(str(rows) for rows in arrival.slab if len(rows))
-    if not slab:
-        return f"{arrival.operand}{arrival.span}"
-    return f"B{slab}" if share.in_slabs else f"B{arrival.span}/{slab}"
+def _arrival(arrival: Arrival) -> str:
+    return arrival.operand + ("+".join(str(rows) for rows in arrival.slab if len(rows)) or str(arrival.span))
 
 
 def _out_of_core(share: RankShare) -> str:

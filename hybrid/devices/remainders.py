@@ -32,8 +32,24 @@ from hybrid.kernels.remainders import (
     row_measuring,
     telling,
 )
-from hybrid.plan.arithmetic import UNIT, Arithmetic, Computed, Summary, choose, expected, integer_bits, joined, sampling
-from hybrid.plan.layout import CHUNK_ROWS, GUARDS, MEASURE_BYTES, MEASURES, SUMMARY_WORDS, OperandRemainders, RemainderLayout
+from hybrid.plan.arithmetic import (
+    CHUNK_ROWS,
+    GUARDS,
+    MEASURE_BYTES,
+    MEASURES,
+    SUMMARY_WORDS,
+    UNIT,
+    Arithmetic,
+    Computed,
+    OperandRemainders,
+    RemainderLayout,
+    Summary,
+    choose,
+    expected,
+    integer_bits,
+    joined,
+    sampling,
+)
 from hybrid.plan.schedule import Arrival, RankShare, Tile
 
 _PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products

@@ -64,7 +64,7 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     missing = shortage_of_matrix(rows * columns * element.itemsize, free, shared=len(free) > 1)
     if missing:
         with team.phase("allocate", timed=False):
-            raise missing.error()
+            raise missing
     if team.size == 1:
         return empty_matrix(rows, columns, element)
     return shared.make(team, (rows, columns), element, root)
@@ -374,7 +374,7 @@ def _looked_at(
     if shapes.count is not None:
         free = free_memory_of(session, settings, None, now=True)
         if missing := shortage_of_matrix(shapes.bytes_beside, [free], shared=False):
-            raise missing.error()
+            raise missing
     return given, shapes
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Buffers, Device, Event, Timings
 from hybrid.execution.outcome import Entering, Worker
-from hybrid.plan.schedule import Arrival, RankShare, Tile
+from hybrid.plan.schedule import RankShare, Tile
 from hybrid.transport.base import LeavingPanels, RankMatrices, Transport
 from hybrid.verification.device_check import DeviceCheck
 

@@ -29,8 +29,7 @@ from hybrid.host.memory import NumbersView, RowView, copy_rows, result_pool
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.plan.arithmetic import Computed, joined
-from hybrid.plan.gather_layout import rows_written
-from hybrid.plan.plan import Plan
+from hybrid.plan.plan import Plan, rows_written
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team

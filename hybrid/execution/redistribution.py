@@ -150,7 +150,7 @@ def _moved(
     for node in team.topology.nodes:
         needed = sum(want[each].elements for each in node) * dtype.itemsize
         if missing := shortage_of_matrix(needed, [shares[each].free for each in node], shared=False):
-            raise missing.error()
+            raise missing
     connect(team)
     with team.phase("allocate", timed=False):
         # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybrid.errors import HybridError
 
@@ -237,8 +237,7 @@ CATALOGUE = (
 AUTO = ("blas", "matvec_warp", "tensor", "tensor_half", "warp_tiled", "register_tiled")
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A kernel and why it was chosen."""
 
     kernel: Kernel

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
-from hybrid.plan.schedule import Tiling
-from hybrid.plan.schedule import Arrival, RankShare, Tile
+from hybrid.plan.schedule import Arrival, RankShare, Tile, Tiling
 
 if TYPE_CHECKING:
     from hybrid.plan.plan import Plan

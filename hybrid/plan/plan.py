@@ -277,8 +277,18 @@ def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
 
     The column panels of B of such a product arrive from other nodes, so B does not come in k-slabs.
     """
-    nothing = {"row_blocks": None, "blocks_2d": None, "left_out": (), "grid": None, "check": "off", "accumulates": False}
-    alone = replace(request, topology=Topology(((0,),)), root=0, c_leaves=True, **nothing)
+    alone = replace(
+        request,
+        topology=Topology(((0,),)),
+        root=0,
+        accumulates=False,
+        check="off",
+        row_blocks=None,
+        blocks_2d=None,
+        left_out=(),
+        grid=None,
+        c_leaves=True,
+    )
     parts = []
     for rank in range(request.topology.size):  # most ranks' parts are alike, and then their plan is cached
         (n, l), (_, m) = layout.rows_of_a(rank).shape, layout.part_of_c(rank).shape
@@ -309,9 +319,7 @@ def receivers(plan: Plan) -> dict[int, int]:
     """By rank outside of the root's node, the rank that receives its C. The senders take turns with the ranks of the root's node,
     so that all links of that node are used."""
     members = plan.topology.nodes[plan.root_node]
-    senders = [
-        rank for node in plan.topology.nodes if node is not members for rank in node if len(plan.shares[rank].rows)
-    ]
+    senders = [rank for node in plan.topology.nodes if node is not members for rank in node if len(plan.shares[rank].rows)]
     return {sender: members[number % len(members)] for number, sender in enumerate(senders)}
 
 
@@ -424,7 +432,10 @@ def shortage(
         needed = sum(map(plan.bytes_shared_on_node, several)) - there
         available = min(free[rank].shared_bytes for rank in here)
         if needed > available:
-            where, remedy = f"of shared memory on {host}, where {readable(available)} are free", f"{_ENLARGE} or start one rank a node"
+            where, remedy = (
+                f"of shared memory on {host}, where {readable(available)} are free",
+                f"{_ENLARGE} or start one rank a node",
+            )
             return _does_not_fit("shared-memory", plan, where, needed - available, needed, remedy)
     if plan.staged and plan.device_memory and plan.device != "cuda":  # buffers that --gpu-memory limits, on no GPU
         for rank in ranks:

@@ -302,18 +302,18 @@ def slab_arrivals(
         if slabs_there == len(slabs) or in_turn:
             rows = row_panels[there]
             if slabs_there == len(slabs):
-                released = (Tile(rows, columns, rows, columns, 0, all_of_b),)
+                released = iter([Tile(rows, columns, rows, columns, 0, all_of_b)])
             else:
                 arrived = zip(slabs[0], slabs[slabs_there - 1], strict=True) if slabs_there else ()
-                released = tuple(tiles(rows, [Span(first.lo, last.hi) for first, last in arrived]))
-            yield Arrival("A", there, rows, rows, 0, released)
+                released = tiles(rows, [Span(first.lo, last.hi) for first, last in arrived])
+            yield Arrival("A", there, rows, rows, 0, tuple(released))
             there += 1
         else:
             slab, is_last = slabs[slabs_there], slabs_there == len(slabs) - 1
             # The last slab's tiles are row panels, so that the first rows of C can be copied back before the others are complete.
             completed = row_panels[:there] if is_last else ()
-            released = tuple(tiles(above, slab, adds=slabs_there > 0, completed=completed))
-            yield Arrival("B", slabs_there, columns, columns, 0, released, slab)
+            released = tiles(above, slab, adds=slabs_there > 0, completed=completed)
+            yield Arrival("B", slabs_there, columns, columns, 0, tuple(released), slab)
             slabs_there += 1
             lines_there += len(slab[own])
 

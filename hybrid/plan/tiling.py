@@ -351,7 +351,7 @@ def soonest(r: PlanRequest) -> tuple[float, tuple[int, int]]:
     p, model, least = r.problem, r.model, _panel_rows(r)
     widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, model.most_column_panels + 1)}
     heights = {min(least * factor, max(1, r.rows)) for factor in (1, 2, 4)}
-    found = []
+    found: list[tuple[float, int, tuple[int, int]]] = []
     for width in sorted(widths, reverse=True):
         for height in sorted(heights):
             row_panels, column_panels = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The decision: from a machine, a product and the settings to device, kernel, plan and transport.
+"""From a machine, a product and the settings to device, kernel, precision, plan and transport, each with its reason.
 
 `decide` is a pure function. A run calls it with what its ranks found, `--explain` with an assumed machine. Where it depends on
 something that nobody has measured yet, it returns that as an `Unknown`, and is called again when the ranks have found out.
@@ -10,249 +10,52 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from hybrid.arrays.root_operands import RootShapes
 from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
-from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host.threads import Threads
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel, dotted
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, dotted, fastest, refusal
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
 from hybrid.plan import grid as grids
-from hybrid.plan.arithmetic import expected, most_moduli
-from hybrid.plan.grid import Placement
+from hybrid.plan.arithmetic import PAIR, expected, most_moduli
 from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.plan import PROCESS_BYTES, FreeMemory, Plan, Shortage, make_plan, shortage, why_no_nccl, why_no_peers
-from hybrid.plan.tiling import OperandLocation, PlanRequest, RowBlocks, TilingRequest, soonest
-from hybrid.selection.machine import Inventory, Machine, Test, choose_kernel, kernel_asked_for, multiplies_short, threads_of_ranks
+from hybrid.plan.plan import PROCESS_BYTES, Plan, make_plan, shortage, why_no_nccl, why_no_peers
+from hybrid.plan.tiling import OperandLocation, PlanRequest, RowBlocks, soonest
+from hybrid.selection.machine import Inventory, Machine, Test, kernel_asked_for, threads_of_ranks
 
-# -------- transport
-# Which transport brings the operands to the devices, and why. It is decided from what is known, without trying anything.
-
-
-@record
-class TransportChoice:
-    """A transport and why it was chosen."""
-
-    name: str  # "in place", "host", "peers" or "nccl"
-    reason: str
-    tested: tuple[Test, ...] = ()  # the tests on whose outcomes the choice depended
-
-
-def choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings) -> TransportChoice | Test:
-    """The fastest transport that works on the machine, or the one asked for; or a test that has to be made first.
-
-    DeviceUnavailable if the transport asked for does not work.
-    """
-    if not plan.staged:
-        if settings.transport not in ("auto", "host"):
-            raise DeviceUnavailable(
-                f"the transport {settings.transport} cannot be used: a CPU multiplies, and no GPU", code="transport"
-            )
-        return TransportChoice("in place", "a CPU multiplies the matrices where they lie")
-    if settings.transport == "auto":
-        return _fastest(plan, gpus, machine)
-    if settings.transport == "host":
-        return TransportChoice("host", "asked for")
-    test, hindrance = {
-        "peers": (Test.PEERS, why_no_peers(plan)),
-        "nccl": (Test.NCCL, _why_no_nccl(plan, gpus)),
-    }[settings.transport]
-    if not hindrance and test not in machine.outcomes:
-        return test
-    hindrance = hindrance or machine.outcomes[test]
-    if hindrance:
-        raise DeviceUnavailable(f"the transport {settings.transport} cannot be used: {hindrance}", code="transport")
-    return TransportChoice(settings.transport, "asked for", (test,))
-
-
-def may_leave_out(settings: Settings) -> bool:
-    """Whether the transport asked for allows ranks without rows."""
-    return settings.transport in ("auto", "host")
-
-
-def _fastest(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine) -> TransportChoice | Test:
-    """The fastest transport that works: peers; or NCCL, where no node has several ranks, or where the ranks of the only node do
-    not reach each other's GPUs; else host."""
-    one_rank_a_node = len(plan.topology.nodes) == plan.topology.size
-    no_peers, no_nccl = why_no_peers(plan), _why_no_nccl(plan, gpus)
-    if no_peers and (no_nccl or not one_rank_a_node):
-        if one_rank_a_node and plan.topology.size > 1 and plan.device == "cuda" and no_nccl != no_peers:
-            no_peers = f"one rank a node has no peers, nor can NCCL help ({no_nccl})"
-        return TransportChoice("host", no_peers)
-    if plan.device != "cuda":
-        return TransportChoice("host", "all memory is a CPU's own")
-    if plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
-        return TransportChoice("host", no_peers or "B is small")
-    tested: tuple[Test, ...] = ()
-    if one_rank_a_node:
-        no_peers = "one rank a node has no peers"
-    else:
-        if Test.PEERS not in machine.outcomes:
-            return Test.PEERS
-        tested, refusal = (Test.PEERS,), machine.outcomes[Test.PEERS]
-        if not refusal:
-            return TransportChoice("peers", "each rank fetched data from the GPUs of its node's other ranks", tested)
-        no_peers = f"the GPUs of a node cannot reach each other ({refusal})"
-        if len(plan.topology.nodes) > 1:
-            return TransportChoice("host", no_peers, tested)
-    if not no_nccl:
-        if Test.NCCL not in machine.outcomes:
-            return Test.NCCL
-        tested, no_nccl = (*tested, Test.NCCL), machine.outcomes[Test.NCCL]
-    if no_nccl:
-        return TransportChoice("host", f"{no_peers}, nor can NCCL help ({no_nccl})", tested)
-    return TransportChoice("nccl", f"{no_peers}, but NCCL brought every rank's data to every other", tested)
-
-
-def _why_no_nccl(plan: Plan, gpus: Sequence[Gpu | None]) -> str:
-    """Why NCCL cannot be used: what the plan says, or that two ranks share a GPU, of which NCCL wants one for each
-    rank; "" if it can."""
-    if hindrance := why_no_nccl(plan):
-        return hindrance
-    users: dict[str, int] = {}
-    for rank, gpu in enumerate(gpus):
-        if gpu is not None and users.setdefault(gpu.uuid, rank) != rank:
-            return f"ranks {users[gpu.uuid]} and {rank} share a GPU"
-    return ""
-
-
-# -------- precision
-# Whether a product is computed from remainders, by the matrix units for bytes, or natively: what takes less time.
+if TYPE_CHECKING:
+    from hybrid.arrays.root_operands import RootShapes
 
 
 @record
-class Precision:
-    """Whether a product is computed from remainders, and why."""
+class ProductRequest:
+    """The product that all ranks want.
 
-    moduli: int  # the most that the product may need; 0: it is computed natively
-    reason: str
-    speed: float = 1.0  # expected, relative to the machine model's native products
-
-
-@record
-class Rates:
-    """A GPU's rates, a second."""
-
-    bytes_multiplied: float  # operations of our kernels for bytes
-    float64: float  # operations of native kernels
-    float32: float
-    memory: float  # bytes of its memory that are read or written
-
-
-# By compute capability. 9.0 was measured on an H200. The others are from data sheets: of a T4, an A100, an A10, an L4 and an RTX
-# 5090, of which all but the A100 have little float64. For bytes they have 0.4 of the units' peak, which the same kernel reached
-# on an H200.
-_RATES = {
-    75: Rates(0.4 * 1.3e14, 2.5e11, 8.1e12, 2.6e11),
-    80: Rates(0.4 * 6.24e14, 1.8e13, 1.8e13, 1.3e12),
-    90: Rates(1.39e15, 5.6e13, 5.2e13, 3.5e12),
-    86: Rates(0.4 * 2.5e14, 4.9e11, 3.1e13, 5e11),
-    89: Rates(0.4 * 2.42e14, 4.7e11, 3.0e13, 2.5e11),
-    120: Rates(0.4 * 8.38e14, 1.6e12, 1.05e14, 1.4e12),
-}
-_OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard found
-_LEAST_GAIN = 1.05  # how many times as fast as native ones the kernels have to be
-# The same of the simulated time, where operands come over links. The simulation allows for more launching than there is in small
-# products, and native ones may come in k-slabs, and then take up to 8 % less than it says. On an H100 float32 at 4000 took 4.5 ms
-# and natively 5.7 (simulated: 1.07 × as long), float64 at 10,000 45.6 and 49.2 (1.13), and at 8000 30.2 and 28.6 (1.066). On two,
-# float32 at 5000 took 5.9 and 6.9 (1.14), and float64 at 10,000 33.0 and 31.8 (1.08).
-_LEAST_GAIN_OVER_LINK, _LEAST_GAIN_OVER_LINKS = 1.07, 1.1
-_PAIR = 256  # lines that a cluster of two thread blocks computes together
-
-
-def choose_precision(
-    settings: Settings, asked_for: Kernel | None, device: str, capability: int, tallest: TilingRequest
-) -> Precision:
-    """Choose between remainders and native arithmetic.
-
-    `asked_for`: the kernel; None for auto. `tallest`: the tallest row block of a rank, on which the time depends. UsageError if
-    precision `fast` is asked for together with a kernel.
+    `operands`: where A and B lie. `bytes_there`: how many bytes of the matrices the root holds already. `besides[rank]`: host
+    memory that a rank takes for other things; `besides_on_gpu[rank]`: the same of its GPU's memory, where GPUs multiply.
+    `left_out`: ranks that get no rows, where others of their node can take them.
     """
-    problem = tallest.problem
-    fast = settings.precision == "fast"
-    if settings.precision == "native":
-        return Precision(0, "asked for")
-    if problem.short_operands:
-        return Precision(0, f"{problem.short_operands} is multiplied as it is, with sums in float32")
-    if not (problem.n and problem.l and problem.m):
-        return Precision(0, "there is nothing to multiply")
-    if problem.l > MOST_TERMS:
-        return Precision(0, f"sums have more than {MOST_TERMS:,} terms")
-    if asked_for is not None:
-        if fast:
-            raise UsageError(
-                f"precision fast has kernels of its own: it goes with kernel auto, not with {asked_for.name}",
-                code="option-combination",
-            )
-        return Precision(0, f"kernel {asked_for.name} was asked for")
-    if device == "emulate":
-        return Precision(most_moduli(problem.dtype), "asked for") if fast else Precision(0, "faster on an emulated GPU")
-    if device != "cuda":
-        return Precision(0, "only GPUs have units for bytes")
-    rates = _rates(capability, tallest.model)
-    if capability < LEAST_FOR_BYTES or rates is None:
-        return Precision(0, f"nothing is gained on GPUs of compute capability {dotted(capability)}")
-    gain = round(_gain(rates, problem, tallest.rows, expected(problem.dtype, fast=fast).moduli), 1)
-    if gain < _LEAST_GAIN:
-        return Precision(0, "faster for this shape")
-    native, moduli = native_speed(capability, tallest) or 1.0, most_moduli(problem.dtype)
-    if tallest.links and not fast:
-        from_remainders = replace(tallest, speed=native * gain, moduli=moduli)
-        least = _LEAST_GAIN_OVER_LINK if tallest.links == 1 else _LEAST_GAIN_OVER_LINKS
-        if soonest(replace(tallest, speed=native))[0] < least * soonest(from_remainders)[0]:
-            return Precision(0, "copies take as long as native kernels")
-    return Precision(moduli, f"kernels {gain:.1f} × as fast are expected", native * gain)
 
+    problem: Problem
+    operands: OperandLocation = OperandLocation.NODE_SHARED
+    root: int = 0
+    row_blocks: RowBlocks | None = None
+    blocks_2d: grids.Placement | None = None
+    bytes_there: int = 0
+    besides: tuple[int, ...] = ()
+    besides_on_gpu: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
 
-def _rates(capability: int, model: MachineModel) -> Rates | None:
-    """The rates that the doctor measured, or else those known of this compute capability; None where nothing is known of it."""
-    if model.byte_multiply_adds_per_byte == H200.byte_multiply_adds_per_byte:
-        return _RATES.get(capability)
-    of_bytes, of_doubles, of_floats = (
-        2 * model.link_bytes_per_second * each
-        for each in (
-            model.byte_multiply_adds_per_byte,
-            model.float64_multiply_adds_per_byte,
-            model.float32_multiply_adds_per_byte,
-        )
-    )
-    return Rates(of_bytes, of_doubles, of_floats, model.link_bytes_per_second * model.memory_bytes_per_byte)
-
-
-def native_speed(capability: int, tallest: TilingRequest) -> float | None:
-    """The speed of native kernels on GPUs of this compute capability, relative to those of the machine model.
-
-    It is 1 where the model was measured on these GPUs. Where it is an H200's, for want of a better one, the GPUs' rates tell;
-    None where these are not known.
-    """
-    if tallest.model != H200:
-        return 1.0
-    if capability not in _RATES:
-        return None
-    return getattr(_RATES[capability], tallest.problem.dtype) / getattr(_RATES[90], tallest.problem.dtype)
-
-
-def _gain(rates: Rates, problem: Problem, rows: int, moduli: int) -> float:
-    """The time of native kernels divided by that of kernels from remainders, for a row block of so many rows."""
-    n, l, m, item = rows, problem.l, problem.m, problem.item_size
-    if not (n and l and m):
-        return 0.0
-    native = 2 * n * l * m / (rates.float64 if problem.dtype == "float64" else rates.float32)
-    products = moduli * 2 * _whole(n) * _whole(l) * _whole(m) / rates.bytes_multiplied
-    moved = (2 * item + moduli) * (n * l + l * m) + (item + 2 * moduli) * n * m
-    return native / (_OVERHEAD + products + moved / rates.memory)
-
-
-def _whole(length: int) -> int:
-    """Rounded up to whole pairs of tiles."""
-    return -(-length // _PAIR) * _PAIR
-
-
-# -------- placement
-# Where the ranks work: each on a GPU, its own or shared with others, or all on CPUs; on which cores, with how many threads.
+    @property
+    def converted(self) -> ProductRequest:
+        """The same product, for whose operands of 16 bits the root makes float32 matrices first."""
+        p = self.problem
+        there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
+        return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
 
 
 @record
@@ -272,143 +75,6 @@ class RankPlacement:
         return f"rank {self.rank} on {self.host}" + (f", {self.gpu.name} {self.gpu.uuid}" if self.gpu else "")
 
 
-def choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
-    """Every rank's GPU, or none of them for the CPU; and why."""
-    if settings.device == "cpu":
-        return [], "asked for"
-    if settings.device == "emulate":
-        return [], "asked for: the CPU emulates a GPU"
-    if kernel is not None and kernel.device == "cpu":
-        return [], f"kernel {kernel.name} runs there"
-    without = [rank for rank, inventory in enumerate(ranks) if not inventory.gpus]
-    must = settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
-    if len(without) == len(ranks) and not must:
-        return [], ranks[0].why_no_gpu
-    if without:
-        instead = "emulate" if kernel is not None and kernel.source else "cpu"
-        who = "every rank" if len(without) == len(ranks) else f"rank {without[0]}"
-        reason = ranks[without[0]].why_no_gpu
-        raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or choose device {instead}")
-    chosen = choose_gpus([inventory.gpus for inventory in ranks])
-    return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
-
-
-def place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:
-    """Where each rank works. `gpus[rank]`: its GPU."""
-    processors = [rank.processor for rank in machine.ranks]
-    threads = threads_of_ranks(machine.topology, settings, processors)
-    users: dict[str, list[int]] = {}
-    for rank, gpu in enumerate(gpus):
-        if gpu is not None:
-            users.setdefault(gpu.uuid, []).append(rank)
-    return tuple(
-        RankPlacement(
-            rank,
-            machine.memory[rank].host,
-            processors[rank].cores,
-            threads[rank],
-            gpu,
-            tuple(other for other in users[gpu.uuid] if other != rank) if gpu else (),
-        )
-        for rank, gpu in enumerate(gpus)
-    )
-
-
-# -------- grid
-# Which grid the nodes form, if any: the one asked for, or the one in which nodes receive the least data.
-
-
-def choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation, settings: Settings) -> grids.Grid | None:
-    """The grid asked for, or the best; None for no grid, where B comes to every node in column panels. UsageError if the grid
-    asked for has another number of nodes."""
-    nodes = len(asked.topology.nodes)
-    grid = grids.parse(settings.grid, nodes)
-    if nodes == 1 and asked.blocks_2d is None:
-        return None
-    # On GPUs, row blocks come from GPU to GPU where they can. No network was measured beside that, so a grid is not chosen there.
-    if asked.copies_to_buffers and asked.blocks_2d is None and (grid is None or grid.is_rows):
-        return None
-    if grid is None:
-        # The root's arrays leave it over one link, whatever nodes need: a grid would spare nothing there.
-        if operands is OperandLocation.ROOT_ARRAYS:
-            return None
-        memory = min(each.host_bytes for each in machine.memory)
-        grid = grids.choose(asked.problem, asked.topology, asked.placement, memory)
-    # A grid of rows is no grid where C is gathered: then C's and B's panels travel by gathers and broadcasts, which spare the
-    # root's link.
-    return grid if asked.row_blocks or asked.blocks_2d or not grid.is_rows else None
-
-
-# -------- stacks
-# Whether a stack's products are divided among the ranks, and where each rank computes its own.
-
-# Multiply-adds of one product. A larger one fills the GPUs of all ranks, and its kernels hide its copies.
-_MOST_ON_GPU = 1 << 33
-_KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks; others multiply one product after the other; "": auto
-
-
-def place_stack(
-    machine: Machine, settings: Settings, shapes: RootShapes, workers: int, bytes_of_ranks: Sequence[int]
-) -> tuple[RankPlacement, ...] | None:
-    """Where each rank works, if the stack's products are divided among the ranks: the same on every rank.
-
-    None where all ranks are to compute one product after the other together: where products are fewer than `workers`, or too
-    large, where the kernel multiplies no stacks, or where the ranks' matrices do not fit their nodes' memory.
-    """
-    kernel = kernel_asked_for(settings)
-    if settings.device == "emulate" or settings.staged or (kernel.name if kernel else "") not in _KERNELS:
-        return None
-    if (shapes.count or 0) < workers:
-        return None
-    gpus, _ = choose_device(settings, kernel, machine.ranks)
-    problem = shapes.problem
-    if gpus and problem.n * problem.l * problem.m > _MOST_ON_GPU:
-        return None
-    if not _stack_fits(machine, bytes_of_ranks):
-        return None
-    return place_ranks(machine, settings, tuple(gpus) or (None,) * machine.topology.size)
-
-
-def _stack_fits(machine: Machine, bytes_of_ranks: Sequence[int]) -> bool:
-    """Whether the ranks' bytes fit the memory of each host. A host may be several nodes of a pretended topology."""
-    needed: dict[str, int] = {}
-    for memory, taken in zip(machine.memory, bytes_of_ranks, strict=True):
-        needed[memory.host] = needed.get(memory.host, 0) + taken + PROCESS_BYTES
-    return all(needed[memory.host] <= memory.host_bytes for memory in machine.memory)
-
-
-_STEPS_OF_MEMORY = (
-    64  # to which free memory is rounded down where it is short, so that plans, which are cached, can be used again
-)
-
-
-@record
-class ProductRequest:
-    """The product that all ranks want.
-
-    `operands`: where A and B lie. `bytes_there`: how many bytes of the matrices the root holds already. `besides[rank]`: host
-    memory that a rank takes for other things; `besides_on_gpu[rank]`: the same of its GPU's memory, where GPUs multiply.
-    `left_out`: ranks that get no rows, where others of their node can take them.
-    """
-
-    problem: Problem
-    operands: OperandLocation = OperandLocation.NODE_SHARED
-    root: int = 0
-    row_blocks: RowBlocks | None = None
-    blocks_2d: Placement | None = None
-    bytes_there: int = 0
-    besides: tuple[int, ...] = ()
-    besides_on_gpu: tuple[int, ...] = ()
-    left_out: tuple[int, ...] = ()
-
-    @property
-    def converted(self) -> ProductRequest:
-        """The same product, for whose operands of 16 bits the root makes float32 matrices first."""
-        p = self.problem
-        there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
-        return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
-
-
 @record
 class Decision:
     """How a product is to be computed: the same on all ranks."""
@@ -421,7 +87,7 @@ class Decision:
     precision_reason: str  # why tiles may come from remainders, or are native
     placements: tuple[RankPlacement, ...]
     tested: tuple[Test, ...] = ()  # the tests on whose outcomes the choice of the transport depended
-    shortage: Shortage | None = None  # the memory that is missing, where the plan does not fit
+    shortage: DoesNotFit | None = None  # what is raised where the plan does not fit
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
     speed: float | None = None  # expected of the kernels, relative to the machine model's native ones; None: not known
 
@@ -457,26 +123,47 @@ class Unknown:
 
 def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Decision | Unknown:
     """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable where what is asked for cannot be had."""
-    kernel = kernel_asked_for(settings)
-    chosen, device_reason = choose_device(settings, kernel, machine.ranks)
+    asked_for = kernel_asked_for(settings)
+    chosen, device_reason = _choose_device(settings, asked_for, machine.ranks)
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
     capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
     if request.problem.short_operands and not (
         len(machine.topology.nodes) == 1
         and settings.precision != "fast"
-        and multiplies_short(kernel, device, request.problem, capability)
+        and _multiplies_short(asked_for, device, request.problem, capability)
     ):
         request = request.converted
-    choice = choose_kernel(kernel, device, request.problem, capability)
-    precision = choose_precision(settings, kernel, device, capability, tallest := _tallest_row_block(request, machine))
-    plan = _plan_that_fits(machine, request, settings, device, choice.kernel, precision)
+    kernel, kernel_reason = _choose_kernel(asked_for, device, request.problem, capability)
+    asked = PlanRequest(
+        request.problem,
+        machine.topology,
+        root=request.root,
+        device=device,
+        staged=settings.staged,
+        accumulates=kernel.adds,
+        panel_rows=settings.panel_rows,
+        panel_columns=settings.panel_columns,
+        slab_rows=settings.slab_rows,
+        check=settings.check,
+        row_blocks=request.row_blocks,
+        blocks_2d=request.blocks_2d,
+        model=machine.model,
+        left_out=request.left_out if may_leave_out(settings) else (),
+        message_bytes=settings.message_bytes,
+    )
+    moduli, precision_reason, speed = _choose_precision(settings, asked_for, capability, asked)
+    asked = replace(asked, moduli=moduli, speed=speed, grid=_choose_grid(asked, machine, request.operands, settings))
+    plan = _plan_that_fits(asked, machine, request, settings)
     if _memory_is_unknown(plan, machine, gpus, request):
-        return Unknown(None, gpus, plan, choice.kernel)
-    needs_reserved = device == "cuda" and plan.has_row_blocks and _c_needs_reserved_memory(plan, machine.memory, request)
-    transport = choose_transport(plan, gpus, machine, settings)
+        return Unknown(None, gpus, plan, kernel)
+    # Whether the ranks' rows of C fit on the GPUs only without the buffers that earlier products left there.
+    needs_reserved = (device == "cuda" and plan.has_row_blocks) and any(
+        _bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(machine.memory)
+    )
+    transport = _choose_transport(plan, gpus, machine, settings)
     if isinstance(transport, Test):
-        return Unknown(transport, gpus, plan, choice.kernel)
+        return Unknown(transport, gpus, plan, kernel)
     plan = plan.with_transport(transport.name)
     if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
         plan = replace(plan, operands=request.operands)
@@ -485,21 +172,264 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     missing = shortage(plan, machine.memory, already_there=there, besides=request.besides, besides_on_gpu=on_gpu)
     # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
     if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.free):
-        return Unknown(None, gpus, plan, choice.kernel)
+        return Unknown(None, gpus, plan, kernel)
+    if moduli and not plan.moduli:
+        cut = settings.panel_rows or settings.panel_columns or settings.slab_rows
+        needed = "panels of whole multiples of 128 and no k-slabs would be needed"
+        precision_reason = needed if cut else "no room for remainders"
+    reasons = kernel_reason, device_reason, transport.reason, precision_reason
+    of_kernels = speed if plan.moduli else None if asked_for is not None else _native_speed(capability, asked)
     placements = place_ranks(machine, settings, gpus)
-    why_so_precise = precision.reason if plan.moduli or not precision.moduli else _why_no_remainders(settings)
-    reasons = choice.reason, device_reason, transport.reason, why_so_precise
-    speed = precision.speed if plan.moduli else None if kernel is not None else native_speed(capability, tallest)
-    return Decision(plan, choice.kernel, *reasons, placements, transport.tested, missing, needs_reserved, speed)
+    return Decision(plan, kernel, *reasons, placements, transport.tested, missing, needs_reserved, of_kernels)
 
 
-def _tallest_row_block(request: ProductRequest, machine: Machine) -> TilingRequest:
-    """The tallest row block that a rank multiplies, on which, beside the kernels, the time of the product depends."""
-    nodes = machine.topology.nodes
-    rows, links = len(machine.topology.rows_of_rank(0, request.problem.n)), max(map(len, nodes))
-    if request.row_blocks is not None:  # on the devices already
-        rows, links = max(map(len, request.row_blocks.a)), 0
-    return TilingRequest(request.problem, rows, "cuda", len(nodes), links, model=machine.model)
+# -------- device and kernel
+
+
+def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
+    """Every rank's GPU, or none of them for the CPU; and why."""
+    if settings.device == "cpu":
+        return [], "asked for"
+    if settings.device == "emulate":
+        return [], "asked for: the CPU emulates a GPU"
+    if kernel is not None and kernel.device == "cpu":
+        return [], f"kernel {kernel.name} runs there"
+    without = [rank for rank, inventory in enumerate(ranks) if not inventory.gpus]
+    must = settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
+    if len(without) == len(ranks) and not must:
+        return [], ranks[0].why_no_gpu
+    if without:
+        instead = "emulate" if kernel is not None and kernel.source else "cpu"
+        who = "every rank" if len(without) == len(ranks) else f"rank {without[0]}"
+        reason = ranks[without[0]].why_no_gpu
+        raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or choose device {instead}")
+    chosen = choose_gpus([inventory.gpus for inventory in ranks])
+    return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
+
+
+def _multiplies_short(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> bool:
+    """Whether operands of 16 bits can be multiplied as they are: by the kernel asked for, or, for auto, by any."""
+    if asked_for is not None:
+        return not refusal(asked_for, problem.operand_dtype, problem.m, capability)
+    try:
+        return bool(fastest(device, problem.operand_dtype, problem.m, capability))
+    except LookupError:
+        return False
+
+
+def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
+    """The kernel asked for, or the fastest; and why. UsageError if it cannot do what is asked of it."""
+    if asked_for is None:
+        try:
+            return fastest(device, problem.operand_dtype, problem.m, capability)
+        except LookupError as none:
+            raise UsageError(str(none), code="kernel-unfit") from None
+    refused = refusal(asked_for, problem.operand_dtype, problem.m, capability)
+    if refused:
+        raise UsageError(refused, code="kernel-unfit")
+    return Choice(asked_for, "asked for")
+
+
+def place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:
+    """Where each rank works: on which cores, with how many threads, on which GPU. `gpus[rank]`: its GPU."""
+    processors = [rank.processor for rank in machine.ranks]
+    threads = threads_of_ranks(machine.topology, settings, processors)
+    users = _users(gpus)
+    return tuple(
+        RankPlacement(
+            rank,
+            machine.memory[rank].host,
+            processors[rank].cores,
+            threads[rank],
+            gpu,
+            tuple(other for other in users[gpu.uuid] if other != rank) if gpu else (),
+        )
+        for rank, gpu in enumerate(gpus)
+    )
+
+
+def _users(gpus: Sequence[Gpu | None]) -> dict[str, list[int]]:
+    """The ranks that use each GPU, by its UUID."""
+    users: dict[str, list[int]] = {}
+    for rank, gpu in enumerate(gpus):
+        if gpu is not None:
+            users.setdefault(gpu.uuid, []).append(rank)
+    return users
+
+
+# -------- precision: from remainders, by the matrix units for bytes, or native, whichever takes less time
+
+
+class _Rates(NamedTuple):
+    """A GPU's rates, a second."""
+
+    bytes_multiplied: float  # operations of our kernels for bytes
+    float64: float  # operations of native kernels
+    float32: float
+    memory: float  # bytes of its memory that are read or written
+
+
+# By compute capability. 9.0 was measured on an H200. The others are from data sheets: of a T4, an A100, an A10, an L4 and an RTX
+# 5090, of which all but the A100 have little float64. For bytes they have 0.4 of the units' peak, which the same kernel reached
+# on an H200.
+_RATES = {
+    75: _Rates(0.4 * 1.3e14, 2.5e11, 8.1e12, 2.6e11),
+    80: _Rates(0.4 * 6.24e14, 1.8e13, 1.8e13, 1.3e12),
+    90: _Rates(1.39e15, 5.6e13, 5.2e13, 3.5e12),
+    86: _Rates(0.4 * 2.5e14, 4.9e11, 3.1e13, 5e11),
+    89: _Rates(0.4 * 2.42e14, 4.7e11, 3.0e13, 2.5e11),
+    120: _Rates(0.4 * 8.38e14, 1.6e12, 1.05e14, 1.4e12),
+}
+_OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard found
+_LEAST_GAIN = 1.05  # how many times as fast as native ones the kernels have to be
+# The same of the simulated time, where operands come over links. The simulation allows for more launching than there is in small
+# products, and native ones may come in k-slabs, and then take up to 8 % less than it says. On an H100 float32 at 4000 took 4.5 ms
+# and natively 5.7 (simulated: 1.07 × as long), float64 at 10,000 45.6 and 49.2 (1.13), and at 8000 30.2 and 28.6 (1.066). On two,
+# float32 at 5000 took 5.9 and 6.9 (1.14), and float64 at 10,000 33.0 and 31.8 (1.08).
+_LEAST_GAIN_OVER_LINK, _LEAST_GAIN_OVER_LINKS = 1.07, 1.1
+
+
+def _choose_precision(
+    settings: Settings, asked_for: Kernel | None, capability: int, asked: PlanRequest
+) -> tuple[int, str, float]:
+    """The most moduli that the product may need, 0 for native arithmetic; why; and the expected speed, relative to the machine
+    model's native products.
+
+    `asked_for`: the kernel; None for auto. UsageError if precision `fast` is asked for together with a kernel.
+    """
+    problem, fast = asked.problem, settings.precision == "fast"
+    if settings.precision == "native":
+        return 0, "asked for", 1.0
+    if problem.short_operands:
+        return 0, f"{problem.short_operands} is multiplied as it is, with sums in float32", 1.0
+    if not (problem.n and problem.l and problem.m):
+        return 0, "there is nothing to multiply", 1.0
+    if problem.l > MOST_TERMS:
+        return 0, f"sums have more than {MOST_TERMS:,} terms", 1.0
+    if asked_for is not None:
+        if fast:
+            raise UsageError(
+                f"precision fast has kernels of its own: it goes with kernel auto, not with {asked_for.name}",
+                code="option-combination",
+            )
+        return 0, f"kernel {asked_for.name} was asked for", 1.0
+    moduli = most_moduli(problem.dtype)
+    if asked.device == "emulate":
+        return (moduli, "asked for", 1.0) if fast else (0, "faster on an emulated GPU", 1.0)
+    if asked.device != "cuda":
+        return 0, "only GPUs have units for bytes", 1.0
+    rates = _rates(capability, asked.model)
+    if capability < LEAST_FOR_BYTES or rates is None:
+        return 0, f"nothing is gained on GPUs of compute capability {dotted(capability)}", 1.0
+    gain = round(_gain(rates, problem, asked.rows, expected(problem.dtype, fast=fast).moduli), 1)
+    if gain < _LEAST_GAIN:
+        return 0, "faster for this shape", 1.0
+    native = _native_speed(capability, asked) or 1.0
+    if asked.links and not fast:
+        least = _LEAST_GAIN_OVER_LINK if asked.links == 1 else _LEAST_GAIN_OVER_LINKS
+        from_remainders = replace(asked, speed=native * gain, moduli=moduli)
+        if soonest(replace(asked, speed=native))[0] < least * soonest(from_remainders)[0]:
+            return 0, "copies take as long as native kernels", 1.0
+    return moduli, f"kernels {gain:.1f} × as fast are expected", native * gain
+
+
+def _rates(capability: int, model: MachineModel) -> _Rates | None:
+    """The rates that the doctor measured, or else those known of this compute capability; None where nothing is known of it."""
+    if model.byte_multiply_adds_per_byte == H200.byte_multiply_adds_per_byte:
+        return _RATES.get(capability)
+    link = model.link_bytes_per_second
+    of_bytes, of_doubles, of_floats = (
+        2 * link * each
+        for each in (
+            model.byte_multiply_adds_per_byte,
+            model.float64_multiply_adds_per_byte,
+            model.float32_multiply_adds_per_byte,
+        )
+    )
+    return _Rates(of_bytes, of_doubles, of_floats, link * model.memory_bytes_per_byte)
+
+
+def _native_speed(capability: int, asked: PlanRequest) -> float | None:
+    """The speed of native kernels on GPUs of this compute capability, relative to those of the machine model.
+
+    It is 1 where the model was measured on these GPUs. Where it is an H200's, for want of a better one, the GPUs' rates tell;
+    None where these are not known.
+    """
+    if asked.model != H200:
+        return 1.0
+    if capability not in _RATES:
+        return None
+    return getattr(_RATES[capability], asked.problem.dtype) / getattr(_RATES[90], asked.problem.dtype)
+
+
+def _gain(rates: _Rates, problem: Problem, rows: int, moduli: int) -> float:
+    """The time of native kernels divided by that of kernels from remainders, for a row block of so many rows."""
+    n, l, m, item = rows, problem.l, problem.m, problem.item_size
+    if not n:
+        return 0.0
+    native = 2 * n * l * m / (rates.float64 if problem.dtype == "float64" else rates.float32)
+    in_pairs = 2.0  # of tiles: kernels compute whole ones
+    for length in (n, l, m):
+        in_pairs *= -(-length // PAIR) * PAIR
+    moved = (2 * item + moduli) * (n * l + l * m) + (item + 2 * moduli) * n * m
+    return native / (_OVERHEAD + moduli * in_pairs / rates.bytes_multiplied + moved / rates.memory)
+
+
+# -------- grid of nodes
+
+
+def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation, settings: Settings) -> grids.Grid | None:
+    """The grid asked for, or the best; None for no grid, where B comes to every node in column panels. UsageError if the grid
+    asked for has another number of nodes."""
+    nodes = len(asked.topology.nodes)
+    grid = grids.parse(settings.grid, nodes)
+    if nodes == 1 and asked.blocks_2d is None:
+        return None
+    # On GPUs, row blocks come from GPU to GPU where they can. No network was measured beside that, so a grid is not chosen there.
+    if asked.copies_to_buffers and asked.blocks_2d is None and (grid is None or grid.is_rows):
+        return None
+    if grid is None:
+        # The root's arrays leave it over one link, whatever nodes need: a grid would spare nothing there.
+        if operands is OperandLocation.ROOT_ARRAYS:
+            return None
+        memory = min(each.host_bytes for each in machine.memory)
+        grid = grids.choose(asked.problem, asked.topology, asked.placement, memory)
+    # A grid of rows is no grid where C is gathered: then C's and B's panels travel by gathers and broadcasts, which spare the
+    # root's link.
+    return grid if asked.row_blocks or asked.blocks_2d or not grid.is_rows else None
+
+
+# -------- plan and memory
+
+_STEPS_OF_MEMORY = 64  # to which short memory is rounded down, so that plans, which are cached, can be used again
+
+
+def _plan_that_fits(asked: PlanRequest, machine: Machine, request: ProductRequest, settings: Settings) -> Plan:
+    """The plan: without regard to the devices' memory if that plan fits, else one for what is free. Free memory changes from call
+    to call, and plans, which are cached, would change with it."""
+    memory = settings.gpu_memory
+    if asked.device == "cuda":
+        users = Counter(each.gpu_id for each in machine.memory)
+        memory = max(1, min(each.gpu_bytes // users[each.gpu_id] for each in machine.memory))
+        if asked.row_blocks:  # each rank's rows of C lie there as well
+            of_c = asked.problem.bytes(asked.rows, asked.problem.m)
+            memory = max(1, memory - of_c - max(request.besides_on_gpu, default=0))
+    plan = make_plan(asked)
+    if not memory or _fits(plan, memory, settings):
+        return plan
+    if plan.moduli and settings.precision != "fast":
+        asked = replace(asked, moduli=0)
+        plan = make_plan(asked)
+        if _fits(plan, memory, settings):
+            return plan
+    return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
+
+
+def _fits(plan: Plan, memory: int, settings: Settings) -> bool:
+    """Whether all ranks' devices have room, also for what NCCL needs between nodes, where that may be chosen."""
+    if len(plan.topology.nodes) > 1 and settings.transport in ("auto", "nccl") and not why_no_nccl(plan):
+        plan = plan.with_transport("nccl")
+    return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
 
 
 def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None], request: ProductRequest) -> bool:
@@ -518,72 +448,85 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None],
     return False
 
 
-def _plan_that_fits(
-    machine: Machine, request: ProductRequest, settings: Settings, device: str, kernel: Kernel, precision: Precision
-) -> Plan:
-    """The plan: without regard to the devices' memory if that plan fits, else one for what is free. Free memory changes from call
-    to call, and plans, which are cached, would change with it."""
-    problem, row_blocks = request.problem, request.row_blocks
-    memory = settings.gpu_memory
-    if device == "cuda":
-        users = Counter(each.gpu_id for each in machine.memory)
-        memory = max(1, min(each.gpu_bytes // users[each.gpu_id] for each in machine.memory))
-        if row_blocks:  # each rank's rows of C lie there as well
-            of_c = problem.bytes(max(map(len, row_blocks.a)), problem.m)
-            memory = max(1, memory - of_c - max(request.besides_on_gpu, default=0))
-    asked = PlanRequest(
-        problem,
-        machine.topology,
-        root=request.root,
-        device=device,
-        staged=settings.staged,
-        accumulates=kernel.adds,
-        moduli=precision.moduli,
-        speed=precision.speed,
-        panel_rows=settings.panel_rows,
-        panel_columns=settings.panel_columns,
-        slab_rows=settings.slab_rows,
-        check=settings.check,
-        row_blocks=row_blocks,
-        blocks_2d=request.blocks_2d,
-        model=machine.model,
-        left_out=request.left_out if may_leave_out(settings) else (),
-        message_bytes=settings.message_bytes,
-    )
-    asked = replace(asked, grid=choose_grid(asked, machine, request.operands, settings))
-    plan = make_plan(asked)
-    if not memory or _fits(plan, memory, settings):
-        return plan
-    if plan.moduli and settings.precision != "fast":
-        asked = replace(asked, moduli=0)
-        plan = make_plan(asked)
-        if _fits(plan, memory, settings):
-            return plan
-    return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
-
-
-def _why_no_remainders(settings: Settings) -> str:
-    if settings.panel_rows or settings.panel_columns or settings.slab_rows:
-        return "panels of whole multiples of 128 and no k-slabs would be needed"
-    return "no room for remainders"
-
-
-def _fits(plan: Plan, memory: int, settings: Settings) -> bool:
-    """Whether all ranks' devices have room, also for what NCCL needs between nodes, where that may be chosen."""
-    if len(plan.topology.nodes) > 1 and settings.transport in ("auto", "nccl") and not why_no_nccl(plan):
-        plan = plan.with_transport("nccl")
-    return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
-
-
-def _c_needs_reserved_memory(plan: Plan, free: Sequence[FreeMemory], request: ProductRequest) -> bool:
-    """Whether the ranks' rows of C fit on the GPUs only without the buffers that earlier products left there."""
-    return any(_bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(free))
-
-
 def _bytes_of_arrays(plan: Plan, rank: int, request: ProductRequest) -> int:
     """What the rank's GPU holds beside its buffers: C where there are row blocks, and what the request has `besides_on_gpu`."""
     of_c = plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
     return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)
+
+
+# -------- transport
+
+
+class _Transport(NamedTuple):
+    """A transport and why it was chosen."""
+
+    name: str  # "in place", "host", "peers" or "nccl"
+    reason: str
+    tested: tuple[Test, ...] = ()  # the tests on whose outcomes the choice depended
+
+
+def may_leave_out(settings: Settings) -> bool:
+    """Whether the transport asked for allows ranks without rows."""
+    return settings.transport in ("auto", "host")
+
+
+def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings) -> _Transport | Test:
+    """The fastest transport that works on the machine, or the one asked for; or a test that has to be made first.
+
+    DeviceUnavailable if the transport asked for does not work.
+    """
+    asked_for = settings.transport
+    if not plan.staged:
+        if asked_for not in ("auto", "host"):
+            raise DeviceUnavailable(f"the transport {asked_for} cannot be used: a CPU multiplies, and no GPU", code="transport")
+        return _Transport("in place", "a CPU multiplies the matrices where they lie")
+    if asked_for == "host":
+        return _Transport("host", "asked for")
+    no_peers, no_nccl = why_no_peers(plan), why_no_nccl(plan)
+    if shared := [users for users in _users(gpus).values() if len(users) > 1]:
+        no_nccl = no_nccl or f"ranks {shared[0][0]} and {shared[0][1]} share a GPU"
+    if asked_for == "auto":
+        return _fastest_transport(plan, machine, no_peers, no_nccl)
+    test, hindrance = (Test.PEERS, no_peers) if asked_for == "peers" else (Test.NCCL, no_nccl)
+    if not hindrance and test not in machine.outcomes:
+        return test
+    hindrance = hindrance or machine.outcomes[test]
+    if hindrance:
+        raise DeviceUnavailable(f"the transport {asked_for} cannot be used: {hindrance}", code="transport")
+    return _Transport(asked_for, "asked for", (test,))
+
+
+def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str) -> _Transport | Test:
+    """The fastest transport that works: peers; or NCCL, where no node has several ranks, or where the ranks of the only node do
+    not reach each other's GPUs; else host. `no_peers`, `no_nccl`: why these cannot be used, as far as that is known; or ""."""
+    one_rank_a_node = len(plan.topology.nodes) == plan.topology.size
+    if no_peers and (no_nccl or not one_rank_a_node):
+        if one_rank_a_node and plan.topology.size > 1 and plan.device == "cuda" and no_nccl != no_peers:
+            no_peers = f"one rank a node has no peers, nor can NCCL help ({no_nccl})"
+        return _Transport("host", no_peers)
+    if plan.device != "cuda":
+        return _Transport("host", "all memory is a CPU's own")
+    if plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
+        return _Transport("host", no_peers or "B is small")
+    tested: tuple[Test, ...] = ()
+    if one_rank_a_node:
+        no_peers = "one rank a node has no peers"
+    else:
+        if Test.PEERS not in machine.outcomes:
+            return Test.PEERS
+        tested, refused = (Test.PEERS,), machine.outcomes[Test.PEERS]
+        if not refused:
+            return _Transport("peers", "each rank fetched data from the GPUs of its node's other ranks", tested)
+        no_peers = f"the GPUs of a node cannot reach each other ({refused})"
+        if len(plan.topology.nodes) > 1:
+            return _Transport("host", no_peers, tested)
+    if not no_nccl:
+        if Test.NCCL not in machine.outcomes:
+            return Test.NCCL
+        tested, no_nccl = (*tested, Test.NCCL), machine.outcomes[Test.NCCL]
+    if no_nccl:
+        return _Transport("host", f"{no_peers}, nor can NCCL help ({no_nccl})", tested)
+    return _Transport("nccl", f"{no_peers}, but NCCL brought every rank's data to every other", tested)
 
 
 def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequence[Gpu]) -> bool:
@@ -592,3 +535,34 @@ def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequ
         return True
     one_node = len(plan.topology.nodes) == 1
     return plan.transport == "peers" and one_node and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
+
+
+# -------- stacks: whether their products are divided among the ranks
+
+_MOST_ON_GPU = 1 << 33  # multiply-adds of one product: a larger one fills the GPUs of all ranks, and its kernels hide its copies
+_STACK_KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks, others one product after the other; "": auto
+
+
+def place_stack(
+    machine: Machine, settings: Settings, shapes: RootShapes, workers: int, bytes_of_ranks: Sequence[int]
+) -> tuple[RankPlacement, ...] | None:
+    """Where each rank works, if the stack's products are divided among the ranks: the same on every rank.
+
+    None where all ranks are to compute one product after the other together: where products are fewer than `workers`, or too
+    large, where the kernel multiplies no stacks, or where the ranks' matrices do not fit their nodes' memory.
+    """
+    kernel = kernel_asked_for(settings)
+    if settings.device == "emulate" or settings.staged or (kernel.name if kernel else "") not in _STACK_KERNELS:
+        return None
+    if (shapes.count or 0) < workers:
+        return None
+    gpus, _ = _choose_device(settings, kernel, machine.ranks)
+    problem = shapes.problem
+    if gpus and problem.n * problem.l * problem.m > _MOST_ON_GPU:
+        return None
+    needed: Counter[str] = Counter()  # by host, which may be several nodes of a pretended topology
+    for memory, taken in zip(machine.memory, bytes_of_ranks, strict=True):
+        needed[memory.host] += taken + PROCESS_BYTES
+    if any(needed[memory.host] > memory.host_bytes for memory in machine.memory):
+        return None
+    return place_ranks(machine, settings, tuple(gpus) or (None,) * machine.topology.size)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The machine a decision is made for: found by the ranks of a job, or assumed for `--explain`."""
+"""The machine a decision is made for: found by the ranks of a job, or assumed for `--explain`.
+
+Each rank takes an inventory: its cores, the GPUs it sees, its free memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.problem import Problem, record
+from hybrid.core.problem import record
 from hybrid.core.settings import Settings, one_of
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import wall
@@ -18,7 +21,7 @@ from hybrid.devices.cuda_gpus import Gpu, free_bytes, pooled_bytes, usable_gpus,
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.host.memory import available_host_bytes, free_bytes_in, ttl_cached
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
-from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, fastest, named, refusal
+from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Kernel, named
 from hybrid.plan.machine_model import H200, MachineModel
 from hybrid.plan.plan import FreeMemory
 from hybrid.ranks.launcher import launched
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from hybrid.selection.session import Session
 
 
+SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
 _MOST_OF_A_NODE = 1024  # ranks, where a machine is assumed
 _UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
 
@@ -107,93 +111,27 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
             f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes",
             code="number",
         )
-    topology = Topology.of_equal_nodes(ranks, per_node)
+    topology, model = Topology.of_equal_nodes(ranks, per_node), MachineModel.of(settings.machine)
     kernel = named(settings.kernel)
-    with_gpus = settings.device in ("auto", "cuda") and (
-        bool(gpus_per_node) or settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
-    )
-    inventories, free, model = [], [], MachineModel.of(settings.machine)
-    gpus_of_nodes = [
-        tuple(
+    needs_gpus = settings.device == "cuda" or (settings.device == "auto" and kernel is not None and kernel.device == "cuda")
+    wanted = gpus_per_node if settings.device in ("auto", "cuda") else 0
+    host, on_gpu = settings.host_memory or _UNLIMITED, settings.gpu_memory or _UNLIMITED
+    inventories: dict[int, Inventory] = {}
+    for node, members in enumerate(topology.nodes):
+        gpus = tuple(
             Gpu(index, f"node {node} GPU {index}", "assumed", capability or EMULATED_CAPABILITY)
-            for index in range((gpus_per_node or len(members)) if with_gpus else 0)
+            for index in range(wanted or (len(members) if needs_gpus else 0))
         )
-        for node, members in enumerate(topology.nodes)
-    ]
-    for rank in range(ranks):
-        node = topology.node_of(rank)
-        local_rank = topology.nodes[node].index(rank)
-        gpus, count = gpus_of_nodes[node], len(gpus_of_nodes[node])
-        memory = FreeMemory(
-            host=f"node {node}",
-            host_bytes=settings.host_memory or _UNLIMITED,
-            shared_bytes=settings.host_memory or _UNLIMITED,
-            gpu_bytes=settings.gpu_memory or _UNLIMITED,
-            gpu_id=gpus[local_rank % count].uuid if count else "",
-        )
-        processor = Processor((local_rank,), None, {})
-        why_no_gpu = "" if count else "no GPU is assumed: --gpus-per-node gives their number"
-        inventories.append(Inventory(processor, gpus, why_no_gpu, memory, 0, model))
-        free.append(memory)
-    return Machine(topology, tuple(inventories), tuple(free), dict.fromkeys(Test, ""))
-
-
-def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
-    """How many CPU threads each rank has, and why."""
-    chosen = []
-    for rank, own in enumerate(processors):
-        members = topology.nodes[topology.node_of(rank)]
-        cores = [processors[member].cores for member in members]
-        chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
-    return chosen
-
-
-# -------- kernel
-# Which kernel multiplies: the one asked for, or the fastest.
-
-
-def multiplies_short(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> bool:
-    """Whether operands of 16 bits can be multiplied as they are: by the kernel asked for, or, for auto, by any."""
-    if asked_for is not None:
-        return not refusal(asked_for, problem.operand_dtype, problem.m, capability)
-    try:
-        return bool(fastest(device, problem.operand_dtype, problem.m, capability))
-    except LookupError:
-        return False
-
-
-def choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
-    """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
-    if asked_for is None:
-        try:
-            return fastest(device, problem.operand_dtype, problem.m, capability)
-        except LookupError as none:
-            raise UsageError(str(none), code="kernel-unfit") from None
-    refused = refusal(asked_for, problem.operand_dtype, problem.m, capability)
-    if refused:
-        raise UsageError(refused, code="kernel-unfit")
-    return Choice(asked_for, "asked for")
-
-
-def kernel_asked_for(settings: Settings) -> Kernel | None:
-    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
-    if settings.kernel == "auto":
-        return None
-    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
-    kernel = named(settings.kernel)
-    assert kernel is not None
-    if settings.device != "auto" and not kernel.runs_on(settings.device):
-        raise UsageError(
-            f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}", code="kernel-device"
-        )
-    return kernel
+        for number, rank in enumerate(members):
+            gpu_id = gpus[number % len(gpus)].uuid if gpus else ""
+            memory = FreeMemory(f"node {node}", host, host, on_gpu, gpu_id)
+            why_no_gpu = "" if gpus else "no GPU is assumed: --gpus-per-node gives their number"
+            inventories[rank] = Inventory(Processor((number,), None, {}), gpus, why_no_gpu, memory, 0, model)
+    in_order = tuple(inventories[rank] for rank in range(ranks))
+    return Machine(topology, in_order, tuple(each.free for each in in_order), dict.fromkeys(Test, ""))
 
 
 # -------- inventory
-# What every rank finds before a product: its cores, the GPUs it sees, its free memory.
-
-# Left free on a GPU: for kernels, libraries, and CUDA contexts, among them the root's on other ranks' GPUs.
-SPARE_GPU_BYTES = 1 << 30
 
 
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
@@ -210,15 +148,28 @@ def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
                 )
 
 
-def may_use_gpus(settings: Settings) -> bool:
-    """Whether the settings allow GPUs."""
+def kernel_asked_for(settings: Settings) -> Kernel | None:
+    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
+    if settings.kernel == "auto":
+        return None
+    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
+    kernel = named(settings.kernel)
+    assert kernel is not None
+    if settings.device != "auto" and not kernel.runs_on(settings.device):
+        raise UsageError(
+            f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}", code="kernel-device"
+        )
+    return kernel
+
+
+def _may_use_gpus(settings: Settings) -> bool:
     kernel = named(settings.kernel)
     return settings.device in ("auto", "cuda") and (kernel is None or kernel.device == "cuda")
 
 
 def wake_gpus(settings: Settings) -> None:
     """Start the driver of the GPUs in the background, if the settings allow GPUs. Called after `settle_threads`."""
-    if may_use_gpus(settings):
+    if _may_use_gpus(settings):
         launch = launched()
         wake_driver(launch.local_rank if launch else 0)
 
@@ -232,7 +183,7 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
         from hybrid.emulation.build import compiler
 
         compiler()
-    elif may_use_gpus(settings):
+    elif _may_use_gpus(settings):
         try:
             with wall.within("GPU start"):
                 gpus = tuple(usable_gpus())
@@ -240,8 +191,7 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
             why_no_gpu = str(missing)
     used_before = session.rank_device.gpu if session.rank_device else None
     free = free_memory_of(session, settings, used_before if used_before in gpus else None)
-    model = MachineModel.of(settings.machine)
-    return Inventory(_processor(), gpus, why_no_gpu, free, session.remembered_serial, model)
+    return Inventory(_processor(), gpus, why_no_gpu, free, session.remembered_serial, MachineModel.of(settings.machine))
 
 
 def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
@@ -275,6 +225,20 @@ _shared_bytes_lately = ttl_cached(_shared_bytes)
 core_quota_lately = ttl_cached(core_quota)
 
 
+def _processor() -> Processor:
+    return Processor(usable_cores(), core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})
+
+
+def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
+    """How many CPU threads each rank has, and why."""
+    chosen = []
+    for rank, own in enumerate(processors):
+        members = topology.nodes[topology.node_of(rank)]
+        cores = [processors[member].cores for member in members]
+        chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
+    return chosen
+
+
 def settle_threads(team: Team, settings: Settings) -> list[Threads]:
     """Every rank's number of threads. Called before NumPy is loaded where that can be, so that BLAS starts no more."""
     with team.phase("agree", timed=False) as counting:
@@ -282,7 +246,3 @@ def settle_threads(team: Team, settings: Settings) -> list[Threads]:
     chosen = threads_of_ranks(team.topology, settings, counting.all)
     announce_threads(chosen[team.rank].count)
     return chosen
-
-
-def _processor() -> Processor:
-    return Processor(usable_cores(), core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})

@@ -146,7 +146,7 @@ def agree(session: Session, request: ProductRequest, settings: Settings, invento
         machine = _find_out(session, machine, settings, decision)
         decision = decide(machine, request, settings)
     if decision.shortage:
-        raise decision.shortage.error()
+        raise decision.shortage
     decision.plan.refuse_endless()
     if decision.needs_reserved:
         session.release_device()

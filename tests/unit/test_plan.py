@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support.plans import planned
 from support.selection import examples
 
+from hybrid.commands.explain_grid import node_forecast
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
@@ -25,7 +26,6 @@ from hybrid.kernels.catalogue import KERNELS
 from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound
 from hybrid.plan.arithmetic import choose as choose_arithmetic
 from hybrid.plan.check_layout import check_layout
-from hybrid.plan.gather_layout import pieces_received, receivers, rows_of_pieces, rows_written, senders_to, slots_of
 from hybrid.plan.grid import (
     Grid,
     GridLayout,
@@ -40,10 +40,21 @@ from hybrid.plan.grid import (
     received,
     received_where_it_suits,
 )
-from hybrid.plan.layout import layout_of
 from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.plan import PROCESS_BYTES, FreeMemory, node_forecast, shortage, why_no_peers
-from hybrid.plan.tiling import TilingRequest, choose_tiling
+from hybrid.plan.plan import (
+    PROCESS_BYTES,
+    FreeMemory,
+    pieces_received,
+    receivers,
+    rows_of_pieces,
+    rows_written,
+    senders_to,
+    shortage,
+    slots_of,
+    why_no_peers,
+)
+from hybrid.plan.schedule import layout_of
+from hybrid.plan.tiling import PlanRequest
 
 ALONE = Topology(((0,),))
 NUMBERS = Summary(3.0, integral=False, in_range=True)
@@ -139,8 +150,8 @@ def test_plans_follow_the_model():
         asked = {"device": "cuda", "accumulates": accumulates, "model": replace(H200, **changed)}
         return planned(Problem(16000, 16000, 16000), ALONE, **asked).shares[0]
 
-    assert share_of().in_slabs
-    assert not share_of(least_slab_rows=1 << 20).in_slabs
+    assert share_of().slabs
+    assert not share_of(least_slab_rows=1 << 20).slabs
     assert share_of(adding_speed=1e-6).tiling.interleaved == 1 < share_of().tiling.interleaved
     assert [len(share_of(accumulates=False, most_column_panels=most).column_panels) for most in (1, 8)] == [1, 8]
 
@@ -201,13 +212,13 @@ def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
 
 
 @examples(80, one_in=6)
-@given(problem=problems, rows=st.integers(1, 60), memory=st.integers(1, 30_000), device=st.sampled_from(["cpu", "cuda"]), **cuts)
-def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device, panel_rows, panel_columns):
-    asked = {"panel_rows": panel_rows, "panel_columns": panel_columns}
-    tiling = choose_tiling(TilingRequest(problem, rows, device, memory=memory, **asked))
+@given(problem=problems, memory=st.integers(1, 30_000), device=st.sampled_from(["cpu", "cuda"]), **cuts)
+def test_a_cut_fits_its_memory_or_is_the_smallest(problem, memory, device, panel_rows, panel_columns):
+    asked = {"panel_rows": panel_rows, "panel_columns": panel_columns, "device_memory": memory}
+    tiling = PlanRequest(problem, ALONE, device=device, staged=True, **asked).choose_tiling()
     of_panels = tiling.panel_rows, tiling.panel_columns, tiling.row_panels, tiling.column_panels
     smallest = of_panels in ((1, 1, 1, 1), (panel_rows or 1, panel_columns or 1, 1, 1))
-    assert layout_of(problem, rows, tiling, device).bytes <= memory or smallest
+    assert layout_of(problem, problem.n, tiling, device).bytes <= memory or smallest
 
 
 @pytest.mark.parametrize(
@@ -222,7 +233,7 @@ def test_a_cut_fits_its_memory_or_is_the_smallest(problem, rows, memory, device,
 )
 def test_out_of_core_panels_are_whole_tiles_and_use_most_of_the_memory(shape, memory, stationary):
     problem = Problem(*shape)
-    tiling = choose_tiling(TilingRequest(problem, shape[0], "cuda", memory=memory))
+    tiling = PlanRequest(problem, ALONE, device="cuda", device_memory=memory).choose_tiling()
     assert 0.75 * memory < layout_of(problem, shape[0], tiling, "cuda").bytes <= memory
     assert tiling.panel_rows % 128 == tiling.panel_columns % 128 == 0
     assert stationary in (None, tiling.stationary)
@@ -236,9 +247,6 @@ def test_what_would_come_in_too_many_pieces_is_refused():
     few.refuse_endless()
     with pytest.raises(UsageError):
         many.refuse_endless()
-    slabs = {"slab_rows": 1, "panel_columns": 1, "panel_rows": 1, "device_memory": 80_000_000}
-    with pytest.raises(UsageError):
-        planned(Problem(3000, 3000, 3000), ALONE, staged=True, accumulates=True, **slabs).refuse_endless()
 
 
 # What is forecast

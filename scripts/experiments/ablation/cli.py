@@ -8,7 +8,7 @@ host memory (float64, not verified but for the first product), with and without 
   several column panels           where B comes in column panels
   several interleaved row panels  arrive in turn with the k-slabs, instead of one
   peers fetch B                   from each other's GPUs, instead of over every rank's link
-  out of core                     a third of the memory: which operand is stationary, and whether its panels come in k-slabs
+  out of core                     a third of the memory: which operand is stationary
 
 The ratio is the time without by the time with, the median over the rounds. Anywhere: `--device emulate` or `cpu` runs it with
 small matrices, to see that it runs; HYBRID_MACHINE=FILE gives the model that the mechanisms are switched in.

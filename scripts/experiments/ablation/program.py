@@ -37,14 +37,12 @@ MEMORY_PART = 3  # out of core, a device may use 1/3 of what the matrices take o
 _LARGE = 1 << 40
 
 
-def _only_a_stationary(
-    request: PlanRequest, memory: int, stationary: str, part: int, halvings: int
-) -> tuple[tiling.Tiling, int]:
+def _only_a_stationary(request: PlanRequest, memory: int, stationary: str, part: int, halvings: int) -> tuple[tiling.Tiling, int]:
     found, streamed = _CANDIDATE(request, memory, stationary, part, halvings)
     return found, streamed if stationary == "A" else 0
 
 
-_CANDIDATE = tiling._candidate  # noqa: SLF001 (what is patched)
+_CANDIDATE = tiling._candidate
 _ONLY_A = (tiling, "_candidate", _only_a_stationary)
 
 
@@ -79,7 +77,6 @@ MECHANISMS = (
     Mechanism("several interleaved row panels", AS_PLANNED, Variant(model=(("adding_speed", 1e-6),))),
     Mechanism("peers fetch B", AS_PLANNED, Variant(settings=(("TRANSPORT", "host"),)), of_tiling=False),
     Mechanism("out of core: stationary operand chosen, not A", STREAMED, replace(STREAMED, patches=(_ONLY_A,))),
-    Mechanism("out of core: stationary panels in k-slabs", STREAMED, replace(NO_SLABS, out_of_core=True)),
 )
 
 

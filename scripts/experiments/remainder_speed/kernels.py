@@ -15,8 +15,16 @@ from hybrid.devices.base import KernelCall, KernelDevice
 from hybrid.devices.remainders import OperandMemory
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
-from hybrid.plan.arithmetic import UNIT, Arithmetic, integer_bits, sampling
-from hybrid.plan.layout import PAIR, SUMMARY_WORDS, RemainderLayout, remainder_layout
+from hybrid.plan.arithmetic import (
+    PAIR,
+    SUMMARY_WORDS,
+    UNIT,
+    Arithmetic,
+    RemainderLayout,
+    integer_bits,
+    remainder_layout,
+    sampling,
+)
 
 _NEARLY_ONE = 0x3F
 
