@@ -119,14 +119,14 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         if options.where:
             lines.insert(0, _where(team, locations[team.rank]))
         text = "".join(f"{line}\n" for line in lines).encode()
-        greeting.mine = 0 if options.unordered else len(text)
+        greeting.mine = b"" if options.unordered else text
         if options.unordered:
             _write(text)
     seconds = time.perf_counter() - began
     with team.phase("report", timed=False):
-        if not options.unordered:
-            _show(team, text, greeting.all)
-        if team.rank == 0:
+        if team.rank == 0:  # it prints for all: a launcher may cut and mix what several ranks print
+            for theirs in greeting.all:
+                _write(theirs)
             _write(f"Time: {seconds:.6f}\n".encode())
     return 0 if all(location.runs_kernel for location in locations) or settings.device == "cpu" else 1
 
@@ -206,19 +206,7 @@ def _where(team: Team, location: RankLocation) -> str:
     return f"Process {team.rank}/{team.size} is on {location.host}, cores {ranges(location.cores)}, {location.device}"
 
 
-def _show(team: Team, text: bytes, sizes: list[int]) -> None:
-    """Rank 0 prints for all, rank by rank: a launcher may cut and mix what several ranks print."""
-    if team.rank != 0:
-        team.messages.send(text, 0)
-        return
-    for rank, size in enumerate(sizes):
-        theirs = bytearray(size)
-        if rank:
-            team.messages.receive(theirs, rank)
-        _write(theirs if rank else text)
-
-
-def _write(text: bytes | bytearray) -> None:
+def _write(text: bytes) -> None:
     sys.stdout.write(text.decode())
     sys.stdout.flush()
 

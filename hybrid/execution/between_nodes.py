@@ -20,8 +20,8 @@ from hybrid.host.memory import RowView, empty_matrix
 from hybrid.host.threads import limited_threads
 from hybrid.plan.grid import Place, Rectangle
 from hybrid.plan.plan import Plan
-from hybrid.ranks.collectives import Matrices, Series, Start, broadcast, exchange
 from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.messages import Matrices, Series, Start, broadcast, exchange
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
@@ -79,7 +79,7 @@ class RowsFromRoot:
     def begin(self) -> None:
         """Begin a product, in a phase that ends before `run`."""
         if self._sent:
-            self._series = self._team.messages.collectives.series(_ROWS, gateways(self._plan)[0], self._collectives())
+            self._series = self._team.messages.series(_ROWS, gateways(self._plan)[0], self._collectives())
 
     def run(self) -> None:
         """Wait until all rows have arrived. PhaseEnded if a rank fails meanwhile."""
@@ -145,7 +145,7 @@ def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
     with team.phase("scatter", timed=False):
         of_panels = pieces(Span(0, problem.m if problem.l else 0), widest)
         starts = (_to_all_nodes(b, columns, rows_of, team.node) for columns in of_panels)
-        series = team.messages.collectives.series(_ROWS, leaders, starts)
+        series = team.messages.series(_ROWS, leaders, starts)
     with team.phase("scatter"):
         if series is not None:
             series.wait_until_complete(_ROWS_AHEAD)

@@ -20,7 +20,7 @@ from hybrid.errors import UsageError
 from hybrid.execution.calls import refuse_no_rank
 from hybrid.plan.grid import Part, moves
 from hybrid.plan.plan import shortage_of_matrix
-from hybrid.ranks.collectives import Matrices, Series, copy_own, exchange
+from hybrid.ranks.messages import Matrices, Series, copy_own, exchange
 from hybrid.ranks.team import Team
 from hybrid.selection.machine import free_memory_of, same_on_all_ranks
 from hybrid.selection.session import Session
@@ -183,7 +183,7 @@ def exchanged(team: Team, sends: Matrices, receives: Matrices) -> Series | None:
     if team.size == 1:
         copy_own(sends, receives, team.rank)
         return None
-    return team.messages.collectives.series(_KIND, range(team.size), [exchange(sends, receives, team.rank)])
+    return team.messages.series(_KIND, range(team.size), [exchange(sends, receives, team.rank)])
 
 
 def _rows_are_contiguous(matrix: np.ndarray) -> bool:

@@ -162,7 +162,7 @@ def _remove_files() -> None:
     with suppress(ImportError):  # it is being imported: then this rank is the first, and others have hardly begun
         from hybrid.ranks.leftovers import remove_files_of_job  # whose modules a command needs later
 
-        remove_files_of_job([])
+        remove_files_of_job()
 
 
 @contextmanager

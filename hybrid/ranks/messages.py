@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the ranks of a team send each other: objects from all to all, bytes from one to one, and notices of failure.
+"""What the ranks of a team send each other: objects from all to all, parts of matrices by two collectives, notices of failure.
 
-Every wait polls its request, so that heartbeats go to the supervisor and no rank waits for one that has failed. Messages that a
-failed phase leaves unfinished are received and discarded, so that the team can go on.
+No rank waits inside MPI: each polls its request, so that heartbeats go to the supervisor, and no rank waits for one that has
+failed or never calls. After a failure, ranks that have started fewer collectives than others start the missing ones, so that all
+end and the communicator can be used again.
 """
 
 from __future__ import annotations
@@ -10,35 +11,41 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import record
 from hybrid.core.text import warn
 from hybrid.errors import RankMissing, one_line
-from hybrid.ranks.collectives import Collectives
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.job_end import overdue
 
 if TYPE_CHECKING:
+    import numpy as np
     from mpi4py import MPI
 
-
-# -------- polling
-# What a rank does between two polls for what another one does.
-
+# Tags on the control communicator: "I failed, come to the end of the phase"; "I wait in this phase, too"; "I do not wait for the
+# others any more", and the text of the error.
+_NOTICE, _HERE, _GAVE_UP = 32001, 32002, 32003
+_POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices and deadlines are looked at
+# `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
+_SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size in it
+_EXCHANGE_PAUSE = 1e-3  # seconds between two polls, at most, for ranks that may compute for long before they come
+# What arrives by a collective meanwhile fits the network's buffers. But between ranks of a node MPI copies only some kilobytes at
+# each poll, so there nobody sleeps who has nothing else to do.
+_COLLECTIVE_PAUSE = 1e-4
 _give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _SLOW_YIELD = 5e-4  # seconds: a sched_yield that takes longer means that another thread spins on this core
 _SLEEP_FOR, _ONE_SLEEP = 0.02, 1e-5  # seconds: how long to sleep instead of yielding then, and each sleep
 _crowded_until = 0.0
 
 
-def let_others_run() -> None:
-    """Called between two polls for what another rank does: give the core to other threads, yet be back soon.
+def _let_others_run() -> None:
+    """Give the core to other threads between two polls, yet be back soon.
 
     Beside threads that spin, as those of a BLAS do for a while after each call, a sched_yield returns only after a time slice
     of milliseconds. A thread that sleeps instead is woken at once.
@@ -53,20 +60,18 @@ def let_others_run() -> None:
         _crowded_until = began + _SLEEP_FOR
 
 
-# -------- arrival
-# Waiting for ranks that have not called yet: the missing ones are named, and nobody waits for ever.
+# --- ranks that have not called yet
 #
-# In a user's program a rank may compute for long before it calls, or it never calls because it has failed. So in the first
-# phase of each call a rank waits with `Arrivals`, which learns by messages who else is there. Before the first call on a
-# communicator there is no way for such messages: `await_all` learns it by collectives on the user's own communicator.
+# In a user's program a rank may compute for long before it calls, or it never calls because it has failed. In the first phase of
+# a call a rank learns by messages who else waits (`_Arrivals`). Before the first call on a communicator there is no way for such
+# messages: `_duplicate` learns it by collectives on the user's own communicator.
 
-_HERE = 32002  # tag on the control communicator: "I wait in this phase, too"
 _ANSWERED = 0.5  # seconds within which the others that wait have said so
 _MOST_NAMED = 64  # ranks of a communicator whose first call names the missing: each sends a byte to each for that
-_PAUSE = 1e-3  # seconds between two looks at the first call
+_FIRST_PAUSE = 1e-3  # seconds between two looks at the first call
 _GIVEN_UP = 30.0  # seconds after which ranks that have called, but do not go on, must have given up waiting before
 
-_abandoned: list[MPI.Request] = []  # nobody waits for these any more; kept here, they keep the buffers that they may still use
+_abandoned: list[Any] = []  # requests that nobody waits for any more, with the buffers that they may still use
 
 
 @record
@@ -103,115 +108,87 @@ class _Wait:
     """The wait of one rank for others."""
 
     def __init__(self, rank: int, limits: Limits) -> None:
-        self._rank, self._limits, self._began, self._warned = rank, limits, time.monotonic(), False
+        self.rank, self._limits, self._began, self._warned = rank, limits, time.monotonic(), False
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
-    @property
-    def is_long(self) -> bool:
-        return self.seconds > self._limits.warn
+    def is_long(self, more: float = 0.0) -> bool:
+        return self.seconds > self._limits.warn + more
 
-    def complain(self, missing: Collection[int] | None, here: Collection[int]) -> None:
-        """Warn of the missing ranks (None: it is not known which), once, by the first of the ranks that wait. RankMissing when
-        the wait has taken too long. `here`: the ranks that wait."""
+    def complain(self, missing: Collection[int], here: Collection[int]) -> None:
+        """Warn of the missing ranks (empty: it is not known which), once, by the first of the ranks that wait, `here`.
+        RankMissing when the wait has taken too long."""
         failed = self.seconds > self._limits.fail
         within = f"within {self._limits.fail if failed else self._limits.warn:g} s"
-        if missing is None:
-            text = f"some rank has not called {within}, or does not wait for this one any more"
-        else:
+        text = f"some rank has not called {within}, or does not wait for this one any more"
+        if missing:
             who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, sorted(missing)))}"
             text = f"{who} did not call {within} of others, as every rank of the communicator must"
-        if not self._warned and not failed and self._rank == min(here):
-            warn(f"{text}: still waiting")
-        self._warned = True
         if failed:
             raise RankMissing(text)
+        if not self._warned and self.rank == min(here):
+            warn(f"{text}: still waiting")
+        self._warned = True
 
 
-class Arrivals(_Wait):
+class _Arrivals(_Wait):
     """The wait of a rank for those that have not come to a phase. `serial`: the phase's number."""
 
     def __init__(self, control: MPI.Comm, serial: int, limits: Limits) -> None:
         super().__init__(control.Get_rank(), limits)
         self._control, self._serial = control, serial
-        self._others = set(range(control.Get_size())) - {self._rank}
-        self._here = {self._rank}
-        self._told = False
+        self._here, self._told = {self.rank}, False
 
     def look(self) -> None:
         """To be called now and then while this rank waits. RankMissing when it has waited for too long."""
-        self._listen()
-        if self.is_long:
-            self._tell()
-        if self.seconds > self._limits.warn + _ANSWERED:
-            self.complain(self._others - self._here, self._here)
-
-    def _listen(self) -> None:
-        """Note which other ranks have said that they wait."""
         from mpi4py import MPI
 
-        status, serial = MPI.Status(), bytearray(8)
+        ranks, answered, status, serial = set(range(self._control.Get_size())), False, MPI.Status(), bytearray(8)
         while self._control.Iprobe(tag=_HERE, status=status):
             self._control.Recv([serial, MPI.BYTE], status.source, _HERE)
             if int.from_bytes(serial, "little") == self._serial:  # else it is about a phase to which all have come by now
                 self._here.add(status.source)
-                self._tell()
-
-    def _tell(self) -> None:
-        """Say to all others that this rank waits, once."""
-        from mpi4py import MPI
-
-        for other in self._others if not self._told else ():
-            _abandoned.append(self._control.Isend([self._serial.to_bytes(8, "little"), MPI.BYTE], other, _HERE))
-        self._told = True
+                answered = True
+        if (answered or self.is_long()) and not self._told:
+            self._told = True
+            for other in ranks - {self.rank}:
+                _abandoned.append(self._control.Isend([self._serial.to_bytes(8, "little"), MPI.BYTE], other, _HERE))
+        if self.is_long(_ANSWERED):
+            self.complain(ranks - self._here, self._here)
 
 
-def await_all(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
+def _duplicate(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
     """A duplicate of a user's communicator, made when every rank has called. RankMissing when that takes too long."""
     from mpi4py import MPI
 
     size, rank = comm.Get_size(), comm.Get_rank()
-    wait, named = _Wait(rank, limits), size <= _MOST_NAMED
-    if named:
+
+    def complete(requests: list[MPI.Request], wait: _Wait, *, named: bool) -> None:
+        pending = everybody = set(range(len(requests)))  # `named`: request number r is complete when rank r has called
+        try:
+            while pending := {number for number in pending if not requests[number].Test()}:
+                if wait.is_long():
+                    wait.complain(pending if named else (), {rank, *(everybody - pending if named else ())})
+                time.sleep(_FIRST_PAUSE if wait.seconds > _FIRST_PAUSE else 0)
+        except BaseException:  # also an interrupt
+            _abandoned.extend(requests)
+            raise
+
+    if size <= _MOST_NAMED:
         # A scatter from each rank. MPI does not send that by way of other ranks: it is complete here when that rank has called.
         token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
         calls = [comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root) for root in range(size)]
     else:
         calls = [comm.Ibarrier()]
-    _complete(calls, wait, rank, named=named)
+    complete(calls, _Wait(rank, limits), named=size <= _MOST_NAMED)
     duplicate, request = comm.Idup()  # polled, too: others may have given up before the last one came
-    limits = Limits(min(limits.warn, _GIVEN_UP), min(limits.fail, _GIVEN_UP))
-    _complete([request], _Wait(rank, limits), rank, named=False)
+    complete([request], _Wait(rank, Limits(min(limits.warn, _GIVEN_UP), min(limits.fail, _GIVEN_UP))), named=False)
     return duplicate
 
 
-def _complete(requests: list[MPI.Request], wait: _Wait, rank: int, *, named: bool) -> None:
-    """Wait for the requests. RankMissing when that takes too long. `named`: request number r is complete when rank r has
-    called."""
-    try:
-        _poll(requests, wait, rank, named=named)
-    except BaseException:  # also an interrupt
-        _abandoned.extend(requests)
-        raise
-
-
-def _poll(requests: list[MPI.Request], wait: _Wait, rank: int, *, named: bool) -> None:
-    pending = set(range(len(requests)))
-    while pending := {number for number in pending if not requests[number].Test()}:
-        if wait.is_long:
-            here = set(range(len(requests))) - pending if named else {rank}
-            wait.complain(pending if named else None, here | {rank} if named else here)
-        time.sleep(_PAUSE if wait.seconds > _PAUSE else 0)
-
-
-_NOTICE = 32001  # tag on the control communicator: "I failed, come to the end of the phase"
-_GAVE_UP = 32003  # tag: "I do not wait for the others any more", and the text of the error
-_TAGS = 32000  # MPI guarantees tags up to 32767
-_POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices and deadlines are looked at
-# `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
-_SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size in it
+# --- messages
 
 
 class PhaseEnded(BaseException):
@@ -231,73 +208,69 @@ class Messages:
         from mpi4py import MPI
 
         self._byte, self._new_status, self.limits = MPI.BYTE, MPI.Status, limits
-        self._comm = await_all(comm, limits) if limits else comm.Dup()
+        self._comm = _duplicate(comm, limits) if limits else comm.Dup()
         self._control = comm.Dup()
-        self._given_up = ""  # why this communicator cannot be used any more
-        self._left: list[Any] = []  # requests that were given up, and their buffers
-        self.interrupted = False  # an exchange was, and did not end: the ranks are out of step
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
+        self._given_up = ""  # why this communicator cannot be used any more
+        self.interrupted = False  # an exchange was, and did not end: the ranks are out of step
         self.within_nodes = True  # whether ranks share a node, when `Team` has found out
         self.serial = 0  # the current phase's number, the same on every rank
-        # For `clear_up`: how many messages of this phase went to each rank, and came from each, and unfinished requests.
-        self._sent: Counter[int] = Counter()
-        self._received: Counter[int] = Counter()
-        self._sending: list[MPI.Request] = []
-        self._receiving: list[tuple[MPI.Request, int]] = []
-        self.collectives = Collectives(self, self._comm)
+        self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm | None] = {}  # of collectives, by kind and ranks
+        self._series: dict[str, Series] = {}  # the latest of each kind, on the ranks that take part
 
     def begin_phase(self) -> None:
-        """Messages from here on belong to a new phase. Every rank calls it."""
+        """Every rank calls it when it begins a phase."""
         self.serial += 1
-        self._sent.clear()
-        self._received.clear()
 
-    @property
-    def _tag(self) -> int:
-        """The tag of the phase's messages: a late one of a phase that failed is never taken for one of a later phase."""
-        return self.serial % _TAGS
+    def free(self) -> None:
+        """Free the communicators; every rank calls it."""
+        for comm in (*self._comms.values(), self._comm, self._control):
+            if comm is not None:
+                comm.Free()
 
-    def send(self, data: Any, to: int) -> None:
-        """Send bytes from a buffer to a rank that receives them in this phase. PhaseEnded if a rank fails meanwhile."""
-        request = self._comm.Isend([data, self._byte], to, self._tag)
-        self._sent[to] += 1
-        self._sending.append(request)
-        self.complete(request)
-        self._sending.remove(request)
-
-    def receive(self, into: Any, source: int) -> None:
-        """Receive bytes into a buffer of exactly their size. PhaseEnded if a rank fails meanwhile."""
-        request = self._comm.Irecv([into, self._byte], source, self._tag)
-        self._receiving.append((request, source))
-        self.complete(request)
-        self._receiving.clear()
-        self._received[source] += 1
+    # --- waiting
 
     def end_if_others_failed(self) -> None:
         """PhaseEnded if a rank has failed in this phase."""
-        if self._others_failed():
+        if self._control.Iprobe(tag=_NOTICE) or self._control.Iprobe(tag=_GAVE_UP):
             raise PhaseEnded
 
-    def _others_failed(self) -> bool:
-        return bool(self._control.Iprobe(tag=_NOTICE) or self._control.Iprobe(tag=_GAVE_UP))
+    def pauses(
+        self, eager: int, longest: Callable[[], float], look: Callable[[], object] | None = None, deadline: float = math.inf
+    ) -> Iterator[None]:
+        """The pauses of a rank that polls: it takes the next one after each poll.
+
+        `eager`: polls at full speed, after which it sleeps between two polls; `longest`: gives the seconds of a sleep at most.
+        `look`: is called now and then, and may raise; by default it raises PhaseEnded if a rank has failed. TimeoutError after
+        the `deadline`.
+        """
+        pause = 0.0
+        for polls in count(1):
+            if polls % _POLLS_BETWEEN_CHECKS == 0:
+                heartbeat()
+                (look or self.end_if_others_failed)()
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+                if polls >= eager:
+                    pause = min(longest(), 5e-5 + pause * 1.2)
+            time.sleep(pause) if pause else _let_others_run()
+            yield
 
     def complete(
         self,
         request: MPI.Request,
-        *,
-        anyway: bool = False,
-        longest_pause: Callable[[], float] = lambda: 0.0,
-        look: Callable[[], None] = lambda: None,
+        longest: Callable[[], float],
+        look: Callable[[], object] | None = None,
+        deadline: float = math.inf,
     ) -> None:
-        """Wait for a request. PhaseEnded if a rank fails meanwhile, unless it is to be waited for `anyway`.
+        """Wait for a request, as by `pauses`. MPI moves its data only while it is called."""
+        pauses = self.pauses(_POLLS_BETWEEN_CHECKS, longest, look, deadline)
+        while not request.Test():
+            next(pauses)
 
-        `longest_pause`: gives the seconds between two polls at most, where other threads need the core. `look`: is called now
-        and then.
-        """
-        if not self._poll(request, stop=lambda: not anyway and self._others_failed(), longest_pause=longest_pause, look=look):
-            raise PhaseEnded
+    # --- objects
 
-    def exchange(self, mine: Any, patience: float | None = None, *, arriving: bool = False) -> list[Any]:
+    def exchange(self, mine: Any, patience: float = math.inf, *, arriving: bool = False) -> list[Any]:
         """Every rank's object, in the order of the ranks (an Allgather). TimeoutError after `patience` seconds.
 
         Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too. KeyboardInterrupt
@@ -305,23 +278,16 @@ class Messages:
         from then on, where they do not for too long.
         """
         self._refuse_given_up()
-        deadline = None if patience is None else time.monotonic() + patience
+        deadline = time.monotonic() + patience
         try:
             packed = pickle.dumps(mine, protocol=5)
         except Exception as cannot:  # whatever the object's own methods raise
             raise Unsendable(f"{one_line(cannot)}, when it was pickled for the other ranks") from cannot
-        slot = len(packed).to_bytes(_LENGTH, "little") + packed[: _SLOT - _LENGTH]
+        slot = (len(packed).to_bytes(_LENGTH, "little") + packed[: _SLOT - _LENGTH]).ljust(_SLOT)
         slots = memoryview(bytearray(_SLOT * self._size))
-        slot = slot.ljust(_SLOT)
+        arrivals = _Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
         request = self._comm.Iallgather([slot, self._byte], [slots, self._byte])
-        arrivals = Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
-        try:
-            self._poll(request, deadline=deadline, look=partial(self._refuse_given_up, arrivals))
-        except (RankMissing, KeyboardInterrupt, TimeoutError) as error:
-            self._left += [request, slot, slots]
-            if not isinstance(error, RankMissing):
-                raise
-            self._give_up(str(error))
+        self._gather(request, (slot, slots), deadline, arrivals)
         begins = range(0, len(slots), _SLOT)
         sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
         if max(sizes) <= _SLOT - _LENGTH:
@@ -330,15 +296,20 @@ class Messages:
             starts = [0, *accumulate(sizes)]
             received = memoryview(bytearray(starts[-1]))
             request = self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte])
-            try:
-                self._poll(request, deadline=deadline, look=self._refuse_given_up)
-            except (KeyboardInterrupt, TimeoutError):
-                self._left += [request, packed, received]
-                raise
+            self._gather(request, (packed, received), deadline)
             parts = [received[lo:hi] for lo, hi in pairwise(starts)]
         return [pickle.loads(part) for part in parts]
 
-    def _refuse_given_up(self, arrivals: Arrivals | None = None) -> None:
+    def _gather(self, request: MPI.Request, buffers: tuple[Any, ...], deadline: float, arrivals: _Arrivals | None = None) -> None:
+        try:
+            self.complete(request, lambda: _EXCHANGE_PAUSE, partial(self._refuse_given_up, arrivals), deadline)
+        except (RankMissing, KeyboardInterrupt, TimeoutError) as error:
+            _abandoned.append((request, buffers))
+            if isinstance(error, RankMissing):
+                self._give_up(str(error))
+            raise
+
+    def _refuse_given_up(self, arrivals: _Arrivals | None = None) -> None:
         """RankMissing where some rank waits no longer for others, or this rank has waited too long for those that `arrivals`
         misses. KeyboardInterrupt where an interrupt is overdue."""
         if overdue():
@@ -360,8 +331,10 @@ class Messages:
             self._given_up = why
             for other in range(self._size):
                 if other != self._rank:
-                    self._left.append((why, self._control.Isend([why.encode(), self._byte], dest=other, tag=_GAVE_UP)))
+                    _abandoned.append((why, self._control.Isend([why.encode(), self._byte], dest=other, tag=_GAVE_UP)))
         self._refuse_given_up()
+
+    # --- failures
 
     def notify_others(self) -> None:
         """Send every other rank the notice that this one has failed, so that none waits for its messages."""
@@ -370,62 +343,183 @@ class Messages:
                 self._control.Isend(b"", dest=other, tag=_NOTICE).Free()
 
     def clear_up(self, failed: list[int]) -> None:
-        """Receive and discard what the phase has left unfinished. To be called after an exchange that named the `failed`
+        """Complete the collectives that the phase has left unfinished. To be called after an exchange that named the `failed`
         ranks."""
         for rank in failed:
             if rank != self._rank:
                 self._control.Recv(bytearray(0), source=rank, tag=_NOTICE)  # was sent before the exchange
-        for request, source in self._receiving:
-            request.Cancel()
-            status = self._new_status()
-            request.Wait(status)
-            self._received[source] += not status.Is_cancelled()
-        everybody = self.exchange((dict(self._sent), self.collectives.started))
-        for source, (counts, _) in enumerate(everybody):
-            for _ in range(counts.get(self._rank, 0) - self._received[source]):
-                self._discard_message(source)
-        self.collectives.end([started for _, started in everybody])
-        for request in self._sending:
-            self._poll(request)
-        self._sending.clear()
-        self._receiving.clear()
+        # For each kind the phase's number of the latest series, and how many of its collectives each rank has started.
+        of_ranks = self.exchange({kind: (series.serial, series.started) for kind, series in self._series.items()})
+        to_end = []
+        for kind, series in self._series.items():
+            latest, most = max(started.get(kind, (0, 0)) for started in of_ranks)
+            if series.serial == latest:
+                series.start(most)
+                to_end.append(series)
+        for series in to_end:
+            series.end()
 
-    def _discard_message(self, source: int) -> None:
-        """Receive a message of this phase, and discard it."""
-        status = self._new_status()
-        while (message := self._comm.Improbe(source, self._tag, status)) is None:
-            heartbeat()
-            let_others_run()
-        self._poll(message.Irecv([bytearray(status.Get_count(self._byte)), self._byte]))
+    # --- collectives
 
-    def _poll(
-        self,
-        request: MPI.Request,
-        stop: Callable[[], bool] | None = None,
-        deadline: float | None = None,
-        look: Callable[[], None] = lambda: None,
-        longest_pause: Callable[[], float] = lambda: 1e-3,
-    ) -> bool:
-        """Wait for a request. False if `stop` became true before it was complete. `look` is called now and then, and may
-        raise."""
-        polls, pause = 0, 0.0
-        while not request.Test():
-            polls += 1
-            if polls % _POLLS_BETWEEN_CHECKS == 0:
-                heartbeat()
-                look()
-                if stop is not None and stop():
-                    return False
-                if deadline is not None and time.monotonic() > deadline:
-                    raise TimeoutError
-                # Other ranks may compute for long before they call an exchange: leave them the cores. A send or receive does not
-                # sleep: MPI moves its data only while it is called.
-                pause = min(longest_pause(), 5e-5 + pause * 1.2)
-            time.sleep(pause) if pause else let_others_run()
-        return True
+    def is_connected(self, kind: str, ranks: Sequence[int]) -> bool:
+        """Whether there is a communicator for series of this kind between these ranks: the same on all ranks of the team, also
+        on those that do not belong to it."""
+        return (kind, tuple(ranks)) in self._comms
 
-    def free(self) -> None:
-        """Free the communicators; every rank calls it."""
-        self.collectives.free()
-        self._comm.Free()
-        self._control.Free()
+    def connect(self, kind: str, ranks: Sequence[int]) -> None:
+        """Make the communicator for series of this kind between these ranks. It waits inside MPI: `Team.connect` calls it when
+        all ranks are known to be there."""
+        from mpi4py import MPI
+
+        order = tuple(ranks)
+        color, key = (0, order.index(self._rank)) if self._rank in order else (MPI.UNDEFINED, 0)
+        made = self._comm.Split(color, key)
+        self._comms[kind, order] = None if made == MPI.COMM_NULL else made
+
+    def series(self, kind: str, ranks: Sequence[int], collectives: Iterable[Start]) -> Series | None:
+        """A new series of these collectives between these ranks, in this order; None on other ranks. It is called in a phase.
+
+        None of them is started before that phase has ended, and all of this kind that were started before are complete by then.
+        Each rank may start collectives of different kinds in any order.
+        """
+        comm = self._comms[kind, tuple(ranks)]
+        self._series.pop(kind, None)
+        if comm is not None:
+            self._series[kind] = Series(self, comm, collectives)
+        return self._series.get(kind)
+
+
+# --- collectives of parts of matrices
+
+Start = Callable[["MPI.Comm"], "MPI.Request"]
+Matrices = Mapping[int, Sequence["np.ndarray"]]  # for each rank of a communicator those that it gets, or has sent
+
+
+class Series:
+    """Collectives that all ranks of a communicator start in the same order, some ahead of need.
+
+    `collectives` may make each one when it is started. The matrices of one are kept until it is complete.
+    """
+
+    def __init__(self, messages: Messages, comm: MPI.Comm, collectives: Iterable[Start]) -> None:
+        self._messages, self._comm, self._waiting = messages, comm, iter(collectives)
+        self._next: Start | None = None
+        self._under_way: dict[int, tuple[MPI.Request, Start]] = {}  # by number
+        self.started = 0
+        self.serial = messages.serial
+
+    def start(self, until: int) -> None:
+        """Start the collectives before number `until`, as far as there are such."""
+        while self.started < until:
+            self._next = self._next or next(self._waiting, None)
+            if self._next is None:
+                return
+            self._under_way[self.started] = self._next(self._comm), self._next
+            self._next = None  # one whose start has failed stays the next: `end` has to start it
+            self.started += 1
+
+    def is_complete(self, number: int) -> bool:
+        """Whether this collective is complete, without waiting. MPI goes on with all that have been started."""
+        self.start(number + 1)
+        if number in self._under_way and self._under_way[number][0].Test():
+            del self._under_way[number]
+        return number not in self._under_way
+
+    def wait_for(
+        self, number: int, meanwhile: Callable[[], None] = lambda: None, computing: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait until this collective is complete. PhaseEnded if a rank fails meanwhile.
+
+        `meanwhile` is called now and then, and must not wait. `computing`: whether another thread of this rank needs its core.
+        """
+        self.start(number + 1)
+        if number in self._under_way:
+            messages = self._messages
+
+            def look() -> None:
+                meanwhile()
+                messages.end_if_others_failed()
+
+            messages.complete(
+                self._under_way[number][0],
+                lambda: _COLLECTIVE_PAUSE if computing() or not messages.within_nodes else 0.0,
+                look,
+            )
+            del self._under_way[number]
+
+    def wait_until_complete(self, ahead: int = sys.maxsize) -> None:
+        """Wait for all collectives that are left, and start up to `ahead` of them before the one that is waited for is complete.
+        PhaseEnded if a rank fails meanwhile."""
+        number = min(self._under_way, default=self.started)
+        self.start(number + 1 + ahead)
+        while number < self.started:
+            self.wait_for(number)
+            number += 1
+            self.start(number + 1 + ahead)
+
+    def end(self) -> None:
+        """Wait for all collectives that have been started, after a failure; all ranks must have started the same ones."""
+        for request, _ in self._under_way.values():
+            self._messages.complete(request, lambda: 0.0, lambda: None)
+        self._under_way.clear()
+
+
+def broadcast(matrix: np.ndarray, root: int) -> Start:
+    """Broadcast a matrix, or some columns of one, from rank `root` of the communicator."""
+
+    def start(comm: MPI.Comm) -> MPI.Request:
+        from mpi4py import MPI
+
+        size, stride = matrix.shape[1] * matrix.itemsize, matrix.strides[0]
+        contiguous = MPI.BYTE.Create_contiguous(size)
+        row = contiguous.Create_resized(0, stride).Commit()  # rows need not be contiguous with the next
+        memory = MPI.buffer.fromaddress(matrix.ctypes.data, max(0, (len(matrix) - 1) * stride + size))
+        try:
+            return comm.Ibcast([memory, len(matrix), row], root)
+        finally:  # a collective that has been started keeps the datatype
+            row.Free()
+            contiguous.Free()
+
+    return start
+
+
+def exchange(sends: Matrices, receives: Matrices, own_rank: int) -> Start:
+    """Send each rank its matrices in `sends`, and receive as many, of the same shapes, into those in `receives`: an all-to-all
+    of matrices, which may be parts of larger ones with contiguous rows. What a rank has for itself is copied."""
+
+    def start(comm: MPI.Comm) -> MPI.Request:
+        from mpi4py import MPI
+
+        def side(matrices: Matrices) -> tuple[list[int], list[MPI.Datatype]]:
+            there = [rank != own_rank and any(each.size for each in matrices.get(rank, ())) for rank in range(comm.Get_size())]
+            types = [_placed(matrices[rank]) if is_there else MPI.BYTE for rank, is_there in enumerate(there)]
+            return list(map(int, there)), types
+
+        copy_own(sends, receives, own_rank)
+        (counts, types), (counts_received, types_received) = side(sends), side(receives)
+        nowhere = [0] * len(counts)  # the datatypes have the addresses
+        try:
+            return comm.Ialltoallw((MPI.BOTTOM, counts, nowhere, types), (MPI.BOTTOM, counts_received, nowhere, types_received))
+        finally:  # a collective that has been started keeps the datatypes
+            for made in (*types, *types_received):
+                if made != MPI.BYTE:
+                    made.Free()
+
+    return start
+
+
+def copy_own(sends: Matrices, receives: Matrices, rank: int) -> None:
+    """Copy what a rank sends to itself."""
+    for into, source in zip(receives.get(rank, ()), sends.get(rank, ()), strict=True):
+        into[...] = source
+
+
+def _placed(matrices: Sequence[np.ndarray]) -> MPI.Datatype:
+    """An MPI datatype of these matrices at their addresses."""
+    from mpi4py import MPI
+
+    lines = [MPI.BYTE.Create_hvector(len(matrix), matrix.shape[1] * matrix.itemsize, matrix.strides[0]) for matrix in matrices]
+    placed = MPI.Datatype.Create_struct([1] * len(lines), [matrix.ctypes.data for matrix in matrices], lines).Commit()
+    for each in lines:
+        each.Free()
+    return placed

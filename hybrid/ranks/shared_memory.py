@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Host matrices in node-shared memory: a file in /dev/shm that every rank of the node maps.
+"""Host matrices and flags in node-shared memory: a file in /dev/shm that every rank of the node maps.
 
 MPI's shared-memory windows (MPI_Win_allocate_shared) are not used for three reasons. The memory of a file can be reserved
 before it is touched, so that a full /dev/shm is an error and not a SIGBUS. Unmapping is not collective, as freeing a window
@@ -17,11 +17,8 @@ import errno
 import mmap
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -32,9 +29,8 @@ from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
 from hybrid.host.memory import RowView, free_bytes_in, process_space
 from hybrid.host.threads import on_threads
-from hybrid.ranks.heartbeat import busy, heartbeat
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.launcher import SHARED
-from hybrid.ranks.messages import let_others_run
 from hybrid.ranks.team import Team
 
 
@@ -81,39 +77,10 @@ def make_shared_matrices(
     return {key: RowView(array, rows[key]) for key, array in arrays.items()}
 
 
-@dataclass
-class _File:
-    """A new file that ranks of the node open; the process that made it removes it."""
-
-    path: str
-    descriptor: int
-    named: bool
-
-    @classmethod
-    def make(cls, folder: Path, *, named: bool) -> _File | None:
-        """None where a file without a name cannot be made, or other processes could not open it."""
-        if named:
-            path = str(folder / f"hybrid-{process_space()}-{os.getpid()}-{os.urandom(8).hex()}")
-            return cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), named)
-        descriptor = -1
-        with suppress(OSError, AttributeError):  # AttributeError: not Linux
-            descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
-            if os.access(path := f"/proc/{os.getpid()}/fd/{descriptor}", os.R_OK | os.W_OK):
-                return cls(path, descriptor, named)
-            os.close(descriptor)
-        return None
-
-    def remove(self) -> None:
-        """Close the file, and remove its name if it has one. Memory that is mapped stays."""
-        os.close(self.descriptor)
-        if self.named:
-            os.unlink(self.path)
-
-
 def _opened(team: Team, sizes: dict[str, int], opened: dict[str, int], *, named: bool) -> bool:
     """Whether all ranks have opened a file of each size, which their node's first rank makes. The descriptors are in `opened`.
     Every rank calls it."""
-    made: dict[str, _File] = {}
+    made: dict[str, tuple[str, int]] = {}
     try:
         with team.phase("scatter", timed=False) as making:
             if team.leads_node:
@@ -131,32 +98,41 @@ def _opened(team: Team, sizes: dict[str, int], opened: dict[str, int], *, named:
                         raise
                     opening.mine = False
     finally:
-        for file in made.values():
-            file.remove()
+        for path, descriptor in made.values():  # memory that is mapped stays
+            os.close(descriptor)
+            if named:
+                os.unlink(path)
     succeeded = False not in opening.all  # a rank that takes no part has said nothing
     while opened and not succeeded:
         os.close(opened.popitem()[1])
     return succeeded
 
 
-def _make_files(sizes: dict[str, int], made: dict[str, _File], *, named: bool) -> dict[str, tuple[str, tuple[int, int]]] | None:
-    """The path and identity of each file that is made; None where they cannot be. A file is in `made` as soon as it exists."""
+def _make_files(
+    sizes: dict[str, int], made: dict[str, tuple[str, int]], *, named: bool
+) -> dict[str, tuple[str, tuple[int, int]]] | None:
+    """The path and identity of each new file; None where files without a name cannot be made, or other processes could not open
+    them. The path and descriptor of a file are in `made` as soon as it exists."""
+    folder = shared_memory_folder()
     for key, size in sizes.items():
-        file = _File.make(shared_memory_folder(), named=named)
-        if file is None:
-            return None
-        made[key] = file
+        if named:
+            path = str(folder / f"hybrid-{process_space()}-{os.getpid()}-{os.urandom(8).hex()}")
+            made[key] = path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        else:
+            try:
+                descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
+            except (OSError, AttributeError):  # AttributeError: not Linux
+                return None
+            path = f"/proc/{os.getpid()}/fd/{descriptor}"
+            made[key] = path, descriptor
+            if not os.access(path, os.R_OK | os.W_OK):
+                return None
         try:
-            os.truncate(file.descriptor, size)
+            os.truncate(made[key][1], size)
         except OSError as error:
-            raise DoesNotFit(
-                f"no file of {readable(size)} can be made in {shared_memory_folder()}: {_why(error)}", code="shared-memory"
-            ) from None
-    return {key: (file.path, _identity(file.descriptor)) for key, file in made.items()}
-
-
-def _why(error: OSError) -> str:
-    return "it is beyond the limit of ulimit -f" if error.errno == errno.EFBIG else os.strerror(error.errno or 0)
+            why = "it is beyond the limit of ulimit -f" if error.errno == errno.EFBIG else os.strerror(error.errno or 0)
+            raise DoesNotFit(f"no file of {readable(size)} can be made in {folder}: {why}", code="shared-memory") from None
+    return {key: (path, _identity(descriptor)) for key, (path, descriptor) in made.items()}
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
@@ -199,25 +175,19 @@ def give_back() -> list[Thread]:
 
 
 def _free(mapped: mmap.mmap, part: Span) -> None:
-    """Free the memory behind a part of a mapping, in whole pages, as madvise wants them: a page that two parts share is freed
-    with the one that ends on it."""
+    """Free the memory behind a part of a mapping. Of pages that two parts share the one that ends there frees it."""
     first = -(-part.lo // mmap.PAGESIZE) * mmap.PAGESIZE
     if first < part.hi:
         start = ctypes.addressof(ctypes.c_char.from_buffer(mapped)) + first
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(part.hi - first), mmap.MADV_REMOVE)
 
 
-# -------- node flags
-# Flags by which the ranks of a node signal each other without messages: numbers in memory that they share.
-#
-# Each rank writes its own flags only, and reads those of all.
-
-_POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices of failure are looked at
-_POLLS_WITHOUT_PAUSE, _PAUSE = 10_000, 1e-4  # polls at full speed, and then the seconds between two of them
+_FLAG_POLLS, _FLAG_PAUSE = 10_000, 1e-4  # polls at full speed, and then the seconds between two of them
 
 
 class NodeFlags:
-    """`flag_count` flags for each rank of the node. Made by all ranks of the team together."""
+    """Flags by which the ranks of a node signal each other without messages: numbers in memory that they share, `flag_count` for
+    each rank. A rank sets its own flags only, and reads those of all. Made by all ranks of the team together."""
 
     def __init__(self, team: Team, flag_count: int) -> None:
         self.flag_count = flag_count
@@ -266,14 +236,6 @@ class NodeFlags:
 
 
 def pauses(team: Team) -> Iterator[None]:
-    """The pauses of a rank that polls for what other ranks do: it takes the next one after each poll. PhaseEnded if a rank fails
-    meanwhile."""
-    for polls in count(1):
-        if polls % _POLLS_BETWEEN_CHECKS == 0:
-            heartbeat()
-            team.messages.end_if_others_failed()
-        if polls < _POLLS_WITHOUT_PAUSE:
-            let_others_run()
-        else:  # the other rank computes: leave it the cores
-            time.sleep(_PAUSE)
-        yield
+    """The pauses of a rank that polls for what other ranks of its node, or devices, do: it takes the next one after each poll.
+    PhaseEnded if a rank fails meanwhile."""
+    yield from team.messages.pauses(_FLAG_POLLS, lambda: _FLAG_PAUSE)

@@ -30,12 +30,12 @@ from hybrid.ranks import heartbeat
 from hybrid.ranks.heartbeat import is_stopped
 from hybrid.ranks.job_end import end_job, exit_at_once, handle, share_voice, speak
 from hybrid.ranks.launcher import OPEN_MPI, children, free_shared_bytes, launched, rank_by_launcher
-from hybrid.ranks.leftovers import remove_files, remove_files_of, remove_files_of_job, remove_of_launcher, segments_of
+from hybrid.ranks.leftovers import remove_files_of, remove_files_of_job, remove_of_launcher, remove_unused
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
 INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long call of BLAS perhaps; others await their turn
-_POLL, _POLL_AT_START = 0.25, 0.05  # seconds; what MPI makes while it starts is to be seen before the worker ends
+_POLL = 0.25  # seconds
 _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 _SUPERVISOR_STOPPED = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 _START = "start"  # the first phase
@@ -78,7 +78,7 @@ class _Watch:
     def __init__(self, worker: int, pipe: int, stall: float, start_failed: Callable[[str], int | None] | None) -> None:
         self._worker, self._pipe, self._stall, self._start_failed = worker, pipe, stall, start_failed
         self._launcher = os.getppid() if launched() else 0
-        self._began, self._files = time.time() - _CLOCK, set[str]()  # what the worker has opened while MPI started
+        self._began = time.time() - _CLOCK
         self._shared_before = free_shared_bytes() or 0
         # What the worker has told.
         self._phase, self._mpi_started = _START, False
@@ -133,10 +133,7 @@ class _Watch:
         last_line = polled = time.monotonic()
         stood_still = min(_SUPERVISOR_STOPPED, max(self._stall, 3 * _POLL))
         while True:
-            starting = self._phase == _START
-            ready = select.select([self._pipe], [], [], _POLL_AT_START if starting else _POLL)[0]
-            if starting:
-                self._files.update(segments_of(self._worker))
+            ready = select.select([self._pipe], [], [], _POLL)[0]
             now = time.monotonic()
             if now - polled > stood_still:
                 last_line, self._sibling = now, 0  # this process was stopped, with the whole job: silence tells nothing
@@ -234,7 +231,7 @@ class _Watch:
         the worker's own, negative where a signal killed it."""
         gone = self._launcher_is_gone()
         if gone:
-            remove_files(self._files)
+            remove_unused(self._began)
         if self._orphaned:
             os._exit(1)  # there is no job that it could end, and others of it would say the same
         # A worker may also be killed after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
@@ -243,7 +240,6 @@ class _Watch:
             time.sleep(_POLL)  # nobody else is left to tell of a rank that stands still now
         if ended and not self._missing:
             exit_at_once(self._told_code or 0)
-        starting = self._phase == _START
         how, kind, exit_code = self._ending(code)
         if self._told_code is None and self._start_failed is not None and not (self._mpi_started or self._asked):
             for signum in (signal.SIGTERM, signal.SIGINT):  # there is nobody left to pass them on to
@@ -256,12 +252,7 @@ class _Watch:
                 self._say(how + self._how_to_go_on, code, kind)
         elif not self._agreed:
             exit_code = self._told_code
-
-        def remove() -> None:
-            if not gone:
-                remove_files_of_job(self._files, self._began if starting else None)
-
-        end_job(exit_code, remove)
+        end_job(exit_code, lambda: None if gone else remove_files_of_job(self._began))
 
     def _ending(self, code: int) -> tuple[str, str, int]:
         """How the worker ended: the end of a sentence that begins with the rank, its code (of `hybrid.errors.CODES`), and the
@@ -306,7 +297,7 @@ class _Watch:
         asked, launch = self._asked or self._interrupted, launched()
         # A launcher that is ending the job sends SIGTERM again, perhaps since MPI has ended a rank that lost this one.
         while launch is not None and asked and not self._asked_again and time.monotonic() < asked + GRACE:
-            time.sleep(_POLL_AT_START)
+            time.sleep(_POLL / 10)
         # MPI exits while it starts because another rank has been killed. When the connection to one on another node is lost, it
         # exits or dies of a signal.
         apart = launch is not None and launch.local_size != launch.size

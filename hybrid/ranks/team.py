@@ -9,6 +9,7 @@ ends them. Nothing here blocks inside MPI.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -28,7 +29,7 @@ from hybrid.errors import HybridError, RankMissing, StartError, UsageError, code
 from hybrid.ranks.heartbeat import heartbeat, interrupted, wake_supervisor
 from hybrid.ranks.job_end import deferred
 from hybrid.ranks.launcher import launched, left_over, library_name, refuse_too_little
-from hybrid.ranks.leftovers import remove_files_of, remove_own, segments_of, unname_files
+from hybrid.ranks.leftovers import remove_files_of_process_alone, unname_files
 from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Phase:
     def __enter__(self) -> Phase:
         self._began = time.perf_counter()
         try:
-            self._team._begin_phase(self._name)
+            if self._team._messages is not None:
+                self._team._messages.begin_phase()
+            self._team.enter(self._name)
         except BaseException as failure:  # an interrupt: the others are in this phase, and hear of it here
             self.__exit__(type(failure), failure, failure.__traceback__)
             raise
@@ -67,11 +70,11 @@ class Phase:
 class Team:
     """The ranks of a communicator, or this process alone (`comm` is None, and MPI is not imported).
 
-    `patience`: seconds for which a failed rank waits for the others to end the phase, before it raises alone (None: for ever).
+    `patience`: seconds for which a failed rank waits for the others to end the phase, before it raises alone.
     `limits`: of the wait for ranks that have not called, after which that is a RankMissing.
     """
 
-    def __init__(self, comm: MPI.Comm | None = None, *, patience: float | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | None = None, *, patience: float = math.inf, limits: Limits | None = None) -> None:
         self.host = os.uname().nodename  # the same as socket.gethostname(), whose module takes milliseconds to import
         self.timeline = Timeline()
         self.doing = "start"
@@ -167,11 +170,6 @@ class Team:
                 with self.phase(self.doing, timed=False):
                     raise
 
-    def _begin_phase(self, name: str) -> None:
-        if self._messages is not None:
-            self._messages.begin_phase()
-        self.enter(name)
-
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
         assert self._messages is not None
         reports: list[Any] = []
@@ -190,11 +188,11 @@ class Team:
                 reports = self._messages.exchange((report, None), self._patience, arriving=arriving)
             except TimeoutError:
                 self.unheard = True
-                raise _on_all_ranks([(self.rank, report)], self.size) from failure
+                raise _common_error([(self.rank, report)], self.size) from failure
         failures = [(rank, failed) for rank, (failed, _) in enumerate(reports) if failed is not None]
         if failures:
             self._messages.clear_up([rank for rank, _ in failures])
-            raise _on_all_ranks(failures, self.size) from failure
+            raise _common_error(failures, self.size) from failure
         phase.all = [result for _, result in reports]
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
@@ -203,11 +201,10 @@ class Team:
         MPI makes one while it waits for the ranks. So a phase comes before: when it has ended, all ranks are there, and one that
         has failed keeps no other waiting inside MPI.
         """
-        collectives = self.messages.collectives
-        if not collectives.is_connected(kind, ranks):
+        if not self.messages.is_connected(kind, ranks):
             with self.phase("prepare", timed=False):
                 pass
-            collectives.connect(kind, ranks)
+            self.messages.connect(kind, ranks)
 
     def leave_together(self, patience: float) -> None:
         """A barrier that waits for `patience` seconds at most; the last thing a team does."""
@@ -229,23 +226,19 @@ class Team:
             self._messages = None
 
 
-def _on_all_ranks(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int) -> HybridError:
+def _common_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int) -> HybridError:
     """The error that all ranks raise, from the reports of those that have failed."""
-    error = _common_error(failures, size)
+    rank, (kind, text, code, host, doing) = failures[0]
+    # The same on all ranks: naming one would mislead.
+    if not (len(failures) == size and all(report[1] == text for _, report in failures)):
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        text = f"rank {rank}{more} on {host}, {doing}: {text}"
+    error = rebuild(kind, text, code)
     error.on_all_ranks = True
     return error
 
 
-def _common_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int) -> HybridError:
-    rank, (kind, text, code, host, doing) = failures[0]
-    if len(failures) == size and all(report[1] == text for _, report in failures):
-        return rebuild(kind, text, code)  # the same on all ranks: naming one would mislead
-    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-    return rebuild(kind, f"rank {rank}{more} on {host}, {doing}: {text}", code)
-
-
-# -------- world
-# The team of all ranks that a launcher started, or of a user's communicator.
+# --- the teams of communicators
 
 _keyval: int | None = None  # the key under which MPI keeps what is known of a communicator as its attribute
 _noting = threading.Lock()
@@ -325,7 +318,10 @@ def _free_team(comm: MPI.Comm, keyval: int, known: _Known) -> None:
         known.team.free()
 
 
-def start_world(*, patience: float | None = None) -> Team:
+# --- the job
+
+
+def start_world(*, patience: float = math.inf) -> Team:
     """The team of all ranks of this job. MPI is started only if a launcher started this process.
 
     Raises StartError if MPI cannot be started, or if it sees another number of processes than the launcher started.
@@ -382,8 +378,7 @@ def start_mpi() -> ModuleType:
         from mpi4py import MPI
 
     if MPI.COMM_WORLD.Get_size() == 1:  # nobody else opens them, and Open MPI does not remove its own even at an orderly end
-        remove_own(segments_of("self"))
-        remove_files_of("self")
+        remove_files_of_process_alone()
     return MPI
 
 
@@ -405,11 +400,7 @@ def leave() -> NoReturn:
 
 def world_communicator(team: Team) -> MPI.Comm | None:
     """The communicator of `start_world`'s team, as `hybrid.multiply` takes it; None for a process alone."""
-    if team.size == 1:
-        return None
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD
+    return None if team.size == 1 else all_processes()
 
 
 def all_processes() -> MPI.Comm:

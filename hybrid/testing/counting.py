@@ -18,7 +18,7 @@ class Counts:
     Attributes
     ----------
     exchanges : int
-        Rounds of messages among ranks in which this one took part: collectives, and messages from one rank to one.
+        Rounds of messages among ranks in which this one took part.
     bytes_sent : int
         Bytes that it handed to MPI for them: of objects their pickles, of a broadcast the matrix once.
     copied_in, copied_out : int

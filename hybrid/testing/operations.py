@@ -185,7 +185,7 @@ def _phases(stack: ExitStack) -> None:
 
     stack.callback(_rank_of_call.clear)
     replace(stack, Team, "enter", enter)
-    replace(stack, Messages, "_poll", partial(begin, "wait"))
+    replace(stack, Messages, "complete", partial(begin, "wait"))
     replace(stack, team, "start_world", partial(begin, "start"))
     replace(stack, team, "start_mpi", partial(begin, "MPI start"))
 
@@ -269,7 +269,7 @@ class _Arriving:
 
 
 def _messages(stack: ExitStack) -> None:
-    from hybrid.ranks import collectives
+    from hybrid.ranks import messages as module
     from hybrid.ranks.messages import Messages
 
     Parts = tuple[Sequence[Any], Sequence[Any]]  # the matrices that this rank sends to others, and those that arrive
@@ -296,18 +296,9 @@ def _messages(stack: ExitStack) -> None:
         _tell("sends", len(pickle.dumps(mine, protocol=5)))
         return everybody
 
-    def send(original: Any, messages: Messages, data: Any, to: int) -> None:
-        _tell("sends", memoryview(data).nbytes)
-        original(messages, data, to)
-
-    def receive(original: Any, messages: Messages, into: Any, source: int) -> None:
-        _tell("sends", 0)
-        original(messages, into, source)
-
     for name, parts in (("broadcast", broadcast), ("exchange", exchange)):
-        replace(stack, collectives, name, partial(collective, parts))
-    for name, around in (("exchange", exchange_objects), ("send", send), ("receive", receive)):
-        replace(stack, Messages, name, around)
+        replace(stack, module, name, partial(collective, parts))
+    replace(stack, Messages, "exchange", exchange_objects)
 
 
 def _files(stack: ExitStack) -> None:

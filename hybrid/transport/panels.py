@@ -19,7 +19,7 @@ from hybrid.core.problem import record
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
 from hybrid.plan.schedule import RankShare, Tile
-from hybrid.ranks.collectives import Series, Start
+from hybrid.ranks.messages import Series, Start
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
 
@@ -43,7 +43,7 @@ class Moves:
 
     def begin(self, team: Team) -> Series | None:
         starts = [start for of_panel in self.of_panels for start in of_panel]
-        return team.messages.collectives.series(self.kind, self.ranks, starts) if team.rank in self.ranks else None
+        return team.messages.series(self.kind, self.ranks, starts) if team.rank in self.ranks else None
 
 
 @record
