@@ -91,7 +91,6 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
     """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
     from hybrid.diagnostics import machine, node_links
-    from hybrid.diagnostics.examination import examine
     from hybrid.host.files import refuse_unwritable
     from hybrid.reporting.progress import Progress
     from hybrid.selection.machine import settle_threads
@@ -100,7 +99,10 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
         if file := file_of_json(options.json):
             refuse_unwritable(file)
     with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
-        examination = examine(team, settle_threads(team, settings), error)
+        threads = settle_threads(team, settings)
+        from hybrid.diagnostics.examination import examine  # loads NumPy
+
+        examination = examine(team, threads, error)
         measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
     slowest = min(node_links.median_rates(examination.node_links).values(), default=0.0)
     with team.phase("report", timed=False):
