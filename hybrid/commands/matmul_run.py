@@ -11,9 +11,13 @@ import gc
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hybrid.arrays.sources import TypedProduct
+from hybrid.commands.matmul_energy import EnergyMeter
 from hybrid.commands.matmul_operands import product_asked_for
 from hybrid.commands.matmul_report import Speaker
 from hybrid.commands.streams import file_of_json
@@ -21,11 +25,11 @@ from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline, wall
 from hybrid.execution.calls import exactly, threads_until_decided
-from hybrid.execution.energy import EnergyMeter
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.real_products import run_typed_product
-from hybrid.host.files import refuse_same, refuse_unwritable
+from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
 from hybrid.host.matrix_file import matrix_name
+from hybrid.plan.plan import Plan
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import ProductRequest
@@ -61,9 +65,10 @@ def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> in
         shape = product.sizes[0], product.sizes[2]
         output: MatrixOutput | None = None
         if options.out and not options.resume:
-            from hybrid.execution.product import product_output  # products that are not kept start sooner without it
+            from hybrid.host.matrix_file import new_matrix  # products that are not kept start sooner without it
 
-            output = product_output(team, shape, product.result, options.out)
+            output = new_matrix(options.out, shape, product.result)
+            output.refuse(output.size if team.rank == 0 else 0)  # whether there is room, rank 0 says
         looking.mine = take_inventory(session, settings)
     product = product.looked_at(team, threads_until_decided(team, settings))
     speaker = Speaker(team, options, product)
@@ -96,13 +101,33 @@ def _multiply(job: _Job, output: MatrixOutput | None) -> int:
         outcome = run_typed_product(job.session, decision, product, job.settings, how)
         wall.enter("write")
         if output and _is_right(outcome):  # a product that failed its check is not worth a file
-            from hybrid.execution.product import write_product
-
-            write_product(team, decision.plan, outcome.c.array, output)
+            _write(team, decision.plan, outcome.c.array, output)
     _report(job, outcome, meter, warmup)
     if not _is_right(outcome):
         return _CHECK_FAILED
     return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
+
+
+def _write(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -> None:
+    """Write C. Every rank calls it; `c` is the gathered C on the root's node."""
+    path = output.path
+    with team.phase("write", timed=False) as naming:
+        naming.mine = temporary_name(path) if team.rank == plan.root else None
+    beside: Path = naming.all[plan.root]
+    try:
+        with team.phase("write", timed=False) as beginning, written_to(path, beside, output.size):
+            beginning.mine = output.begin(beside) if team.rank == plan.root else 0
+        with team.phase("write", timed=False), written_to(path, beside, output.size):
+            if team.node == plan.root_node:
+                rows = plan.c_rows_at_the_end(team.rank)
+                output.write(beside, beginning.all[plan.root], rows, c[rows.slice], lambda: team.enter("write"))
+        with team.phase("write", timed=False), written_to(path, beside, output.size):
+            if team.rank == plan.root:
+                publish(beside, path)
+    except BaseException:
+        if team.rank == plan.root:
+            discard(beside)
+        raise
 
 
 def _resume(job: _Job) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Buffers, Device, Event, Timings
-from hybrid.execution.outcome import Entering, Worker
+from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.plan.schedule import RankShare, Tile
 from hybrid.transport.base import LeavingPanels, RankMatrices, Transport
 from hybrid.verification.device_check import DeviceCheck
@@ -26,116 +27,95 @@ if TYPE_CHECKING:
 
 
 MEASURED_AHEAD = 6  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
+_PAUSE = 1e-3  # seconds, at most, between two looks of the thread that moves data while another one multiplies
 LOADS_AHEAD = 8  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
 
 
-def run_share(
-    share: RankShare,
-    buffers: Buffers,
-    transport: Transport,
-    device: Device,
-    entering: Entering,
-    check: DeviceCheck | None = None,
-    gather: LeavingPanels | None = None,
-    modular: ModularProduct | None = None,
-) -> Timings:
-    """Multiply the rank's row block by B in the device's buffers; column panels of C are sent meanwhile. Returns what
-    `Device.finish` does.
+@dataclass
+class ShareRun:
+    """One product of a share in a device's buffers. Loads run ahead of the tiles as far as the buffers have room.
 
-    `modular`: computes the tiles, from remainders where it can; None: the device does, natively.
+    `entering`: told the phase of each copy and multiplication before that is submitted. `gather`: sends column panels of C
+    meanwhile. `modular`: computes the tiles, from remainders where it can; None: the device does, natively.
     """
-    transport.begin(share.order)
-    if modular is not None:
-        modular.begin()
-    run = _Run(share, buffers, transport, device, entering, check, gather, modular)
-    run.load_first()
-    run.begin_check()  # while the first panel is copied
-    run.submit()
-    run.submit_checks()
-    if modular is not None:
-        modular.end()
-    if check is not None:
-        check.finish()
-    if gather is not None:
-        gather.wait_for_stored()
-    entering("multiply")
-    return chain(transport.finish(), device.finish())
 
+    share: RankShare
+    buffers: Buffers
+    transport: Transport
+    device: Device
+    entering: Callable[[str], None]
+    check: DeviceCheck | None = None
+    gather: LeavingPanels | None = None
+    modular: ModularProduct | None = None
 
-class _Run:
-    """Submits a share's copies and multiplications. Loads run ahead of the tiles as far as the buffers have room."""
-
-    def __init__(
-        self,
-        share: RankShare,
-        buffers: Buffers,
-        transport: Transport,
-        device: Device,
-        entering: Entering,
-        check: DeviceCheck | None,
-        gather: LeavingPanels | None,
-        modular: ModularProduct | None,
-    ) -> None:
-        self._gather, self._modular = gather, modular
-        self._check, self._overwrites = check, not share.holds_all
-        # Where nothing is overwritten, the check is submitted last: it shall not keep copies waiting.
-        self._to_check: deque[Callable[[], object]] = deque()
-        self._arrivals = share.order
-        self._uses = share.uses
-        self._buffers, self._transport, self._device, self._entering = buffers, transport, device, entering
+    def run(self) -> Timings:
+        """Multiply the rank's row block by B. Returns what `Device.finish` does."""
+        share, check = self.share, self.check
+        self._arrivals, self._uses = share.order, share.uses
         self._loaded = self._measured = 0  # arrivals
         self._copies = False  # whether any of them is copied; else all operands lie on the device
         self._pieces: dict[int, _Piece] = {}  # in the buffers, by the number of the arrival
         # For each slot of C the tiles that are being computed, copied back or checked, each with the events that end that.
         self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
-
-    def load_first(self) -> None:
+        # Where nothing is overwritten, the check is submitted last: it shall not keep copies waiting.
+        self._overwrites = not share.holds_all
+        self._to_check: deque[Callable[[], object]] = deque()
+        self.transport.begin(share.order)
+        if self.modular is not None:
+            self.modular.begin()
         if self._arrivals:
             self._load_ahead(0)
+        if check is not None and self._overwrites:
+            check.begin()  # while the first panel is copied
+        elif check is not None:
+            self._to_check.append(check.begin)
+        self._submit()
+        self._submit_checks()
+        if self.modular is not None:
+            self.modular.end()
+        if check is not None:
+            check.finish()
+        if self.gather is not None:
+            self.gather.wait_for_stored()
+        self.entering("multiply")
+        return chain(self.transport.finish(), self.device.finish())
 
-    def begin_check(self) -> None:
-        """Begin the check; where nothing is overwritten, submit that only at the end."""
-        if self._check is not None and self._overwrites:
-            self._check.begin()
-        elif self._check is not None:
-            self._to_check.append(self._check.begin)
-
-    def submit(self) -> None:
+    def _submit(self) -> None:
         for index, arrival in enumerate(self._arrivals):
             self._load_ahead(index)
             if arrival.operand == "B":
-                fetched = self._transport.exchange(arrival, self._buffers.destination(arrival))
+                fetched = self.transport.exchange(arrival, self.buffers.destination(arrival))
                 self._pieces[index].loaded += fetched
-            if self._modular is not None:
-                self._measure_ahead(self._modular, index)
-            if self._check is not None:
-                self._check_arrival(self._check, index)
-            if self._modular is not None and not self._copies:
-                self.submit_checks()  # while the device measures, for whose results the host waits before it multiplies
+            if self.modular is not None:
+                self._measure_ahead(self.modular, index)
+            if self.check is not None:
+                self._check_arrival(self.check, index)
+            if self.modular is not None and not self._copies:
+                self._submit_checks()  # while the device measures, for whose results the host waits before it multiplies
             for number, tile in enumerate(arrival.releases):
                 self._multiply(index, number, tile)
-            if self._modular is not None:
-                self.submit_checks(while_waiting_for=index + 1)
-            self._transport.advance()
-            if self._gather is not None:
-                self._gather.advance()
+            if self.modular is not None:
+                self._submit_checks(while_waiting_for=index + 1)
+            self.transport.advance()
+            if self.gather is not None:
+                self.gather.advance()
 
-    def submit_checks(self, while_waiting_for: int | None = None) -> None:
-        """Submit what `submit` has left of the check; or some of it, while arrival `while_waiting_for` is not on the device.
+    def _submit_checks(self, while_waiting_for: int | None = None) -> None:
+        """Submit what `_submit` has left of the check; or some of it, while arrival `while_waiting_for` is not on the device.
 
         When that is there, there are tiles to submit, whose arithmetic the host could not choose before.
         """
         while self._to_check and (while_waiting_for is None or not self._is_there(while_waiting_for)):
             self._to_check.popleft()()
-            self._transport.advance()  # other ranks' tiles shall not wait until all of the check is submitted
-            if self._gather is not None:
-                self._gather.advance()
+            self.transport.advance()  # other ranks' tiles shall not wait until all of the check is submitted
+            if self.gather is not None:
+                self.gather.advance()
 
     def _is_there(self, index: int) -> bool:
         """Whether an arrival is on the device. After the last one nothing is waited for."""
         if index >= self._loaded:
             return index >= len(self._arrivals)  # after the last arrival nothing is waited for
-        return all(self._device.done(event) for event in self._pieces[index].loaded)
+        return all(self.device.done(event) for event in self._pieces[index].loaded)
 
     def _measure_ahead(self, modular: ModularProduct, index: int) -> None:
         """Measure this arrival, and those of the next ones that are there already.
@@ -159,7 +139,7 @@ class _Run:
             return
         self._measured, arrival = index + 1, self._arrivals[index]
         piece = self._pieces[index]
-        piece.readers.append(modular.arrived(arrival, self._buffers.destination(arrival), piece.loaded))
+        piece.readers.append(modular.arrived(arrival, self.buffers.destination(arrival), piece.loaded))
 
     def _check_arrival(self, check: DeviceCheck, index: int) -> None:
         piece = self._pieces[index]
@@ -173,41 +153,41 @@ class _Run:
         until = min(len(self._arrivals), index + 1 + LOADS_AHEAD)
         while self._loaded < until and self._uses[self._loaded].last_use < index:
             arrival = self._arrivals[self._loaded]
-            if self._loaded > index and not self._transport.ready(arrival):
+            if self._loaded > index and not self.transport.ready(arrival):
                 return
-            self._entering("copy in")
+            self.entering("copy in")
             before = self._uses[self._loaded].overwrites
             readers = self._pieces.pop(before).readers if before >= 0 else []
-            if readers and self._check is not None:
-                readers += self._check.before_overwriting(arrival)
-            event = self._transport.load(arrival, self._buffers.destination(arrival), readers)
+            if readers and self.check is not None:
+                readers += self.check.before_overwriting(arrival)
+            event = self.transport.load(arrival, self.buffers.destination(arrival), readers)
             self._copies = self._copies or event is not None
             self._pieces[self._loaded] = _Piece([event] if event is not None else [], [])
             self._loaded += 1
 
     def _multiply(self, index: int, number: int, tile: Tile) -> None:
         """Submit tile `number` of those that arrival `index` releases."""
-        a, b, c = self._buffers.operands(tile)
+        a, b, c = self.buffers.operands(tile)
         pieces = [self._pieces[each] for each in self._uses[index].reads[number]]
         written = self._written.setdefault(tile.slot, [])
         before = [event for other, events in written if _meet(other, tile) for event in events]
-        self._entering("multiply")
+        self.entering("multiply")
         after = [event for piece in pieces for event in piece.loaded] + before
-        if self._modular is not None:
-            event = self._modular.multiply(tile, a, b, c, after)
+        if self.modular is not None:
+            event = self.modular.multiply(tile, a, b, c, after)
         else:
-            event = self._device.multiply(a, b, c, after, adding=tile.adds)
+            event = self.device.multiply(a, b, c, after, adding=tile.adds)
         read, events = [event], [event]
         if tile.completes:
-            self._entering("copy out")
-            events = [self._transport.store(tile, c, [event])]
-            if self._gather is not None:
-                self._gather.will_be_stored(tile, events[0])
-            if self._check is not None and self._overwrites:
-                checked = self._check.computed(index, number, tile, [event])
+            self.entering("copy out")
+            events = [self.transport.store(tile, c, [event])]
+            if self.gather is not None:
+                self.gather.will_be_stored(tile, events[0])
+            if self.check is not None and self._overwrites:
+                checked = self.check.computed(index, number, tile, [event])
                 read, events = read + checked, events + checked
-            elif self._check is not None:
-                self._to_check.append(partial(self._check.computed, index, number, tile, [event]))
+            elif self.check is not None:
+                self._to_check.append(partial(self.check.computed, index, number, tile, [event]))
         for piece in pieces:
             piece.readers += read
         # The new entry stands for all that the tile covers: copies out run in their order, and so do checks, and tiles that add
@@ -234,16 +214,8 @@ def _covers(tile: Tile, other: Tile) -> bool:
     return other.buffer_rows.lies_in(tile.buffer_rows) and other.buffer_columns.lies_in(tile.buffer_columns)
 
 
-# -------- in place
-# Multiplies one rank's share of a plan on a CPU where the matrices lie, without buffers.
-
-
 def multiply_in_place(
-    share: RankShare,
-    matrices: RankMatrices,
-    device: Device,
-    entering: Entering,
-    panels: Panels | None = None,
+    share: RankShare, matrices: RankMatrices, device: Device, entering: Callable[[str], None], panels: Panels | None = None
 ) -> Timings:
     """Multiply the rank's row block by B where they lie, while column panels of B arrive and those of C are sent. Returns what
     `Device.finish` does.
@@ -257,13 +229,33 @@ def multiply_in_place(
         if panels is not None:
             panels.stored(tile)
 
-    with Worker(beside=panels is not None and panels.takes_part) as worker:
+    if panels is None or not panels.takes_part:
         for arrival in share.order:
             if panels is not None and arrival.operand == "B":
-                panels.wait_for(arrival.index, worker.computes)
+                panels.wait_for(arrival.index, lambda: False)
             for tile in arrival.releases:
                 entering("multiply")
-                worker.do(partial(multiply, tile))
+                multiply(tile)
         entering("multiply")
-        worker.wait(panels.advance if panels is not None else lambda: None)
+        return device.finish()
+
+    def with_threads(count: int, tile: Tile) -> None:
+        with limited_threads(count):  # which each thread is told by itself
+            multiply(tile)
+
+    beside, asked = ThreadPoolExecutor(1), list[Future[None]]()
+    try:
+        for arrival in share.order:
+            if arrival.operand == "B":
+                panels.wait_for(arrival.index, lambda: bool(asked) and not asked[-1].done())
+            for tile in arrival.releases:
+                entering("multiply")
+                asked.append(beside.submit(with_threads, threads_allowed(), tile))
+        entering("multiply")
+        for each in asked:
+            while not wait([each], _PAUSE).done:
+                panels.advance()
+            each.result()
+    finally:
+        beside.shutdown(cancel_futures=True)
     return device.finish()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +22,6 @@ from hybrid.execution.between_nodes import OnGrid, RowsFromRoot, panel_moves, sc
 from hybrid.execution.calls import no_wrong_parts
 from hybrid.execution.outcome import Outcome, Progress, RunOptions
 from hybrid.execution.rank_run import RankRun, SumElsewhere
-from hybrid.host.files import discard, publish, temporary_name, written_to
-from hybrid.host.matrix_file import MatrixOutput, new_matrix
 from hybrid.host.memory import NumbersView, RowView, copy_rows, result_pool
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
@@ -314,39 +311,6 @@ class ProductCheck:
     def _host_check(self) -> HostCheck:
 
         return HostCheck(self._team, self._decision, self._operands, self._views)
-
-
-# -------- product file
-# C as a file: written by all ranks of the root's node, each of which writes its rows, and named when it is whole.
-
-
-def product_output(team: Team, shape: tuple[int, int], dtype: np.dtype, name: str) -> MatrixOutput:
-    """What writes C under this name. UsageError or DoesNotFit where that cannot be. Whether there is room, rank 0 says."""
-    output = new_matrix(name, shape, dtype)
-    output.refuse(output.size if team.rank == 0 else 0)
-    return output
-
-
-def write_product(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -> None:
-    """Write C. Every rank calls it; `c` is the gathered C on the root's node."""
-    path = output.path
-    with team.phase("write", timed=False) as naming:
-        naming.mine = temporary_name(path) if team.rank == plan.root else None
-    beside: Path = naming.all[plan.root]
-    try:
-        with team.phase("write", timed=False) as beginning, written_to(path, beside, output.size):
-            beginning.mine = output.begin(beside) if team.rank == plan.root else 0
-        with team.phase("write", timed=False), written_to(path, beside, output.size):
-            if team.node == plan.root_node:
-                rows = plan.c_rows_at_the_end(team.rank)
-                output.write(beside, beginning.all[plan.root], rows, c[rows.slice], lambda: team.enter("write"))
-        with team.phase("write", timed=False), written_to(path, beside, output.size):
-            if team.rank == plan.root:
-                publish(beside, path)
-    except BaseException:
-        if team.rank == plan.root:
-            discard(beside)
-        raise
 
 
 def run_product(

@@ -14,8 +14,8 @@ import numpy as np
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Buffers, Timings
 from hybrid.devices.row_sums import NOT_INTEGRAL
-from hybrid.execution.outcome import Progress, TileProgress
-from hybrid.execution.pipeline import multiply_in_place, run_share
+from hybrid.execution.outcome import Progress
+from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.host.memory import RowView
 from hybrid.plan.arithmetic import Computed
 from hybrid.plan.check_layout import Piece, check_layout, group_columns
@@ -252,7 +252,8 @@ class RankRun:
         _, self._share = plan.on_device(team.rank)
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
         self._matrices = matrices
-        self._tile_progress = TileProgress(team, self._share, progress)
+        self._progress, self._submitted = progress, 0
+        self._tiles = sum(len(arrival.releases) for arrival in self._share.order)
         self._timings: Timings = ()
         self._modular: ModularProduct | None = None
         began = time.perf_counter()
@@ -295,7 +296,7 @@ class RankRun:
         """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
         self._rank_device.pin(self._team, self._to_pin)
         self._to_pin = ()
-        self._tile_progress.begin()
+        self._submitted = 0
         if self._check is not None:
             self._check.begin()
         if self._rank_device.flags is not None:
@@ -397,7 +398,15 @@ class RankRun:
         device = self._rank_device.device
         if self._staged:
             check = self._check.device if self._check is not None else None
-            parts = self._share, self._buffers, self._transport, device, self._tile_progress
-            return run_share(*parts, check, self._panels or self._device_gather, self._modular)
+            gather = self._panels or self._device_gather
+            parts = self._share, self._buffers, self._transport, device, self._entering
+            return ShareRun(*parts, check, gather, self._modular).run()
         assert self._matrices is not None
-        return multiply_in_place(self._share, self._matrices, device, self._tile_progress, self._panels)
+        return multiply_in_place(self._share, self._matrices, device, self._entering, self._panels)
+
+    def _entering(self, phase: str) -> None:
+        """Tell the phase of the next copy or multiplication, and how many of the share's tiles have been submitted."""
+        self._team.enter(phase)
+        if phase == "multiply":
+            self._progress("multiply", self._submitted, self._tiles)
+            self._submitted += 1

@@ -16,7 +16,7 @@ from support.selection import examples
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.base import Buffers
-from hybrid.execution.pipeline import run_share
+from hybrid.execution.pipeline import ShareRun
 from hybrid.host.memory import RowView
 from hybrid.plan.schedule import ALIGNED, Tiling, arrivals, slab_arrivals, slabs_of, uses_of
 from hybrid.transport.base import HostTransport, RankMatrices
@@ -203,7 +203,7 @@ def product_of_shares(n, l, m, device, *, ranks=1, **tiling):
     for share in plan.shares:
         matrices = RankMatrices(a[share.rows.slice], RowView(b, Span(0, len(b))), c[share.rows.slice])
         buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, plan.problem)
-        run_share(share, buffers, HostTransport(device, share.rank, matrices), device, lambda phase: None)
+        ShareRun(share, buffers, HostTransport(device, share.rank, matrices), device, lambda phase: None).run()
     return a, b, c
 
 

@@ -12,7 +12,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.base import Buffers, Device
 from hybrid.devices.remainders import ModularProduct
-from hybrid.execution.pipeline import run_share
+from hybrid.execution.pipeline import ShareRun
 from hybrid.host.memory import RowView
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.arithmetic import Computed, joined, most_moduli
@@ -60,6 +60,6 @@ class Products:
         for share, buffers, modular in self._shares:
             matrices = RankMatrices(a[share.rows.slice], RowView(b, Span(0, len(b))), c[share.rows.slice])
             transport = HostTransport(self._device, share.rank, matrices)
-            list(run_share(share, buffers, transport, self._device, lambda phase: None, modular=modular))
+            list(ShareRun(share, buffers, transport, self._device, lambda phase: None, modular=modular).run())
             computed.append(modular.done if modular is not None else {})
         return c, joined(computed)
