@@ -118,18 +118,18 @@ def scatter(
     rows: RowsFromRoot,
     threads: int,
 ) -> None:
-    """Before the multiplication: copy the root's arrays into its node's shared matrices, and send the other nodes their rows.
+    """Before the multiplication, within a phase: copy the root's arrays into its node's shared matrices, and send the other nodes
+    their rows.
 
     B follows panel by panel while others are multiplied, unless every node loads only rows of its own.
     """
-    with team.phase("scatter"):
-        for operand, key in zip(operands, "AB", strict=True):
-            if not isinstance(operand, RootMatrix) or team.rank != plan.root:
-                continue
-            view = views[key]
-            if operand.in_place(plan.problem.operand_dtype) is not view.array:
-                operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
-        rows.run()
+    for operand, key in zip(operands, "AB", strict=True):
+        if not isinstance(operand, RootMatrix) or team.rank != plan.root:
+            continue
+        view = views[key]
+        if operand.in_place(plan.problem.operand_dtype) is not view.array:
+            operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
+    rows.run()
 
 
 def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:

@@ -20,7 +20,7 @@ from hybrid.core.spans import Span
 from hybrid.core.timeline import Spread, Timeline, slowest, wall
 from hybrid.execution.between_nodes import OnGrid, RowsFromRoot, panel_moves, scatter
 from hybrid.execution.calls import no_wrong_parts
-from hybrid.execution.outcome import Outcome, Progress, RunOptions
+from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.rank_run import RankRun, SumElsewhere
 from hybrid.host.memory import NumbersView, RowView, copy_rows, result_pool
 from hybrid.host.threads import limited_threads
@@ -42,63 +42,8 @@ if TYPE_CHECKING:
     from hybrid.verification.check import WrongParts
 
 
-# -------- host matrices
-# A, B and C in host memory before a product: made or reused, and filled by the ranks that own their rows.
-
-
-def host_matrices(
-    team: Team,
-    plan: Plan,
-    a: MatrixSource,
-    b: MatrixSource,
-    out: np.ndarray | None,
-    threads: int,
-    kept: Mapping[str, RowView],
-    *,
-    as_they_lie: bool,
-) -> dict[str, RowView]:
-    """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so. Every
-    rank calls it.
-
-    `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks. `as_they_lie`: transposed ones
-    can be read as they lie, by BLAS's flag, or by copies to a GPU, which transpose them.
-    """
-    problem, node = plan.problem, team.node
-    rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
-    columns = {"A": problem.l, "B": problem.m, "C": problem.m}
-    if plan.at_root:
-        return _arrays_of_root(team, plan, a, b, out, threads, as_they_lie=as_they_lie)
-    types = element_types(problem)
-    shared = {key: source for key, source in (("A", a), ("B", b)) if isinstance(source, SharedMatrix)}
-    there = {key: source.array for key, source in shared.items() if source.at_root}
-    if shared and out is not None:
-        there["C"] = out
-    views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
-    made = {key: span for key, span in rows.items() if key not in views}
-    return views | (make_shared_matrices(team, made, columns, types) if made else {})
-
-
-def _arrays_of_root(
-    team: Team, plan: Plan, a: MatrixSource, b: MatrixSource, out: np.ndarray | None, threads: int, *, as_they_lie: bool
-) -> dict[str, RowView]:
-    """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
-    matrices without rows."""
-    problem = plan.problem
-    shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
-    views, types = {}, element_types(problem)
-    with team.phase("scatter", timed=False), busy():
-        in_place = [_in_place(source, problem.operand_dtype, as_they_lie) for source in (a, b)]
-        for key, array in zip("ABC", (*in_place, out), strict=True):
-            height, width = shapes[key]
-            if team.rank != plan.root:
-                height, array = 0, np.empty((0, width), types[key])
-            if array is None:
-                array = result_pool.empty(height, width, types[key])
-            views[key] = RowView(array, Span(0, height))
-        for source, key, array in zip((a, b), "AB", in_place, strict=True):
-            if team.rank == plan.root and isinstance(source, RootMatrix) and array is None:
-                source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("scatter"))
-    return views
+_MOST_KEPT = 32 << 20  # bytes of A, B and C, where they lie in memory that is kept for the next call
+_ALIGNED = 64  # bytes: where each of them begins
 
 
 def element_types(problem: Problem) -> dict[str, str]:
@@ -110,42 +55,6 @@ def element_types(problem: Problem) -> dict[str, str]:
 def in_numbers(views: Iterable[RowView], problem: Problem) -> list[RowView]:
     """A, B and C in host memory, with elements with which the host computes: those of 16 bits as float32."""
     return [NumbersView(view) if problem.short_operands and view.array.itemsize == 2 else view for view in views]
-
-
-def _in_place(source: MatrixSource, dtype: str, as_they_lie: bool) -> np.ndarray | None:
-    """The array of the source, where it can be multiplied as it is; else None."""
-    return source.as_it_lies(dtype) if as_they_lie and isinstance(source, RootMatrix) else source.in_place(dtype)
-
-
-def fill(
-    team: Team,
-    plan: Plan,
-    views: dict[str, RowView],
-    a: MatrixSource,
-    b: MatrixSource,
-    threads: int,
-    progress: Progress,
-    *,
-    b_is_there: bool = False,
-) -> None:
-    """Have every rank make or read its own rows of the operands that are not the root's arrays. With `b_is_there`, those of B
-    are there already."""
-    share = plan.shares[team.rank]
-    wanted = ((a, "A", share.rows), (b, "B", share.b_rows))
-    parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]
-    if not parts:
-        return
-    work = {key: len(rows) * views[key].array.shape[1] for _, key, rows in parts}  # elements
-    before = 0
-    with team.phase("fill"):
-        for source, key, rows in parts:
-
-            def filled(done: int, key: str = key, rows: Span = rows, before: int = before) -> None:
-                team.enter("fill")
-                progress("fill", before + work[key] * done // max(1, len(rows)), sum(work.values()))
-
-            source.rows(rows, views[key][rows], threads, filled)
-            before += work[key]
 
 
 # -------- root alone
@@ -341,18 +250,18 @@ class _Product:
         self._operands, self._settings, self._options = operands, settings, options
         self._threads = decision.placements[self._team.rank].threads.count
         self._views: dict[str, RowView] = {}
+        self._in_workspace = False  # A, B and C are small, and in memory that the node's ranks keep from call to call
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def run(self) -> Outcome:
-        team, plan, (a, b) = self._team, self._plan, self._operands
+        team, plan = self._team, self._plan
         team.timeline = Timeline(traced=team.timeline.traced)
         with limited_threads(self._threads):
             wall.enter("allocate")
             kept = self._options.kept(plan)
-            transposed = self._decision.reads_transposed
-            self._views = host_matrices(team, plan, a, b, self._options.out, self._threads, kept, as_they_lie=transposed)
+            self._views = self._host_matrices(kept)
             wall.enter("fill")
-            fill(team, plan, self._views, a, b, self._threads, self._options.progress, b_is_there="B" in kept)
+            self._fill(b_is_there="B" in kept)
             wall.enter("prepare")
             self._rows = RowsFromRoot(team, plan, self._views, self._operands, self._settings)
             run = self._rank_run()
@@ -364,9 +273,85 @@ class _Product:
             except BaseException:
                 run.abandon()
                 raise
-        seen, result = self._views, self._check
-        outcome = Outcome(self._decision, seen["A"], seen["B"], seen["C"], {}, Spread.of(totals), result, repeats=len(totals))
+            seen, result = self._views, self._check
+            c = RowView(self._own_copy(seen["C"].array), seen["C"].rows) if self._in_workspace else seen["C"]
+        outcome = Outcome(self._decision, seen["A"], seen["B"], c, {}, Spread.of(totals), result, repeats=len(totals))
         return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
+
+    def _host_matrices(self, kept: dict[str, RowView]) -> dict[str, RowView]:
+        """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so.
+
+        `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks.
+        """
+        team, plan, problem, node = self._team, self._plan, self._plan.problem, self._team.node
+        rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
+        columns, types = {"A": problem.l, "B": problem.m, "C": problem.m}, element_types(problem)
+        if plan.at_root:
+            return self._arrays_of_root({"A": problem.n, "B": problem.l, "C": problem.n}, columns, types)
+        shared = {key: each for key, each in zip("AB", self._operands, strict=True) if isinstance(each, SharedMatrix)}
+        there = {key: each.array for key, each in shared.items() if each.at_root}
+        if shared and self._options.out is not None:
+            there["C"] = self._options.out
+        views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
+        made = {key: span for key, span in rows.items() if key not in views}
+        sizes = {key: len(span) * columns[key] * np.dtype(types[key]).itemsize + _ALIGNED for key, span in made.items()}
+        small = sum(sizes.values()) <= _MOST_KEPT and 1 < len(team.node_ranks) == team.size
+        if self._options.measured or plan.staged or len(made) < 3 or not small:
+            return views | (make_shared_matrices(team, made, columns, types) if made else {})
+        self._in_workspace = True
+        first, memory = 0, self._session.workspace(sum(sizes.values()))
+        for key, span in made.items():
+            views[key] = RowView(np.ndarray((len(span), columns[key]), types[key], memory, first), span)
+            first += sizes[key] // _ALIGNED * _ALIGNED
+        return views
+
+    def _arrays_of_root(self, rows: dict[str, int], columns: dict[str, int], types: dict[str, str]) -> dict[str, RowView]:
+        """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
+        matrices without rows."""
+        team, plan, operand_dtype = self._team, self._plan, self._plan.problem.operand_dtype
+        views: dict[str, RowView] = {}
+        with team.phase("scatter", timed=False), busy():
+            for key, source in zip("ABC", (*self._operands, None), strict=True):
+                height, array = rows[key], self._options.out
+                if source is not None and self._decision.reads_transposed and isinstance(source, RootMatrix):
+                    array = source.as_it_lies(operand_dtype)
+                elif source is not None:
+                    array = source.in_place(operand_dtype)
+                if team.rank != plan.root:
+                    height, array = 0, np.empty((0, columns[key]), types[key])
+                into = result_pool.empty(height, columns[key], types[key]) if array is None else array
+                views[key] = RowView(into, Span(0, height))
+                if array is None and isinstance(source, RootMatrix):
+                    source.rows(views[key].rows, into, self._threads, lambda done: team.enter("scatter"))
+        return views
+
+    def _own_copy(self, c: np.ndarray) -> np.ndarray:
+        """C at the root, in memory that the next call does not use."""
+        if self._team.rank != self._plan.root:
+            return c
+        own = result_pool.empty(len(c), c.shape[1], c.dtype.name) if self._options.out is None else self._options.out
+        copy_rows(own, c, self._threads)
+        return own
+
+    def _fill(self, *, b_is_there: bool) -> None:
+        """Have every rank make or read its own rows of the operands that are not the root's arrays; of B where it is not there
+        already."""
+        team, share, (a, b) = self._team, self._plan.shares[self._team.rank], self._operands
+        wanted = ((a, "A", share.rows), (b, "B", share.b_rows))
+        parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]
+        if not parts:
+            return
+        work = {key: len(rows) * self._views[key].array.shape[1] for _, key, rows in parts}  # elements
+        before = 0
+        with team.phase("fill"):
+            for source, key, rows in parts:
+
+                def filled(done: int, key: str = key, rows: Span = rows, before: int = before) -> None:
+                    team.enter("fill")
+                    self._options.progress("fill", before + work[key] * done // max(1, len(rows)), sum(work.values()))
+
+                source.rows(rows, self._views[key][rows], self._threads, filled)
+                before += work[key]
 
     def _once(self, run: RankRun) -> None:
         """Compute the product once more, outside of the repeats."""
@@ -374,10 +359,11 @@ class _Product:
         self._multiply(run)
 
     def _make_ready(self, run: RankRun) -> None:
-        with self._team.phase("scatter", timed=False), busy():
-            self._poison_c()
-            run.make_ready()
-            self._rows.begin()
+        if not self._in_workspace:
+            with self._team.phase("scatter", timed=False), busy():
+                self._poison_c()
+                run.make_ready()
+                self._rows.begin()
 
     def _rank_run(self) -> RankRun:
         plan, rank, (a, b, c) = self._plan, self._team.rank, (self._views[key] for key in "ABC")
@@ -448,7 +434,7 @@ class _Product:
         """Fill C with NaN, so that elements that nobody writes are found, also where an earlier product has left the right
         ones."""
         plan, c, options = self._plan, self._views["C"], self._options
-        again = options.repeat + options.warmup > 1 or options.after is not None
+        again = options.repeat + options.warmup > 1 or options.after is not None or self._in_workspace
         if self._settings.poison or (not plan.at_root and again):
             own = c.rows if plan.at_root else plan.c_rows_at_the_end(self._team.rank)
             copy_rows(c[own], np.nan, self._threads)
@@ -458,7 +444,11 @@ class _Product:
         team, plan = self._team, self._plan
         began = time.perf_counter()
         if not plan.at_root:
-            scatter(team, plan, self._views, self._operands, self._rows, self._threads)
+            with team.phase("scatter"):
+                if self._in_workspace:  # nobody waits for what begins here: one exchange is enough
+                    self._poison_c()
+                    run.make_ready()
+                scatter(team, plan, self._views, self._operands, self._rows, self._threads)
         run.multiply()
         if not plan.at_root:
             run.gather()

@@ -20,6 +20,7 @@ from hybrid.host.memory import RowView
 from hybrid.plan.arithmetic import Computed
 from hybrid.plan.check_layout import Piece, check_layout, group_columns
 from hybrid.plan.plan import Plan
+from hybrid.plan.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, RankPlacement
@@ -323,12 +324,17 @@ class RankRun:
                 self._rank_device.drain()
                 raise
             self._timings = work
+            if self._panels is None and self._plan.operands is OperandLocation.NODE_SHARED:
+                self._team.enter("gather")  # C is where it belongs
 
     def gather(self) -> None:
         """Send what is left of C, when all is multiplied, to the root's node. Every rank calls it."""
+        began = time.perf_counter()
+        if self._panels is None:
+            self._team.timeline.add("gather", began, began)
+            return
         with self._team.phase("gather"):
-            if self._panels is not None:
-                self._panels.finish()
+            self._panels.finish()
 
     def abandon(self) -> None:
         """Give up the product, which has failed on this rank or another. When this returns, no thread of the check reads the

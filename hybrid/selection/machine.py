@@ -56,6 +56,7 @@ class Inventory:
     free: FreeMemory
     remembers: int = field(compare=False)  # the serial of the decision that this rank would take again; 0: none
     model: MachineModel = H200
+    workspace: int = field(default=0, compare=False)  # the serial of the memory that the ranks have kept for calls; 0: none
 
 
 class Test(Enum):
@@ -191,7 +192,8 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
             why_no_gpu = str(missing)
     used_before = session.rank_device.gpu if session.rank_device else None
     free = free_memory_of(session, settings, used_before if used_before in gpus else None)
-    return Inventory(_processor(), gpus, why_no_gpu, free, session.remembered_serial, MachineModel.of(settings.machine))
+    model = MachineModel.of(settings.machine)
+    return Inventory(_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, session.workspace_serial)
 
 
 def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:

@@ -8,13 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from hybrid.arrays.interop import SharedArrays
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
 from hybrid.core.timeline import wall
 from hybrid.devices.cuda_gpus import Gpu, callers_context, gpu_context
 from hybrid.kernels.catalogue import Kernel
 from hybrid.plan.plan import Plan
+from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
 from hybrid.selection.machine import Inventory, Machine, Test, free_memory_of
@@ -41,6 +45,10 @@ class Session:
         self.rank_device: RankDevice | None = None
         self.shared_arrays = SharedArrays()
         self.remembered: Remembered | None = None
+        self.workspace_serial = (
+            0  # of the team's last phase when the workspace was made: the same on every rank; 0: there is none
+        )
+        self._workspace = np.empty(0, np.uint8)
         self._times_wrong: Counter[int] = Counter()  # by rank, in how many products its device was wrong, which were repaired
         team.when_freed(self._end)
 
@@ -49,6 +57,19 @@ class Session:
         """The serial of the decision that this rank would take again; 0 if there is none."""
         known, device = self.remembered, self.rank_device
         return known.serial if known and device and known.memory_version == device.memory_version else 0
+
+    def workspace(self, size: int) -> np.ndarray:
+        """So many bytes, or more, that the ranks of the only node share, and that are kept for the next call. Every rank calls
+        it."""
+        if not self.workspace_serial or len(self._workspace) < size:
+            self.drop_workspace()
+            room = 1 << max(16, (size - 1).bit_length())
+            made = make_shared_matrices(self.team, {"A": Span(0, 1)}, {"A": room}, {"A": "uint8"})["A"]
+            self._workspace, self.workspace_serial = made.array[0], self.team.serial
+        return self._workspace
+
+    def drop_workspace(self) -> None:
+        self._workspace, self.workspace_serial = np.empty(0, np.uint8), 0
 
     def note_wrong(self, ranks: Iterable[int]) -> None:
         """The devices of these ranks made one product wrong. Every rank calls it with the same ranks."""
@@ -109,6 +130,7 @@ class Session:
     def _end(self) -> None:
         """The communicator has been freed, and nobody can name this rank's copies of shared arrays any more."""
         self._close()
+        self.drop_workspace()
         self.shared_arrays = SharedArrays()
         _sessions.pop(self.team, None)
 
@@ -135,6 +157,8 @@ def agree(session: Session, request: ProductRequest, settings: Settings, invento
     The last decision is taken again if the same is asked for, unless free memory had to be measured for it: that may have changed
     without a sign.
     """
+    if len({inventory.workspace for inventory in inventories}) > 1:  # a rank failed while it was made
+        session.drop_workspace()
     asked = request, settings, tuple(inventories)
     serials = {inventory.remembers for inventory in inventories}  # a rank that failed alone remembers another one, or none
     known = session.remembered  # which all ranks may have forgotten since, where another plan was tried first and rejected
