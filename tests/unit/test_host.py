@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.fake_rapl import RANGE, add, two_processors, zone
 from support.selection import examples
 
+from hybrid.commands.matmul_energy import Rapl
 from hybrid.core.energy import CPU, GPU, MEMORY, Energy
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 from hybrid.devices.cpu import CpuDevice, compiled_loops
@@ -34,7 +35,6 @@ from hybrid.devices.row_sums import (
     times,
 )
 from hybrid.emulation.loaded_soon import wait_until_loaded
-from hybrid.execution.energy import Rapl
 from hybrid.host.blas import add_by_blas, blas, blas_of_long_sums
 from hybrid.host.memory import host_bytes_in
 from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads
