@@ -106,6 +106,10 @@ class ProductType:
         """Whether C has another type than it is computed in."""
         return self.exact is not None or self.result != self.operand_b
 
+    def parts_of(self, key: str) -> tuple[int, int]:
+        """How many rows and columns of the real product's A or B (`key`) there are for each of the user's."""
+        return (1, 1 + self.complex_a) if key == "A" else (1 + self.complex_a, 1 + self.complex_b)
+
     def problem(self, n: int, l: int, m: int) -> Problem:
         """The real product that gives a C of n×m elements, from an A of l columns."""
         return Problem(n, l * (1 + self.complex_a), m * (1 + self.complex_b), self.computed)
@@ -225,18 +229,22 @@ class Gemm:
         """The numbers and flags that a call asks for. UsageError where one is no number, no truth value or no type."""
         if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
             return PRODUCT
-        asked = {**asked, "beta": 0} if asked.get("beta") is None else asked
         known: dict[str, Any] = {}
         for name, value in asked.items():
             if name == "dtype":
                 known[name] = type_name(value)
+            elif name in ("alpha", "beta"):
+                known[name] = _number(name, 0 if name == "beta" and value is None else value)
+            elif isinstance(value, (bool, np.bool_)):
+                known[name] = bool(value)
             else:
-                known[name] = _number(name, value) if name in ("alpha", "beta") else _flag(name, value)
+                raise UsageError(f"{name} must be True or False, not {value!r}", code="scalars")
         return cls(**known)
 
     def as_dict(self) -> dict[str, str]:
-        """The values as texts, to be compared with those of other ranks: NaN would differ from itself."""
-        return {name: str(_shortest(value)) for name, value in vars(self).items()}
+        """The values as texts, to be compared with those of other ranks: NaN would differ from itself, and 1.0 is 1."""
+        shortest = {key: int(each) if isinstance(each, float) and each.is_integer() else each for key, each in vars(self).items()}
+        return {name: str(value) for name, value in shortest.items()}
 
     @property
     def combines(self) -> bool:
@@ -274,17 +282,6 @@ def _number(name: str, value: Any) -> Any:
     if isinstance(value, (complex, np.complexfloating)):
         return complex(value)
     raise UsageError(f"{name} must be a number, not {value!r}", code="scalars")
-
-
-def _shortest(value: Any) -> Any:
-    """A whole number as an int: the same text, also where one rank has it as a float."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise UsageError(f"{name} must be True or False, not {value!r}", code="scalars")
-    return bool(value)
 
 
 def _of_kind(name: str, value: Any, types: ProductType) -> Any:
@@ -359,22 +356,19 @@ def write_real_rows(
 
 
 def _write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm) -> None:
-    """Write rows `rows` of the expanded B, which has two for each row of B, into `into` by several threads.
-
-    Where `gemm` wants the conjugate of A, signs are changed in the expanded B instead: A stays as it is.
-    """
-    numbers, whole = Span(rows.lo // 2, -(-rows.hi // 2)), complex_view(into)  # `numbers`: the rows of B itself
+    """Write rows `rows` of the expanded B into `into` by several threads. Where `gemm` wants the conjugate of A, signs are
+    changed in the expanded B instead: A stays as it is."""
+    whole = complex_view(into)
 
     def write(part: Span) -> None:
         for odd in (0, 1):
-            first = part.lo + (2 * part.lo + odd < rows.lo)  # the first or the last row may be asked for alone
-            last = max(first, part.hi - (2 * part.hi - 2 + odd >= rows.hi))
-            for down, across in tiles_of(b, Span(first, last)):
-                start = 2 * down.start + odd - rows.lo
-                stop = max(start, start + 2 * (down.stop - down.start) - 1)
-                _write_parts(b[down, across], whole[start:stop:2, across], odd, gemm)
+            first = part.lo + (part.lo + odd) % 2
+            of_b = b[first // 2 : (part.hi + 1 - odd) // 2]
+            to = whole[first - rows.lo : part.hi - rows.lo : 2]
+            for down, across in tiles_of(of_b, Span(0, len(of_b))):
+                _write_parts(of_b[down, across], to[down, across], odd, gemm)
 
-    for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, numbers, 2 * into.shape[1] * into.itemsize)):
+    for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, rows, into.shape[1] * into.itemsize)):
         pass
 
 

@@ -44,8 +44,8 @@ def largest_modulus(terms: int, dtype: str, most: int | None = None) -> int:
 
 
 def primes_below(limit: int) -> Iterator[int]:
-    """The odd primes up to `limit`, including it, the largest first."""
-    small = _sieve(math.isqrt(limit) + 1)
+    """The odd primes up to `limit`, including it, the largest first: segments are sieved by the primes up to the square root."""
+    small = [2, *primes_below(math.isqrt(limit))] if limit > 3 else []
     high = limit + 1
     while high > 3:
         low = max(3, high - _SEGMENT)
@@ -55,14 +55,6 @@ def primes_below(limit: int) -> Iterator[int]:
             is_prime[first - low :: prime] = False
         yield from (np.flatnonzero(is_prime)[::-1] + low).tolist()
         high = low
-
-
-def _sieve(limit: int) -> list[int]:
-    is_prime = np.ones(max(2, limit + 1), bool)
-    is_prime[:2] = False
-    for number in range(2, math.isqrt(limit) + 1):
-        is_prime[number * number :: number] = False
-    return np.flatnonzero(is_prime).tolist()
 
 
 @record

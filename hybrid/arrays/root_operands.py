@@ -16,7 +16,7 @@ from hybrid.arrays.distributed import can_hold, refuse_shapes, refuse_wrong_c, r
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
 from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, on_gpu
-from hybrid.arrays.sources import RootMatrix, root_source
+from hybrid.arrays.sources import RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
@@ -86,8 +86,8 @@ class RootOperands:
     def sources(self, threads: int = 1, prime: int = 0) -> tuple[RootMatrix, RootMatrix]:
         """A and B of the real product, from matrices in host memory. `threads`: those that make what is sent to other nodes.
         `prime`: A and B are remainders modulo this, where it is not 0."""
-        types, gemm = self.types, self.gemm
-        return root_source("A", self.a, types, gemm, prime, threads), root_source("B", self.b, types, gemm, prime, threads)
+        how = self.types, self.gemm, prime, threads
+        return RootMatrix.of("A", self.a, *how), RootMatrix.of("B", self.b, *how)
 
     @property
     def core(self) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -108,15 +107,14 @@ class _Maker:
         """Write those elements of block `number` that are wanted, and return how many these are. `elements`: room for all that
         are wanted."""
         block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
-        if block.lo >= wanted.lo:
+        before = max(0, wanted.lo - block.lo)
+        if not before:
             self._make(elements[block.within(wanted).slice], number)
-            return len(block)
-        # How many random numbers an element takes depends on their values, so the elements before it must be made, too.
-        made = np.empty(len(block), elements.dtype)
-        self._make(made, number)
-        used = made[wanted.lo - block.lo :]
-        elements[: len(used)] = used
-        return len(used)
+        else:  # how many random numbers an element takes depends on their values, so the elements before it must be made, too
+            made = np.empty(len(block), elements.dtype)
+            self._make(made, number)
+            elements[: len(block) - before] = made[before:]
+        return len(block) - before
 
     def _make(self, into: np.ndarray, number: int) -> None:
         """Write the first elements of the block."""
@@ -140,52 +138,23 @@ class _Maker:
 # -------- sources
 
 
-class MatrixSource(Protocol):
+class MatrixSource:
     """Where A or B of a real product comes from. Every rank has the same kind of source."""
 
     shape: tuple[int, int]
-    at_root: bool  # the root has all rows; otherwise any rank can write any row
+    at_root = False  # the root has all rows; otherwise any rank can write any row
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         """Write these rows into `into`, converted to its type."""
+        raise NotImplementedError
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         """The array itself, for bfloat16 as its bits, if it can be multiplied without being converted or copied first; else
         None."""
-
-
-class AnyRanksMatrix:
-    """What the sources have in common of which any rank can write any row: there is no array before."""
-
-    at_root = False
-
-    def in_place(self, dtype: str) -> np.ndarray | None:
         return None
 
 
-class GeneratedMatrix(AnyRanksMatrix):
-    """A matrix generated from a seed, by whichever rank needs the rows. Its row 0 is row `first` of the one that the seed stands
-    for, after whose last row its first ones follow."""
-
-    def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, first: int = 0) -> None:
-        self.shape = shape
-        self._fill, self._seed, self._matrix, self._first = fill, seed, matrix, first
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        height, done = self.shape[0], 0
-        while done < len(rows):
-            lo = (rows.lo + done + self._first) % height
-            part = Span(lo, min(height, lo + len(rows) - done))
-            to = into[done : done + len(part)]
-
-            def filled(more: int, before: int = done) -> None:
-                progress(before + more)
-
-            fill_rows(to, part, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=filled)
-            done += len(part)
-
-
-class PartOfRows(AnyRanksMatrix):
+class PartOfRows(MatrixSource):
     """Rows `part` of a source that is not the root's, as a matrix of their own."""
 
     def __init__(self, source: MatrixSource, part: Span) -> None:
@@ -197,7 +166,7 @@ class PartOfRows(AnyRanksMatrix):
         self._source.rows(Span(first + rows.lo, first + rows.hi), into, threads, progress)
 
 
-class SharedMatrix:
+class SharedMatrix(MatrixSource):
     """A matrix in memory that all ranks share, on their only node."""
 
     def __init__(self, array: np.ndarray, dtype: str, *, as_it_lies: bool) -> None:
@@ -215,7 +184,7 @@ class SharedMatrix:
         return self.array if self.at_root else None
 
 
-class RootMatrix:
+class RootMatrix(MatrixSource):
     """A or B of a real product, from an array at the root, in host memory or on a GPU that multiplies it there. The other ranks
     know its shape only.
 
@@ -237,6 +206,22 @@ class RootMatrix:
         those that make the copy that is kept."""
         self.shape, self.write = shape, write
         self._array, self._dtype, self._threads = array, dtype, threads
+
+    @classmethod
+    def of(cls, key: str, matrix: np.ndarray, types: ProductType, gemm: Gemm, prime: int, threads: int) -> RootMatrix:
+        """A or B (`key`) of the real product modulo this prime, from a matrix in host memory: itself where that can be."""
+        heights, widths = types.parts_of(key)
+        if not prime and widths == 1:
+            return cls(matrix.shape, matrix)
+        shape = matrix.shape[0] * heights, matrix.shape[1] * widths
+        as_it_is = not prime and heights == 1 and not (key == "B" and gemm.conjugate_b)
+        if as_it_is and cls(matrix.shape, matrix).in_place(types.promoted) is not None:
+            return cls(shape, real_view(matrix))
+
+        def write(rows: Span, into: np.ndarray, threads: int) -> None:
+            write_real_rows(key, matrix, rows, into, threads, types, gemm, prime)
+
+        return cls(shape, write=write, dtype=types.computed, threads=threads)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         if self.write is not None:
@@ -275,45 +260,11 @@ class RootMatrix:
         return self._array
 
 
-def root_source(key: str, matrix: np.ndarray, types: ProductType, gemm: Gemm, prime: int, threads: int) -> RootMatrix:
-    """A or B (`key`) of the real product modulo this prime, from a matrix in host memory: without a copy, where it lies so."""
-    has_parts = types.complex_a if key == "A" else types.complex_b
-    if not (prime or has_parts):
-        return RootMatrix(matrix.shape, matrix)
-    rows, columns = matrix.shape
-    shape = rows * (1 + (types.complex_a and key == "B")), columns * (1 + has_parts)
-    as_it_is = not prime and shape[0] == rows and not (key == "B" and gemm.conjugate_b)
-    if as_it_is and RootMatrix(matrix.shape, matrix).in_place(types.promoted) is not None:
-        return RootMatrix(shape, real_view(matrix))
-
-    def write(rows: Span, into: np.ndarray, threads: int) -> None:
-        write_real_rows(key, matrix, rows, into, threads, types, gemm, prime)
-
-    return RootMatrix(shape, write=write, dtype=types.computed, threads=threads)
-
-
 # -------- elements
-# The elements of a matrix that is generated or read from a file, in any type that a product may have.
+# The elements of a matrix that is generated or read from a file, in any type that a product may have; any rank can make any rows.
 
 BYTES_AT_ONCE = 32 << 20  # of the rows that are converted together
 _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
-
-
-class Elements(Protocol):
-    """A matrix with elements of type `dtype`, any rows of which any rank can make."""
-
-    shape: tuple[int, int]
-    dtype: np.dtype
-
-    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        """Write these rows into `into`, which is in row-major order. Its type is the same, for bfloat16 also that of its bits,
-        or one that holds all of its numbers."""
-
-    def most(self) -> int:
-        """A bound of the magnitudes of the elements, where these are integers."""
-
-    def largest(self, rows: Span, threads: int) -> int:
-        """The largest magnitude of the integers in these rows."""
 
 
 class GeneratedElements:
@@ -339,6 +290,8 @@ class GeneratedElements:
         self._largest = 1 if dtype.kind == "b" else largest or 0
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        """Write these rows into `into`, which is in row-major order. Its type is the same, for bfloat16 also that of its bits,
+        or one that holds all of its numbers."""
         is_short = self.dtype.name in _HALVES
         if into.dtype.kind == "c" and self._fill != "index":
             into = real_view(into)
@@ -368,9 +321,11 @@ class GeneratedElements:
             pass
 
     def most(self) -> int:
+        """A bound of the magnitudes of the elements, where these are integers."""
         return self._largest
 
     def largest(self, rows: Span, threads: int) -> int:
+        """The largest magnitude of the integers in these rows."""
         return self._largest
 
 
@@ -407,6 +362,7 @@ class FileElements:
         self._converts = narrower and held != dtype
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        """As of `GeneratedElements`."""
         if not self._converts:
             self._read(rows, into, progress)
             return
@@ -456,6 +412,9 @@ def _naming(file: str) -> Iterator[None]:
         yield
     except (UsageError, DoesNotFit) as error:
         raise type(error)(f"{file} {error}", code=error.code) from None
+
+
+Elements = GeneratedElements | FileElements
 
 
 def rows_of(elements: Elements, rows: Span) -> np.ndarray:
@@ -552,19 +511,18 @@ class TypedProduct:
         return _RealOperand("A", self.a, self.types, prime), _RealOperand("B", self.b, self.types, prime)
 
 
-class _RealOperand(AnyRanksMatrix):
+class _RealOperand(MatrixSource):
     """A or B (`key`) of a real product: the elements, their real and imaginary parts, or what is made of some rows at a time."""
 
     def __init__(self, key: str, elements: Elements, types: ProductType, prime: int) -> None:
         self._key, self._elements, self._types, self._prime = key, elements, types, prime
-        self._has_parts = types.complex_a if key == "A" else types.complex_b
-        self._heights = 1 + (types.complex_a and key == "B")  # rows for each row of elements
-        self.shape = elements.shape[0] * self._heights, elements.shape[1] * (1 + self._has_parts)
+        self._heights, self._widths = types.parts_of(key)
+        self.shape = elements.shape[0] * self._heights, elements.shape[1] * self._widths
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         elements, each = self._elements, self._heights
         if each == 1 and not self._prime:
-            elements.write(rows, complex_view(into) if self._has_parts else into, threads, progress)
+            elements.write(rows, complex_view(into) if self._widths > 1 else into, threads, progress)
             return
         width, dtype = elements.shape[1], elements.dtype if self._prime else np.dtype(self._types.promoted)
         for part in rows_of_about(BYTES_AT_ONCE, Span(rows.lo // each, -(-rows.hi // each)), width * dtype.itemsize):

@@ -11,8 +11,9 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from hybrid.arrays.sources import GeneratedMatrix
+from hybrid.arrays.sources import MatrixSource, fill_rows
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -31,6 +32,30 @@ from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.machine import free_memory_of, take_inventory
 from hybrid.selection.session import agree, session_of
 from hybrid.verification.check import Fault
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class _Normal(MatrixSource):
+    """A matrix of normal numbers, generated from a seed by whichever rank needs the rows. Its row 0 is row `first` of the one
+    that the seed stands for, after whose last row its first ones follow."""
+
+    def __init__(self, shape: tuple[int, int], seed: int, matrix: str, first: int = 0) -> None:
+        self.shape, self._seed, self._matrix, self._first = shape, seed, matrix, first
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        height, done = self.shape[0], 0
+        while done < len(rows):
+            lo = (rows.lo + done + self._first) % height
+            part = Span(lo, min(height, lo + len(rows) - done))
+            to = into[done : done + len(part)]
+
+            def filled(more: int, before: int = done) -> None:
+                progress(before + more)
+
+            fill_rows(to, part, fill="normal", seed=self._seed, matrix=self._matrix, threads=threads, progress=filled)
+            done += len(part)
 
 
 @dataclass(frozen=True)
@@ -140,8 +165,8 @@ class _Acceptance:
         team, outcome, began = self._team, self._outcome, time.monotonic()
         problem = case.problem(team.size)
         decision = self._decide(problem)
-        a = GeneratedMatrix((problem.n, problem.l), "normal", seed, "A", shift * case.rows)
-        b = GeneratedMatrix((problem.l, problem.m), "normal", seed, "B")
+        a = _Normal((problem.n, problem.l), seed, "A", shift * case.rows)
+        b = _Normal((problem.l, problem.m), seed, "B")
         try:
             result = run_product(self._session, decision, a, b, self._settings, RunOptions(self._level.repeat))
         except CheckFailed as failed:

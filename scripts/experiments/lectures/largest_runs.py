@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common import cli, cuda, records
-from hybrid.arrays.sources import GeneratedMatrix, fill_rows
+from hybrid.arrays.sources import GeneratedElements, TypedProduct, fill_rows
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
@@ -153,8 +153,9 @@ class RunnerAlone:
     def _line(self, part: str, decision: Decision) -> records.Line:
         """Of its product."""
         problem = decision.plan.problem
-        a, b = (GeneratedMatrix((problem.n, problem.l), "lecture", 0, matrix) for matrix in "AB")
-        outcome = run_product(self._session, decision, a, b, self._settings)
+        shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m)}
+        made = (GeneratedElements(shape, "lecture", 0, key, np.dtype(problem.dtype)) for key, shape in shapes.items())
+        outcome = run_product(self._session, decision, *TypedProduct.of(*made, "").sources(), self._settings)
         if outcome.check is None or not outcome.check.ok:
             raise CheckFailed(f"the runner's product of {problem.dtype} {problem.n}×{problem.l} is wrong")
         return {"part": part, "n": problem.n, "kernel": decision.kernel.name, "seconds": outcome.total.median}
