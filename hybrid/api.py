@@ -24,7 +24,7 @@ def multiply(
     *,
     comm: Any = None,
     root: int = 0,
-    out: np.ndarray | None = None,
+    out: Any = None,
     alpha: complex = 1,
     beta: complex | None = None,
     transpose_a: bool = False,
@@ -222,7 +222,7 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
 
 
 def gather(
-    a: RowBlock | Block2D, *, comm: Any = None, root: int = 0, out: np.ndarray | None = None, stall: float | None = None
+    a: RowBlock | Block2D, *, comm: Any = None, root: int = 0, out: Any = None, stall: float | None = None
 ) -> np.ndarray | None:
     """Bring what all ranks have of a matrix to one of them.
 

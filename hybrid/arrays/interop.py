@@ -108,10 +108,9 @@ def on_host(array: Any) -> np.ndarray:
 def copy_back(changed: Any, array: Any) -> None:
     """Copy `changed` into an array on a GPU; any other has been changed itself, as `on_host` gave it."""
     if on_gpu(array):
+        is_there = on_gpu(changed) and changed.device.id == array.device.id
         with on_device_of(array):
-            array[...] = to_device_of(
-                array, on_host(changed) if on_gpu(changed) and changed.device.id != array.device.id else changed
-            )
+            array[...] = changed if is_there else to_device_of(array, on_host(changed))
 
 
 def to_device_of(other: Any, array: np.ndarray) -> Any:
