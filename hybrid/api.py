@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.block_2d import Block2D
-from hybrid.arrays.distributed import Distributed, RowBlock, common_communicator
+from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, common_communicator
 from hybrid.core.settings import as_int
 from hybrid.execution.compiled import Compiled, ProductPlan, one_call
 from hybrid.execution.multiply import empty_shared

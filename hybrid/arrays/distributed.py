@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a rank's part of a distributed matrix has in common with an array, and what it has not.
+"""Matrices that are distributed over all ranks: a `RowBlock` is a rank's rows, a `Block2D` its rows of some columns.
 
 Products are computed by all ranks, and what is computed element by element by each rank alone, without a message to the others.
 Whatever would take this rank's elements for the whole matrix is refused.
@@ -10,17 +10,16 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type
-from hybrid.arrays.integers import DIGIT, Exact, largest_of, temporary_bytes
-from hybrid.arrays.interop import on_gpu, refuse_masked, where_it_lies
-from hybrid.core.problem import ITEM_SIZES, Problem
-from hybrid.core.spans import Span, consecutive
+from hybrid.arrays.interop import on_gpu, refuse_masked
+from hybrid.core.settings import as_int
+from hybrid.core.spans import Span
 from hybrid.errors import NoArray, UsageError
+from hybrid.plan.grid import Part, moves
 from hybrid.ranks.launcher import launched
 
 _NUMBERS = (int, float, complex, np.generic)
@@ -219,111 +218,6 @@ def common_communicator(inputs: Sequence[Any]) -> Any:
     return knowing[0].comm if knowing else None
 
 
-# -------- operand checks
-# Whether the arrays of a call fit together: each function answers one question, or refuses in one line what does not fit.
-
-_MOST_WORK = 100_000  # steps of NumPy's search for a common element: some milliseconds
-
-
-def can_hold(out: np.ndarray, dtype: str) -> bool:
-    """Whether C can be computed in `out` itself, without a copy at the end."""
-    return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == dtype
-
-
-def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
-    """UsageError for a C that is given without a word on beta; callers of BLAS pass beta=0 when C is not to be read."""
-    if c is not None and asked_gemm.get("beta") is None:
-        or_out = "" if isinstance(c, Distributed) else ", or out=c to write to it"
-        raise UsageError(f"c is given, but beta is 0: pass beta=1 to add c, beta=0 to leave it unread{or_out}", code="addend")
-
-
-def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductType) -> None:
-    """UsageError unless beta times this C can be added to the product. Where beta is 0, it is not looked at."""
-    if gemm.beta == 0:
-        return
-    if c is None:
-        raise UsageError(f"beta is {gemm.beta:g}, but c is None: pass the matrix that is added", code="addend")
-    if c.shape != shape:
-        raise UsageError(f"c has shape {c.shape}, the product {shape}", code="addend")
-    if types.exact and c.dtype.kind not in "biu":
-        raise UsageError(
-            f"c is of {c.dtype}, and a product of {types.result} is exact: pass integers, or dtype='float64'", code="addend"
-        )
-    if not types.exact and not np.can_cast(c.dtype, numpy_type(types.result), "same_kind"):
-        raise UsageError(f"c is of {c.dtype}, which cannot be added to a product of {types.result}", code="addend")
-
-
-def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "product") -> None:
-    """UsageError unless `what`, of this shape and type, can be written to `out`."""
-    if isinstance(out, np.ma.MaskedArray):
-        raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data", code="masked")
-    if not (isinstance(out, np.ndarray) or (on_gpu(out) and hasattr(out, "flags"))):
-        raise UsageError(f"out must be an array of NumPy or CuPy, not {type(out).__name__}", code="out")
-    if out.shape != shape:
-        raise UsageError(f"out has shape {out.shape}, the {what} {shape}", code="out")
-    if out.dtype != dtype:
-        order = " in this machine's byte order" if dtype.isnative else ""
-        raise UsageError(f"out must be an array of {dtype}{order}, not of {out.dtype}", code="out")
-    if on_gpu(out):
-        return
-    if not out.flags.writeable:
-        raise UsageError("out must be writable, and this array is not", code="out")
-    if _overlaps_itself(out):
-        raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory", code="out")
-
-
-def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
-    """UsageError unless the product can be written to `out` while A and B, the `operands`, and C are still read. To a GPU it is
-    copied afterwards."""
-    refuse_out(out, shape, numpy_type(types.result))
-    if on_gpu(out):
-        return
-    if any(_overlap(out, each) for each in operands):
-        raise UsageError("out overlaps a or b, which are still read while it is written", code="overlap")
-    if c is not None and _overlap(out, c) and not _is_same(out, c):
-        raise UsageError("out overlaps c without being the same array", code="overlap")
-
-
-def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether an element of one array shares memory with one of the other.
-
-    Neighbouring blocks of columns of one matrix do not, though each reaches from its first row to its last.
-    """
-    try:
-        return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number may be given
-    except RuntimeError:  # TooHardError
-        return True
-
-
-def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether the two arrays have the same elements at the same place."""
-    return one.__array_interface__["data"] == other.__array_interface__["data"] and (one.strides, one.dtype) == (
-        other.strides,
-        other.dtype,
-    )
-
-
-def _overlaps_itself(array: np.ndarray) -> bool:
-    """Whether several elements share memory: they may unless the elements of each dimension lie within one step of the next."""
-    reach = array.itemsize
-    for step, extent in sorted((abs(step), extent) for step, extent in zip(array.strides, array.shape, strict=True)):
-        if extent > 1:
-            if step < reach:
-                return array.size > 0
-            reach += step * (extent - 1)
-    return False
-
-
-def refuse_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """UsageError unless a matrix of shape `a` can be multiplied by one of shape `b`."""
-    if a[1] != b[0]:
-        raise UsageError(f"a has {a[1]} columns and b {b[0]} rows: they must be the same", code="shapes")
-
-
-# -------- row block
-# Matrices of which every rank has some rows, and products of them that no root gathers.
-
-
 @dataclass(frozen=True, eq=False)
 class RowBlock(Distributed):
     """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
@@ -378,91 +272,6 @@ class RowBlock(Distributed):
         return f"RowBlock({which} of {columns} columns, {self.dtype}, {self.device}{self._rank})"
 
 
-@dataclass(frozen=True)
-class BlockShapes:
-    """What the other ranks must know of one rank's blocks of A, B and C."""
-
-    a: tuple[int, int]
-    b: tuple[int, int]
-    types: ProductType
-    copied_bytes: int  # host memory for blocks that must be converted, and for copies from a GPU for the check
-    gpu_bytes: int = 0  # memory for the expanded B on its GPU, if that multiplies it, and for a C that is copied there
-    largest: tuple[int, ...] = ()  # the largest magnitudes in A, in B and in C, where they are integers
-    on_gpu: tuple[bool, bool] = (False, False)  # whether A lies on a GPU, and B
-
-    @classmethod
-    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> BlockShapes:
-        """What is to be known of this rank's operands. UsageError where they cannot be multiplied.
-
-        `check`: the product is checked from host memory. `threads`: gives the number of threads that look for the largest
-        integers.
-        """
-        types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
-        refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (len(a), b.shape[1]), types)
-        real = types.problem(a.shape[0], a.shape[1], b.shape[1])  # this rank's rows of the real product
-        real_b, is_conjugated = b.shape[0] * (1 + types.complex_a), types.complex_b and gemm.conjugate_b
-        copied = (
-            real.n * real.l * _is_copied(a.array, types.operand_a, check=check),
-            real_b * real.m * (types.complex_a or is_conjugated or _is_copied(b.array, types.operand_b, check=check)),
-            real.n * real.m * (on_gpu(a.array) and check),
-        )
-        expanded = real_b * real.m * real.item_size if types.complex_a and on_gpu(b.array) else 0
-        added = None if gemm.beta == 0 else c  # else C is not read
-        largest: tuple[int, ...] = ()
-        if types.exact is not None:
-            looked_at = a, b, added
-            largest = tuple(largest_of(where_it_lies(block.array), threads()) if block is not None else 0 for block in looked_at)
-        there = on_gpu(a.array), on_gpu(b.array)
-        copied_there = added.array.nbytes if added is not None and there[0] and not on_gpu(added.array) else 0
-        return cls(a.shape, b.shape, types, sum(copied) * real.item_size, expanded + copied_there, largest, there)
-
-    def bytes_on_gpu(self, exact: Exact | None, *, combines: bool) -> int:
-        """The bytes that the product takes on this rank's GPU beside the real product's C, if that multiplies it.
-
-        `exact`: how a product of integers is computed, which stay where they lie; None for others. `combines`: as of `Gemm`.
-        """
-        there = [shape for shape, is_there in zip((self.a, self.b), self.on_gpu, strict=True) if is_there]
-        if exact is None or not there:
-            return self.gpu_bytes
-        operands, c = sum(rows * columns for rows, columns in there) * ITEM_SIZES[exact.computed], (self.a[0], self.b[1])
-        if self.on_gpu[0]:
-            there.append(c)  # which is put together beside A
-        temporary = temporary_bytes(exact, self.types.result, there, combines=combines)
-        if exact.primes:
-            return self.gpu_bytes + operands + temporary + (c[0] * c[1] * len(exact.primes) * DIGIT.itemsize) * self.on_gpu[0]
-        result = c[0] * c[1] * np.dtype(self.types.result).itemsize  # is made when A and B of the real product are given back
-        return self.gpu_bytes + max(operands, (result + temporary) * self.on_gpu[0])
-
-
-def problem_of_blocks(blocks: Sequence[BlockShapes]) -> tuple[Problem, list[Span], list[Span]]:
-    """The real product of all ranks' blocks, and each rank's rows of its A and of its B. UsageError where they do not fit
-    together."""
-    first = blocks[0]
-    for rank, block in enumerate(blocks):
-        if (block.a[1], block.b[1], block.types) != (first.a[1], first.b[1], first.types):
-            raise UsageError(
-                f"rank {rank}'s blocks have {block.a[1]} and {block.b[1]} columns of {block.types}, "
-                f"rank 0's {first.a[1]} and {first.b[1]} of {first.types}",
-                code="ranks-differ",
-            )
-    depth = sum(block.b[0] for block in blocks)
-    if depth != first.a[1]:
-        raise UsageError(f"A has {first.a[1]} columns and B {depth} rows: they must be the same", code="shapes")
-    rows_a = consecutive(block.a[0] for block in blocks)
-    rows_b = consecutive(block.b[0] * (1 + first.types.complex_a) for block in blocks)
-    return first.types.problem(rows_a[-1].hi, first.a[1], first.b[1]), rows_a, rows_b
-
-
-def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
-    """Whether the array is copied to new host memory: from a GPU for the check, on the host for its type or layout."""
-    return check if on_gpu(array) else array.dtype != dtype or not array.flags.c_contiguous
-
-
-# -------- transposed row block
-# The transpose of a matrix of which every rank has some rows: a view, whose elements are moved only when rows of it are
-# needed.
-
-
 @dataclass(frozen=True, eq=False)
 class TransposedRowBlock(Distributed):
     """`rows.T`: this rank's consecutive columns of the transpose, which are its rows of the matrix.
@@ -500,3 +309,153 @@ class TransposedRowBlock(Distributed):
 
     def _like(self, array: Any, comm: Any) -> TransposedRowBlock:
         return type(self)(RowBlock(array.T, comm, self.rows.first_row))
+
+
+_DENSE, _DESCRIPTOR = 1, 9  # ScaLAPACK's type of a dense matrix, and the length of its descriptor
+Bounds = tuple[int, int]  # from, and to which row or column, this one not included
+
+
+@dataclass(frozen=True, eq=False)
+class Block2D(Distributed):
+    """This rank's rows and columns of a matrix that is distributed over a grid of ranks.
+
+    Every rank has one; it may be empty. Each row belongs to one row of the grid, each column to one of its columns. `shape` and
+    `len` are of the whole matrix. `a @ b` is the product by all ranks; `+ - * / // % **`, comparisons and NumPy's functions of
+    single elements, with numbers and Block2Ds of the same rows and columns, give what each rank computes of its own.
+
+    Parameters
+    ----------
+    array
+        The elements: a NumPy array.
+    shape
+        Rows and columns of the whole matrix.
+    rows, columns
+        Which these are: pairs of the first and the last plus one, in the array's order.
+    comm
+        The mpi4py communicator for `@`. What `multiply` and operators return knows its own; a pickled one does not.
+    """
+
+    array: Any
+    shape: tuple[int, int]
+    rows: Sequence[Bounds]
+    columns: Sequence[Bounds]
+    comm: Any = None
+
+    def __post_init__(self) -> None:
+        _refuse_no_matrix(self.array)
+        refuse_masked(self.array, "the array of a Block2D")
+        if not _are_counts(self.shape):
+            raise UsageError(f"shape {self.shape!r} is not that of a matrix", code="shapes")
+        # A list, or numbers of NumPy's, would be another shape than the same one of another rank or Block2D.
+        object.__setattr__(self, "shape", tuple(map(as_int, self.shape)))
+        for name, spans, length in (("rows", self.rows, self.shape[0]), ("columns", self.columns, self.shape[1])):
+            for bounds in spans if isinstance(spans, Iterable) else [spans]:
+                if not _are_counts(bounds) or not bounds[0] <= bounds[1] <= length:
+                    raise UsageError(
+                        f"{bounds} are no {name} of a matrix of {length}: pairs of the first and the last plus one are",
+                        code="blocks",
+                    )
+        if self.array.shape != self.part.shape:
+            raise UsageError(
+                f"an array of shape {self.array.shape} is given for {self.part.shape[0]} rows, {self.part.shape[1]} columns",
+                code="shapes",
+            )
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        (n, m), (rows, columns) = self.shape, self.array.shape
+        return f"Block2D({rows}×{columns} of {n}×{m}, {self.dtype}, {self.device}{self._rank})"
+
+    @property
+    def _place(self) -> Any:
+        return self.shape, self.part
+
+    def _like(self, array: Any, comm: Any) -> Block2D:
+        return replace(self, array=array, comm=comm)
+
+    @property
+    def T(self) -> Block2D:
+        """The transpose: a view of the same elements, for products with what is distributed likewise."""
+        return type(self)(self.array.T, self.shape[::-1], self.columns, self.rows, self.comm)
+
+    @property
+    def part(self) -> Part:
+        """The rows and columns of the whole matrix that this rank has."""
+        rows, columns = (tuple(Span(*bounds) for bounds in spans) for spans in (self.rows, self.columns))
+        return Part(rows, columns)
+
+    @property
+    def indices(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers that the array's rows, and its columns, have in the whole matrix."""
+        rows, columns = (
+            np.concatenate([np.arange(0), *(np.arange(*bounds) for bounds in of)]) for of in (self.rows, self.columns)
+        )
+        return rows, columns
+
+    def in_order(self) -> np.ndarray:
+        """The whole matrix with its rows and columns in order, on a rank that has all of them. UsageError on others."""
+        if any(
+            not np.array_equal(np.sort(have), np.arange(length)) for have, length in zip(self.indices, self.shape, strict=True)
+        ):
+            raise UsageError(f"this rank has not all of {self}: hybrid.gather brings them to one", code="blocks")
+        whole = np.empty(self.shape, self.array.dtype)
+        for here, there in moves(self.part, Part((Span(0, self.shape[0]),), (Span(0, self.shape[1]),))):
+            whole[there] = self.array[here]
+        return whole
+
+    @classmethod
+    def from_scalapack(
+        cls, array: Any, descriptor: Sequence[int], grid: tuple[int, int], process: tuple[int, int], comm: Any = None
+    ) -> Block2D:
+        """A distributed matrix of ScaLAPACK's.
+
+        Parameters
+        ----------
+        array
+            The local matrix, of Fortran's order or C's; rows beyond those that there are locally are left out.
+        descriptor
+            The nine integers of its array descriptor: DTYPE, CTXT, M, N, MB, NB, RSRC, CSRC, LLD.
+        grid, process
+            Rows and columns of the BLACS process grid, and this process's row and column in it.
+        comm
+            The mpi4py communicator for `@`.
+        """
+        if len(descriptor) != _DESCRIPTOR or descriptor[0] != _DENSE:
+            raise UsageError(f"{descriptor} is no descriptor of a dense matrix of ScaLAPACK's", code="blocks")
+        _, _, n, m, row_block, column_block, first_row, first_column, _ = map(int, descriptor)
+        if not _are_counts(grid) or not all(grid):
+            raise UsageError(f"grid {grid} has no processes: pass its rows and columns", code="blocks")
+        for name, place in (("process", process), ("RSRC and CSRC of the descriptor", (first_row, first_column))):
+            if not _are_counts(place) or not (place[0] < grid[0] and place[1] < grid[1]):
+                raise UsageError(
+                    f"{name} {place} is not in a grid of {grid[0]}×{grid[1]} processes, which are counted from 0", code="blocks"
+                )
+        _refuse_no_matrix(array)
+        rows = _dealt(n, row_block, grid[0], (process[0] - first_row) % grid[0])
+        columns = _dealt(m, column_block, grid[1], (process[1] - first_column) % grid[1])
+        height, width = sum(hi - lo for lo, hi in rows), sum(hi - lo for lo, hi in columns)
+        return cls(array[:height, :width], (n, m), rows, columns, comm)
+
+
+def _refuse_no_matrix(array: Any) -> None:
+    if not isinstance(array, np.ndarray) or array.ndim != 2:
+        given = f"an array of {array.ndim} dimensions" if isinstance(array, np.ndarray) else type(array).__name__
+        where = " on a GPU" if on_gpu(array) else ""  # CuPy's class has the same name as NumPy's
+        raise UsageError(f"a Block2D takes a matrix of NumPy's, not {given}{where}", code="no-array")
+
+
+def _are_counts(pair: Any) -> bool:
+    """Whether this is a pair of whole numbers, none of them negative."""
+    if not isinstance(pair, Iterable) or isinstance(pair, str):
+        return False
+    numbers = [as_int(each) for each in pair]
+    return len(numbers) == 2 and all(type(each) is int and each >= 0 for each in numbers)
+
+
+def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bounds, ...]:
+    """The blocks of so many rows or columns that a process gets where they are dealt to processes in turn."""
+    if block < 1:
+        raise UsageError(f"blocks of {block} rows or columns cannot be dealt", code="blocks")
+    return tuple((lo, min(lo + block, length)) for lo in range(process * block, length, processes * block))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.distributed import can_hold, refuse_shapes, refuse_wrong_c, refuse_wrong_out
+from hybrid.arrays.fit import can_hold, refuse_shapes, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
 from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, on_gpu

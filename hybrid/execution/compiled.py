@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hybrid.arrays.block_2d import Block2D
-from hybrid.arrays.distributed import Distributed, RowBlock, common_communicator
+from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, common_communicator
 from hybrid.arrays.gemm import PRODUCT
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int

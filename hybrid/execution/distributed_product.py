@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybrid.arrays.distributed import BlockShapes, problem_of_blocks
+from hybrid.arrays.fit import Shares, problem_of_blocks, problem_of_rows
 from hybrid.arrays.gemm import Gemm, ProductType
 from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_host, to_device_of
 from hybrid.core.settings import Settings
@@ -23,7 +23,7 @@ from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
 from hybrid.plan.check_layout import GROUP_COLUMNS
-from hybrid.plan.tiling import OperandLocation, RowBlocks
+from hybrid.plan.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision, ProductRequest
@@ -39,49 +39,49 @@ if TYPE_CHECKING:
     from hybrid.verification.check import WrongParts
 
 
-def decide_on_row_blocks(
-    session: Session, shapes: Sequence[BlockShapes], inventories: Sequence[Inventory], settings: Settings, gemm: Gemm
+def decide_on_distributed(
+    session: Session, shares: Sequence[Shares], inventories: Sequence[Inventory], settings: Settings, gemm: Gemm
 ) -> tuple[ProductType, bool, Settings, Decision]:
     """The types of the product, whether integers that lie on a GPU stay there, the settings, and the decision. Every rank calls
-    it, with the shapes of all ranks.
+    it, with what all ranks have.
 
     Integers that lie on GPUs stay there if there is room for all that is made of them. Else they go through the host's memory.
     """
-    on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shapes)
-    if shapes[0].types.exact is not None and on_gpus:
+    on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shares)
+    if shares[0].types.exact is not None and on_gpus:
         try:
-            found = _decided(session, shapes, inventories, settings, gemm, stays=True)
+            found = _decided(session, shares, inventories, settings, gemm, stays=True)
         except DoesNotFit:
             found = None
         if found is not None and found[3].plan.device == "cuda":
             return found
-    return _decided(session, shapes, inventories, settings, gemm, stays=False)
+    return _decided(session, shares, inventories, settings, gemm, stays=False)
 
 
 def _decided(
     session: Session,
-    shapes: Sequence[BlockShapes],
+    shares: Sequence[Shares],
     inventories: Sequence[Inventory],
     settings: Settings,
     gemm: Gemm,
     *,
     stays: bool,
 ) -> tuple[ProductType, bool, Settings, Decision]:
-    """What `decide_on_row_blocks` returns."""
-    types = shapes[0].types
+    """What `decide_on_distributed` returns."""
+    types = shares[0].types
     gemm = gemm.of_type(types)
-    if types.exact is not None and all(each.types == types for each in shapes):  # `_request` refuses others
-        types = types.bounded(shapes[0].a[1], [each.largest for each in shapes], gemm, _most(settings) if stays else None)
+    if types.exact is not None and all(each.types == types for each in shares):  # `_request` refuses others
+        types = types.bounded(shares[0].depth, [each.largest for each in shares], gemm, _most(settings) if stays else None)
     if not stays:
         settings = exactly(settings, types)
     elif settings.precision != "native":  # sums stay below `most`, and then products from remainders are exact as well
         settings = replace(settings, precision="auto")
     made_there = types.exact if stays else None
-    on_gpus = tuple(each.bytes_on_gpu(made_there, combines=gemm.combines) for each in shapes)
+    on_gpus = tuple(each.bytes_on_gpu(made_there, combines=gemm.combines) for each in shares)
     on_hosts = tuple(
-        each.copied_bytes + types.bytes_beside(each.a[0] * each.b[1]) * (not (made_there and each.on_gpu[0])) for each in shapes
+        each.copied_bytes + types.bytes_beside(each.a[0] * each.b[1]) * (not (made_there and each.on_gpu[0])) for each in shares
     )
-    decision = agree(session, _request(shapes, types, on_hosts, on_gpus), settings, inventories)
+    decision = agree(session, _request(shares, types, on_hosts, on_gpus), settings, inventories)
     return types, stays, settings, decision
 
 
@@ -91,16 +91,19 @@ def _most(settings: Settings) -> int:
     return most_exact(GROUP_COLUMNS) if settings.check == "on" else (1 << 53) - 1
 
 
-def _request(
-    shapes: Sequence[BlockShapes], types: ProductType, on_hosts: tuple[int, ...], on_gpus: tuple[int, ...]
-) -> ProductRequest:
-    """What is to be decided on, from the shapes of all ranks' blocks, beside which they take so many bytes on hosts and GPUs.
-    UsageError if the blocks do not fit together."""
-    problem, rows_a, rows_b = problem_of_blocks(shapes)
+def _request(shares: Sequence[Shares], types: ProductType, on_hosts: tuple[int, ...], on_gpus: tuple[int, ...]) -> ProductRequest:
+    """What is to be decided on. `on_hosts`, `on_gpus`: the bytes that each rank takes beside its parts. UsageError if the parts
+    do not fit together."""
+    if shares[0].whole:
+        problem, placement = problem_of_blocks(shares)
+        return ProductRequest(
+            replace(problem, dtype=types.computed), OperandLocation.BLOCKS_2D, blocks_2d=placement, besides=on_hosts
+        )
+    problem, rows = problem_of_rows(shares)
     return ProductRequest(
         replace(problem, dtype=types.computed).with_operands(types.short_operands),
         OperandLocation.ROW_BLOCKS,
-        row_blocks=RowBlocks(tuple(rows_a), tuple(rows_b)),
+        row_blocks=rows,
         besides=on_hosts,
         besides_on_gpu=on_gpus if any(on_gpus) else (),
     )

@@ -11,15 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.block_2d import Block2D, Blocks, problem_of_2d
-from hybrid.arrays.distributed import (
-    BlockShapes,
-    RowBlock,
-    TransposedRowBlock,
-    refuse_unused_c,
-    refuse_wrong_c,
-    refuse_wrong_out,
-)
+from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
+from hybrid.arrays.fit import Shares, problem_of_blocks, refuse_unused_c, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.gemm import PRODUCT, Gemm, numpy_type, product_type, real_operands, type_name
 from hybrid.arrays.integers import element_of_rows
 from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_gpu, to_device_of
@@ -29,7 +22,7 @@ from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
 from hybrid.execution.calls import exactly, refuse_no_rank, settle, threads_until_decided
-from hybrid.execution.distributed_product import decide_on_row_blocks, run_distributed_product
+from hybrid.execution.distributed_product import decide_on_distributed, run_distributed_product
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import element_types, run_product
 from hybrid.execution.real_products import RealProducts, part_of_product
@@ -139,13 +132,13 @@ class RowBlockCall:
             looking.mine = said, None, None
             if not any(transposed):
                 threads = partial(threads_until_decided, team, settings)
-                shapes_here = BlockShapes.of(*operands, gemm, check=settings.check == "host", threads=threads)
+                shapes_here = Shares.of(*operands, gemm, check=settings.check == "host", threads=threads)
                 looking.mine = said, take_inventory(session, settings), shapes_here
         same_on_all_ranks([said for said, *_ in looking.all])
         if not any(transposed):
             team.pretend_nodes(settings.ranks_per_node)
             _, inventories, shapes = zip(*looking.all, strict=True)
-            decided = decide_on_row_blocks(session, shapes, inventories, settings, gemm)
+            decided = decide_on_distributed(session, shapes, inventories, settings, gemm)
             self._types, self._stays, self._settings, self.decision = decided
             self._gemm = gemm.of_type(self._types)
         return transposed
@@ -249,28 +242,22 @@ class Block2DCall:
             if settings.device == "auto":
                 settings = replace(settings, device="cpu")
             said = {"kind": "a product of Block2Ds", "root": asked.root, "dtype": gemm.dtype, **settings.as_dict()}
-            blocks_here = Blocks.of(a, b, gemm.dtype, partial(threads_until_decided, team, settings))
-            looking.mine = (said, take_inventory(session, settings), blocks_here)
+            threads = partial(threads_until_decided, team, settings)
+            shares_here = Shares.of(a, b, None, gemm, check=settings.check == "host", threads=threads)
+            looking.mine = said, take_inventory(session, settings), shares_here
         same_on_all_ranks([said for said, *_ in looking.all])
         team.pretend_nodes(settings.ranks_per_node)
-        blocks: list[Blocks] = [said[2] for said in looking.all]
-        problem, placement = problem_of_2d(blocks)
-        self._session, self._a, self._b, self._gemm, self._settings = session, a, b, gemm, settings
-        self._shape = blocks[0].shape_a[0], blocks[0].shape_b[1]
+        _, inventories, shares = zip(*looking.all, strict=True)
+        self._session, self._a, self._b, self._shape = session, a, b, (a.shape[0], b.shape[1])
         self._of_rows: RowBlockCall | None = None
         if team.size == 1:
+            problem_of_blocks(shares)
             rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None
             self._of_rows = RowBlockCall(session, rows, None, replace(asked, gemm={"dtype": gemm.dtype or None}))
             self.decision = self._of_rows.decision
             return
-        types = blocks[0].types
-        if types.exact is not None:
-            types = types.bounded(blocks[0].shape_a[1], [each.largest for each in blocks], gemm)
-            problem = replace(problem, dtype=types.computed)
-        besides = tuple(each.copied_bytes + types.bytes_beside(each.elements_of_c) for each in blocks)
-        request = ProductRequest(problem, OperandLocation.BLOCKS_2D, blocks_2d=placement, besides=besides)
-        self._types = types
-        self.decision = agree(session, request, settings, [said[1] for said in looking.all])
+        self._types, _, self._settings, self.decision = decide_on_distributed(session, shares, inventories, settings, gemm)
+        self._gemm = gemm
 
     def product(self) -> Block2D:
         """This rank's part of the product."""

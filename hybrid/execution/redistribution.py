@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.block_2d import Block2D, refuse_no_grid
-from hybrid.arrays.distributed import Distributed, RowBlock, TransposedRowBlock, refuse_out
+from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, TransposedRowBlock
+from hybrid.arrays.fit import refuse_no_grid, refuse_out
 from hybrid.arrays.gemm import is_number
 from hybrid.arrays.interop import as_matrix, copy_back, on_gpu
 from hybrid.core.settings import Settings

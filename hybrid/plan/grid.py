@@ -66,13 +66,6 @@ class Part:
         rows, columns = self.shape
         return rows * columns
 
-    def stretched(self, down: int, across: int) -> Part:
-        """The part of a matrix in which each row has become `down` rows, and each column `across` columns."""
-        rows, columns = (
-            tuple(Span(span.lo * by, span.hi * by) for span in spans) for spans, by in ((self.rows, down), (self.columns, across))
-        )
-        return Part(rows, columns)
-
     def elements_in(self, rectangle: Rectangle) -> int:
         """The number of elements of this part that lie in `rectangle`."""
         down, across = (
