@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from hybrid.core.private_folder import Elsewhere
+from hybrid.core.installation import Elsewhere
 from hybrid.core.settings import SWITCHES, foreign_variables, switched_on
 from hybrid.errors import HybridError
 from hybrid.ranks.launcher import rank_by_launcher

@@ -7,7 +7,6 @@ import concurrent.futures.thread  # noqa: F401 (loaded, with logging, before the
 import os
 import sys
 import threading
-from types import TracebackType
 
 from hybrid.errors import UsageError
 
@@ -56,6 +55,6 @@ class Turn:
         self._lock.acquire()
         self._holder = here
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._holder = 0
         self._lock.release()

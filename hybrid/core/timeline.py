@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a rank did when: intervals of the phases of products, for the table of phases and the trace."""
+"""What a rank did when: the phases of products, for the table of phases and the trace, and the parts of a command's time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Timeline:
         counts once."""
         spent: dict[tuple[str, int | None], float] = {}
         until: dict[tuple[str, int | None], float] = {}
-        for interval in sorted(self._counted(), key=lambda interval: interval.begin):
+        for interval in sorted(self._counted, key=lambda interval: interval.begin):
             key = (interval.phase, interval.repeat)
             counted = max(interval.begin, until.get(key, interval.begin))
             spent[key] = spent.get(key, 0.0) + max(0.0, interval.end - counted)
@@ -54,8 +54,9 @@ class Timeline:
 
     def since_zero(self) -> list[Interval]:
         """The intervals in seconds after `zero`, without warm-ups."""
-        return [replace(entry, begin=entry.begin - self.zero, end=entry.end - self.zero) for entry in self._counted()]
+        return [replace(entry, begin=entry.begin - self.zero, end=entry.end - self.zero) for entry in self._counted]
 
+    @property
     def _counted(self) -> Iterator[Interval]:
         """The intervals that count: those of warm-ups do not."""
         return (entry for entry in self.intervals if entry.repeat is None or entry.repeat >= 0)
@@ -95,12 +96,7 @@ def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Se
     return {phase: Spread.of(list(slowest_of[phase].values())) for phase in PHASES if phase in slowest_of}
 
 
-# -------- wall
-# How a command's wall time divides into parts, from the start of its launcher on: a clock that always runs for one of the
-# parts.
-#
-# It is the clock of this process, and rank 0 shows its own: time in which rank 0 waits for others counts for the part in
-# which it waits.
+# -------- the command's wall time
 
 # The names of launchers' processes, and of those that they start on each node: Hydra's (MPICH), Open MPI's and Slurm's.
 _LAUNCHERS = (
@@ -112,27 +108,25 @@ _PARENT, _BEGAN = 1, 19  # columns of /proc/PID/stat after the process's name
 
 
 class WallTime:
-    """The seconds of each part, in the order in which the parts were first entered. At any moment the clock runs for one
-    part."""
+    """A clock that always runs for one of the parts of a command's time, from the start of its launcher on.
+
+    It is the clock of this process, and rank 0 shows its own: time in which rank 0 waits for others counts for the part in which
+    it waits. The parts are in the order in which they were first entered.
+    """
 
     def __init__(self, part: str, began: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         """The clock runs for the first part since `began`, a time on it (None: since now)."""
         self._clock = clock
-        self._part, self._since = part, clock() if began is None else began
+        self.part, self._since = part, clock() if began is None else began
         self._spent = {part: 0.0}
 
     def enter(self, part: str) -> str:
         """Have the clock run for this part from now on. Returns the part for which it ran until now."""
-        now, before = self._clock(), self._part
+        now, before = self._clock(), self.part
         self._spent[before] += now - self._since
         self._spent.setdefault(part, 0.0)
-        self._part, self._since = part, now
+        self.part, self._since = part, now
         return before
-
-    @property
-    def part(self) -> str:
-        """The part for which the clock runs."""
-        return self._part
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
@@ -145,7 +139,7 @@ class WallTime:
 
     def parts(self) -> dict[str, float]:
         """The parts' seconds until now: they add up to all the time since the first one began."""
-        self.enter(self._part)
+        self.enter(self.part)
         return dict(self._spent)
 
 

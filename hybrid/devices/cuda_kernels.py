@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.private_folder import (
+from hybrid.core.installation import (
     Elsewhere,
     NotPrivate,
     cache_folder,

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from hybrid.core import private_folder
+from hybrid.core import installation
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
 
@@ -43,12 +43,12 @@ def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
         full = OSError(error.errno, error.strerror, str(folder))
     where = str(folder)
     try:
-        other = private_folder.temporary_folder("emulation")
+        other = installation.temporary_folder("emulation")
         where = f"{folder}, nor in {other}" if other != folder else where
         kept = _kept(other / name, compile_in)
     except OSError as error:
         raise _unusable(where, error) from None
-    private_folder.say_elsewhere(other, full)
+    installation.say_elsewhere(other, full)
     return kept
 
 
@@ -58,7 +58,7 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
     It is moved there atomically, since processes may compile the same at once. Threads of one process that want the same at once
     get what the first of them makes, or its error.
     """
-    if private_folder.is_own(path):
+    if installation.is_own(path):
         return path
     with _lock:
         others, mine = _being_made.get(path), Future[Path]()
@@ -92,7 +92,7 @@ def _put(file: Path, path: Path) -> None:
     try:
         os.link(file, path)
     except OSError as error:  # also of a file system without links
-        if error.errno != errno.EEXIST or not private_folder.is_own(path):
+        if error.errno != errno.EEXIST or not installation.is_own(path):
             os.replace(file, path)
 
 
@@ -107,7 +107,7 @@ def _remove_abandoned(cache: Path) -> None:
 def cache_folder() -> Path:
     """The private folder of compiled libraries, created if needed. DeviceUnavailable if that fails."""
     try:
-        return private_folder.cache_folder("emulation")
+        return installation.cache_folder("emulation")
     except OSError as error:
         raise _unusable("the cache, nor in the folder for temporary files", error) from None
 

@@ -11,8 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from hybrid.core.installation import install
-from hybrid.core.private_folder import temporary_folder
+from hybrid.core.installation import install, temporary_folder
 from hybrid.errors import UsageError
 from hybrid.host import files
 
