@@ -504,10 +504,9 @@ class _MtxFile(MatrixFile):
         each = _BYTES_OF_AN_ENTRY if self._header.sparse else self.dtype.itemsize
         need, free = each * self._header.entries * self._readers, available_host_bytes()
         if need > free:
-            whole = f"each of {self._readers} ranks of a node" if self._readers > 1 else "who reads a row"
             raise DoesNotFit(
-                f"takes {readable(need)} to be read, {readable(free)} are free: it is text, of which {whole} reads all; "
-                "use .npy, .h5 or .zarr"
+                f"takes {readable(need)} to be read, {readable(free)} are free: it is text, of which each of {self._readers} "
+                "processes reads all; use .npy, .h5 or .zarr"
             )
 
 
@@ -545,7 +544,7 @@ def _written(dtype: np.dtype) -> tuple[str, str]:
 
 
 # -------- HDF5
-# By h5py. HDF5 without MPI lets one process write a file. So one process makes it, with a dataset that is stored as a whole, and
+# HDF5 without MPI lets one process write a file. So one process makes it by h5py, with a dataset that is stored as a whole, and
 # asks for the place of that in the file; then every rank writes its rows there, as in a .npy file.
 
 _MOST_AROUND = 4096  # bytes that HDF5 takes around a matrix in a group of the file
@@ -560,12 +559,18 @@ def _open_hdf5(path: str, inside: str) -> MatrixFile:
     file = _hdf5_file(h5py, path)
     try:
         dataset = _dataset(h5py, file, inside) if inside else file[_only_one(_hdf5_matrices(h5py, file))]
-        matrix = _in_chunks(path, dataset, _hdf5_type(dataset), dataset.chunks)
-        _refuse_lacking(h5py, dataset, path)
+        folder = os.path.dirname(os.path.realpath(path))
+        for source in dataset.virtual_sources() if dataset.is_virtual else ():
+            name = source.file_name  # a pattern where it has a %. Where the file is not there, HDF5 would read fill values.
+            if "%" not in name and not os.path.exists(os.path.join(folder, name)) and not os.path.exists(name):
+                raise UsageError(f"takes rows from {name}, which is not there", code="file-missing")
+        return _in_chunks(path, dataset, dataset.dtype, dataset.chunks)
+    except TypeError as error:  # h5py's, for types that NumPy has not
+        file.close()
+        raise UsageError(f"holds what is no matrix of numbers: {one_line(error)}", code="file-format") from None
     except BaseException:
         file.close()
         raise
-    return matrix
 
 
 def _hdf5_file(h5py: Any, path: str) -> Any:
@@ -584,14 +589,14 @@ def _hdf5_file(h5py: Any, path: str) -> Any:
 
 def _dataset(h5py: Any, file: Any, name: str) -> Any:
     """The dataset of this name. UsageError, without the file's name, where there is none."""
+    link = None
+    with suppress(*_FAILURES):
+        link = file.get(name, getlink=True)
     try:
         found = file[name]
     except _FAILURES as error:
-        with suppress(*_FAILURES):
-            if file.get(name, getlink=True):
-                raise UsageError(
-                    f"has no dataset /{name} where its link leads: {one_line(error)}", code="dataset-missing"
-                ) from None
+        if link is not None:
+            raise UsageError(f"has no dataset where /{name} leads: {one_line(error)}", code="dataset-missing") from None
         raise _lacks("dataset", name, _hdf5_matrices(h5py, file), is_group=False) from None
     if not isinstance(found, h5py.Dataset):
         raise _lacks("dataset", name, _hdf5_matrices(h5py, file), is_group=True)
@@ -603,44 +608,15 @@ def _hdf5_matrices(h5py: Any, file: Any) -> list[str]:
     found: list[str] = []
 
     def visit(name: str, each: Any) -> None:
-        if isinstance(each, h5py.Dataset) and each.shape is not None and len(each.shape) == 2:
-            try:
-                if _hdf5_type(each).kind in _NUMBERS:
-                    found.append(name)
-            except UsageError:
-                pass
+        with suppress(TypeError):  # types that NumPy has not
+            if isinstance(each, h5py.Dataset) and len(each.shape or ()) == 2 and each.dtype.kind in _NUMBERS:
+                found.append(name)
 
     try:
         file.visititems(visit)
     except _FAILURES as error:
         raise UsageError(f"is a malformed HDF5 file: {one_line(error)}", code="file-format") from None
     return found
-
-
-def _hdf5_type(dataset: Any) -> np.dtype:
-    """The type of the elements. UsageError for one that NumPy lacks."""
-    try:
-        return dataset.dtype
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"holds a type that NumPy has not: {one_line(error)}", code="file-format") from None
-
-
-def _refuse_lacking(h5py: Any, dataset: Any, path: str) -> None:
-    """UsageError where elements could not be read: HDF5 would find that late, or read fill values in their place."""
-    created = dataset.id.get_create_plist()
-    for number in range(created.get_nfilters()):
-        code, _, _, name = created.get_filter(number)
-        if not h5py.h5z.filter_avail(code):
-            called = name.decode(errors="replace") or code
-            raise UsageError(
-                f"is stored with the filter {called}, which HDF5 lacks here: rewrite it with h5repack -f NONE", code="file-format"
-            )
-    folder = os.path.dirname(os.path.realpath(path))
-    for source in dataset.virtual_sources() if dataset.is_virtual else ():
-        if "%" not in source.file_name and source.file_name != ".":  # neither a pattern of names nor this file
-            there = os.path.join(folder, source.file_name)
-            if not os.path.exists(there) and not os.path.exists(source.file_name):
-                raise UsageError(f"takes rows from {source.file_name}, which is not there", code="file-missing")
 
 
 class _Hdf5Output(MatrixOutput):
@@ -768,10 +744,6 @@ class _ZarrOutput(MatrixOutput):
 
     def refuse(self, size: int) -> None:
         _library("zarr", f"{self.path} cannot be written")
-        if sys.byteorder != "little":
-            raise UsageError(
-                f"{self.path} cannot be written: chunks are little-endian, and this machine is not", code="file-unwritable"
-            )
         if self._name:
             _refuse_name(self.path, self._name)
         if os.path.lexists(self.path) and not (os.path.isdir(self.path) and not os.listdir(self.path)):
@@ -782,8 +754,7 @@ class _ZarrOutput(MatrixOutput):
         refuse_unwritable(self.path, size, folder=True)
 
     def begin(self, beside: Path) -> int:
-        import zarr
-
+        zarr = _library("zarr", f"{self.path} cannot be written")
         zarr.create_array(
             zarr.storage.LocalStore(beside),
             name=self._name or None,
@@ -791,6 +762,7 @@ class _ZarrOutput(MatrixOutput):
             chunks=(self._chunk_rows, max(1, self.shape[1])),
             dtype=self.dtype,
             compressors=None,
+            serializer=zarr.codecs.BytesCodec(endian=sys.byteorder),
         )
         self.make_room(beside, 0)
         return 0

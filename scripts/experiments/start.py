@@ -22,7 +22,7 @@ def use_checkout() -> None:
 def run(module: str) -> None:
     """What `main` of a module of `experiments` does, to the end of this process; or say which package is missing."""
     use_checkout()
-    import_module("hybrid.host.streams").open_streams()
+    import_module("hybrid.commands.streams").open_streams()
     try:
         main = import_module(f"experiments.{module}").main
     except ModuleNotFoundError as missing:
