@@ -16,7 +16,7 @@ import numpy as np
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.execution.rank_run import RankRun
-from hybrid.host.blas import blas_of_long_sums
+from hybrid.host.blas import blas
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.plan.plan import Plan
@@ -279,7 +279,7 @@ class _Recomputing:
         a = self._a[task.rows]
         with np.errstate(all="ignore"):  # A and B may hold NaN or infinities
             product = np.empty(c.shape, np.result_type(a, b))
-            blas_of_long_sums(a, b, product)
+            blas(a, b, product)
             changes = np.abs(np.subtract(product, c))
         change, was_wrong = float(changes.max(initial=0.0)), self._is_wrong(a, b, c, changes)
         c[...] = product
