@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import warnings
 from collections.abc import Sequence
@@ -24,23 +23,6 @@ def rate_in_units(per_second: float, unit: str) -> str:
         if per_second >= factor:
             return f"{per_second / factor:.2f} {prefix}{unit}/s"
     return f"{per_second / 1e6:.2f} M{unit}/s"
-
-
-def percents(parts: Sequence[float]) -> list[int]:
-    """The parts as whole percents of their sum, which add up to 100: what rounding down leaves goes to those that lost most by
-    it.
-
-    Parts may be negative, but not their sum; where that is 0, all percents are 0.
-    """
-    whole = sum(parts)
-    if whole <= 0:
-        return [0 for _ in parts]
-    exact = [100 * part / whole for part in parts]
-    rounded = [math.floor(each) for each in exact]
-    order = sorted(range(len(parts)), key=lambda index: rounded[index] - exact[index])
-    for index in order[: 100 - sum(rounded)]:
-        rounded[index] += 1
-    return rounded
 
 
 def duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from hybrid.core.problem import record
@@ -59,12 +60,12 @@ class Calls:
         self._threads: list[Future[None]] = []
         self._errors: list[BaseException] = []
 
-    def soon(self, call: Callable[[], object]) -> None:
-        """Have the call made as soon as a thread is free."""
-        self._todo.append(call)
+    def soon(self, *calls: Callable[[], object]) -> None:
+        """Have the calls made as soon as threads are free."""
+        self._todo.extend(calls)
         self._threads = [each for each in self._threads if not each.done()]
-        if len(self._threads) < self._most:
-            with suppress(RuntimeError):  # the limit of threads is reached: those that there are make all calls
+        with suppress(RuntimeError):  # the limit of threads is reached: those that there are make all calls
+            for _ in range(min(self._most - len(self._threads), len(calls))):
                 self._threads.append(_pool.submit(self._make_all))
 
     def make_next(self) -> bool:
@@ -87,13 +88,13 @@ class Calls:
         for error in errors:
             raise error
 
-    def clear(self) -> None:
+    def forget(self) -> None:
         """Make no further call of these."""
         self._todo.clear()
 
     def abandon(self) -> None:
         """Make no further call of these, and wait until those under way have ended."""
-        self.clear()
+        self.forget()
         self._end()
 
     def _make_all(self) -> None:
@@ -113,33 +114,39 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
     Within `work`, on_threads uses no more threads.
     """
     parts = list(parts)
-    if min(threads, len(parts)) < 2 or _here.in_part:
+    helpers = min(threads, MOST_THREADS, len(parts)) - 1
+    if helpers < 1 or _here.in_part:
         yield from map(work, parts)
         return
-    results: list[Future[Result]] = [Future() for _ in parts]
-    calls = Calls(min(threads, MOST_THREADS, len(parts)) - 1)
+    results: dict[int, Result] = {}
+    errors: list[BaseException] = []
+    ended: SimpleQueue[None] = SimpleQueue()  # an entry for each part, after its result or error
 
     def do(number: int) -> None:
         _here.in_part = True
         try:
-            results[number].set_result(work(parts[number]))
+            results[number] = work(parts[number])
         except BaseException as error:
-            calls.clear()
-            results[number].set_exception(error)
+            errors.append(error)
+            calls.forget()
         finally:
             _here.in_part = False
+        ended.put(None)
 
+    calls = Calls(helpers)
     try:
+        calls.soon(*(partial(do, number) for number in range(len(parts))))
         for number in range(len(parts)):
-            calls.soon(partial(do, number))
-        for number in range(len(parts)):
-            # Parts are begun in order: if none is left to begin, this one is under way, or is the one that has failed.
-            while not results[number].done() and calls.make_next():
-                pass
-            yield results[number].result()
+            while number not in results:
+                if errors:
+                    raise errors[0]
+                if ended.empty():
+                    calls.make_next()
+                ended.get()
+            yield results.pop(number)
     finally:
         calls.abandon()
-        results.clear()  # an error's traceback refers to it: it would keep all arrays of a failed call
+        errors.clear()  # whose tracebacks refer to this list: it would keep all arrays of a failed call
 
 
 def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:

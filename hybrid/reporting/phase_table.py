@@ -4,9 +4,10 @@ phase."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from hybrid.core.text import percents, rate_in_units
+from hybrid.core.text import rate_in_units
 from hybrid.core.timeline import PHASES, Spread
 from hybrid.plan.plan import Plan
 
@@ -33,7 +34,7 @@ def table(plan: Plans, phases: dict[str, Spread], total: Spread) -> str:
     inside = [phase for phase in PHASES if phase in phases and phase not in OUTSIDE_TOTAL]
     medians = [phases[phase].median for phase in inside]
     rest = total.median - sum(medians)
-    *shares, share_of_rest = percents([*medians, rest])
+    *shares, share_of_rest = _percents([*medians, rest])
     share_of = dict(zip(inside, shares, strict=True)) if total.median else {}
     lines = [f"  {'phase':<10}{'seconds':>10}{'min':>10}{'max':>10}{'share':>8}  rate"]
     for phase in PHASES:
@@ -90,3 +91,20 @@ def _loaded_bytes(plan: Plan) -> int:
         if len(share.rows)
         for arrival in share.arrivals()
     )
+
+
+def _percents(parts: Sequence[float]) -> list[int]:
+    """The parts as whole percents of their sum, which add up to 100: what rounding down leaves goes to those that lost most by
+    it.
+
+    Parts may be negative, but not their sum; where that is 0, all percents are 0.
+    """
+    whole = sum(parts)
+    if whole <= 0:
+        return [0 for _ in parts]
+    exact = [100 * part / whole for part in parts]
+    rounded = [math.floor(each) for each in exact]
+    order = sorted(range(len(parts)), key=lambda index: rounded[index] - exact[index])
+    for index in order[: 100 - sum(rounded)]:
+        rounded[index] += 1
+    return rounded
