@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The CPU as a device: NumPy's BLAS or plain loops, on the host matrices in place; and products of stacks on it.
+"""The CPU as a device: NumPy's BLAS or plain loops, on the host matrices in place; the GPU that it emulates; and products of
+stacks on it.
 
-With `staged` it copies operands into buffers as a GPU does, and checks as a GPU does, so that the GPU's schedule can be tested
-without one.
+With `staged` the CPU copies operands into buffers and checks as a GPU does, so that the GPU's schedule can be tested without one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import WIDEST_COPY
+from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
 from hybrid.core.spans import Span, even_pieces
-from hybrid.devices.base import CheckOperations, Event, EventWait, Operation
+from hybrid.devices.base import CheckOperations, Event, EventWait, KernelCall, Operation, place_of
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     NOT_INTEGRAL,
@@ -33,11 +33,11 @@ from hybrid.devices.row_sums import (
     sums_and_squares,
 )
 from hybrid.emulation.build import build_plain, c_compiler
-from hybrid.emulation.kernel import as_c_array
+from hybrid.emulation.kernel import EmulatedKernel, as_c_array
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas, blas_all
 from hybrid.host.threads import limited_threads, on_threads
-from hybrid.kernels.catalogue import C_TYPES, KERNELS, Kernel, numbers_of
+from hybrid.kernels.catalogue import C_TYPES, EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of, numbers_of
 from hybrid.plan.check_layout import ROWS_TOGETHER
 
 # No fused multiply-add and no reordering: every product and every sum is rounded, so the result is the same on all machines.
@@ -334,6 +334,80 @@ class _Memory:
     def __del__(self) -> None:
         if self.descriptor >= 0:
             os.close(self.descriptor)
+
+
+class EmulatedDevice(CpuDevice):
+    """The emulated GPU: CUDA kernels compiled for the CPU, with a GPU's schedule. It is slow: for tests and teaching.
+
+    Multiplies by a kernel of the catalogue, in the form for compute capability `capability` / 10 of its constructor. Operations
+    are synchronous, as the CPU's.
+    """
+
+    name = "emulate"
+    capability = 89  # of the other kernels: bytes are multiplied by mma.sync, as on most GPUs; with 90 it would be wgmma
+    multiprocessors = 4  # few, so that persistent blocks go through several tiles
+
+    def __init__(self, kernel: Kernel, dtype: str, capability: int = EMULATED_CAPABILITY) -> None:
+        super().__init__(staged=True)
+        self._of_catalogue = capability
+        self._kernels: dict[tuple[str, int], EmulatedKernel] = {}  # by expression and compute capability
+        self.use_kernel(kernel, dtype)
+
+    def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
+        self._entry, self._dtype = kernel, dtype
+        width = WIDEST_COPY // OPERAND_SIZES[dtype]
+        for adds in (False, True)[: 1 + adding]:  # compiled here and not at the first launch, which is timed
+            self._instance(launch_of(kernel, dtype, 1, 1, self._of_catalogue, width, adds=adds), self._of_catalogue)
+
+    def holds(self, array: Any) -> bool:
+        return isinstance(array, np.ndarray) and is_aligned(*place_of(array))
+
+    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
+        def work() -> None:
+            if c.size:
+                rows, columns = c.shape
+                width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
+                launch = launch_of(self._entry, self._dtype, rows, columns, self._of_catalogue, width, adds=adding)
+                self._instance(launch, self._of_catalogue)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
+
+        return self._do("multiply", work)
+
+    def progress(self) -> object:
+        under_way = (kernel.progress() for kernel in list(self._kernels.values()))
+        return next((returned for returned in under_way if returned is not None), None)
+
+    def compile_ahead(self, launches: Sequence[Launch]) -> None:
+        pass  # each instance takes a second, and a product needs few of them
+
+    def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
+        instance = self._instance(launch, self.capability)
+        matrices = [np.array([[each]]) if isinstance(each, np.generic) else each for each in arguments]
+        return lambda stream: instance(launch.grid, launch.block, launch.shared_bytes, matrices, cluster=launch.cluster)
+
+    def clearing(self, matrix: np.ndarray, byte: int) -> KernelCall:
+        return lambda stream: matrix.view(np.uint8).fill(byte)
+
+    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
+        def call(stream: None) -> None:
+            for each in calls:
+                each(stream)
+
+        return call
+
+    def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        return self._do("multiply", lambda: self.together(calls)(None))
+
+    def _width(self, columns: int, dtype: str) -> int:
+        return padded(columns, np.dtype(dtype).itemsize)
+
+    def _instance(self, launch: Launch, capability: int) -> EmulatedKernel:
+        key = launch.expression, capability
+        if key not in self._kernels:
+            self._kernels[key] = EmulatedKernel(KERNELS / launch.source, launch.expression, capability)
+        return self._kernels[key]
 
 
 def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from hybrid.devices.base import Buffers, Device, Event, Timings
 from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.plan.schedule import RankShare, Tile
-from hybrid.transport.base import LeavingPanels, RankMatrices, Transport
+from hybrid.transport.base import RankMatrices, Transport
 from hybrid.verification.device_check import DeviceCheck
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
+    from hybrid.transport.nccl import DeviceGather
     from hybrid.transport.panels import Panels
 
 
@@ -45,7 +46,7 @@ class ShareRun:
     device: Device
     entering: Callable[[str], None]
     check: DeviceCheck | None = None
-    gather: LeavingPanels | None = None
+    gather: Panels | DeviceGather | None = None
     modular: ModularProduct | None = None
 
     def run(self) -> Timings:

@@ -192,8 +192,7 @@ def _phases(stack: ExitStack) -> None:
 
 def _devices(stack: ExitStack) -> None:
     from hybrid.devices import cpu
-    from hybrid.devices.cpu import CpuDevice
-    from hybrid.devices.emulated import EmulatedDevice
+    from hybrid.devices.cpu import CpuDevice, EmulatedDevice
     from hybrid.devices.remainders import ModularProduct
     from hybrid.transport.nccl import DeviceGroup
 
@@ -221,21 +220,21 @@ def _devices(stack: ExitStack) -> None:
         return _on_device(group._device, "arrive", parts, after, lambda: original(group, matrix, rows_of, after))
 
     replace(stack, cpu, "multiply_on_cpu", multiply_stack)
-    if _cuda("cuda_device", "multiply_on_gpu"):
+    if _cuda("multiply_on_gpu"):
         replace(stack, sys.modules["hybrid.devices.cuda_device"], "multiply_on_gpu", multiply_stack)
-    for owner in (ModularProduct, EmulatedDevice, CpuDevice, *_cuda("cuda_device", "CudaDevice")):
+    for owner in (ModularProduct, EmulatedDevice, CpuDevice, *_cuda("CudaDevice")):
         replace(stack, owner, "multiply", multiply)
-    for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
+    for owner in (CpuDevice, *_cuda("CudaDevice")):
         for name, kind in (("copy_in", "copy in"), ("exchange", "arrive"), ("copy_out", "copy out")):
             replace(stack, owner, name, partial(copy, kind))
     replace(stack, DeviceGroup, "receive", receive)
     replace(stack, DeviceGroup, "allgather_rows", allgather)
 
 
-def _cuda(module: str, name: str) -> list[Any]:
-    """A class or function of the devices' package, where there is CuPy."""
+def _cuda(name: str) -> list[Any]:
+    """A class or function of hybrid.devices.cuda_device, where there is CuPy."""
     there = "cupy" in sys.modules or importlib.util.find_spec("cupy")
-    return [getattr(importlib.import_module(f"hybrid.devices.{module}"), name)] if there else []
+    return [getattr(importlib.import_module("hybrid.devices.cuda_device"), name)] if there else []
 
 
 def _clocks(stack: ExitStack) -> None:
@@ -247,7 +246,7 @@ def _clocks(stack: ExitStack) -> None:
             timings = listener.timed(timings)
         return timings
 
-    for owner in (CpuDevice, *_cuda("cuda_device", "CudaDevice")):
+    for owner in (CpuDevice, *_cuda("CudaDevice")):
         replace(stack, owner, "finish", finish)
 
 

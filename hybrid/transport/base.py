@@ -49,19 +49,6 @@ class CopyObserver(Protocol):
         WEIGHTED_ROWS."""
 
 
-class LeavingPanels(Protocol):
-    """Column panels of C that are sent to where they are kept while others are multiplied."""
-
-    def will_be_stored(self, tile: Tile, event: Event) -> None:
-        """Note that a tile of this rank is in host memory when the event is complete."""
-
-    def advance(self) -> None:
-        """Note which tiles are stored by now, and send what is computed, without waiting."""
-
-    def wait_for_stored(self) -> None:
-        """Wait until all tiles that were announced are stored. PhaseEnded if a rank fails meanwhile."""
-
-
 class Transport:
     """Submits a rank's copies to its devices. It is made once for a plan, and used for any number of products, each from `begin`
     to `finish`."""

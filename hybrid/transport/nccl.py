@@ -325,6 +325,7 @@ class DeviceGather:
         self.advance()
 
     def will_be_stored(self, tile: Tile, event: Event) -> None:
+        """Note that a tile of this rank is multiplied, and copied if it is not sent, when the event is complete."""
         self._own.append(event)
 
     def advance(self) -> None:

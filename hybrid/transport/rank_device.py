@@ -274,7 +274,7 @@ def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
 
         return CudaDevice(gpu)
     if plan.device == "emulate":
-        from hybrid.devices.emulated import EmulatedDevice
+        from hybrid.devices.cpu import EmulatedDevice
 
         return EmulatedDevice(kernel, plan.problem.operand_dtype)
     from hybrid.devices.cpu import CpuDevice

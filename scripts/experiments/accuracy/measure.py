@@ -14,9 +14,9 @@ from experiments.accuracy.products import Products
 from experiments.accuracy.wording import CUBLAS, MODES, NATIVE
 from hybrid.core.problem import Problem
 from hybrid.devices.base import Device
+from hybrid.devices.cpu import EmulatedDevice
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.devices.emulated import EmulatedDevice
 from hybrid.emulation.build import compiler
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest, named
 from hybrid.plan.arithmetic import NATIVE as NATIVE_ARITHMETIC

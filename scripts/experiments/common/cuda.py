@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from experiments.common.records import Line
+from hybrid.devices.cpu import EmulatedDevice
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import Multiply, multiplication
-from hybrid.devices.emulated import EmulatedDevice
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 from hybrid.host.memory import available_host_bytes

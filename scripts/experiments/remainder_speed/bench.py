@@ -14,10 +14,10 @@ from experiments.remainder_speed.halves import CAPABILITY
 from experiments.remainder_speed.results import YARDSTICK
 from experiments.remainder_speed.timing import Way, enqueued
 from hybrid.devices.base import KernelDevice
+from hybrid.devices.cpu import EmulatedDevice
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.cuda_kernels import cublas
-from hybrid.devices.emulated import EmulatedDevice
 from hybrid.kernels.catalogue import named
 
 LARGEST = 99  # of integers: sums of products fit 31 bits
