@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from hybrid.classroom.student_kernel import kernels_of
 from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported
 from hybrid.emulation import whole_program
 from hybrid.errors import HybridError, StartError, UsageError
-from hybrid.ranks.launcher import compiler_flags, mpirun, variable_of_rank
+from hybrid.ranks.launcher import family_of, mpirun
 
 _OF_CUDA = {  # whose contents the CPU runtime has
     *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
@@ -78,7 +80,9 @@ def _texts(file: StudentFile) -> _Texts:
 def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
     """How the program is started on so many ranks. HybridError where there is no MPI."""
     try:
-        return whole_program.Ranks(ranks, mpirun(ranks), variable_of_rank(), compiler_flags())
+        command = mpirun(ranks)
+        variable = "OMPI_COMM_WORLD_RANK" if family_of(command[0]) == "Open MPI" else "PMI_RANK"
+        return whole_program.Ranks(ranks, command, variable, _compiler_flags(Path(command[0]).with_name("mpicc")))
     except StartError as missing:
         raise HybridError(f"{file.path} is a program of MPI (mpi.h): {missing}", code="mpi-missing") from None
 
@@ -107,3 +111,13 @@ def ran(
         program, warnings = whole_program.built(Path(folder, name), text, dict(others), flags)
         outcomes = whole_program.run(program, file.path, arguments, seconds, show, started)
         return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
+
+
+def _compiler_flags(mpicc: Path) -> list[str]:
+    """The compiler flags for a C++ program that calls MPI, as its mpicc tells them. StartError where there is none."""
+    if not mpicc.exists():
+        raise StartError(
+            f"no mpicc beside {mpicc.with_name('mpirun')}", "install your MPI's files for developers", code="mpi-missing"
+        )
+    shown = subprocess.run([str(mpicc), "-show"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
+    return shlex.split(shown)[1:]

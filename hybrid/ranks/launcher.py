@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The launcher (mpirun, srun): what its environment variables say, which is known before MPI starts, and how to start one."""
+"""The launcher (mpirun, srun) and the MPI library: what is known and needed before MPI starts, and how to start a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from types import ModuleType
 
 from hybrid.core.problem import record
 from hybrid.core.text import readable
-from hybrid.core.timeline import launcher_above
 from hybrid.errors import StartError
 from hybrid.host.memory import free_bytes_in
 
@@ -49,26 +48,6 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
             local = [int(number) if (number := environment.get(variable, "")).isdecimal() else None for variable in of_node]
             return Launch(name, int(environment[rank]), int(environment[size]), (rank, size), *local)
     return None
-
-
-def variable_of_rank() -> str:
-    """The environment variable in which the processes that `mpirun` starts find their rank."""
-    return next(rank for name, rank, *_ in _VARIABLES if (name == OPEN_MPI) == (family_of(_find_mpirun()[0]) == "Open MPI"))
-
-
-def compiler_flags() -> list[str]:
-    """The compiler flags for a C++ program that calls MPI, by the mpicc beside mpirun.
-
-    StartError where there is no mpicc.
-    """
-    import shlex
-    import subprocess
-
-    mpicc = Path(_find_mpirun()[0]).with_name("mpicc")
-    if not mpicc.exists():
-        raise StartError(f"no mpicc beside {_find_mpirun()[0]}", "install your MPI's files for developers", code="mpi-missing")
-    shown = subprocess.run([str(mpicc), "-show"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
-    return shlex.split(shown)[1:]
 
 
 def rank_by_launcher() -> int:
@@ -121,34 +100,28 @@ def children(process: int) -> list[int]:
     return found
 
 
-# -------- hydra
-# What a rank says to Hydra, MPICH's launcher, in the protocol PMI 1: lines of text through a descriptor that it inherits.
+# --- what a rank says to Hydra, MPICH's launcher, in the protocol PMI 1: lines of text through a descriptor that it inherits
 
 _ANSWER = 0.2  # seconds
 
 
-def descriptor() -> int | None:
+def _hydra() -> int | None:
     """The descriptor at which Hydra listens; None under another launcher. Slurm's PMI-2 sets PMI_FD as well, but has another
     protocol."""
-    return None if is_gone() or "PMI_HOSTNAME" not in os.environ else int(os.environ["PMI_FD"])
+    return int(os.environ["PMI_FD"]) if "PMI_HOSTNAME" in os.environ and _is_open(os.environ.get("PMI_FD", "")) else None
 
 
-def is_gone() -> bool:
-    """Whether the descriptor PMI_FD is no socket: the launcher that set it is not this process's, or the socket was closed."""
-    number = os.environ.get("PMI_FD", "")
+def _is_open(number: str) -> bool:
+    """Whether this descriptor is a socket. If not, the launcher that set PMI_FD is not this process's, or it was closed."""
     with suppress(OSError, OverflowError):
-        return not (number.isdecimal() and stat.S_ISSOCK(os.fstat(int(number)).st_mode))
-    return True
+        return number.isdecimal() and stat.S_ISSOCK(os.fstat(int(number)).st_mode)
+    return False
 
 
 def abort(code: int) -> bool:
     """Have Hydra end all processes of the job and exit with `code`, as MPI_Abort does. False where there is no Hydra to tell."""
-    there = descriptor()
-    if there is None:
-        return False
     with suppress(OSError):  # it is gone
-        os.write(there, b"cmd=abort exitcode=%d\n" % code)
-        return True
+        return (there := _hydra()) is not None and os.write(there, b"cmd=abort exitcode=%d\n" % code) > 0
     return False
 
 
@@ -157,12 +130,10 @@ def topology_file() -> str | None:
 
     To be called only while no call of MPI is under way.
     """
-    there = descriptor()
-    if there is None:
-        return None
+    there = _hydra()
     with suppress(OSError):
-        space = _asked(there, "get_my_kvsname", "kvsname")
-        return _asked(there, f"get kvsname={space} key=PMI_hwloc_xmlfile", "value") if space else None
+        if there is not None and (space := _asked(there, "get_my_kvsname", "kvsname")):
+            return _asked(there, f"get kvsname={space} key=PMI_hwloc_xmlfile", "value")
     return None
 
 
@@ -177,11 +148,7 @@ def _asked(there: int, question: str, wanted: str) -> str | None:
     return None
 
 
-# -------- mpi library
-# The MPI library in use, as it describes itself.
-
-LARGE_COUNTS_SINCE = (4, 0)  # version of the MPI standard that allows messages of 2³¹ items and more
-_NATIVE_ABI = "this library's own"
+# --- the MPI library in use, as it describes itself
 
 
 @record
@@ -204,7 +171,7 @@ class Library:
     @property
     def large_counts(self) -> bool:
         """Whether messages of 2³¹ items and more can be sent."""
-        return self.standard >= LARGE_COUNTS_SINCE
+        return self.standard >= (4, 0)
 
 
 def library_name(mpi: ModuleType) -> str:
@@ -218,24 +185,20 @@ def library_in_use() -> Library:
     import mpi4py
     from mpi4py import MPI
 
-    levels = {
-        level: name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE") for level in (getattr(MPI, f"THREAD_{name}"),)
-    }
     provided = MPI.Query_thread()
+    levels = {getattr(MPI, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
     parts = Path(MPI.__file__).name.split(".")  # MPI.mpich.cpython-311-….so where mpi4py has a build for each ABI
     return Library(
         library_name(MPI),
         MPI.Get_version(),
-        parts[1] if len(parts) > 3 else _NATIVE_ABI,
+        parts[1] if len(parts) > 3 else "this library's own",
         str(mpi4py.rc.thread_level).upper(),
         levels.get(provided, str(provided)),
         provided >= MPI.THREAD_FUNNELED,
     )
 
 
-# -------- preflight
-# What MPI needs of the system before it starts. Where that is missing, MPI ends its process, or hangs, and says why in its
-# own terms.
+# --- what MPI needs before it starts: where that is missing, MPI ends its process, or hangs, and says why in its own terms
 
 SHARED = Path("/dev/shm")  # noqa: S108 (no name in it is guessed)
 _LEAST_FILES, _FILES = 48, 1024  # open files: with 32 two ranks of MPICH hang; what is asked for where the limit allows it
@@ -247,16 +210,9 @@ _LEAST_FILE_SIZE = 6 << 20
 
 def refuse_too_little(launch: Launch) -> None:
     """StartError where MPI could not start."""
-    if "PMI_FD" in os.environ and is_gone():
-        error = StartError(
-            f"{_variables(launch)} say that {launch.name} started {launch.size} ranks, but its connection to this process, "
-            f"PMI_FD={os.environ['PMI_FD']}, is not open: the variables are left over from another job, or something in between "
-            "has closed it",
-            "unset them, or start with mpirun",
-            code="stale-launcher",
-        )
-        error.on_all_ranks = True  # nobody waits for this process
-        raise error
+    if "PMI_FD" in os.environ and not _is_open(os.environ["PMI_FD"]):
+        connection = f"its connection to this process, PMI_FD={os.environ['PMI_FD']}, is not open"
+        raise stale(launch, f"{connection}: the variables are left over from another job, or something in between has closed it")
     _allow_files()
     where, ranks = f"on {os.uname().nodename}", int(os.environ.get("MPI_LOCALNRANKS", "0"))  # set by MPICH's launcher only
     if ranks < 2:
@@ -313,14 +269,13 @@ def free_shared_bytes() -> int | None:
         return None
 
 
-def left_over() -> str:
-    """The launcher's variables, as a text, where no launcher is running above this process: then they are another job's. Empty
-    elsewhere."""
-    launch = launched()
-    if launch is None or launcher_above() is not False:
-        return ""
-    return _variables(launch)
-
-
-def _variables(launch: Launch) -> str:
-    return f"{launch.variables[0]}={launch.rank} and {launch.variables[1]}={launch.size}"
+def stale(launch: Launch, why: str) -> StartError:
+    """The error of a process in whose environment another job's launcher has left its variables."""
+    said = f"{launch.variables[0]}={launch.rank} and {launch.variables[1]}={launch.size}"
+    error = StartError(
+        f"{said} say that {launch.name} started {launch.size} ranks, but {why}",
+        "unset them, or start with mpirun",
+        code="stale-launcher",
+    )
+    error.on_all_ranks = True  # nobody waits for this process
+    return error

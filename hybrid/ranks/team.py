@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.core.forks import Turn, forked_from_rank
 from hybrid.core.spans import Topology
-from hybrid.core.timeline import Timeline
+from hybrid.core.timeline import Timeline, launcher_above
 from hybrid.errors import HybridError, RankMissing, StartError, UsageError, code_of, one_line, rebuild
 from hybrid.ranks.heartbeat import heartbeat, interrupted, wake_supervisor
 from hybrid.ranks.job_end import deferred
-from hybrid.ranks.launcher import launched, left_over, library_name, refuse_too_little
+from hybrid.ranks.launcher import launched, library_name, refuse_too_little, stale
 from hybrid.ranks.leftovers import remove_files_of_process_alone, unname_files
 from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable
 
@@ -427,15 +427,10 @@ def _refuse_foreign_launcher(world: MPI.Comm) -> None:
         return
     from mpi4py import MPI
 
-    if variables := left_over():
-        error = StartError(
-            f"{variables} say that {launch.name} started {launch.size} ranks, but no launcher is running above this process, and "
-            "MPI sees it alone: they are left over from another job",
-            "unset them, or start with mpirun",
-            code="stale-launcher",
+    if launcher_above() is False:
+        raise stale(
+            launch, "no launcher is running above this process, and MPI sees it alone: they are left over from another job"
         )
-        error.on_all_ranks = True  # nobody waits for this process
-        raise error
     raise StartError(
         f"{launch.name} started {launch.size} processes, but {library_name(MPI)} sees {size}: they belong to "
         "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for",
