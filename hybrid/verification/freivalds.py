@@ -324,19 +324,20 @@ class _Verification:
         with np.errstate(all="ignore"):
             norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
         own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
-        with team.phase("check") as through_a:
-            expected, norms_a = sums.times(self._a[None], joined_by_rows(plan, of_b, "b_rows", axis=1))
-            through_a.mine = None if own else (expected, norms_a, sums.in_a.largest)
-        in_a: Sequence[float] = [sums.in_a.largest]
-        if not own:
+        y = joined_by_rows(plan, of_b, "b_rows", axis=1)
+        in_a: Sequence[float]
+        if own:  # and tells the others only what has come of it
+            (expected, norms_a), in_a = sums.times(self._a[None], y), [sums.in_a.largest]
+        else:
+            with team.phase("check") as through_a:
+                through_a.mine = *sums.times(self._a[None], y), sums.in_a.largest
             products, of_a, in_a = zip(*through_a.all, strict=True)
             rows = self._rows_of_c.slice
             expected = joined_by_rows(plan, products, "rows", axis=1)[:, rows].copy()
             norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
         self._norms_a = norms_a[0]
         integral = all(largest < NOT_INTEGRAL for largest in (*in_a, *in_b))
-        with team.phase("check"):
-            return sums.sizes(self._c[None], columns, expected, norms_a, norms_b, integral=integral)[0], norms_b
+        return sums.sizes(self._c[None], columns, expected, norms_a, norms_b, integral=integral)[0], norms_b
 
     def _judged(self, sums: _Totals, suspects: list[Suspect]) -> Check:
         if sums.not_judged and not sums.judged:
