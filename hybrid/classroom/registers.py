@@ -19,13 +19,44 @@ from hybrid.emulation.child import python_environment
 from hybrid.emulation.compiler_limits import own_headers, run_limited
 from hybrid.emulation.confined import of_python
 from hybrid.emulation.errors import EmulationError
-from hybrid.errors import one_line
-from hybrid.kernels.catalogue import Resources, resources_in
+from hybrid.errors import HybridError, one_line
 
 # From this compute capability on, times ten, a thread has up to 255 registers, and addresses have 64 bits, so a kernel takes
 # about as many registers on one GPU as on another.
 _COMPARABLE_FROM = 35
 _TYPES = {"float": "f", "double": "d", "int": "i", "unsigned": "j", "bool": "b", "long": "l"}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one instance of a kernel takes of a GPU, as NVIDIA's assembler (ptxas) says."""
+
+    registers: int = 0  # of a thread
+    shared: int = 0  # bytes that the source declares
+    stack: int = 0  # bytes of a thread
+    spill_stores: int = 0  # bytes
+    spill_loads: int = 0
+    most_threads: int = 0  # of a block, by its __launch_bounds__; 0: it has none
+
+
+def resources_in(log: str, ptx: str = "") -> dict[str, Resources]:
+    """By mangled name, what `--ptxas-options=-v` says in `log` of each kernel, with the functions that it calls. `ptx`: the
+    kernels' PTX, for their __launch_bounds__."""
+    bounds = {
+        name: int(x) * int(y) * int(z)
+        for name, x, y, z in re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)
+    }
+    found = {}
+    for part in re.split(r"Compiling entry function ", log)[1:]:
+        name = part.split("'")[1]
+        local = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part)
+        registers = re.search(r"Used (\d+) registers", part)
+        shared = re.search(r"(\d+) bytes smem", part)
+        if registers is None:
+            raise HybridError(f"the compiler's log says nothing of the registers of {name}", code="compile-failed")
+        stack, stores, loads = (sum(map(int, column)) for column in zip(*local, strict=True)) if local else (0, 0, 0)
+        found[name] = Resources(int(registers[1]), int(shared[1]) if shared else 0, stack, stores, loads, bounds.get(name, 0))
+    return found
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,10 @@ from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import (
     Launch,
-    largest_rounding,
     launch_of,
     named,
-    not_a_number,
     numbers_of,
-    spread_of,
     storage,
-    stored,
     sums_type,
 )
 
@@ -45,6 +41,35 @@ _PLAIN = {  # mode without a sanitizer: the order of threads, when asynchronous 
 _CHECKS = {mode: mode for mode in ("undefined", "address", "threads", "loads")}
 MODES = (*_PLAIN, *_CHECKS)
 _CANARY = -7.0
+_NOT_A_NUMBER = 0x7FFF  # of bfloat16
+_LARGEST_BYTE, _SPREAD_OF_BYTES = 127, 32.0
+
+
+def not_a_number(dtype: str) -> Any:
+    """A NaN of this type, as an array holds it; for integers, which have none, a number that `stored` never gives."""
+    if storage(dtype).kind == "i":
+        return np.iinfo(dtype).min
+    return _NOT_A_NUMBER if dtype == "bfloat16" else np.nan
+
+
+def spread_of(dtype: str) -> float:
+    """The factor by which numbers around 1 are multiplied before `stored`, so that bytes have many different values."""
+    return _SPREAD_OF_BYTES if dtype == "int8" else 1.0
+
+
+def largest_rounding(dtype: str) -> float:
+    """The largest rounding error of a sum of this type, relative to the sum; 0 for integers, which are exact."""
+    return 0.0 if np.dtype(dtype).kind == "i" else float(np.finfo(dtype).eps)
+
+
+def stored(numbers: Any, dtype: str) -> Any:
+    """Finite numbers, rounded to the nearest of this type, ties to even; bytes are clipped to ±127."""
+    if dtype == "int8":
+        return numbers.round().clip(-_LARGEST_BYTE, _LARGEST_BYTE).astype(dtype)
+    if dtype != "bfloat16":
+        return numbers.astype(dtype)
+    bits = numbers.astype("float32").view("uint32")
+    return ((bits + (bits >> 16 & 1) + 0x7FFF) >> 16).astype(np.uint16)
 
 
 @dataclass(frozen=True)

@@ -3,31 +3,21 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hybrid.errors import HybridError
+from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np  # functions import it, since commands load it only when the number of threads is settled
 
-# -------- sources
 # The folder of the CUDA sources: in an installed package beside this file, in a checkout the top-level kernels/.
-
 _INSTALLED = Path(__file__).resolve().parent / "cuda"
 KERNELS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[2] / "kernels"
 
-
-# -------- elements
-# The elements of matrices in arrays, as kernels take them. bfloat16, which neither NumPy nor CuPy has, is kept as the bits of
-# a uint16.
-
-_BITS = "uint16"
-_NOT_A_NUMBER = 0x7FFF
+_BITS = "uint16"  # the type of arrays of bfloat16, which neither NumPy nor CuPy has
 _IN_C = {"float32": "float", "float64": "double", "float16": "Float16", _BITS: "Bfloat16"}  # by the array's type
-_LARGEST_BYTE, _SPREAD_OF_BYTES = 127, 32.0
 
 
 def storage(dtype: str) -> np.dtype:
@@ -37,41 +27,10 @@ def storage(dtype: str) -> np.dtype:
     return np.dtype(_BITS if dtype == "bfloat16" else dtype)
 
 
-def not_a_number(dtype: str) -> Any:
-    """A NaN of this type, as an array holds it; for integers, which have none, a number that `stored` never gives."""
-    import numpy as np
-
-    if storage(dtype).kind == "i":
-        return np.iinfo(dtype).min
-    return _NOT_A_NUMBER if dtype == "bfloat16" else np.nan
-
-
-def spread_of(dtype: str) -> float:
-    """The factor by which numbers around 1 are multiplied before `stored`, so that bytes have many different values."""
-    return _SPREAD_OF_BYTES if dtype == "int8" else 1.0
-
-
-def largest_rounding(dtype: str) -> float:
-    """The largest rounding error of a sum of this type, relative to the sum; 0 for integers, which are exact."""
-    import numpy as np
-
-    return 0.0 if np.dtype(dtype).kind == "i" else float(np.finfo(dtype).eps)
-
-
 def elements_of(array: Any) -> Any:
     """The array as we keep it: one of bfloat16 from the package ml_dtypes is viewed as its bits, any other is returned as it
     is."""
     return array.view(_BITS) if array.dtype.name == "bfloat16" else array
-
-
-def stored(numbers: Any, dtype: str) -> Any:
-    """Finite numbers, rounded to the nearest of this type, ties to even; bytes are clipped to ±127."""
-    if dtype == "int8":
-        return numbers.round().clip(-_LARGEST_BYTE, _LARGEST_BYTE).astype(dtype)
-    if dtype != "bfloat16":
-        return numbers.astype(dtype)
-    bits = numbers.astype("float32").view("uint32")
-    return ((bits + (bits >> 16 & 1) + 0x7FFF) >> 16).astype(_BITS)
 
 
 def numbers_of(elements: Any) -> Any:
@@ -82,42 +41,6 @@ def numbers_of(elements: Any) -> Any:
 def c_type(elements: Any) -> str:
     """The name that the kernels have for the type of an array's elements."""
     return _IN_C[elements.dtype.name]
-
-
-# -------- resources
-# The registers and memory that kernels take of a GPU, from what NVIDIA's assembler (ptxas) says.
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one instance of a kernel takes of a GPU."""
-
-    registers: int = 0  # of a thread
-    shared: int = 0  # bytes that the source declares
-    stack: int = 0  # bytes of a thread
-    spill_stores: int = 0  # bytes
-    spill_loads: int = 0
-    most_threads: int = 0  # of a block, by its __launch_bounds__; 0: it has none
-
-
-def resources_in(log: str, ptx: str = "") -> dict[str, Resources]:
-    """By mangled name, what `--ptxas-options=-v` says in `log` of each kernel, with the functions that it calls. `ptx`: the
-    kernels' PTX, for their __launch_bounds__."""
-    bounds = {
-        name: int(x) * int(y) * int(z)
-        for name, x, y, z in re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)
-    }
-    found = {}
-    for part in re.split(r"Compiling entry function ", log)[1:]:
-        name = part.split("'")[1]
-        local = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part)
-        registers = re.search(r"Used (\d+) registers", part)
-        shared = re.search(r"(\d+) bytes smem", part)
-        if registers is None:
-            raise HybridError(f"the compiler's log says nothing of the registers of {name}", code="compile-failed")
-        stack, stores, loads = (sum(map(int, column)) for column in zip(*local, strict=True)) if local else (0, 0, 0)
-        found[name] = Resources(int(registers[1]), int(shared[1]) if shared else 0, stack, stores, loads, bounds.get(name, 0))
-    return found
 
 
 BOTH = ("float32", "float64")
@@ -264,12 +187,13 @@ def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
 
 
 def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CAPABILITY) -> Choice:
-    """What `auto` chooses: on a GPU always one of our kernels, never a library's. LookupError where no kernel can run."""
+    """What `auto` chooses: on a GPU always one of our kernels, never a library's. UsageError where no kernel can run."""
     for kernel in filter(None, map(named, AUTO)):
         if kernel.runs_on(device) and not refusal(kernel, dtype, columns, capability):
             return Choice(kernel, kernel.reason)
-    raise LookupError(
-        f"no kernel for {dtype} on {device}, compute capability {dotted(capability)}; {dotted(LEAST_CAPABILITY)} is the least"
+    raise UsageError(
+        f"no kernel for {dtype} on {device}, compute capability {dotted(capability)}; {dotted(LEAST_CAPABILITY)} is the least",
+        code="kernel-unfit",
     )
 
 

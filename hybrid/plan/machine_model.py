@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import Field, asdict, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from hybrid.errors import UsageError, one_line
 KiB, MiB = 1 << 10, 1 << 20
 RECORD_KEY = "machine_model"  # under which the doctor's JSON lines have a model
 SMALLEST_NUMBER, LARGEST_NUMBER = 1e-6, 1 << 60
-LARGEST_FILE = 64 * MiB
 _LONGEST = 200  # characters of a message
 
 
@@ -119,7 +118,13 @@ class MachineModel:
 
     def __post_init__(self) -> None:
         for known in fields(self):
-            _refuse_wrong(known, getattr(self, known.name))
+            value, kind, most = getattr(self, known.name), type(known.default), known.metadata["most"]
+            if type(value) not in ((float, int) if kind is float else (int,)):
+                noun = "number" if kind is float else "whole number"
+                raise _wrong(f"{known.name} must be a {noun}, not {value!r}"[:_LONGEST])
+            least = SMALLEST_NUMBER if kind is float else 1
+            if not least <= value <= most:
+                raise _wrong(f"{known.name} must be from {least} to {most}, not {value!r}"[:_LONGEST])
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle the default by its name. Before each product the ranks send each other their models, and most are this one."""
@@ -130,17 +135,6 @@ class MachineModel:
         roofline, with the link in place of the memory."""
         known = {"float64": self.float64_multiply_adds_per_byte, "float32": self.float32_multiply_adds_per_byte}
         return known.get(dtype, self.half_multiply_adds_per_byte)
-
-    @property
-    def panel_row_bytes(self) -> int:
-        """The least bytes in a row of a column panel where all of B is resident, and so is copied once: with these it is copied
-        at 4/5 of the link's rate."""
-        return 4 * self.panel_row_overhead_bytes
-
-    @property
-    def streamed_panel_row_bytes(self) -> int:
-        """The same out of core, where panels are copied again and again: with these at 6/7 of the link's rate."""
-        return 6 * self.panel_row_overhead_bytes
 
     @classmethod
     def of(cls, path: str) -> MachineModel:
@@ -154,11 +148,11 @@ class MachineModel:
         said = _said_in(path)
         unknown = sorted(set(said) - {known.name for known in fields(cls)})
         if unknown:
-            raise UsageError(f"{path}: {unknown[0]!r} is no field of a machine model", code="machine-model")
+            raise _wrong(f"{path}: {unknown[0]!r} is no field of a machine model")
         try:
             return cls(**said)
         except UsageError as wrong:
-            raise UsageError(f"{path}: {wrong}", code="machine-model") from None
+            raise _wrong(f"{path}: {wrong}") from None
 
     def write(self, path: str) -> None:
         """Write the model to a file that `read` reads."""
@@ -167,17 +161,8 @@ class MachineModel:
         Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
 
-def _refuse_wrong(known: Field[Any], value: Any) -> None:
-    """UsageError unless this field of the model can have the value."""
-    kind, most = type(known.default), known.metadata["most"]
-    if type(value) not in ((float, int) if kind is float else (int,)):
-        raise UsageError(
-            f"{known.name} must be a {'number' if kind is float else 'whole number'}, not {value!r}"[:_LONGEST],
-            code="machine-model",
-        )
-    least = SMALLEST_NUMBER if kind is float else 1
-    if not least <= value <= most:
-        raise UsageError(f"{known.name} must be from {least} to {most}, not {value!r}"[:_LONGEST], code="machine-model")
+def _wrong(text: str) -> UsageError:
+    return UsageError(text, code="machine-model")
 
 
 def _said_in(path: str) -> Mapping[str, Any]:
@@ -185,32 +170,24 @@ def _said_in(path: str) -> Mapping[str, Any]:
     import json  # only who has such a file needs it
 
     if os.path.exists(path) and not os.path.isfile(path):  # nobody may ever close the other end of a pipe
-        raise UsageError(f"the machine model {path} cannot be read: it is no regular file", code="machine-model")
+        raise _wrong(f"the machine model {path} cannot be read: it is no regular file")
     try:
-        with open(path, "rb") as file:
-            raw = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise UsageError(f"the machine model {path} cannot be read: {error.strerror}", code="machine-model") from None
-    if len(raw) > LARGEST_FILE:
-        raise UsageError(f"{path} is larger than {LARGEST_FILE // MiB} MiB: no machine model", code="machine-model")
-    try:
-        text = raw.decode()
+        text = Path(path).read_bytes().decode()
         try:
             records = [json.loads(text)]
         except json.JSONDecodeError:  # not one object, but perhaps one a line
             records = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except OSError as error:
+        raise _wrong(f"the machine model {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON: {one_line(error)}"[:_LONGEST], code="machine-model") from None
+        raise _wrong(f"{path} is no JSON: {one_line(error)}"[:_LONGEST]) from None
     if not records or not all(isinstance(record, dict) for record in records):
-        raise UsageError(f"{path} holds no JSON object", code="machine-model")
+        raise _wrong(f"{path} holds no JSON object")
     if len(records) == 1 and "command" not in records[0]:
         return records[0]
     models = [record[RECORD_KEY] for record in records if isinstance(record.get(RECORD_KEY), dict)]
     if not models:
-        raise UsageError(
-            f"{path} has no line with a {RECORD_KEY}: run python -m hybrid.doctor --json {path} on a machine with a GPU",
-            code="machine-model",
-        )
+        raise _wrong(f"{path} has no line with a {RECORD_KEY}: run python -m hybrid.doctor --json {path} on a machine with a GPU")
     return models[-1]
 
 

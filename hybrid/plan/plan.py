@@ -255,12 +255,12 @@ def make_plan(request: PlanRequest) -> Plan:
         needed += most_bytes_of_check(problem, request.rows, tiling, memory) if memory else 0
         check = "device" if staged and not request.grid and needed <= memory else "host"
 
-    column_panels = tiling.column_panels_of(problem.m, device)
+    column_panels = tuple(pieces(Span(0, problem.m), tiling.panel_columns))
     slabs = slabs_of(problem.l, topology.size, tiling.slab_rows) if tiling.slab_rows and column_panels else ()
     shares = []
     for rank, (rows, b_rows) in enumerate(zip(request.rows_of_a, request.rows_of_b, strict=True)):
-        row_panels, layout = tiling.row_panels_of(len(rows), device), layout_of(problem, len(rows), tiling, device)
-        node = topology.node_of(rank)
+        row_panels = tuple(pieces(Span(0, len(rows)), tiling.panel_rows))
+        node, layout = topology.node_of(rank), layout_of(problem, len(rows), tiling, device)
         shares.append(RankShare(rank, node, rows, b_rows, row_panels, column_panels, tiling, layout, slabs))
 
     location = OperandLocation.ROW_BLOCKS if request.row_blocks else OperandLocation.NODE_SHARED

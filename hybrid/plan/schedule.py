@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from hybrid.core.problem import Problem, padded, record
-from hybrid.core.spans import Span, block, even_pieces, pieces
+from hybrid.core.spans import Span, block, pieces
 from hybrid.plan.arithmetic import RemainderLayout, aligned, remainder_layout
 
 KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
@@ -32,8 +32,10 @@ ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kerne
 
 @record
 class Tiling:
-    """The sizes of the panels, and how many of them are on a device at a time: the same on every rank, though a rank may have
-    fewer or more panels than that."""
+    """The sizes of the panels, of which an operand's last may be smaller, and how many of them are on a device at a time.
+
+    It is the same on every rank, though a rank may have fewer or more panels than that.
+    """
 
     panel_rows: int
     panel_columns: int
@@ -46,14 +48,6 @@ class Tiling:
     rows_first: bool = False  # all row panels come before the second column panel: those of C are complete one by one
     moduli: int = 0  # planes of remainders beside the buffers; 0: products are native
 
-    def row_panels_of(self, rows: int, device: str) -> tuple[Span, ...]:
-        """The row panels of a row block of so many rows."""
-        return _panels(rows, self.panel_rows, even=device == "cpu" and self.row_panels * self.panel_rows >= rows)
-
-    def column_panels_of(self, columns: int, device: str) -> tuple[Span, ...]:
-        """The column panels of a B of so many columns."""
-        return _panels(columns, self.panel_columns, even=device == "cpu" and self.column_panels * self.panel_columns >= columns)
-
     def column_panels_in(self, columns: int) -> int:
         """The number of column panels in so many columns."""
         return -(-columns // self.panel_columns)
@@ -64,13 +58,6 @@ class Tiling:
         (stationary, stationary_resident), (streamed, streamed_resident) = (a, b) if self.stationary == "A" else (b, a)
         reversals = max(0, -(-stationary // stationary_resident) - 1)
         return stationary + streamed + reversals * max(0, streamed - streamed_resident)
-
-
-def _panels(length: int, size: int, *, even: bool) -> tuple[Span, ...]:
-    """The lines in panels of at most this size: with `even` as equal as can be; else all but the last have this size. A GPU's
-    kernels then get few incomplete thread-block tiles, and any panel fits where another one was."""
-    whole = Span(0, length)
-    return even_pieces(whole, size) if even else tuple(pieces(whole, size))
 
 
 @record

@@ -144,6 +144,8 @@ class PlanRequest:
             width = max(1, p.m)  # nothing arrives piece by piece
         height, width = self.panel_rows or height, self.panel_columns or width
         row_panels, column_panels = max(1, -(-self.rows // height)), max(1, -(-p.m // width))
+        if self.device == "cpu":  # panels of equal sizes; on a GPU all but the last are whole tiles
+            height, width = max(1, -(-self.rows // row_panels)), max(1, -(-p.m // column_panels))
         rows_first = self.c_leaves or (nodes > 1 and not self.row_blocks)
         resident = Tiling(height, width, row_panels, column_panels, rows_first=rows_first, moduli=self.moduli)
         if self._memory and layout_of(p, self.rows, resident, self.device).bytes > self._memory:
@@ -188,7 +190,9 @@ def _panel_columns(r: PlanRequest) -> int:
     width = max(1, p.m if column_panels == 1 else -(-p.m // column_panels // KERNEL_TILE) * KERNEL_TILE)
     if r.device == "cpu" or not r.links:
         return width
-    return max(width, _least_lines(r, model.panel_row_bytes // p.operand_item_size, p.operand_bytes(1, p.l) + p.bytes(1, r.rows)))
+    # With such rows B, which is copied once, is copied at 4/5 of the link's rate.
+    least = 4 * model.panel_row_overhead_bytes // p.operand_item_size
+    return max(width, _least_lines(r, least, p.operand_bytes(1, p.l) + p.bytes(1, r.rows)))
 
 
 def _least_lines(r: PlanRequest, at_least: int, bytes_of_line: int) -> int:
@@ -243,7 +247,8 @@ def _candidate(r: PlanRequest, memory: int, stationary: str, part: int, halvings
     """
     p, model = r.problem, r.model
     of_a = (r.rows, r.panel_rows, KERNEL_TILE)
-    of_b = (p.m, r.panel_columns, max(1, model.streamed_panel_row_bytes // p.operand_item_size))
+    # Panels that are copied again and again have longer rows than resident ones, copied at 6/7 of the link's rate.
+    of_b = (p.m, r.panel_columns, max(1, 6 * model.panel_row_overhead_bytes // p.operand_item_size))
     (length, asked, at_least), (other, other_asked, other_least) = (of_a, of_b) if stationary == "A" else (of_b, of_a)
     size = asked or _in_tiles(-(-part // max(1, min(model.most_stationary_panels, part // at_least))))
     panels = -(-part // size)

@@ -128,13 +128,15 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
     capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
-    if request.problem.short_operands and not (
-        len(machine.topology.nodes) == 1
-        and settings.precision != "fast"
-        and _multiplies_short(asked_for, device, request.problem, capability)
-    ):
+    try:
+        if request.problem.short_operands and (len(machine.topology.nodes) > 1 or settings.precision == "fast"):
+            request = request.converted
+        kernel, kernel_reason = _choose_kernel(asked_for, device, request.problem, capability)
+    except UsageError:  # no kernel multiplies operands of 16 bits as they are
+        if not request.problem.short_operands:
+            raise
         request = request.converted
-    kernel, kernel_reason = _choose_kernel(asked_for, device, request.problem, capability)
+        kernel, kernel_reason = _choose_kernel(asked_for, device, request.problem, capability)
     asked = PlanRequest(
         request.problem,
         machine.topology,
@@ -207,23 +209,10 @@ def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[In
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
 
 
-def _multiplies_short(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> bool:
-    """Whether operands of 16 bits can be multiplied as they are: by the kernel asked for, or, for auto, by any."""
-    if asked_for is not None:
-        return not refusal(asked_for, problem.operand_dtype, problem.m, capability)
-    try:
-        return bool(fastest(device, problem.operand_dtype, problem.m, capability))
-    except LookupError:
-        return False
-
-
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
     """The kernel asked for, or the fastest; and why. UsageError if it cannot do what is asked of it."""
     if asked_for is None:
-        try:
-            return fastest(device, problem.operand_dtype, problem.m, capability)
-        except LookupError as none:
-            raise UsageError(str(none), code="kernel-unfit") from None
+        return fastest(device, problem.operand_dtype, problem.m, capability)
     refused = refusal(asked_for, problem.operand_dtype, problem.m, capability)
     if refused:
         raise UsageError(refused, code="kernel-unfit")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.selection import exhaustive, pairs_first
 
 from hybrid.core.problem import copy_width
-from hybrid.emulation.checked import verdict
+from hybrid.emulation.checked import not_a_number, stored, verdict
 from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.kernels.catalogue import (
@@ -26,11 +26,9 @@ from hybrid.kernels.catalogue import (
     fastest,
     launch_of,
     named,
-    not_a_number,
     numbers_of,
     refusal,
     storage,
-    stored,
     sums_type,
 )
 

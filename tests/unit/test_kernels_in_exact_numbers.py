@@ -18,9 +18,10 @@ from hybrid.core.problem import padded
 from hybrid.devices.cpu import CpuCheckOperations
 from hybrid.devices.cuda_check import blocks_of, grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes, subtraction
 from hybrid.devices.row_sums import NOT_INTEGRAL, checksum_weights
+from hybrid.emulation.checked import stored
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.kernels import remainders
-from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, storage, stored
+from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, storage
 from hybrid.plan.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits
 
 pytestmark = pytest.mark.needs("compiler")

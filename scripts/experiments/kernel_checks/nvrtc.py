@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hybrid.classroom.registers import Resources, resources_in
 from hybrid.devices.cuda_kernels import compile_options
 from hybrid.errors import HybridError
-from hybrid.kernels.catalogue import Resources, resources_in
 
 
 @dataclass(frozen=True)

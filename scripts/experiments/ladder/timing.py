@@ -23,6 +23,7 @@ from hybrid.classroom.own_kernel import resources
 from hybrid.core.problem import copy_width
 from hybrid.devices.cuda_gpus import Gpu, free_bytes
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
+from hybrid.emulation.checked import not_a_number, spread_of, stored
 from hybrid.errors import DoesNotFit
 from hybrid.kernels.catalogue import (
     BYTES,
@@ -30,11 +31,8 @@ from hybrid.kernels.catalogue import (
     OPERAND_SIZES,
     Kernel,
     launch_of,
-    not_a_number,
     numbers_of,
     refusal,
-    spread_of,
-    stored,
     sums_type,
 )
 
