@@ -10,20 +10,57 @@ from itertools import islice
 from hybrid.commands.explain_grid import grid_lines
 from hybrid.core.energy import Price
 from hybrid.core.settings import Settings
+from hybrid.core.spans import Topology
 from hybrid.core.text import counted, readable, rounded_up
-from hybrid.errors import DeviceUnavailable
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.plan.arithmetic import largest_error_bound
-from hybrid.plan.plan import PIECE_BYTES, PROCESS_BYTES, Plan
+from hybrid.plan.machine_model import MachineModel
+from hybrid.plan.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
 from hybrid.plan.schedule import Arrival, RankShare
 from hybrid.plan.tiling import forecast
 from hybrid.reporting.energy_lines import cost_line, joules_in_units
 from hybrid.reporting.phase_table import moved_bytes
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
-from hybrid.selection.machine import Machine, Test
+from hybrid.selection.machine import Inventory, Machine, Processor, Test
 
 _RANKS_SHOWN = 16
 _TILES_COUNTED = 10_000
 _ARRIVALS_SHOWN, _LONGEST_ORDER = 50, 400
+_MOST_OF_A_NODE = 1024  # ranks
+_UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
+
+
+def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0) -> Machine:
+    """A machine that is only assumed: memory that the settings do not limit is unlimited, and every test passes.
+
+    `gpus_per_node`: 0 for no GPUs; but if the device or the kernel asked for needs GPUs, there is one for each rank then.
+    """
+    per_node = min(ranks, settings.ranks_per_node or gpus_per_node or ranks)
+    if per_node > _MOST_OF_A_NODE:
+        raise UsageError(
+            f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes",
+            code="number",
+        )
+    topology, model = Topology.of_equal_nodes(ranks, per_node), MachineModel.of(settings.machine)
+    kernel = named(settings.kernel)
+    needs_gpus = settings.device == "cuda" or (settings.device == "auto" and kernel is not None and kernel.device == "cuda")
+    wanted = gpus_per_node if settings.device in ("auto", "cuda") else 0
+    host, on_gpu = settings.host_memory or _UNLIMITED, settings.gpu_memory or _UNLIMITED
+    inventories: dict[int, Inventory] = {}
+    for node, members in enumerate(topology.nodes):
+        gpus = tuple(
+            Gpu(index, f"node {node} GPU {index}", "assumed", capability or EMULATED_CAPABILITY)
+            for index in range(wanted or (len(members) if needs_gpus else 0))
+        )
+        for number, rank in enumerate(members):
+            gpu_id = gpus[number % len(gpus)].uuid if gpus else ""
+            memory = FreeMemory(f"node {node}", host, host, on_gpu, gpu_id)
+            why_no_gpu = "" if gpus else "no GPU is assumed: --gpus-per-node gives their number"
+            inventories[rank] = Inventory(Processor((number,), None, {}), gpus, why_no_gpu, memory, 0, model)
+    in_order = tuple(inventories[rank] for rank in range(ranks))
+    return Machine(topology, in_order, tuple(each.free for each in in_order), dict.fromkeys(Test, ""))
 
 
 def explain(machine: Machine, request: ProductRequest, settings: Settings, network: float = 0.0) -> None:

@@ -39,10 +39,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
     """Show what would be decided on the machine that the options describe."""
-    from hybrid.commands.explain import explain
+    from hybrid.commands.explain import assumed_machine, explain
     from hybrid.execution.calls import exactly
     from hybrid.selection.decision import ProductRequest
-    from hybrid.selection.machine import assumed_machine
 
     product = product_asked_for(options)
     problem, settings = product.problem, exactly(settings, product.types)

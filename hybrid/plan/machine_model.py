@@ -24,101 +24,58 @@ SMALLEST_NUMBER, LARGEST_NUMBER = 1e-6, 1 << 60
 _LONGEST = 200  # characters of a message
 
 
-def _of_h200(value: Any, text: str, *, most: int = LARGEST_NUMBER) -> Any:
-    return field(default=value, metadata={"help": text, "most": most})
-
-
 @record
 class MachineModel:
     """Numbers, all positive. A number is called estimated where no recorded measurement shows it: it was chosen by reasoning, or
     by single runs."""
 
-    link_bytes_per_second: float = _of_h200(
-        54.8e9, "bytes that a GPU's link copies to it in a second; measured (docs/measured/doctor-h200.jsonl)"
-    )
-    float64_multiply_adds_per_byte: float = _of_h200(
-        512.0,
-        "multiply-adds a GPU computes while its link copies one byte; measured: 56.8 TF/s (docs/measured/ladder-h200.jsonl) "
-        "over 2 x 54.8 GB/s (docs/measured/doctor-h200.jsonl) are 518",
-    )
-    float32_multiply_adds_per_byte: float = _of_h200(512.0, "the same in float32; measured: 53.1 TF/s over 2 x 54.8 GB/s are 484")
-    half_multiply_adds_per_byte: float = _of_h200(
-        4096.0, "the same of operands of 16 bits with sums in float32; estimated: half of the 990 TF/s of the data sheet are 4500"
-    )
-    byte_multiply_adds_per_byte: float = _of_h200(
-        12_680.0,
-        "multiply-adds of bytes, for products from remainders, that it computes while its link copies one byte; measured, "
-        "without a recorded line: 1390 TOPS over 2 x 54.8 GB/s",
-    )
-    memory_bytes_per_byte: float = _of_h200(
-        64.0, "bytes that kernels read and write of its memory meanwhile; measured, without a recorded line: 3.5 TB/s"
-    )
-    panel_row_overhead_bytes: int = _of_h200(
-        4 * KiB,
-        "bytes the link could copy in the time it loses at each row of a column panel, while a kernel runs; measured, without a "
-        "recorded line: rows of 16 KiB are copied at about 4/5 of the rate of whole rows",
-    )
-    least_tile_elements: int = _of_h200(
-        2 * MiB,
-        "elements of a tile of C below which some multiprocessors have nothing to do: a thread-block tile of 128 x 128 for each "
-        "of them; counted: 132 multiprocessors, rounded down to 128",
-    )
-    least_panel_rows: int = _of_h200(
-        512,
-        "rows of a row panel on a GPU; estimated: 512 rows of 8192 columns are 256 thread-block tiles, two for each "
-        "multiprocessor",
-    )
-    least_panel_bytes: int = _of_h200(
-        16 * MiB,
-        "bytes of a row or column panel with its part of C: smaller ones take longer to hand to the device than to "
-        "copy, which is 0.3 ms for these; estimated",
-    )
-    most_column_panels: int = _of_h200(8, "column panels, where all are resident; estimated: more would start little sooner")
-    least_column_panel_bytes: int = _of_h200(
-        32 * MiB,
-        "bytes of a column panel where B comes in several, perhaps from another node; estimated",
-    )
-    least_slab_rows: int = _of_h200(
-        1024, "rows of a k-slab; estimated: a kernel that adds reads and writes its part of C once for each slab"
-    )
-    most_slabs: int = _of_h200(16, "k-slabs, where all are resident and have more than least_slab_rows rows; estimated")
-    adding_speed: float = _of_h200(0.85, "speed of a kernel that adds a slab to C, beside one that computes C at once; estimated")
-    most_stationary_panels: int = _of_h200(
-        4, "panels of the stationary operand: the first is multiplied while the others are copied; estimated"
-    )
-    least_streamed_panels: int = _of_h200(
-        3,
-        "panels of the streamed operand on the device: one is multiplied, one waits, one is copied; reasoned",
-        most=64,
-    )
-    half_tile_cost: float = _of_h200(1 / 8, "of the time, added each time that tiles are halved to fit into memory; estimated")
-    least_exchange_bytes: int = _of_h200(
-        8 * MiB,
-        "bytes of B for which ranks fetch it from each other's GPUs: below, opening CUDA IPC handles costs more than "
-        "copying all of B on every rank; estimated",
-    )
-    cpu_tile_work: int = _of_h200(
-        30_000_000_000,
-        "multiply-adds of a tile on a CPU: progress is shown after each tile, and BLAS packs B anew for it; estimated: seconds",
-    )
-    least_cpu_panel_rows: int = _of_h200(
-        2000, "rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC"
-    )
-    most_cpu_row_panels: int = _of_h200(512, "row panels on a CPU; estimated")
-    gpu_power_limit_watts: float = _of_h200(
-        700.0,
-        "watts that a GPU keeps within, for --explain alone; estimated: what an H200 SXM is usually set to; the doctor asks NVML",
-    )
-
-    network_bytes_per_second: float = _of_h200(
-        25e9,
-        "bytes that a node's link to the other nodes carries in a second, for --explain alone; estimated: 200 Gbit/s; the doctor "
-        "measures it in a job of several nodes",
-    )
+    link_bytes_per_second: float = 54.8e9  # that a GPU's link copies to it; measured (docs/measured/doctor-h200.jsonl)
+    # Multiply-adds that a GPU computes while its link copies one byte; measured: 56.8 TF/s (docs/measured/ladder-h200.jsonl) over
+    # 2 × 54.8 GB/s are 518, 53.1 TF/s in float32 are 484. Of operands of 16 bits: estimated; half of the 990 TF/s of the data
+    # sheet are 4500. Of bytes, for products from remainders: measured, without a recorded line; 1390 TOPS.
+    float64_multiply_adds_per_byte: float = 512.0
+    float32_multiply_adds_per_byte: float = 512.0
+    half_multiply_adds_per_byte: float = 4096.0
+    byte_multiply_adds_per_byte: float = 12_680.0
+    # Bytes that kernels read and write of its memory meanwhile; measured, without a recorded line: 3.5 TB/s.
+    memory_bytes_per_byte: float = 64.0
+    # Bytes the link could copy in the time it loses at each row of a column panel, while a kernel runs; measured, without a
+    # recorded line: rows of 16 KiB are copied at about 4/5 of the rate of whole rows.
+    panel_row_overhead_bytes: int = 4 * KiB
+    # Elements of a tile of C below which some multiprocessors have nothing to do: a thread-block tile of 128 × 128 for each of
+    # them; counted: 132 multiprocessors, rounded down to 128.
+    least_tile_elements: int = 2 * MiB
+    # Rows of a row panel on a GPU; estimated: 512 rows of 8192 columns are 256 thread-block tiles, two for each multiprocessor.
+    least_panel_rows: int = 512
+    # Bytes of a row or column panel with its part of C: smaller ones take longer to hand to the device than to copy, which is
+    # 0.3 ms for these; estimated.
+    least_panel_bytes: int = 16 * MiB
+    most_column_panels: int = 8  # where all are resident; estimated: more would start little sooner
+    least_column_panel_bytes: int = 32 * MiB  # where B comes in several, perhaps from another node; estimated
+    least_slab_rows: int = 1024  # of a k-slab; estimated: a kernel that adds reads and writes its part of C once for each slab
+    most_slabs: int = 16  # where they have more than least_slab_rows rows; estimated
+    adding_speed: float = 0.85  # of a kernel that adds a slab to C, beside one that computes C at once; estimated
+    most_stationary_panels: int = 4  # the first is multiplied while the others are copied; estimated
+    # Panels of the streamed operand on the device: one is multiplied, one waits, one is copied; reasoned.
+    least_streamed_panels: int = field(default=3, metadata={"most": 64})
+    half_tile_cost: float = 1 / 8  # of the time, added each time that tiles are halved to fit into memory; estimated
+    # Bytes of B for which ranks fetch it from each other's GPUs: below, opening CUDA IPC handles costs more than copying all of B
+    # on every rank; estimated.
+    least_exchange_bytes: int = 8 * MiB
+    # Multiply-adds of a tile on a CPU: progress is shown after each tile, and BLAS packs B anew for it; estimated: seconds.
+    cpu_tile_work: int = 30_000_000_000
+    # Rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC.
+    least_cpu_panel_rows: int = 2000
+    most_cpu_row_panels: int = 512  # estimated
+    # For --explain alone: watts that a GPU keeps within; estimated: what an H200 SXM is usually set to; the doctor asks NVML.
+    gpu_power_limit_watts: float = 700.0
+    # For --explain alone: what a node's link to the other nodes carries; estimated: 200 Gbit/s; the doctor measures it in a job
+    # of several nodes.
+    network_bytes_per_second: float = 25e9
 
     def __post_init__(self) -> None:
         for known in fields(self):
-            value, kind, most = getattr(self, known.name), type(known.default), known.metadata["most"]
+            value, kind, most = getattr(self, known.name), type(known.default), known.metadata.get("most", LARGEST_NUMBER)
             if type(value) not in ((float, int) if kind is float else (int,)):
                 noun = "number" if kind is float else "whole number"
                 raise _wrong(f"{known.name} must be a {noun}, not {value!r}"[:_LONGEST])

@@ -21,7 +21,7 @@ from hybrid.devices.cuda_gpus import Gpu, free_bytes, pooled_bytes, usable_gpus,
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.host.memory import available_host_bytes, free_bytes_in, ttl_cached
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
-from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Kernel, named
+from hybrid.kernels.catalogue import CATALOGUE, Kernel, named
 from hybrid.plan.machine_model import H200, MachineModel
 from hybrid.plan.plan import FreeMemory
 from hybrid.ranks.launcher import launched
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
-_MOST_OF_A_NODE = 1024  # ranks, where a machine is assumed
-_UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
 
 
 @record
@@ -99,37 +97,6 @@ class Machine:
                         code="ranks-differ",
                     )
         return model
-
-
-def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0) -> Machine:
-    """A machine that is only assumed: memory that the settings do not limit is unlimited, and every test passes.
-
-    `gpus_per_node`: 0 for no GPUs; but if the device or the kernel asked for needs GPUs, there is one for each rank then.
-    """
-    per_node = min(ranks, settings.ranks_per_node or gpus_per_node or ranks)
-    if per_node > _MOST_OF_A_NODE:
-        raise UsageError(
-            f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes",
-            code="number",
-        )
-    topology, model = Topology.of_equal_nodes(ranks, per_node), MachineModel.of(settings.machine)
-    kernel = named(settings.kernel)
-    needs_gpus = settings.device == "cuda" or (settings.device == "auto" and kernel is not None and kernel.device == "cuda")
-    wanted = gpus_per_node if settings.device in ("auto", "cuda") else 0
-    host, on_gpu = settings.host_memory or _UNLIMITED, settings.gpu_memory or _UNLIMITED
-    inventories: dict[int, Inventory] = {}
-    for node, members in enumerate(topology.nodes):
-        gpus = tuple(
-            Gpu(index, f"node {node} GPU {index}", "assumed", capability or EMULATED_CAPABILITY)
-            for index in range(wanted or (len(members) if needs_gpus else 0))
-        )
-        for number, rank in enumerate(members):
-            gpu_id = gpus[number % len(gpus)].uuid if gpus else ""
-            memory = FreeMemory(f"node {node}", host, host, on_gpu, gpu_id)
-            why_no_gpu = "" if gpus else "no GPU is assumed: --gpus-per-node gives their number"
-            inventories[rank] = Inventory(Processor((number,), None, {}), gpus, why_no_gpu, memory, 0, model)
-    in_order = tuple(inventories[rank] for rank in range(ranks))
-    return Machine(topology, in_order, tuple(each.free for each in in_order), dict.fromkeys(Test, ""))
 
 
 # -------- inventory
