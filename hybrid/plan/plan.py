@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from hybrid.core.problem import Problem, padded, record
 from hybrid.core.spans import Span, Topology, block, pieces
@@ -45,10 +45,18 @@ class Plan:
     parts: tuple[Plan, ...] = ()  # with a grid, for each rank the plan of the product that its device computes in buffers
 
     def with_transport(self, transport: str) -> Plan:
-        """The same plan for this transport. NCCL brings whole rows, so with it each column panel is a matrix of its own in the
-        buffers."""
-        shares = _with_separate_panels(self.shares, self.problem, self.device) if transport == "nccl" else self.shares
-        return replace(self, transport=transport, shares=shares)
+        """The same plan for this transport."""
+        return replace(self, transport=transport, shares=self._shares_for_nccl if transport == "nccl" else self.shares)
+
+    @cached_property
+    def _shares_for_nccl(self) -> tuple[RankShare, ...]:
+        """The shares with each column panel as a matrix of its own in the buffers, since NCCL brings whole rows. Kept with the
+        plan."""
+        tiling = replace(self.shares[0].tiling, separate_panels=True)
+        layouts = [layout_of(self.problem, len(share.rows), tiling, self.device) for share in self.shares]
+        return tuple(
+            replace(share, tiling=tiling, layout=layout, slabs=()) for share, layout in zip(self.shares, layouts, strict=True)
+        )
 
     def on_device(self, rank: int) -> tuple[Plan, RankShare]:
         """The plan by which a rank's device computes, and the rank's share of that. On a grid this is the rank's part of the
@@ -234,14 +242,6 @@ def _refuse_many(problem: Problem, count: int) -> None:
 
 
 @lru_cache(maxsize=16)
-def _with_separate_panels(shares: tuple[RankShare, ...], problem: Problem, device: str) -> tuple[RankShare, ...]:
-    """The shares with each column panel as a matrix of its own. Cached, since products are often alike."""
-    tiling = replace(shares[0].tiling, separate_panels=True)
-    layouts = (layout_of(problem, len(share.rows), tiling, device) for share in shares)
-    return tuple(replace(share, tiling=tiling, layout=layout, slabs=()) for share, layout in zip(shares, layouts, strict=True))
-
-
-@lru_cache(maxsize=16)
 def make_plan(request: PlanRequest) -> Plan:
     """The plan for this request. It is cached: a product is often followed by others like it."""
     problem, topology, device = request.problem, request.topology, request.device
@@ -332,7 +332,7 @@ def senders_to(plan: Plan, rank: int) -> list[int]:
 
 def rows_of_pieces(plan: Plan, share: RankShare, rows: int) -> list[Span]:
     """The pieces in which so many rows of a tile are sent, by their rows."""
-    return list(pieces(Span(0, rows), max(1, PIECE_BYTES // max(1, _row_bytes(plan, share)))))
+    return list(pieces(Span(0, rows), _most_rows(plan, share)))
 
 
 def pieces_received(plan: Plan, rank: int) -> list[SentPiece]:
@@ -358,7 +358,7 @@ def slots_of(plan: Plan, rank: int) -> Region:
     """The slots in which this rank receives C, behind its buffers; they have no bytes where it receives none."""
     sizes = [0]
     for share in (plan.shares[sender] for sender in senders_to(plan, rank)):
-        sizes.append(max(map(len, rows_of_pieces(plan, share, len(share.rows)))) * _row_bytes(plan, share))
+        sizes.append(min(len(share.rows), _most_rows(plan, share)) * _row_bytes(plan, share))
     return Region(aligned(plan.shares[rank].layout.bytes), aligned(max(sizes)))
 
 
@@ -369,6 +369,10 @@ def rows_written(plan: Plan, rank: int) -> Span:
         return Span(0, 0)
     rows = [plan.shares[each].rows for each in (rank, *senders_to(plan, rank)) if len(plan.shares[each].rows)]
     return Span(min(each.lo for each in rows), max(each.hi for each in rows)) if rows else Span(0, 0)
+
+
+def _most_rows(plan: Plan, share: RankShare) -> int:
+    return max(1, PIECE_BYTES // max(1, _row_bytes(plan, share)))
 
 
 def _row_bytes(plan: Plan, share: RankShare) -> int:
