@@ -24,8 +24,8 @@ from hybrid.ranks.launcher import launched
 
 if TYPE_CHECKING:
     from hybrid.arrays.sources import TypedProduct
+    from hybrid.commands.matmul_parts import ProductInParts, State
     from hybrid.execution.outcome import Outcome
-    from hybrid.execution.parts import ProductInParts, State
     from hybrid.selection.machine import Inventory, Machine
     from hybrid.selection.session import Session
 
@@ -38,7 +38,7 @@ def prepared(
     inventories: Sequence[Inventory],
 ) -> ProductInParts:
     """The product, with those of its parts that an earlier job has written. Every rank calls it."""
-    from hybrid.execution.parts import ProductInParts
+    from hybrid.commands.matmul_parts import ProductInParts
     from hybrid.host.matrix_file import new_matrix
 
     if typed.types.converts:
@@ -109,7 +109,7 @@ def hint_at_left_parts(out: str) -> str:
 
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
     """A part of the product for `--explain`, and a line about it."""
-    from hybrid.execution.parts import rows_of_a_part, sample_of
+    from hybrid.commands.matmul_parts import rows_of_a_part, sample_of
     from hybrid.reporting.run_report import parts_line
     from hybrid.selection.decision import Decision, ProductRequest, decide
 
@@ -131,7 +131,7 @@ def _left(out: str) -> State | None:
 
     if not os.path.lexists(journal_of(file := _file_of(out))):
         return None
-    from hybrid.execution.parts import MARK, state_of
+    from hybrid.commands.matmul_parts import MARK, state_of
     from hybrid.host.files import read_journal
 
     try:
