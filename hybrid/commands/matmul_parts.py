@@ -9,7 +9,7 @@ under way at most. The file gets its name when all parts are there; then the jou
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.sources import PartOfRows, TypedProduct
-from hybrid.core.problem import Problem, record
+from hybrid.commands.matmul_journal import ROWS_OF_A_PART, Facts, Journal, Line, State, journal_of, state_of
+from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import counted, ranges
@@ -27,7 +28,7 @@ from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.outcome import Outcome, Parts, Progress, RunOptions
 from hybrid.execution.product import run_product
-from hybrid.host.files import Journal, Line, allocated, discard, flush, flush_names, journal_of, publish, written_to
+from hybrid.host.files import allocated, discard, flush, flush_names, publish, written_to
 from hybrid.host.matrix_file import MatrixOutput
 from hybrid.host.memory import RowView, processor
 from hybrid.host.threads import rows_of_about
@@ -40,8 +41,6 @@ from hybrid.selection.machine import Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.verification.check import Check, worse_of
 
-Facts = Mapping[str, str]
-
 # -------- which rows, and what has to be the same for a later job to go on with them
 
 _SECONDS_OF_A_PART = 60.0  # about: so much work does a job lose that is killed
@@ -49,7 +48,6 @@ _SECONDS_OF_A_PART = 60.0  # about: so much work does a job lose that is killed
 _OF_A_THREAD, _OF_AN_EMULATED_THREAD, _OF_A_GPU = 2e10, 1e8, 3e13
 _ROWS_OF_A_RANK = 64  # the fewest in a part: with fewer, too little is computed for each time that B is read
 _NAMES_SHOWN = 4  # the most different processors or GPUs that are named
-_ROWS = "rows of a part"  # one of the facts that are asked for
 
 
 def sample_of(problem: Problem, ranks: int) -> Problem:
@@ -103,86 +101,6 @@ def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def _differences(there: Facts, here: Facts) -> list[str]:
-    """Each fact that is not the same, in words."""
-    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return [f"{name} {there.get(name, 'not known')} there, {here.get(name, 'not known')} here" for name in names]
-
-
-# -------- what the journal says
-
-MARK: Mapping[str, Any] = {"journal": "hybrid.matmul", "schema": 2}
-
-
-@record
-class Written:
-    """A part in the file. `exact`: its elements are integers, and so the same in any arithmetic."""
-
-    digest: str
-    exact: bool
-    arithmetic: Facts
-
-
-@record
-class State:
-    """What a journal says. `begun`: the byte at which the file's rows begin; `frame`: a digest of all bytes beside the rows."""
-
-    asked: Facts
-    rows: int  # of a part
-    begun: int
-    frame: str
-    written: Mapping[Span, Written]
-
-    @property
-    def rows_there(self) -> int:
-        return sum(map(len, self.written))
-
-    def refuse_other(self, asked: Facts, arithmetic: Facts, files: str) -> None:
-        """UsageError where now another product is asked for, or where some rows may have other bits than they would get now.
-
-        `files`: the names of those that would have to be removed.
-        """
-        other = _differences(self.asked, asked)
-        if len(other) == 1 and asked.get(_ROWS) != self.asked.get(_ROWS):
-            raise UsageError(
-                f"{files} were begun with parts of {self.rows} rows: leave out --resume-rows, or give --resume-rows {self.rows}",
-                code="resume-other",
-            )
-        if other:
-            raise UsageError(
-                f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume", code="resume-other"
-            )
-        for part in self.written.values():
-            other = [] if part.exact else _differences(part.arithmetic, arithmetic)
-            if len(other) > 1:  # the tiles differ because of the other facts, and their digest tells a user nothing
-                other = [each for each in other if not each.startswith("tiles")]
-            if other:
-                raise UsageError(
-                    f"{files} have rows whose last bits may be others than here ({'; '.join(other)}): "
-                    "go on as they were computed, or remove them to begin anew",
-                    code="resume-other",
-                )
-
-
-def state_of(lines: Sequence[Line], path: str) -> State | None:
-    """What the journal's lines say together; None where it is empty. UsageError where they make no sense."""
-    if not lines:
-        return None
-    first, *parts = lines
-    try:
-        written = {
-            Span(*line["part"]): Written(line["digest"], bool(line["exact"]), dict(line["arithmetic"])) for line in parts
-        }  # the last line of each counts
-        state = State(dict(first["asked"]), int(first["rows"]), int(first["begun"]), str(first["frame"]), written)
-        if state.rows < 1:
-            raise ValueError(f"parts of {state.rows} rows")
-        return state
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew", code="file-format"
-        ) from None
-
-
 # -------- the files
 
 _WRITING = 0  # the rank that writes the journal; C is gathered on its node
@@ -225,7 +143,7 @@ class _PartsFile:
                     if os.path.lexists(self._part) and not os.path.lexists(journal):
                         why = f"{self._part} is there without its journal, {journal}: remove it, or name another file"
                         raise UsageError(why, code="file-exists")
-                    self._journal = Journal(journal, MARK)
+                    self._journal = Journal(journal)
                     opening.mine = self._journal.lines
                 except UsageError as error:  # all ranks shall raise it alike, without this rank's number
                     opening.mine = error
@@ -396,7 +314,7 @@ class ProductInParts:
         with self._team.phase("agree", timed=False) as asking:
             asking.mine = self._ask(), processor()
         asked, processors = asking.all[0][0], [name for _, name in asking.all]
-        self._asked = {**asked, _ROWS: str(self.rows)}
+        self._asked = {**asked, ROWS_OF_A_PART: str(self.rows)}
         self._arithmetic = _arithmetic(self._decision_of_largest, self._version, processors)
         if state:
             state.refuse_other(self._asked, self._arithmetic, f"{self._disk.name} and {self._disk.name[:-5]}.journal")

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybrid import __version__
@@ -19,15 +21,19 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
 from hybrid.errors import HybridError, UsageError
+from hybrid.host.files import code_of_reading
 from hybrid.ranks.heartbeat import tell_how_to_go_on
 from hybrid.ranks.launcher import launched
 
 if TYPE_CHECKING:
     from hybrid.arrays.sources import TypedProduct
-    from hybrid.commands.matmul_parts import ProductInParts, State
+    from hybrid.commands.matmul_journal import State
+    from hybrid.commands.matmul_parts import ProductInParts
     from hybrid.execution.outcome import Outcome
     from hybrid.selection.machine import Inventory, Machine
     from hybrid.selection.session import Session
+
+_BEGINNING = 4096  # bytes: the header of most formats
 
 
 def prepared(
@@ -79,10 +85,8 @@ def what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: 
     def operand(name: str | None) -> str:
         if name is None:
             return options.fill if options.fill == "index" else f"{options.fill} of seed {options.seed}"
-        from hybrid.host.files import fingerprint
-
         found = matrix_name(name)
-        return fingerprint(found.file) + (f" /{found.inside}" if found.inside else "")
+        return _fingerprint(found.file) + (f" /{found.inside}" if found.inside else "")
 
     target = matrix_name(options.out)
     return {
@@ -93,6 +97,27 @@ def what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: 
         "C": f"{target.form} /{target.inside}",
         "check": "off" if settings.check == "off" else "on",
     }
+
+
+def _fingerprint(path: str) -> str:
+    """A text for messages that is the same as long as a file, or folder of files, is not changed: its size, the time of its last
+    change, and a digest of its first bytes. UsageError where it cannot be read."""
+    target = Path(os.path.realpath(path))
+    size, changed, digest = 0, 0, blake2b(digest_size=4)
+    try:
+        for file in sorted(each for each in target.rglob("*") if each.is_file()) if target.is_dir() else (target,):
+            found = file.stat()
+            size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
+            if file == target:
+                with open(file, "rb") as opened:
+                    digest.update(opened.read(_BEGINNING))
+            else:
+                name = f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n"
+                digest.update(name.encode(errors="surrogateescape"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", code=code_of_reading(error)) from None
+    seconds, nanoseconds = divmod(changed, 10**9)
+    return f"{target} ({size} bytes, changed at {seconds}.{nanoseconds:09d}, {digest.hexdigest()})"
 
 
 def hint_at_left_parts(out: str) -> str:
@@ -127,15 +152,12 @@ def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namesp
 
 def _left(out: str) -> State | None:
     """What the journal beside the file says, without a look at the rows themselves; None where there is none that can be read."""
-    from hybrid.host.files import journal_of
+    from hybrid.commands.matmul_journal import journal_of, read_journal
 
-    if not os.path.lexists(journal_of(file := _file_of(out))):
+    if not os.path.lexists(journal := journal_of(_file_of(out))):
         return None
-    from hybrid.commands.matmul_parts import MARK, state_of
-    from hybrid.host.files import read_journal
-
     try:
-        return state_of(read_journal(journal_of(file), MARK), f"{file}.journal")
+        return read_journal(journal)
     except HybridError:
         return None
 

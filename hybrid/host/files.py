@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Files and folders that appear whole or not at all: they are written under a temporary name in the same folder, then renamed.
 
-Besides: what is refused before a file is written, what tells whether one has changed, and the journal of one that is written in
-parts.
+Besides: what is refused before a file is written, and bytes that are read and written whole.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
-import json
 import os
 import resource
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
@@ -27,7 +22,7 @@ from hybrid.host.memory import free_bytes_in, process_space
 _LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
 
 
-def _led_to(path: str) -> str:
+def led_to(path: str) -> str:
     """The absolute path of the file to which `path` leads through symbolic links."""
     try:
         return os.path.realpath(path)
@@ -59,7 +54,7 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
     try:
         yield
     except OSError as error:
-        parent, limit = Path(_led_to(path)).parent, _largest_file()
+        parent, limit = Path(led_to(path)).parent, _largest_file()
         if not parent.is_dir():
             why, code = f"{parent} is no folder any more", "file-missing"
         elif error.errno == errno.EFBIG and limit is not None:
@@ -93,7 +88,7 @@ def temporary_name(path: str) -> Path:
     What killed jobs of this machine have left under such names is removed. Whether a job of another machine, or in another
     container, is running cannot be seen.
     """
-    target = Path(_led_to(path))
+    target = Path(led_to(path))
     here = f".{target.name}.{process_space()}-"
     for stale in target.parent.glob(f"{glob.escape(here)}*.part"):
         process = stale.name.removeprefix(here).partition("-")[0]
@@ -117,7 +112,7 @@ def _is_alive(process: int) -> bool:
 def publish(temporary: Path, path: str) -> None:
     """Rename a finished file, or folder, when it is on the disk. A symbolic link at `path` stays, and leads to it."""
     flush(temporary)
-    os.replace(temporary, _led_to(path))
+    os.replace(temporary, led_to(path))
 
 
 def flush(path: Path) -> None:
@@ -150,7 +145,7 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
 
     `size`: None for a few bytes of which the number is not known. `folder`: a folder of many files is to be written.
     """
-    target = Path(_led_to(path))
+    target = Path(led_to(path))
     try:
         if target.exists() and not target.is_file() and not folder:
             raise UsageError(f"{path} is not a regular file", code="file-unwritable")
@@ -189,7 +184,7 @@ def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Seque
     for option, path in paths.items():
         if path is None:
             continue
-        other = seen.setdefault(_led_to(path), option)
+        other = seen.setdefault(led_to(path), option)
         if other != option and option not in may_replace.get(other, ()) and {option, other} != {"--a", "--b"}:
             raise UsageError(f"{other} and {option} name the same file, {path}", code="same-file")
 
@@ -212,136 +207,3 @@ def read_whole(descriptor: int, into: memoryview, at: int) -> int:
     while into and (count := os.preadv(descriptor, [into], at)):
         at, into = at + count, into[count:]
     return len(into)
-
-
-_BEGINNING = 4096  # bytes: the header of most formats
-
-
-def fingerprint(path: str) -> str:
-    """A text for messages that is the same as long as a file, or folder of files, is not changed: its size, the time of its last
-    change, and a digest of its first bytes. UsageError where it cannot be read."""
-    target = Path(os.path.realpath(path))
-    size, changed, digest = 0, 0, blake2b(digest_size=4)
-    try:
-        for file in sorted(each for each in target.rglob("*") if each.is_file()) if target.is_dir() else (target,):
-            found = file.stat()
-            size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
-            if file == target:
-                with open(file, "rb") as opened:
-                    digest.update(opened.read(_BEGINNING))
-            else:
-                name = f"{file.relative_to(target)} {found.st_size} {found.st_mtime_ns}\n"
-                digest.update(name.encode(errors="surrogateescape"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", code=code_of_reading(error)) from None
-    seconds, nanoseconds = divmod(changed, 10**9)
-    return f"{target} ({size} bytes, changed at {seconds}.{nanoseconds:09d}, {digest.hexdigest()})"
-
-
-# -------- journal
-
-Line = dict[str, Any]
-
-
-def journal_of(path: str) -> str:
-    """The name of the journal of parts, of the file to which `path` leads through symbolic links."""
-    return f"{_led_to(path)}.journal"
-
-
-class Journal:
-    """The journal of a file that is written in parts: lines of JSON, each of which is on the disk before the next part is begun.
-
-    Who writes it holds its lock, which the system gives back when the process ends, however it does. A process that is killed
-    while it appends leaves a torn line. That is ignored, and so is everything behind a line that cannot be read, as a machine may
-    leave it whose power fails. `lines`: what it says; the first line is the one with the `mark`.
-    """
-
-    def __init__(self, path: str, mark: Mapping[str, Any]) -> None:
-        """Open and lock the journal; make it where there is none. UsageError where another process has it, or the file is
-        something else."""
-        self._path, self._mark = path, dict(mark)
-        self._file = _locked(path)
-        try:
-            self.lines, self._end = _lines(self._file, path, self._mark)
-            os.ftruncate(self._file, self._end)
-        except BaseException:
-            self.close()
-            raise
-
-    def begin(self, first: Line) -> None:
-        """Forget all lines but for this new one."""
-        os.ftruncate(self._file, 0)
-        os.fsync(self._file)
-        self.lines, self._end = [], 0
-        self.append({**self._mark, **first})
-
-    def append(self, line: Line) -> None:
-        """Append a line, and wait until it is on the disk."""
-        # Names of files need not be UTF-8: "surrogatepass" is how the json module reads them again.
-        data = (json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
-        write_whole(self._file, data, self._end)
-        os.fsync(self._file)
-        self.lines.append(line)
-        self._end += len(data)
-
-    def remove(self) -> None:
-        """Remove the journal while it is locked: who opens it meanwhile finds that it is gone."""
-        os.unlink(self._path)
-        flush_names(os.path.dirname(self._path))
-        self.close()
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-def read_journal(path: str, mark: Mapping[str, Any]) -> list[Line]:
-    """The lines of a journal, read without its lock. UsageError where the file is something else."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return _lines(descriptor, path, mark)[0]
-    finally:
-        os.close(descriptor)
-
-
-def _locked(path: str) -> int:
-    """The journal's file, open and locked."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UsageError(f"{path} is locked: another job writes it", code="file-locked") from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a file system without locks
-                os.close(descriptor)
-                raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                flush_names(os.path.dirname(path))
-                return descriptor
-        os.close(descriptor)  # it was the journal of a job that has ended meanwhile, and removed it
-
-
-def _lines(descriptor: int, path: str, mark: Mapping[str, Any]) -> tuple[list[Line], int]:
-    """The lines up to the first one that cannot be read, and their bytes. UsageError where the first is not the one with which a
-    journal begins."""
-    lines: list[Line] = []
-    end = 0
-    *whole, torn = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
-    for text in whole:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(line, dict):
-            break
-        lines.append(line)
-        end += len(text) + 1
-    begins = json.dumps(dict(mark), ensure_ascii=False)[:-1].encode()
-    if not (mark.items() <= lines[0].items() if lines else not whole and begins.startswith(torn[: len(begins)])):
-        raise UsageError(
-            f"{path} is there, and is no journal of this version of the program: remove it, or name another file",
-            code="file-exists",
-        )
-    return lines, end
