@@ -52,9 +52,12 @@ def gateways(plan: Plan, number: int = 1) -> list[tuple[int, ...]]:
     return [*zip(*map(of_node, plan.topology.nodes), strict=False)][:number]
 
 
-class RowsFromRoot:
-    """Sends rows of the root's arrays to the nodes that multiply them, before each product. Every rank makes one, and calls its
-    methods."""
+class FromRoot:
+    """Brings the root's arrays to shared matrices before each product: its own node's, and rows to those of the other nodes.
+    Every rank makes one, and calls its methods.
+
+    B follows panel by panel while others are multiplied, unless every node loads only rows of its own.
+    """
 
     def __init__(
         self,
@@ -65,7 +68,8 @@ class RowsFromRoot:
         settings: Settings,
     ) -> None:
         """`views`: by "A" and "B", the rows in the node's shared matrices."""
-        self._team, self._plan, self._views, self._message_bytes = team, plan, views, settings.message_bytes
+        self._team, self._plan, self._views, self._operands = team, plan, views, operands
+        self._message_bytes = settings.message_bytes
         self._series: Series | None = None
         self._sent: list[tuple[str, RootMatrix, Callable[[int], Span]]] = []  # operands, and the rows that a node needs
         if len(plan.topology.nodes) > 1 and not plan.at_root:
@@ -77,12 +81,19 @@ class RowsFromRoot:
             team.connect(_ROWS, gateways(plan)[0])
 
     def begin(self) -> None:
-        """Begin a product, in a phase that ends before `run`."""
+        """Begin a product, in a phase that ends before `scatter`."""
         if self._sent:
             self._series = self._team.messages.series(_ROWS, gateways(self._plan)[0], self._collectives())
 
-    def run(self) -> None:
-        """Wait until all rows have arrived. PhaseEnded if a rank fails meanwhile."""
+    def scatter(self, threads: int) -> None:
+        """Bring the rows, in a phase. PhaseEnded if a rank fails meanwhile."""
+        team, plan = self._team, self._plan
+        for key, operand in zip("AB", self._operands, strict=True):
+            view = self._views[key]
+            if not isinstance(operand, RootMatrix) or team.rank != plan.root:
+                continue
+            if operand.in_place(plan.problem.operand_dtype) is not view.array:
+                operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
         if self._series is not None:
             self._series.wait_until_complete(_ROWS_AHEAD)
 
@@ -108,28 +119,6 @@ class RowsFromRoot:
         width = max(1, min(columns, self._message_bytes // item))
         height = max(1, self._message_bytes // max(1, width * item))
         return [Rectangle(down, across) for down in pieces(rows, height) for across in pieces(Span(0, columns), width)]
-
-
-def scatter(
-    team: Team,
-    plan: Plan,
-    views: Mapping[str, RowView],
-    operands: tuple[MatrixSource, MatrixSource],
-    rows: RowsFromRoot,
-    threads: int,
-) -> None:
-    """Before the multiplication, within a phase: copy the root's arrays into its node's shared matrices, and send the other nodes
-    their rows.
-
-    B follows panel by panel while others are multiplied, unless every node loads only rows of its own.
-    """
-    for operand, key in zip(operands, "AB", strict=True):
-        if not isinstance(operand, RootMatrix) or team.rank != plan.root:
-            continue
-        view = views[key]
-        if operand.in_place(plan.problem.operand_dtype) is not view.array:
-            operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
-    rows.run()
 
 
 def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:

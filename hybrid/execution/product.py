@@ -18,7 +18,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Spread, Timeline, slowest, wall
-from hybrid.execution.between_nodes import OnGrid, RowsFromRoot, panel_moves, scatter
+from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
 from hybrid.execution.calls import no_wrong_parts
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.rank_run import RankRun, SumElsewhere
@@ -263,7 +263,7 @@ class _Product:
             wall.enter("fill")
             self._fill(b_is_there="B" in kept)
             wall.enter("prepare")
-            self._rows = RowsFromRoot(team, plan, self._views, self._operands, self._settings)
+            self._from_root = FromRoot(team, plan, self._views, self._operands, self._settings)
             run = self._rank_run()
             of_run = self._settings, run, partial(self._once, run)
             check = ProductCheck(self._session, self._decision, self._operands, self._views, *of_run)
@@ -363,7 +363,7 @@ class _Product:
             with self._team.phase("scatter", timed=False), busy():
                 self._poison_c()
                 run.make_ready()
-                self._rows.begin()
+                self._from_root.begin()
 
     def _rank_run(self) -> RankRun:
         plan, rank, (a, b, c) = self._plan, self._team.rank, (self._views[key] for key in "ABC")
@@ -448,7 +448,7 @@ class _Product:
                 if self._in_workspace:  # nobody waits for what begins here: one exchange is enough
                     self._poison_c()
                     run.make_ready()
-                scatter(team, plan, self._views, self._operands, self._rows, self._threads)
+                self._from_root.scatter(self._threads)
         run.multiply()
         if not plan.at_root:
             run.gather()
