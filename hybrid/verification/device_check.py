@@ -138,7 +138,9 @@ class DeviceSums:
         )
         m["B·x"] = m["B·x"][:, :groups]
         widths = [len(panel) for panel in layout.share.column_panels]
-        operations.write(m["x"], random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)[None, :])
+        x = random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)[None, :]
+        for key in ("x", "weighted x"):  # which stays as it is where B has no rows
+            operations.write(m[key], x)
         of_operands, of_c = problem.operand_item_size, problem.item_size
         for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
             operations.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
