@@ -14,6 +14,7 @@ import numpy as np
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Buffers, Timings
 from hybrid.devices.row_sums import NOT_INTEGRAL
+from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import Progress
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.host.memory import RowView
@@ -32,7 +33,7 @@ from hybrid.transport.rank_device import (
     make_transport,
     operands_in_place,
 )
-from hybrid.verification.check import MOST_SUSPECTS, THRESHOLD, Check, Suspect
+from hybrid.verification.check import MOST_SUSPECTS, Check, Suspect
 from hybrid.verification.copies import CopiedPieces, CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
 from hybrid.verification.device_check import DeviceCheck, judge
 
@@ -131,9 +132,9 @@ class RankCheck:
         `elsewhere(pieces)`: sums those pieces in this node's memory that ranks of other nodes copy.
         """
         suspects: tuple[Suspect, ...] = ()
-        sums, wrong, on_device = None, None, np.empty(0, np.uint64)
+        sums, on_device = None, np.empty(0, np.uint64)
         if self.device is not None:
-            sums, suspects, wrong = self.device.sums.compared(THRESHOLD)
+            sums, suspects = self.device.sums.compared()
             if not self._all_in_place:  # else nothing was copied
                 on_device = self.device.sums.checksums_of_pieces()
         in_memory: dict[int, tuple[list[int], np.ndarray]] = self.copies.results() if self.copies is not None else {}
@@ -142,7 +143,7 @@ class RankCheck:
         if elsewhere is not None:
             in_memory |= elsewhere(self._all_pieces)
         all_told = len({suspect.row for suspect in suspects}) < MOST_SUSPECTS
-        return Findings(self._where, sums, on_device, in_memory, suspects, wrong, all_told)
+        return Findings(self._where, sums, on_device, in_memory, suspects, all_told)
 
     def _add_in_place(self, in_memory: dict[int, tuple[list[int], np.ndarray]], on_device: np.ndarray) -> None:
         """Take the checksums of what was not copied from the device, for those in memory: it is the same memory."""
@@ -370,19 +371,11 @@ class RankRun:
         return tuple(suspect for found in self._findings for suspect in found.suspects)
 
     def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
-        """Whether the host has to check, too, because this check is undecided.
-
-        `wrong`: where a product is to be repaired, it gets all that the devices know to be wrong; unless they left sums
-        unjudged, for then the host has to look.
-        """
-        if check is None or check.ok or wrong is None:
-            return check is None or check.undecided
-        if any(found.sums is not None and found.sums.not_judged for found in self._findings):
+        """Whether the host has to check, too: where this check is undecided, or sums are wrong of a product that may be repaired,
+        for which the host marks in `wrong` what is wrong."""
+        if check is None or check.undecided:
             return True
-        for found in self._findings:
-            if found.wrong is not None:
-                wrong.merge(*found.wrong)
-        return False
+        return wrong is not None and not check.ok and all(fault.code == CheckFailed.code for fault in check.faults)
 
     @property
     def arithmetic(self) -> Computed:

@@ -58,6 +58,13 @@ class CheckLayout:
             first = spans[-1].hi
         return tuple(spans)
 
+    def columns_of(self, group: int) -> Span:
+        """The columns of a group."""
+        panels = zip(self.share.column_panels, self.panel_groups, strict=True)
+        panel, groups = next(each for each in panels if each[1].lo <= group < each[1].hi)
+        first = panel.lo + (group - groups.lo) * self.group
+        return Span(first, min(first + self.group, panel.hi))
+
     @property
     def groups(self) -> int:
         return self.panel_groups[-1].hi if self.panel_groups else 0

@@ -98,14 +98,15 @@ class Sums:
     judged: int
     largest_a: float  # magnitudes; NOT_INTEGRAL where not all are integers
     largest_b: float
+    largest_c: float
 
     @classmethod
-    def of(cls, summary: np.ndarray, rows: int, groups: int, largest_a: float, largest_b: float) -> Sums:
+    def of(cls, summary: np.ndarray, rows: int, groups: int, *largest: float) -> Sums:
         """From the summary that `compare_sums` makes of so many rows and groups."""
         # Without NumPy's methods, which are slower: every product waits for this, and the device for the next one.
         count, open_ = np.add.reduce(summary[:, 1::2]).tolist()
         error = float(np.maximum.reduce(summary[:, 2] / _spreads(summary, rows, count), initial=0.0))
-        return cls(error, int(count), int(open_), rows * groups - int(open_), largest_a, largest_b)
+        return cls(error, int(count), int(open_), rows * groups - int(open_), *largest)
 
 
 def rows_together(per_row: float) -> int:

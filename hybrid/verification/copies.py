@@ -110,7 +110,6 @@ class Findings:
     on_device: np.ndarray  # the checksums of its pieces, as they were on its device
     in_memory: InMemory
     suspects: tuple[Suspect, ...] = ()
-    wrong: tuple[np.ndarray, ...] | None = None  # all parts of C with such sums, for `WrongParts.merge`
     all_told: bool = False  # no other sum of a product that is not exact looks wrong
 
 

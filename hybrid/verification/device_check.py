@@ -14,7 +14,6 @@ import secrets
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,10 @@ import numpy as np
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import MOST_PLACES, Buffers, CheckOperations, Event, Operation, Place
-from hybrid.devices.cpu import summary_of
 from hybrid.devices.row_sums import NOT_INTEGRAL, SAMPLE, checksum_weights
 from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
 from hybrid.plan.schedule import Arrival, Tile
 from hybrid.verification.check import (
-    LARGE,
     MOST_NAMED,
     MOST_SUSPECTS,
     THRESHOLD,
@@ -35,15 +32,11 @@ from hybrid.verification.check import (
     Fault,
     Sums,
     Suspect,
-    WrongParts,
     comparison_numbers,
     errors_of_rows,
     is_exact,
     is_exact_product,
     random_x,
-    rows_together,
-    spread_beside,
-    usual_largest,
 )
 from hybrid.verification.copies import Findings, PiecesOfRanks, piece_table, wrong_copies
 
@@ -164,28 +157,28 @@ class DeviceSums:
         """One checksum for each piece, as `CopiedPieces.of_pieces` makes it."""
         return np.array(self._checksums_told)
 
-    def compared(self, allowed: float) -> tuple[Sums, tuple[Suspect, ...], tuple[np.ndarray, ...] | None]:
-        """What the comparison of C·x with A·(B·x) found.
-
-        A sum looks wrong if it differs by more than `allowed` standard deviations, or at all where every sum is exact. Returned
-        are a summary; the suspects, which are all sums that look wrong, or the worst if they are in many rows; and the parts of C
-        with sums that look wrong, for `WrongParts.merge`. None instead of these if none does.
-        """
-        largest_a, largest_b, largest_c = self._largest_elements
-        exact = is_exact(self._problem, self._layout.group, largest_a, largest_b)
-        limit, has_fractions = 0.0 if exact else allowed, exact and largest_c >= NOT_INTEGRAL
-        rows, groups = len(self._layout.share.rows), self._layout.groups
-        sums = Sums.of(self._summary_told, rows, groups, largest_a, largest_b)
-        if sums.error <= limit and not has_fractions:
-            return sums, (), None
-        found, fractions = np.array(self._operations.read(self.matrices["found"])), {}
-        if exact:
-            fractions = fractions_in(self._layout, found, self._operations.read(self.largest)[:, 0])
-            sums = Sums.of(summary_of(found), rows, groups, largest_a, largest_b)
-        wrong = WrongSums(self._layout, lambda rows: self._operations.read(self.matrices["differences"][rows]), found, limit)
-        parts = WrongParts(self._problem.n, self._problem.m)
-        wrong.mark(parts, fractions)
-        return sums, wrong.suspects(fractions), parts.found()
+    def compared(self) -> tuple[Sums, tuple[Suspect, ...]]:
+        """What the comparison of C·x with A·(B·x) found: a summary; and all sums that look wrong, or the worst if they are in
+        many rows. A sum looks wrong if it differs by more than THRESHOLD standard deviations, or at all where every sum is
+        exact."""
+        largest, layout = self._largest_elements, self._layout
+        limit = 0.0 if is_exact(self._problem, layout.group, *largest[:2]) else THRESHOLD
+        sums = Sums.of(self._summary_told, len(layout.share.rows), layout.groups, *largest)
+        if sums.error <= limit:
+            return sums, ()
+        found = self._operations.read(self.matrices["found"])
+        errors, suspects = errors_of_rows(found), []
+        above = np.flatnonzero(errors > limit)
+        worst = above[np.argsort(-errors[above])][:MOST_SUSPECTS].tolist()
+        for row in worst:
+            error, groups = float(errors[row]), {int(found[row, 3]): float(errors[row])}
+            if limit and len(worst) < MOST_SUSPECTS:
+                sizes = self._operations.read(self.matrices["differences"][row : row + 1])[0]
+                with np.errstate(all="ignore"):
+                    sizes = sizes * (error / sizes.max())
+                groups |= {group: float(sizes[group]) for group in np.flatnonzero(sizes > limit).tolist()}
+            suspects += [Suspect(layout.share.rows.lo + row, layout.columns_of(group), size) for group, size in groups.items()]
+        return sums, tuple(suspects)
 
     @property
     def _largest_elements(self) -> list[float]:
@@ -194,87 +187,7 @@ class DeviceSums:
         return [max([largest[number] for number in numbers], default=0.0) for numbers in self._of_operands]
 
 
-# -------- wrong sums
-# Which sums of a product that a device multiplied look wrong. They are read from the device only where some do.
-
-
-def fractions_in(layout: CheckLayout, found: np.ndarray, largest: np.ndarray) -> dict[int, Span]:
-    """In a product of integers whose sums are exact: the rows of C that hold fractions too small to show in the sums of a group,
-    and in which columns. In `found` they become differences. `largest`: the largest magnitudes of all rows of pieces."""
-    rows_of_c = {}
-    for piece in (each for each in layout.pieces if each.operand == "C"):
-        of_piece = largest[piece.offset : piece.offset + len(piece.rows)]
-        for row in (piece.rows.lo + np.flatnonzero(of_piece >= NOT_INTEGRAL)).tolist():
-            if not found[row, 2]:
-                found[row, 1:4] = 1, NOT_INTEGRAL, piece.groups.lo
-                rows_of_c[row] = piece.columns
-    return rows_of_c
-
-
-class WrongSums:
-    """The sums of a product that differ by more than `limit` standard deviations, which is 0 where every sum is exact.
-
-    `sizes_of(rows)`: the sums' differences, in units of the expected ones. `found`: what `compare_sums` of kernels/check.cu says
-    of each row.
-    """
-
-    def __init__(self, layout: CheckLayout, sizes_of: Callable[[slice], np.ndarray], found: np.ndarray, limit: float) -> None:
-        self._layout, self._sizes_of, self._found, self._limit = layout, sizes_of, found, limit
-        self._errors = errors_of_rows(found)
-
-    def suspects(self, fractions: dict[int, Span]) -> tuple[Suspect, ...]:
-        """All sums that look wrong, if these are in few rows, else those of the worst rows. `fractions`: what `fractions_in`
-        returns."""
-        limit, errors, first = self._limit, self._errors, self._layout.share.rows.lo
-        above = np.flatnonzero(errors > limit)
-        worst = above[np.argsort(-errors[above])][:MOST_SUSPECTS].tolist()
-        of_rows = {row: [(int(self._found[row, 3]), float(errors[row]))] for row in worst}
-        if limit and len(worst) < MOST_SUSPECTS:
-            of_rows = {row: self._above(row, float(errors[row])) for row in worst}
-        entries = [(row, group, size) for row, of_row in of_rows.items() for group, size in of_row]
-        return tuple(Suspect(first + row, fractions.get(row) or self._columns(group), size) for row, group, size in entries)
-
-    def _above(self, row: int, error: float) -> list[tuple[int, float]]:
-        """All groups of a row whose sums look wrong, and the sizes of these sums. `error`: the largest size of the row."""
-        near, of_rows = self._near
-        sizes = of_rows[row - near.lo]
-        largest = int(np.nanargmax(sizes))
-        with np.errstate(all="ignore"):
-            sizes = sizes * (error / sizes[largest])
-        return [(group, float(sizes[group])) for group in np.flatnonzero(sizes > self._limit).tolist()] or [(largest, error)]
-
-    def mark(self, wrong: WrongParts, fractions: dict[int, Span]) -> None:
-        """Mark the parts of C in which sums look wrong: the largest of each row that has any, and others, for which all rows near
-        these are looked at again, since large errors hide small ones in rows whose spread is taken together. `fractions`: as for
-        `suspects`."""
-        of_share, groups_of_share, first = len(self._layout.share.rows), self._layout.groups, self._layout.share.rows.lo
-        near, sizes = self._near
-        usual = usual_largest(of_share * groups_of_share) if self._limit else 0.0
-        least, rows = usual * spread_beside(sizes, usual), np.flatnonzero(self._errors > self._limit)
-        look_wrong = sizes > least
-        look_wrong[rows - near.lo, self._found[rows, 3].astype(np.intp)] = True
-        where, groups = np.nonzero(look_wrong)
-        large = sizes[where, groups] > LARGE * least
-        for group in np.unique(groups).tolist():
-            of_group = groups == group
-            wrong.suspect(first + near.lo + where[of_group], self._columns(group), large[of_group])
-        for row, columns in fractions.items():
-            wrong.add(np.array([first + row]), columns)
-
-    @cached_property
-    def _near(self) -> tuple[Span, np.ndarray]:
-        """The rows from the first with a wrong sum to the last, and so many beyond as are taken together; the sizes of their
-        sums."""
-        rows, together = np.flatnonzero(self._errors > self._limit), rows_together(self._found[:, 1].mean())
-        near = Span(max(0, int(rows[0]) - together), min(len(self._errors), int(rows[-1]) + 1 + together))
-        return near, self._sizes_of(near.slice)
-
-    def _columns(self, group: int) -> Span:
-        panels = zip(self._layout.share.column_panels, self._layout.panel_groups, strict=True)
-        panel, groups = next(each for each in panels if each[1].lo <= group < each[1].hi)
-        first = panel.lo + (group - groups.lo) * self._layout.group
-        return Span(first, min(first + self._layout.group, panel.hi))
-
+# -------- device check
 
 _ROWS_AT_ONCE = 4096  # of A·(B·x) that are subtracted together: fewer do not fill a large GPU
 
@@ -535,7 +448,8 @@ def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Pi
         error, tolerance = max((sums.error for *_, sums in of_ranks), default=0.0), THRESHOLD
     only_sums = bool(faults) and not exact and not copies
     # With larger integers the product can still be exact while the device's sums are not: the host checks it modulo a prime.
-    left_to_host = any(sums.not_judged for *_, sums in of_ranks) or (
+    # So it does where the sums do not show fractions in C.
+    left_to_host = any(sums.not_judged or (exact and sums.largest_c >= NOT_INTEGRAL) for *_, sums in of_ranks) or (
         not exact and is_exact_product(problem.dtype, problem.l, largest_a, largest_b)
     )
     undecided = only_sums or (not faults and left_to_host)
