@@ -30,7 +30,7 @@ from hybrid.kernels.catalogue import numbers_of
 NOT_INTEGRAL = 1e300  # stands for the largest magnitude of numbers that are not all integers, and for sizes that are larger
 NOT_JUDGED = -1.0  # the size of a sum that cannot be judged
 MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of many, which a single large one would else determine
-SAMPLE = 256  # rows of B that tell the sizes of its columns
+SAMPLE = 64  # rows of B that tell the sizes of its columns
 
 # -------- the library
 
@@ -341,9 +341,22 @@ def column_peaks(sample: np.ndarray, largest_integer: float) -> tuple[np.ndarray
     """The largest magnitude in each column of some rows of B, and which columns hold other numbers than integers up to a
     limit."""
     with np.errstate(all="ignore"):
-        sizes = np.abs(numbers_of(sample).astype(np.float64, copy=False))
-        peaks = sizes.max(axis=0, initial=0.0)
-        return peaks, (np.rint(sizes) != sizes).any(axis=0) | ~(peaks <= largest_integer)
+        sizes = np.abs(numbers_of(sample))
+        peaks = sizes.max(axis=0, initial=0.0).astype(np.float64)
+        others, first = ~(peaks <= largest_integer), sizes[:1]
+        others |= (np.rint(first) != first).any(axis=0)
+        if not others.all():
+            others |= (np.rint(sizes) != sizes).any(axis=0)
+        return peaks, others
+
+
+def sampled_peaks(b: np.ndarray, largest_integer: float) -> tuple[np.ndarray, np.ndarray]:
+    """`column_peaks` of rows all over B; of columns that are 0 in these, of all rows."""
+    peaks, others = column_peaks(b[:: max(1, len(b) // SAMPLE)], largest_integer)
+    empty = np.flatnonzero(peaks == 0) if others.any() else ()
+    if len(empty):
+        peaks[empty], others[empty] = column_peaks(b[:, empty], largest_integer)
+    return peaks, others
 
 
 def column_weights(peaks: np.ndarray, others: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -23,16 +23,15 @@ from hybrid.devices.cpu import some_matrices
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     NOT_INTEGRAL,
-    SAMPLE,
     Allowed,
     Integers,
-    column_peaks,
     column_weights,
     compare,
     group_sums,
     in_parts,
     norms_from,
     norms_of,
+    sampled_peaks,
     times,
 )
 from hybrid.host.memory import RowView
@@ -78,7 +77,7 @@ class _HostSums:
     """The sums of C·x that A and B let expect, and the sizes of their differences from those of C."""
 
     def __init__(self, problem: Problem, x: np.ndarray, peaks: np.ndarray, others: np.ndarray, threads: int) -> None:
-        """`x`: as `random_x` makes it. `peaks`, `others`: of B's columns, as `column_peaks` finds them."""
+        """`x`: as `random_x` makes it. `peaks`, `others`: of B's columns, as `sampled_peaks` finds them."""
         weights, of_groups, largest = column_weights(peaks, others, GROUP_COLUMNS)
         of_groups = np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE)
         self.problem, self._threads = problem, threads
@@ -287,8 +286,7 @@ class _Verification:
         """Compare C·x with A·(B·x), some columns of C at a time, and judge all sums together."""
         problem, m = self._plan.problem, self._plan.problem.m
         with self._team.phase("check") as agreeing:
-            sample = self._b[:: max(1, len(self._b) // SAMPLE)]
-            agreeing.mine = secrets.randbits(64), *column_peaks(sample, comparison_numbers(problem, GROUP_COLUMNS)[4])
+            agreeing.mine = secrets.randbits(64), *sampled_peaks(self._b, comparison_numbers(problem, GROUP_COLUMNS)[4])
         seeds, peaks, others = zip(*agreeing.all, strict=True)
         x = random_x(np.random.default_rng(seeds[0]), [m], GROUP_COLUMNS)
         sums = _HostSums(problem, x, np.max(peaks, axis=0), np.any(others, axis=0), self._threads)
@@ -451,8 +449,8 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
         return StackCheck("exact", 0.0, {})
     problem = Problem(n, a.shape[2], m, c.dtype.name)
     with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
-        rows, random = b.reshape(-1, m), np.random.default_rng(secrets.randbits(64))
-        peaks = column_peaks(rows[:: max(1, len(rows) // SAMPLE)], comparison_numbers(problem, GROUP_COLUMNS)[4])
+        random = np.random.default_rng(secrets.randbits(64))
+        peaks = sampled_peaks(b.reshape(-1, m), comparison_numbers(problem, GROUP_COLUMNS)[4])
         sums, parts = _HostSums(problem, random_x(random, [m], GROUP_COLUMNS), *peaks, threads), []
         for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
             of_b, norms_b = sums.of_b(b, columns)
