@@ -8,8 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from hybrid.commands.explain_grid import grid_lines
-from hybrid.core.energy import Price
-from hybrid.core.settings import Settings
+from hybrid.core.settings import Price, Settings
 from hybrid.core.spans import Topology
 from hybrid.core.text import counted, readable, rounded_up
 from hybrid.devices.cuda_gpus import Gpu

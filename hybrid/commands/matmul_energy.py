@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from hybrid.core.energy import CPU, GPU, KINDS, MEMORY, Energy
 from hybrid.devices.cuda_gpus import GpuEnergy
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.ranks.team import Team
+from hybrid.reporting.energy_lines import CPU, GPU, KINDS, MEMORY, Energy
 from hybrid.selection.decision import RankPlacement
 
 _POWERCAP = Path("/sys/class/powercap")

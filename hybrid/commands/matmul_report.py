@@ -20,9 +20,9 @@ from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
     from hybrid.arrays.sources import Elements, TypedProduct
-    from hybrid.core.energy import Energy
     from hybrid.execution.outcome import Outcome
     from hybrid.plan.plan import Plan
+    from hybrid.reporting.energy_lines import Energy
     from hybrid.selection.decision import Decision
 
 _MOST_FAULTS = 3  # of a wrong product that are printed; --json writes all
@@ -65,7 +65,7 @@ class Speaker:
         """Say what came of the product, and write the files that the options name. `extra`: more for the JSON line."""
         if self._silent:
             return
-        from hybrid.core.energy import Price
+        from hybrid.core.settings import Price
         from hybrid.reporting.energy_lines import cost_line, energy_line, energy_record, paid_for
         from hybrid.reporting.phase_table import table
         from hybrid.reporting.run_report import arithmetic_line, last_line, plans_of, wall_line

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Energy and cost of a product: the lines that a user reads, and the entries of the run's record."""
+"""Energy and cost of a product: what the counters said, the lines that a user reads, and the entries of the run's record."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.energy import CPU, GPU, LEAST_SECONDS, MEMORY, Energy, Price
 from hybrid.core.problem import record
+from hybrid.core.settings import Price
 from hybrid.core.text import counted, rate_in_units
 from hybrid.reporting.phase_table import operations
 from hybrid.reporting.run_report import plans_of
@@ -16,7 +16,53 @@ from hybrid.reporting.run_report import plans_of
 if TYPE_CHECKING:
     from hybrid.execution.outcome import Outcome
 
+GPU, CPU, MEMORY = "gpu", "cpu", "memory"
+KINDS = (GPU, CPU, MEMORY)
+# Seconds below which the difference of two readings tells nothing. NVML renews its counter every 20 to 100 ms, RAPL about every
+# millisecond: the energy of so much time may be missing at either end, or belong to what came before.
+LEAST_SECONDS = {GPU: 1.0, CPU: 0.1, MEMORY: 0.1}
 _NAMES = {GPU: "GPU", CPU: "CPU", MEMORY: "memory"}
+
+
+@record
+class Energy:
+    """What the counters said of one or several products.
+
+    `joules`: for each kind that was read, the sum over all GPUs, or hosts, from before the first product until after the last.
+    `why_not`: for the other kinds, why they were not read. `seconds`: the time of all products together, from reading to
+    reading.
+    """
+
+    joules: Mapping[str, float]
+    why_not: Mapping[str, str]
+    products: int
+    seconds: float
+
+    def too_short(self, kind: str) -> bool:
+        """Whether this kind was read, but the products took so little time that the difference of two readings means nothing."""
+        return kind in self.joules and self.seconds < LEAST_SECONDS[kind]
+
+    def unknown(self, kind: str) -> str:
+        """Why it is not known what a product took of this kind; empty where it is known."""
+        if kind not in self.joules:
+            return self.why_not.get(kind, "nothing was multiplied")
+        if self.too_short(kind):
+            return f"{self.seconds:.3g} s are too short for its counter, which needs {LEAST_SECONDS[kind]:g} s"
+        return "" if self.joules[kind] > 0 else "its counter stood still"
+
+    @property
+    def of_a_product(self) -> dict[str, float]:
+        """The joules that one product took, of each kind for which they are known."""
+        return {kind: self.joules[kind] / self.products for kind in KINDS if not self.unknown(kind)}
+
+    def as_record(self) -> dict[str, object]:
+        """These numbers as an object of a JSON line."""
+        return {
+            "joules_per_product": {kind: self.of_a_product.get(kind) for kind in KINDS},
+            "why_not": {kind: why for kind in KINDS if (why := self.unknown(kind))},
+            "products": self.products,
+            "seconds": self.seconds,
+        }
 
 
 @record

@@ -16,7 +16,6 @@ from support.fake_rapl import RANGE, add, two_processors, zone
 from support.selection import examples
 
 from hybrid.commands.matmul_energy import Rapl
-from hybrid.core.energy import CPU, GPU, MEMORY, Energy
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 from hybrid.devices.cpu import CpuDevice, compiled_loops
 from hybrid.devices.row_sums import (
@@ -38,6 +37,7 @@ from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.host.blas import add_by_blas, blas
 from hybrid.host.memory import host_bytes_in
 from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads
+from hybrid.reporting.energy_lines import CPU, GPU, MEMORY, Energy
 from hybrid.testing import lacking
 
 EIGHT, MiB = tuple(range(8)), 1 << 20
