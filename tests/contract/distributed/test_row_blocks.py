@@ -156,6 +156,6 @@ def test_a_wrong_product_is_found_on_any_rank_and_repaired(comm):
 
 def test_arrays_of_one_process_are_whole_matrices_without_a_communicator():
     rows = hybrid.RowBlock(A)
-    if "PMI_SIZE" not in os.environ:
+    if not {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"} & os.environ.keys():
         assert np.array_equal((rows @ hybrid.RowBlock(B.T) @ hybrid.RowBlock(np.eye(2))).array, A @ B.T)
     assert np.array_equal(hybrid.multiply(rows, hybrid.RowBlock(B.T)).array, A @ B.T)
