@@ -12,9 +12,17 @@
 typedef struct {
     int64_t left;  // rows that are not done
     int threads, working;  // that may work at these loops at once, and that do
-    int dropped;
     int failure;  // what `wait` of EventWait returned when it failed
 } Batch;
+
+// How a thread waits for an event, as by cuCtxSetCurrent and cuEventSynchronize. Both return 0, or an error.
+typedef struct {
+    int (*enter)(void* context);
+    void* context;
+    int (*wait)(void* event);
+} EventWait;
+
+enum State { READY, COPYING, AWAITED };  // COPYING: the loop begins after an event, and no thread waits for it yet
 
 // A loop over rows, which threads take some at a time.
 typedef struct Loop {
@@ -25,39 +33,16 @@ typedef struct Loop {
     int64_t begun, end, unit, most;  // rows before `begun` are taken; a thread takes a multiple of `unit` at a time, up to `most`
     int working;
     int freed;  // whether the thread that ends it frees it
-} Loop;
-
-// How a thread waits for an event, as by cuCtxSetCurrent and cuEventSynchronize. Both return 0, or an error.
-typedef struct {
-    int (*enter)(void* context);
-    void* context;
-    int (*wait)(void* event);
-} EventWait;
-
-// A loop that begins after an event.
-typedef struct Copy {
-    struct Copy* next;
-    Loop* loop;
+    enum State state;
     EventWait how;
     void* event;
-} Copy;
+} Loop;
 
-// Copies whose events follow each other, and which one thread waits for.
 typedef struct {
-    struct Pool* pool;
-    pthread_cond_t some;
-    Copy *first, *last;
-    int has_thread;
-} Line;
-
-enum { LINES = 16 };  // copies to each of eight devices and from it; more devices share lines
-
-typedef struct Pool {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     Loop* first;  // loops with rows that no thread has taken, in the order in which they came
     int threads;
-    Line lines[LINES];
 } Pool;
 
 // A new pool, without threads; NULL if there is no memory. It is never freed: its threads wait for work until the process ends.
@@ -68,10 +53,6 @@ Pool* new_pool(void)
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
-    for (int i = 0; i < LINES; ++i) {
-        pool->lines[i].pool = pool;
-        pthread_cond_init(&pool->lines[i].some, NULL);
-    }
     return pool;
 }
 
@@ -94,30 +75,47 @@ static int64_t next_rows(const Loop* loop)
     return some < left ? some : left;
 }
 
-// Does rows of the loop until all are taken. Gives up the lock while it works.
+// Does rows of the loop until all are taken, after its event. Gives up the lock while it works or waits.
 static void work_at(Pool* pool, Loop* loop)
 {
     Batch* batch = loop->batch;
     ++loop->working;
     ++batch->working;
+    if (loop->state == COPYING && !batch->failure) {
+        loop->state = AWAITED;
+        pthread_mutex_unlock(&pool->lock);
+        int failure = loop->how.enter(loop->how.context);
+        if (!failure) failure = loop->how.wait(loop->event);
+        pthread_mutex_lock(&pool->lock);
+        if (failure) batch->failure = failure;
+        loop->state = READY;
+        pthread_cond_signal(&pool->work);
+    }
     while (loop->begun < loop->end) {
-        int64_t first = loop->begun, end = first + next_rows(loop);
+        int64_t first = loop->begun, end = batch->failure ? loop->end : first + next_rows(loop);
         loop->begun = end;
         if (end == loop->end) leave(pool, loop);
-        pthread_mutex_unlock(&pool->lock);
-        loop->body(loop->operands, first, end);
-        pthread_mutex_lock(&pool->lock);
+        if (!batch->failure) {
+            pthread_mutex_unlock(&pool->lock);
+            loop->body(loop->operands, first, end);
+            pthread_mutex_lock(&pool->lock);
+        }
         batch->left -= end - first;
     }
     if (!--loop->working && loop->freed) free(loop);
     if (!--batch->working && !batch->left) pthread_cond_broadcast(&pool->done);
 }
 
+// The first loop that can be worked at, or else the first whose event somebody should wait for.
 static Loop* open_loop(const Pool* pool)
 {
-    Loop* loop = pool->first;
-    while (loop && loop->batch->working >= loop->batch->threads) loop = loop->next;
-    return loop;
+    Loop* copying = NULL;
+    for (Loop* loop = pool->first; loop; loop = loop->next) {
+        if (loop->batch->working >= loop->batch->threads || loop->state == AWAITED) continue;
+        if (loop->state == READY) return loop;
+        if (!copying) copying = loop;
+    }
+    return copying;
 }
 
 static void* work(void* of_pool)
@@ -170,7 +168,7 @@ static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_
     if (threads > units) threads = (int)units;
     if (threads < 1) threads = 1;
     Batch batch = {.left = end - first, .threads = threads};
-    Loop loop = {NULL, &batch, body, operands, first, end, unit, most, 0, 0};
+    Loop loop = {.batch = &batch, .body = body, .operands = operands, .begun = first, .end = end, .unit = unit, .most = most};
     pthread_mutex_lock(&pool->lock);
     if (threads > 1) {
         have_threads(pool, threads - 1);
@@ -196,71 +194,6 @@ Batch* new_batch(Pool* pool, int threads)
     return NULL;
 }
 
-static void* wait_for_copies(void* of_line)
-{
-    Line* line = of_line;
-    Pool* pool = line->pool;
-    pthread_mutex_lock(&pool->lock);
-    for (;;) {
-        while (!line->first) pthread_cond_wait(&line->some, &pool->lock);
-        Copy* copy = line->first;
-        Batch* batch = copy->loop->batch;
-        line->first = copy->next;
-        if (!batch->dropped && !batch->failure) {
-            pthread_mutex_unlock(&pool->lock);
-            int failure = copy->how.enter(copy->how.context);
-            if (!failure) failure = copy->how.wait(copy->event);
-            pthread_mutex_lock(&pool->lock);
-            if (failure) batch->failure = failure;  // another line's may have failed meanwhile
-        }
-        if (batch->dropped || batch->failure) {
-            batch->left -= copy->loop->end;
-            if (!batch->left) pthread_cond_broadcast(&pool->done);
-            free(copy->loop);
-        } else {
-            enqueue(pool, copy->loop);
-        }
-        free(copy);
-    }
-    return NULL;
-}
-
-// Enqueues a loop, from row 0 on, which is freed in the end. `how`: after this event, which follows those put before with the same
-// number of a line; NULL: at once. Returns 0, or 1 if there is no memory, or no thread; then the loop is freed. Called without the
-// lock.
-static int put_loop(Pool* pool, Loop* loop, const EventWait* how, void* event, int number)
-{
-    Line* line = &pool->lines[number];
-    Copy* copy = how ? malloc(sizeof *copy) : NULL;
-    pthread_t thread;
-    int failed = how && !copy;
-    pthread_mutex_lock(&pool->lock);
-    if (copy && !line->has_thread && !(failed = pthread_create(&thread, NULL, wait_for_copies, line) != 0)) {
-        pthread_detach(thread);
-        line->has_thread = 1;
-    }
-    if (!failed) {
-        loop->batch->left += loop->end;
-        if (copy) {
-            *copy = (Copy){NULL, loop, *how, event};
-            if (line->first)
-                line->last->next = copy;
-            else
-                line->first = copy;
-            line->last = copy;
-            pthread_cond_signal(&line->some);
-        } else {
-            enqueue(pool, loop);
-        }
-    }
-    pthread_mutex_unlock(&pool->lock);
-    if (failed) {
-        free(copy);
-        free(loop);
-    }
-    return failed;
-}
-
 // Waits until all loops of the batch are done. Returns 0, or the error of an event.
 int wait_for(Pool* pool, Batch* batch)
 {
@@ -276,7 +209,6 @@ int wait_for(Pool* pool, Batch* batch)
 void drop(Pool* pool, Batch* batch)
 {
     pthread_mutex_lock(&pool->lock);
-    batch->dropped = 1;  // the threads of the lines drop what they take now
     for (Loop** at = &pool->first; *at;) {
         Loop* loop = *at;
         if (loop->batch != batch) {

@@ -81,10 +81,8 @@ def load() -> Any:
     library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
     library.new_pool.restype = library.new_batch.restype = _ADDRESS
     library.new_batch.argtypes = [_ADDRESS, _COUNT]
-    library.put.argtypes = [
-        _ADDRESS, _ADDRESS, _ADDRESS, *[_NUMBER] * 4, _ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER,
-        _ADDRESS, _ADDRESS, _COUNT,
-    ]  # fmt: skip
+    matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER]
+    library.put.argtypes = [_ADDRESS, _ADDRESS, *matrix, *sums, _ADDRESS, _ADDRESS]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
     rows = [_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _NUMBER]  # with the pool before, and x or y and what says how wide it is behind
     library.group_sums.argtypes = [*rows, *[_ADDRESS] * 4, _NUMBER, _NUMBER]
@@ -443,7 +441,6 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, wei
 # Threads in C for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the
 # memory, too; for two, 12 in all took 1.2 times as long as 20 on 32 cores.
 _MOST_THREADS = 12
-_LINKS = 8  # that have lines of their own: half of LINES in pool.h
 # How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
 # that submits the copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those
 # of C are shorter: several threads shall sum the last tile together.
@@ -488,20 +485,19 @@ class RowChecksums:
     def __del__(self) -> None:
         self.abandon()
 
-    def sum(self, rows: RowsToSum, event: Event, device: Device, link: int) -> None:
-        """Have these rows summed when the event of the device is complete; it follows those that came before for the same link
-        and direction."""
+    def sum(self, rows: RowsToSum, event: Event, device: Device) -> None:
+        """Have these rows summed when the event of the device is complete."""
         how = device.event_wait
         if self._batch and how is not None and not _is_transposed(rows.matrix):
             self._events.append(event)
-            self._put(rows, 0, ctypes.byref(_EventWait(*how)), event.ptr, link % _LINKS)
+            self._put(rows, 0, ctypes.byref(_EventWait(*how)), event.ptr)
         else:
             self._calls.soon(partial(self._sum_after, rows, event, device))
 
     def _sum_after(self, rows: RowsToSum, event: Event, device: Device) -> None:
         device.wait(event)
         if self._batch and not _is_transposed(rows.matrix):
-            self._put(rows, 0, None, 0, 0)
+            self._put(rows, 0)
             return
         self._by_numpy.append(rows)  # which reads a transposed matrix in the order of its memory
         elements, weights, into = _elements(rows)
@@ -514,7 +510,7 @@ class RowChecksums:
         self._wait_for_c()
         of_c, self._of_c = self._of_c, []
         for rows in of_c:
-            self._put(rows, _AGAIN, None, 0, 0)
+            self._put(rows, _AGAIN)
         self._wait_for_c()
         for rows in self._by_numpy:
             elements, weights, into = _elements(rows)
@@ -538,15 +534,15 @@ class RowChecksums:
         if self._batch and (failure := self._library.loaded.wait_for(self._library.pool, self._batch)):
             raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
 
-    def _put(self, rows: RowsToSum, again: int, how: Any, event: int, link: int) -> None:
+    def _put(self, rows: RowsToSum, again: int, how: Any = None, event: int = 0) -> None:
         matrix, columns, address = rows.matrix, rows.columns, self._address
         stride, item_size, of_c = matrix.strides[0], matrix.itemsize, rows.operand == "C"
         first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
         weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
         layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
         sums = weights, checksums, rows.number, total, again
-        if self._library.loaded.put(self._library.pool, self._batch, first, *layout, *sums, how, event, 2 * link + of_c):
-            raise MemoryError("no memory or no thread for checksums")
+        if self._library.loaded.put(self._library.pool, self._batch, first, *layout, *sums, how, event):
+            raise MemoryError("no memory for checksums")
         if of_c and not again:
             self._of_c.append(rows)
 

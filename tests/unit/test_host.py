@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ from hybrid.devices.row_sums import (
     times,
 )
 from hybrid.emulation.loaded_soon import wait_until_loaded
+from hybrid.errors import DeviceUnavailable
 from hybrid.host.blas import add_by_blas, blas
 from hybrid.host.memory import host_bytes_in
 from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads
@@ -359,10 +362,43 @@ def test_checksums_of_rows(rows, columns, first, dtype, operand, seed):
     row_checksums(whole[:, where.slice], weights[where.slice], wanted)
     for in_c in (True, False):
         sums, checksums, totals = RowChecksums(3, in_c=in_c), np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
-        sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5), None, CpuDevice(), 0)
+        sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5), None, CpuDevice())
         sums.wait()
         np.testing.assert_array_equal(checksums, [7, 7, *wanted, 7])
         assert totals.tolist() == [8, 8 + mixed_total(wanted, 5), 8]
+
+
+@pytest.mark.needs("c compiler")
+@pytest.mark.parametrize("ends", ["right", "failed", "abandoned"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_checksums_of_rows_that_copies_bring(rng, threads, ends):
+    """Each after its own event, in whichever order these come; a failed copy is told."""
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    complete = [threading.Event() for _ in range(9)]
+
+    def wait(event):
+        complete[event - 1].wait()
+        return 7 if (event, ends) == (5, "failed") else 0
+
+    waits = [function(lambda context: 0), function(wait)]
+    enter, wait_for = (ctypes.cast(each, ctypes.c_void_p).value for each in waits)
+    device = SimpleNamespace(event_wait=(enter, None, wait_for))
+    matrices = [rng.standard_normal((int(rng.integers(1, 700)), 60)) for _ in complete]
+    sums, weights, totals = RowChecksums(threads), checksum_weights(60, 8), np.zeros(9, np.uint64)
+    for number, matrix in enumerate(matrices):
+        into, every = np.zeros(len(matrix), np.uint64), (Span(0, len(matrix)), Span(0, 60))
+        rows = RowsToSum("ABC"[number % 3], matrix, *every, weights, into, 0, totals, number, 5)
+        sums.sum(rows, SimpleNamespace(ptr=number + 1), device)
+    for number in rng.permutation(9).tolist():
+        complete[number].set()
+    if ends == "right":
+        sums.wait()
+        wanted = [mixed_total(checksums(matrix), 5) for matrix in matrices]
+        np.testing.assert_array_equal(totals, wanted)
+    elif ends == "failed":
+        with pytest.raises(DeviceUnavailable, match="CUDA error 7"):
+            sums.wait()
+    sums.abandon()
 
 
 @pytest.mark.needs("c compiler")
