@@ -22,15 +22,13 @@ from hybrid.errors import UsageError
 # -------- rectangles
 # Parts of a matrix: what a rank has of it, needs of it, or is sent of it.
 
-NOTHING = Span(0, 0)
-
 
 @record
 class Rectangle:
     """Some neighbouring rows of some neighbouring columns; empty where there are none of either."""
 
-    rows: Span = NOTHING
-    columns: Span = NOTHING
+    rows: Span
+    columns: Span
 
     @property
     def elements(self) -> int:
