@@ -16,8 +16,8 @@ from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.errors import DoesNotFit
 from hybrid.execution.between_nodes import OnGrid, gather_b
-from hybrid.execution.calls import exactly, no_wrong_parts
-from hybrid.execution.product import element_types, in_numbers
+from hybrid.execution.calls import exactly
+from hybrid.execution.product import ProductCheck, element_types, in_numbers
 from hybrid.execution.rank_run import RankRun
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
@@ -30,7 +30,7 @@ from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.machine import Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check, Suspect, most_exact, settled
+from hybrid.verification.check import Check, Suspect, most_exact
 from hybrid.verification.copies import verify_gathered
 from hybrid.verification.freivalds import verify
 
@@ -143,16 +143,13 @@ class _DistributedProduct:
         self._all_of_b = RowView(self._b, self._share.b_rows) if plan.own_rows_suffice else self._gathered_b()
 
     def run(self) -> tuple[Any, Check | None]:
-        run = self._rank_run()
-        wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" and self._plan.check != "off" else None
+        run, plan = self._rank_run(), self._plan
         try:
-            result = self._multiplied(run, wrong)
-            if result is None or result.ok or wrong is None:
-                return self._c, result
-            from hybrid.execution.repair import Means, repaired
-
-            means = Means(partial(self._multiplied_again, run), self._compute_again, self._checked_by_host)
-            return self._c, repaired(self._session, self._decision, self._settings, run, result, wrong, means)
+            self._multiply(run)
+            if self._grid is not None and plan.operands is OperandLocation.BLOCKS_2D:
+                return self._c, None if plan.check == "off" else self._grid.verify(self._decision, self._threads)
+            check = ProductCheck(self._session, self._decision, self._settings, run, self, partial(self._multiply, run))
+            return self._c, check.result()
         except BaseException:
             run.abandon()
             raise
@@ -167,35 +164,27 @@ class _DistributedProduct:
         read_and_written = [self._a, self._all_of_b.array, self._c]
         return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, nobody)
 
-    def _multiplied(self, run: RankRun, wrong: WrongParts | None) -> Check | None:
-        """Multiply, and check the product. Returns the check; None where there is none. `wrong`: gets the parts of C that are
-        wrong, where these may be repaired."""
-        plan = self._plan
+    def _multiply(self, run: RankRun) -> None:
         with self._team.phase("scatter", timed=False):
             run.make_ready()
         run.multiply()
         if self._grid is not None:
             run.gather()
-        if plan.check == "off":
-            return None
-        if self._grid is not None and plan.operands is OperandLocation.BLOCKS_2D:
-            return self._grid.verify(self._decision, self._threads)
-        check = run.check() if plan.check == "device" else None
-        if check is not None and not plan.own_rows_suffice:
+
+    def check_by_device(self, run: RankRun) -> Check:
+        """The check of the product by the devices, and of B as it was gathered."""
+        check = run.check()
+        if not self._plan.own_rows_suffice:
             verify_gathered(self._team, self._share.b_rows, on_host(self._b), self._all_of_b, self._threads)
-        return settled(check, self._checked_by_host(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None)
+        return check
 
-    def _multiplied_again(self, run: RankRun) -> tuple[Check, WrongParts]:
-        wrong = no_wrong_parts(self._plan)
-        check = self._multiplied(run, wrong)
-        assert check is not None
-        return check, wrong
-
-    def _checked_by_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+    def check(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+        """The check of the product, on the host. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
         a, b, c = self._views()
         return verify(self._team, self._plan, a, b, c, self._threads, wrong, suspects, self._decision.multiplied_by)
 
-    def _compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+    def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+        """Compute the wrong parts of C again."""
         from hybrid.execution.repair import recompute
 
         a, b, c = self._views()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from hybrid.core.timeline import Spread, Timeline, slowest, wall
 from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
 from hybrid.execution.calls import no_wrong_parts
 from hybrid.execution.outcome import Outcome, RunOptions
-from hybrid.execution.rank_run import RankRun, SumElsewhere
+from hybrid.execution.rank_run import RankRun
 from hybrid.host.memory import NumbersView, RowView, copy_rows, result_pool
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
@@ -121,8 +121,16 @@ class HostCheck:
         self._operands, self._views = operands, views
         self._threads = decision.placements[team.rank].threads.count
 
+    def check_by_device(self, run: RankRun) -> Check:
+        """The check of the product by the devices. The root's node sums what ranks of other nodes copy."""
+        if len(self._plan.topology.nodes) == 1:
+            return run.check()
+        from hybrid.verification.copies import sums_of_other_nodes
+
+        return run.check(partial(sums_of_other_nodes, self._team, self._plan, self._operands, self._views, self._threads))
+
     def check(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
-        """The check of the product. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
+        """The check of the product, on the host. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
         team, plan, by = self._team, self._plan, self._decision.multiplied_by
         if plan.at_root:
             return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects, by)
@@ -153,6 +161,16 @@ class HostCheck:
 # The check of a product whose C is at the root, by the devices or from host memory, and the repair of a wrong one.
 
 
+class ByHost(Protocol):
+    """What a check of a product needs of its matrices. Every rank calls each method."""
+
+    def check_by_device(self, run: RankRun) -> Check: ...
+
+    def check(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check: ...
+
+    def compute_again(self, wrong: WrongParts) -> list[Recomputed]: ...
+
+
 class ProductCheck:
     """Checks each product of `run`. Every rank makes one, and calls `result`."""
 
@@ -160,20 +178,15 @@ class ProductCheck:
         self,
         session: Session,
         decision: Decision,
-        operands: tuple[MatrixSource, MatrixSource],
-        views: Mapping[str, RowView],
         settings: Settings,
         run: RankRun,
+        by_host: ByHost,
         multiply_again: Callable[[], None],
     ) -> None:
-        """`views`: A, B and C in host memory, or at the root where they lie. `multiply_again`: computes the same product once
-        more."""
+        """`multiply_again`: computes the same product once more."""
         self._session, self._team = session, session.team
-        self._decision, self._plan = decision, decision.plan
-        self._operands, self._views, self._settings = operands, views, settings
-        self._run, self._multiply_again = run, multiply_again
-        # A host that is to check loads what it needs before the clock runs; after a device's check it seldom has to.
-        self._on_host = self._host_check() if self._plan.check == "host" else None
+        self._decision, self._plan, self._settings = decision, decision.plan, settings
+        self._run, self._by_host, self._multiply_again = run, by_host, multiply_again
 
     def result(self) -> Check | None:
         """The check of the last product, after its repair; None where no check is asked for."""
@@ -185,17 +198,15 @@ class ProductCheck:
             return result
         from hybrid.execution.repair import Means, repaired
 
-        by_host = self._by_host()
-        means = Means(self._multiplied_again, by_host.compute_again, by_host.check)
+        means = Means(self._multiplied_again, self._by_host.compute_again, self._by_host.check)
         return repaired(self._session, self._decision, self._settings, self._run, result, wrong, means)
 
     def _looked_at(self, wrong: WrongParts | None) -> Check:
         """The check of the last product. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
-        plan, run, check = self._plan, self._run, None
-        if plan.check == "device":
-            check = run.check(self._elsewhere() if len(plan.topology.nodes) > 1 else None)
-        by_host = self._by_host().check(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None
-        return settled(check, by_host)
+        run = self._run
+        check = self._by_host.check_by_device(run) if self._plan.check == "device" else None
+        on_host = self._by_host.check(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None
+        return settled(check, on_host)
 
     def _multiplied_again(self) -> tuple[Check, WrongParts]:
         timeline, wrong, began = self._team.timeline, no_wrong_parts(self._plan), time.perf_counter()
@@ -205,21 +216,6 @@ class ProductCheck:
         timeline.repeat = repeat
         timeline.add("repair", began, time.perf_counter())
         return check, wrong
-
-    def _elsewhere(self) -> SumElsewhere:
-        """What sums the pieces in this node's memory that ranks of other nodes copy."""
-        from hybrid.verification.copies import sums_of_other_nodes
-
-        threads = self._decision.placements[self._team.rank].threads.count
-        return partial(sums_of_other_nodes, self._team, self._plan, self._operands, self._views, threads)
-
-    def _by_host(self) -> HostCheck:
-        self._on_host = self._on_host or self._host_check()
-        return self._on_host
-
-    def _host_check(self) -> HostCheck:
-
-        return HostCheck(self._team, self._decision, self._operands, self._views)
 
 
 def run_product(
@@ -265,8 +261,8 @@ class _Product:
             wall.enter("prepare")
             self._from_root = FromRoot(team, plan, self._views, self._operands, self._settings)
             run = self._rank_run()
-            of_run = self._settings, run, partial(self._once, run)
-            check = ProductCheck(self._session, self._decision, self._operands, self._views, *of_run)
+            by_host = HostCheck(team, self._decision, self._operands, self._views)
+            check = ProductCheck(self._session, self._decision, self._settings, run, by_host, partial(self._once, run))
             try:
                 with ExitStack() as measured:
                     totals = self._repeat(run, check, measured)
