@@ -431,4 +431,4 @@ def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -
 
 def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:
     """An operand's matrices for the products `part`: the only one, or one for each."""
-    return stack if len(stack) == 1 else stack[part.slice]
+    return stack[: len(part)] if len(stack) == 1 else stack[part.slice]

@@ -14,7 +14,6 @@ import numpy as np
 from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
 from hybrid.arrays.fit import Shares, problem_of_blocks, refuse_unused_c, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.gemm import PRODUCT, Gemm, numpy_type, product_type, real_operands, type_name
-from hybrid.arrays.integers import element_of_rows
 from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_gpu, to_device_of
 from hybrid.arrays.root_operands import RootOperands, RootShapes, arrays_of, lie_shared, matrices_of
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
@@ -25,7 +24,7 @@ from hybrid.execution.calls import exactly, refuse_no_rank, settle, threads_unti
 from hybrid.execution.distributed_product import decide_on_distributed, run_distributed_product
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import element_types, run_product
-from hybrid.execution.real_products import RealProducts, part_of_product
+from hybrid.execution.real_products import RealProducts, element_of_rows, part_of_product
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import multiply_stack_by_ranks
 from hybrid.host.memory import empty_matrix

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, complex_view, finished, real_operands
-from hybrid.arrays.integers import ExactResult, element_of_rows
-from hybrid.arrays.interop import await_callers_work, on_gpu, on_host, to_device_of, where_it_lies
+from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, magnitude, refusal
+from hybrid.arrays.interop import await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
 from hybrid.arrays.sources import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -26,6 +26,13 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.verification.check import worse_of
+
+_WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
+
+
+def element_of_rows(first_row: int) -> Callable[[int, int], str]:
+    """A function that names elements, for messages, of rows that begin at this one."""
+    return lambda row, column: f"element [{first_row + row}, {column}] of the product"
 
 
 class RealProducts:
@@ -49,26 +56,49 @@ class RealProducts:
         named: Callable[[int, int], str] | None = None,
         beside: Any = None,
     ) -> None:
-        """`shape`: of this rank's part; None where it has none. `c`, `named` and `beside`: as of `ExactResult`."""
-        self._team, self._types, self._gemm, self._threads, self._c = team, types, gemm, threads, c
-        self._has_part, self._product = shape is not None, None
-        self._exact: ExactResult | None = None
-        if types.exact is not None and shape is not None:
-            numbers: dict[str, Any] = {"alpha": gemm.alpha, "beta": gemm.beta, "c": c}
-            self._exact = ExactResult(types.exact, types.result, shape, named=named, beside=beside, **numbers)
+        """`shape`: of this rank's part; None where it has none. `c`: its part of the C that is added. `named(row, column)`: names
+        an element of this part, for messages; None: the part is all of C. `beside`: an array on the GPU where products of
+        integers and `c` are, and where the result is put together; None: that is host memory."""
+        self._team, self._types, self._gemm, self._threads = team, types, gemm, threads
+        self._shape, self._c, self._named, self._beside = shape, c, named or element_of_rows(0), beside
+        self._product: Any = None
+        self._primes = types.exact.primes if types.exact is not None and shape is not None else ()
+        if shape is not None and self._primes:
+            self._digits = empty_beside(beside, (len(self._primes), *shape), DIGIT)
 
     def add(self, number: int, product: Any) -> None:
-        """Add the real product `number`: where there are several, its memory may be used for others afterwards."""
-        if self._exact is None:
+        """Add the real product `number`: where there are several, its memory may be used for others afterwards.
+
+        Modulo primes this gives the digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), which are balanced: of the product modulo p, all
+        but the own digit is known from the primes before (Garner's algorithm).
+        """
+        if not self._primes or self._shape is None:
             self._product = product
-        else:
-            with busy():
-                self._exact.add(number, product, self._threads)
+            return
+        *before, prime = self._primes[: number + 1]
+        alpha, beta = self._gemm.alpha, self._gemm.beta
+
+        def add(rows: Span, room: Room) -> None:
+            rest, weight = balanced(product[rows.slice], prime, room, nearly=True), 1
+            rest *= alpha % prime
+            if beta:
+                rest += balanced(self._c[rows.slice], prime) * (beta % prime)
+            for digits, p in zip(self._digits[:number, rows.slice], before, strict=True):
+                rest -= np.multiply(digits, weight, dtype=np.int64)  # primes are below 2^28: a few such products add up exactly
+                weight = weight * p % prime
+            digits = balanced(rest, prime, room, nearly=True)
+            digits *= pow(weight, -1, prime)
+            self._digits[number, rows.slice] = balanced(digits, prime, room)
+
+        with busy():
+            by_parts(self._beside, self._shape, add, self._threads)
 
     def finish(self, into: Any = None) -> Any:
         """This rank's part of C, in `into` where that is given, or None where it has none. Every rank calls it.
 
-        Without conversion, alpha and C it is the real product's memory.
+        Without conversion, alpha and C it is the real product's memory. `into` may be the C that is added. Overflow where its
+        type cannot hold an element, CheckFailed where an element is larger than any can be; then the contents of `into` are
+        undefined.
         """
         types, product = self._types, self._product
         if types.complex_b and product is not None:
@@ -76,11 +106,73 @@ class RealProducts:
         if not (types.converts or self._gemm.combines):
             return product
         with self._team.phase("gather", timed=False), busy():
-            if not self._has_part:
+            if self._shape is None:
                 return None
-            if self._exact is not None:
-                return self._exact.result(into, self._threads)
-            return finished(product, types, self._gemm, self._c, into, self._threads)
+            if types.exact is None:
+                return finished(product, types, self._gemm, self._c, into, self._threads)
+            return self._integers(types.exact, self._shape, into)
+
+    def _integers(self, exact: Exact, shape: tuple[int, int], into: Any) -> Any:
+        """What `finish` returns of a product of integers."""
+        dtype, refused = np.dtype(self._types.result), list[tuple[int, int]]()
+        c = empty_beside(self._beside, shape, dtype) if into is None else into
+
+        def write(rows: Span, room: Room) -> None:
+            refused.extend(self._write(exact, c, rows))
+
+        by_parts(self._beside, shape, write, self._threads)
+        if refused:
+            row, column = min(refused)
+            raise refusal(exact, dtype, self._value(row, column), self._named(row, column))
+        return c
+
+    def _write(self, exact: Exact, c: Any, rows: Span) -> list[tuple[int, int]]:
+        """Write these rows of a C of integers, or return the place of the first element that cannot be written."""
+        values, wrong = self._of_digits(exact, rows) if self._primes else (self._of_plain(rows), None)
+        dtype = np.dtype(self._types.result)
+        if dtype.kind == "b":
+            values = values != 0
+        elif exact.bound > magnitude(dtype):
+            limits = np.iinfo(dtype)
+            least, largest = map(values.dtype.type, (limits.min, limits.max))
+            outside = (values < least) | (values > largest)
+            wrong = outside if wrong is None else wrong | outside
+        if wrong is not None and wrong.any():  # nothing is written, since `c` may be the C that is added, which the message needs
+            row, column = np.argwhere(wrong)[0]
+            return [(rows.lo + int(row), int(column))]
+        with np.errstate(invalid="ignore"):
+            c[rows.slice] = values
+        return []
+
+    def _of_plain(self, rows: Span) -> Any:
+        """These rows of C, from a single product that has rounded nothing."""
+        alpha, beta = self._gemm.alpha, self._gemm.beta
+        values = self._product[rows.slice].astype(np.float64, copy=self._gemm.combines)  # the product itself stays as it is
+        if alpha != 1:
+            values *= float(alpha)  # which float64 holds, unless all sums are 0
+        if beta:
+            values += np.float64(beta) * self._c[rows.slice]
+        return values
+
+    def _of_digits(self, exact: Exact, rows: Span) -> tuple[Any, Any]:
+        """These rows of C modulo 2^64, and which elements were wrapped, or are larger than any can be: these come from a wrong
+        product."""
+        *lower, highest = self._digits[:, rows.slice]
+        wrapped, rounded = highest.astype(np.int64), highest.astype(np.float64)
+        for digits, p in zip(reversed(lower), reversed(self._primes[:-1]), strict=True):
+            wrapped, rounded = wrapped * p + digits, rounded * p + digits
+        values = wrapped.view(np.uint64) if self._types.result == "uint64" else wrapped
+        impossible = np.abs(rounded) > exact.bound * (1 + 2.0**-40)  # the sum may have been rounded
+        return values, (np.abs(rounded - values) > _WRAPPED) | impossible
+
+    def _value(self, row: int, column: int) -> int:
+        """An element of C, whatever its size."""
+        if not self._primes:
+            return int(self._of_plain(Span(row, row + 1))[0, column])
+        value = 0
+        for digits, p in zip(self._digits[::-1], reversed(self._primes), strict=True):
+            value = value * p + int(digits[row, column])
+        return value
 
 
 def run_typed_product(
@@ -161,7 +253,7 @@ def part_of_product(
     """This rank's part of a product of which each rank keeps a part; it lies where the rank's part of A does.
 
     `operands`: its parts of A, B and C; C may be None. `multiply`: gives this rank's part of the real product of two matrices,
-    and raises where that product is wrong. `named`: as of `ExactResult`. `stays`: integers that lie on a GPU stay there: the
+    and raises where that product is wrong. `named`: as of `RealProducts`. `stays`: integers that lie on a GPU stay there: the
     real products' operands are made beside A and B, and C is put together beside A.
     """
     team, threads = session.team, decision.placements[session.team.rank].threads.count

@@ -16,7 +16,7 @@ from hybrid.arrays.root_operands import RootOperands, RootShapes
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block
 from hybrid.core.timeline import Timeline
-from hybrid.devices.cpu import multiply_on_cpu
+from hybrid.devices.cpu import multiply_on_cpu, some_matrices
 from hybrid.errors import CheckFailed
 from hybrid.execution.calls import settle
 from hybrid.execution.real_products import RealProducts
@@ -87,9 +87,9 @@ class _StackCall:
         sent, taken = {}, {}
         if given is not None:
             whole = [each for each in (given.a, given.b, given.c) if each is not None]
-            mine = [_some(each, self._span) for each in whole]
+            mine = [some_matrices(each, self._span) for each in whole]
             for rank in self._others:
-                parts = (_some(each, self._shares[rank]) for each in whole)
+                parts = (some_matrices(each, self._shares[rank]) for each in whole)
                 sent[rank] = [
                     np.ascontiguousarray(each.swapaxes(1, 2) if of.by_columns else each)
                     for each, of in zip(parts, stacks, strict=True)
@@ -213,11 +213,6 @@ class _StackCall:
                     f"matrices {self._shares[rank]} of the stack, of rank {rank}, {how}: check the network and MPI",
                     code="check-exchange",
                 )
-
-
-def _some(stack: np.ndarray, span: Span) -> np.ndarray:
-    """The matrices for these products, or the only one, which all have."""
-    return stack[: len(span)] if len(stack) == 1 else stack[span.slice]
 
 
 def _rows(stack: np.ndarray) -> np.ndarray:
