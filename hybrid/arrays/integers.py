@@ -4,7 +4,7 @@
 Where no sum can exceed 2^24 (float32) or 2^53 (float64), one product of the integers themselves is exact. Beyond, there is one
 product in float64 for each of several primes, of the remainders modulo it; with the primes' product above twice the largest
 possible element these tell each element, whatever its size (Garner's algorithm). So an element that the result's type cannot
-hold is noticed, and none is wrapped.
+hold is noticed, and none is wrapped. How C is put together stands in hybrid.execution.real_products.
 
 Matrices lie in host memory or on a GPU. On the host several threads take a few rows at a time, which stay in a core's cache. On
 a GPU parts are so large that kernels take longer than their launch, and so small that temporary arrays take little.
