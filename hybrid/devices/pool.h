@@ -12,6 +12,7 @@
 typedef struct {
     int64_t left;  // rows that are not done
     int threads, working;  // that may work at these loops at once, and that do
+    int waits, waiting;  // threads that may wait for events at once, since they keep a core each; and that do
     int failure;  // what `wait` of EventWait returned when it failed
 } Batch;
 
@@ -80,17 +81,19 @@ static void work_at(Pool* pool, Loop* loop)
 {
     Batch* batch = loop->batch;
     ++loop->working;
-    ++batch->working;
     if (loop->state == COPYING && !batch->failure) {
         loop->state = AWAITED;
+        ++batch->waiting;
         pthread_mutex_unlock(&pool->lock);
         int failure = loop->how.enter(loop->how.context);
         if (!failure) failure = loop->how.wait(loop->event);
         pthread_mutex_lock(&pool->lock);
+        --batch->waiting;
         if (failure) batch->failure = failure;
         loop->state = READY;
         pthread_cond_signal(&pool->work);
     }
+    ++batch->working;
     while (loop->begun < loop->end) {
         int64_t first = loop->begun, end = batch->failure ? loop->end : first + next_rows(loop);
         loop->begun = end;
@@ -103,7 +106,7 @@ static void work_at(Pool* pool, Loop* loop)
         batch->left -= end - first;
     }
     if (!--loop->working && loop->freed) free(loop);
-    if (!--batch->working && !batch->left) pthread_cond_broadcast(&pool->done);
+    if (!--batch->working && !batch->waiting && !batch->left) pthread_cond_broadcast(&pool->done);
 }
 
 // The first loop that can be worked at, or else the first whose event somebody should wait for.
@@ -111,9 +114,9 @@ static Loop* open_loop(const Pool* pool)
 {
     Loop* copying = NULL;
     for (Loop* loop = pool->first; loop; loop = loop->next) {
-        if (loop->batch->working >= loop->batch->threads || loop->state == AWAITED) continue;
-        if (loop->state == READY) return loop;
-        if (!copying) copying = loop;
+        const Batch* batch = loop->batch;
+        if (loop->state == READY && batch->working < batch->threads) return loop;
+        if (loop->state == COPYING && batch->waiting < batch->waits && !copying) copying = loop;
     }
     return copying;
 }
@@ -155,7 +158,7 @@ static void enqueue(Pool* pool, Loop* loop)
 
 static void wait_until_done(Pool* pool, const Batch* batch)
 {
-    while (batch->left || batch->working) pthread_cond_wait(&pool->done, &pool->lock);
+    while (batch->left || batch->working || batch->waiting) pthread_cond_wait(&pool->done, &pool->lock);
 }
 
 // Runs `body` for the rows from `first` to `end` - 1, by this thread and up to threads - 1 others, in parts that begin at
@@ -179,15 +182,17 @@ static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_
     pthread_mutex_unlock(&pool->lock);
 }
 
-// A new batch, for so many threads, or for fewer if no more can be started. NULL if there is no thread, or no memory.
-Batch* new_batch(Pool* pool, int threads)
+// A new batch, for so many threads, and so many that wait for events, or for fewer if no more can be started. NULL if there is no
+// thread, or no memory.
+Batch* new_batch(Pool* pool, int threads, int waits)
 {
     Batch* batch = calloc(1, sizeof *batch);
     pthread_mutex_lock(&pool->lock);
-    int some = have_threads(pool, threads);
+    int some = have_threads(pool, threads + waits);
     pthread_mutex_unlock(&pool->lock);
     if (batch && some) {
         batch->threads = threads;
+        batch->waits = waits;
         return batch;
     }
     free(batch);

@@ -80,7 +80,7 @@ def load() -> Any:
     library: Any = ctypes.CDLL(path)
     library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
     library.new_pool.restype = library.new_batch.restype = _ADDRESS
-    library.new_batch.argtypes = [_ADDRESS, _COUNT]
+    library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
     matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER]
     library.put.argtypes = [_ADDRESS, _ADDRESS, *matrix, *sums, _ADDRESS, _ADDRESS]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
@@ -441,6 +441,7 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, wei
 # Threads in C for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the
 # memory, too; for two, 12 in all took 1.2 times as long as 20 on 32 cores.
 _MOST_THREADS = 12
+_MOST_WAITS = 16  # threads that wait for copies: one for each direction of up to eight links
 # How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
 # that submits the copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those
 # of C are shorter: several threads shall sum the last tile together.
@@ -480,7 +481,8 @@ class RowChecksums:
         self._events: list[Event] = []  # that the threads wait for
         self._process, self._library, self._batch = os.getpid(), _library(), None
         if in_c and self._library.loaded is not None:
-            self._batch = self._library.loaded.new_batch(self._library.pool, max(1, min(threads, links * _MOST_THREADS)))
+            some, waits = max(1, min(threads, links * _MOST_THREADS)), min(_MOST_WAITS, 2 * links)
+            self._batch = self._library.loaded.new_batch(self._library.pool, some, waits)
 
     def __del__(self) -> None:
         self.abandon()
