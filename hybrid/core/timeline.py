@@ -162,17 +162,19 @@ def launch_began() -> float:
     return now - max(0.0, age)
 
 
-def launcher_above() -> bool | None:
-    """Whether a launcher that is known by its name is running above this process; None where the system does not tell."""
+def launcher_above() -> str | None:
+    """The process and the start of the launcher, known by its name, that runs nearest above this process; empty where there is
+    none, None where the system does not tell."""
     try:
-        _, parent, _ = _process(os.getpid())
-        while parent > 1:
-            name, parent, _ = _process(parent)
+        _, above, _ = _process(os.getpid())
+        while above > 1:
+            name, parent, began = _process(above)
             if name in _LAUNCHERS:
-                return True
+                return f"{above}-{began}"
+            above = parent
     except (OSError, ValueError, IndexError):
         return None
-    return False
+    return ""
 
 
 def _process(number: int) -> tuple[str, int, int]:

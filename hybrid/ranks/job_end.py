@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from hybrid.core.timeline import launcher_above
 from hybrid.ranks.launcher import OPEN_MPI, abort, launched
 
 if TYPE_CHECKING:
@@ -55,11 +56,8 @@ def share_voice() -> None:
 
 def _job() -> str:
     """What the ranks of this job and node have in common, and others have not: the job's name under Open MPI, else the launcher's
-    process on this node. Ranks started by a shell in between have none in common."""
-    parent = os.getppid()
-    with open(f"/proc/{parent}/stat") as status:
-        began = status.read().rpartition(")")[2].split()[19]  # another container may count its processes alike
-    return os.environ.get("PMIX_NAMESPACE") or f"{parent}-{began}"
+    process on this node and its start, since another container may count its processes alike."""
+    return os.environ.get("PMIX_NAMESPACE") or launcher_above() or str(os.getppid())
 
 
 def speak(*, shared: bool = False, follows: bool = False) -> bool:

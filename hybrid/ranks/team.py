@@ -427,7 +427,7 @@ def _refuse_foreign_launcher(world: MPI.Comm) -> None:
         return
     from mpi4py import MPI
 
-    if launcher_above() is False:
+    if launcher_above() == "":
         raise stale(
             launch, "no launcher is running above this process, and MPI sees it alone: they are left over from another job"
         )

@@ -81,7 +81,7 @@ _LACKING: dict[str, Callable[[], str]] = {
     "mpirun": lambda: _refused("ranks.launcher", "mpirun", "mpirun", 1, why=True),
     "landlock": _landlock,
     "user namespaces": _user_namespaces,
-    "no launcher above": lambda: "a start without mpirun" if launcher_above() is not False else "",
+    "no launcher above": lambda: "a start without mpirun" if launcher_above() != "" else "",
 }
 
 
