@@ -12,25 +12,17 @@ from hybrid.core.settings import Settings
 from hybrid.core.text import warn
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.host.threads import usable_cores
-from hybrid.plan.plan import Plan
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Check
 
 if TYPE_CHECKING:
-    from hybrid.verification.check import WrongParts
+    pass
 
 
 def refuse_no_rank(team: Team, root: int) -> None:
     """UsageError unless `root` is the number of a rank."""
     if type(root) is not int or not 0 <= root < team.size:
         raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}", code="root")
-
-
-def no_wrong_parts(plan: Plan) -> WrongParts:
-    """For a product that may be repaired: to it the check adds the parts of C that are wrong."""
-    from hybrid.verification.check import WrongParts  # which most products need not load
-
-    return WrongParts(plan.problem.n, plan.problem.m)
 
 
 def settle(check: Check | None, *, warns: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.fit import Shares, problem_of_blocks, problem_of_rows
@@ -17,7 +16,8 @@ from hybrid.core.timeline import Timeline
 from hybrid.errors import DoesNotFit
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.calls import exactly
-from hybrid.execution.product import ProductCheck, element_types, in_numbers
+from hybrid.execution.checked_run import CheckedRun
+from hybrid.execution.product import element_types
 from hybrid.execution.rank_run import RankRun
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
@@ -115,97 +115,91 @@ def run_distributed_product(session: Session, decision: Decision, a: Any, b: Any
     team, plan = session.team, decision.plan
     team.timeline = Timeline()
     with limited_threads(decision.placements[team.rank].threads.count):
-        c, check = _DistributedProduct(session, decision, a, b, settings).run()
+        c, check = _DistributedProduct(session, decision, a, b, settings).result()
         if plan.device != "cuda" or plan.grid_layout is not None:
             with team.phase("scatter"):
                 c = to_device_of(a, c)
         return c, check
 
 
-class _DistributedProduct:
-    """The data that the steps of one call of `run_distributed_product` have in common."""
+class _DistributedProduct(CheckedRun):
+    """A product of which each rank keeps its part."""
 
     def __init__(self, session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> None:
-        self._session, self._team = session, session.team
-        self._decision, self._plan, self._settings = decision, decision.plan, settings
-        self._share = decision.plan.shares[session.team.rank]
-        self._threads = decision.placements[session.team.rank].threads.count
-        plan, layout = self._plan, self._plan.grid_layout
+        super().__init__(session, decision, settings)
+        plan, layout = self.plan, self.plan.grid_layout
         device = plan.device if layout is None else "cpu"  # a grid's parts travel from host to host
-        height, width = layout.placement.c[self._team.rank].shape if layout else (len(self._share.rows), plan.problem.m)
-        with self._team.phase("scatter"), busy():
+        height, width = layout.placement.c[self.team.rank].shape if layout else (len(self.share.rows), plan.problem.m)
+        with self.team.phase("scatter"), busy():
             self._a, self._b = (
-                elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self._threads)) for array in (a, b)
+                elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self.threads)) for array in (a, b)
             )
             self._c = empty_beside(self._a, (height, width), plan.problem.dtype)
             await_callers_work(self._a, self._b, self._c)
-        self._grid = OnGrid(self._team, plan, {"A": self._a, "B": self._b, "C": self._c}) if layout else None
-        self._all_of_b = RowView(self._b, self._share.b_rows) if plan.own_rows_suffice else self._gathered_b()
+        self._grid = OnGrid(self.team, plan, {"A": self._a, "B": self._b, "C": self._c}) if layout else None
+        self._all_of_b = RowView(self._b, self.share.b_rows) if plan.own_rows_suffice else self._gathered_b()
 
-    def run(self) -> tuple[Any, Check | None]:
-        run, plan = self._rank_run(), self._plan
+    def result(self) -> tuple[Any, Check | None]:
+        """This rank's part of C, and the check."""
+        run = self.run
         try:
-            self._multiply(run)
-            if self._grid is not None and plan.operands is OperandLocation.BLOCKS_2D:
-                return self._c, None if plan.check == "off" else self._grid.verify(self._decision, self._threads)
-            check = ProductCheck(self._session, self._decision, self._settings, run, self, partial(self._multiply, run))
-            return self._c, check.result()
+            self.multiply()
+            return self._c, self.checked()
         except BaseException:
             run.abandon()
             raise
 
-    def _rank_run(self) -> RankRun:
+    def set_up(self) -> RankRun:
         def nobody(phase: str, done: int, of: int) -> None:
             """Is told of the progress."""
 
         if self._grid is not None:
-            return self._grid.run(self._session, self._decision, self._settings, nobody)
+            return self._grid.run(self.session, self.decision, self.settings, nobody)
         matrices = RankMatrices(self._a, self._all_of_b, self._c)
         read_and_written = [self._a, self._all_of_b.array, self._c]
-        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, nobody)
+        return RankRun(self.session, self.decision, matrices, read_and_written, self.settings, nobody)
 
-    def _multiply(self, run: RankRun) -> None:
-        with self._team.phase("scatter", timed=False):
-            run.make_ready()
-        run.multiply()
+    def multiply(self) -> None:
+        with self.team.phase("scatter", timed=False):
+            self.run.make_ready()
+        self.run.multiply()
         if self._grid is not None:
-            run.gather()
+            self.run.gather()
 
-    def check_by_device(self, run: RankRun) -> Check:
-        """The check of the product by the devices, and of B as it was gathered."""
-        check = run.check()
-        if not self._plan.own_rows_suffice:
-            verify_gathered(self._team, self._share.b_rows, on_host(self._b), self._all_of_b, self._threads)
+    def check_on_devices(self) -> Check:
+        check = self.run.check()
+        if not self.plan.own_rows_suffice:
+            verify_gathered(self.team, self.share.b_rows, on_host(self._b), self._all_of_b, self.threads)
         return check
 
-    def check(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
-        """The check of the product, on the host. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
-        a, b, c = self._views()
-        return verify(self._team, self._plan, a, b, c, self._threads, wrong, suspects, self._decision.multiplied_by)
+    def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+        if self._grid is not None and self.plan.operands is OperandLocation.BLOCKS_2D:
+            return self._grid.verify(self.decision, self.threads)
+        a, b, c = self._on_host()
+        return verify(self.team, self.plan, a, b, c, self.threads, wrong, suspects, self.decision.multiplied_by)
 
     def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
-        """Compute the wrong parts of C again."""
         from hybrid.execution.repair import recompute
 
-        a, b, c = self._views()
-        done = recompute(self._team, self._plan, (a, b, c), wrong, self._threads)
-        with self._team.phase("repair"):
+        a, b, c = self._on_host()
+        done = recompute(self.team, self.plan, (a, b, c), wrong, self.threads)
+        with self.team.phase("repair"):
             copy_back(c.array, self._c)
         return done
 
-    def _views(self) -> list[RowView]:
+    def _on_host(self) -> list[RowView]:
         """This rank's rows in host memory."""
-        share = self._share
-        with self._team.phase("check", timed=False), busy():
+        share = self.share
+        with self.team.phase("check", timed=False), busy():
             placed = ((self._a, share.rows), (self._b, share.b_rows), (self._c, share.rows))
-            return in_numbers((RowView(on_host(array), rows) for array, rows in placed), self._plan.problem)
+            return self.in_numbers([RowView(on_host(array), rows) for array, rows in placed])
 
     def _gathered_b(self) -> RowView:
         """All of B, in memory that the node's ranks share."""
-        team, plan = self._team, self._plan
+        team, plan = self.team, self.plan
         rows, columns = {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}
         b = make_shared_matrices(team, rows, columns, element_types(plan.problem))["B"]
         with team.phase("scatter"), busy():
-            b[self._share.b_rows][...] = on_host(self._b)
-        gather_b(team, plan, b, self._settings)
+            b[self.share.b_rows][...] = on_host(self._b)
+        gather_b(team, plan, b, self.settings)
         return b

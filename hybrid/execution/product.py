@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,23 +19,23 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Spread, Timeline, slowest, wall
 from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
-from hybrid.execution.calls import no_wrong_parts
+from hybrid.execution.checked_run import CheckedRun
 from hybrid.execution.outcome import Outcome, RunOptions
-from hybrid.execution.rank_run import RankRun
-from hybrid.host.memory import NumbersView, RowView, copy_rows, result_pool
+from hybrid.execution.rank_run import RankRun, SumElsewhere
+from hybrid.host.memory import RowView, copy_rows, result_pool
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.plan.arithmetic import Computed, joined
-from hybrid.plan.plan import Plan, rows_written
+from hybrid.plan.plan import rows_written
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check, Suspect, settled
+from hybrid.verification.check import Check, Suspect
 from hybrid.verification.copies import verify_transfer
-from hybrid.verification.freivalds import MultipliedBy, plan_alone, verify, verify_alone
+from hybrid.verification.freivalds import plan_alone, verify, verify_alone
 
 if TYPE_CHECKING:
     from hybrid.execution.repair import Recomputed
@@ -52,172 +52,6 @@ def element_types(problem: Problem) -> dict[str, str]:
     return {"A": of_operands, "B": of_operands, "C": problem.dtype}
 
 
-def in_numbers(views: Iterable[RowView], problem: Problem) -> list[RowView]:
-    """A, B and C in host memory, with elements with which the host computes: those of 16 bits as float32."""
-    return [NumbersView(view) if problem.short_operands and view.array.itemsize == 2 else view for view in views]
-
-
-# -------- root alone
-# What only the root can do where the matrices stay in its private memory: check and repair C, alone, with the cores of all
-# ranks.
-
-
-def verify_at_root(
-    team: Team,
-    plan: Plan,
-    views: Mapping[str, RowView],
-    threads: int,
-    wrong: WrongParts | None,
-    suspects: Sequence[Suspect],
-    by: MultipliedBy,
-) -> Check:
-    """The check that `verify` makes, by the root alone. Every rank calls it, and gets the same. `threads`: of all ranks."""
-    with team.phase("check") as checking:
-        if team.rank == plan.root:
-            a, b, c = _on_host(views)
-            short = plan.problem.short_operands
-            check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects, by, short_operands=short)
-            checking.mine = check, wrong.found() if wrong is not None else ()
-    check, found = checking.all[plan.root]
-    if wrong is not None:
-        wrong.merge(*found)
-    return check
-
-
-def recompute_at_root(team: Team, plan: Plan, views: Mapping[str, RowView], threads: int, wrong: WrongParts) -> list[Recomputed]:
-    """What `recompute` does, by the root alone. Every rank calls it, and gets the same."""
-    from hybrid.execution.repair import recompute  # which most products need not load
-
-    with team.phase("repair") as computing:
-        if team.rank == plan.root:
-            a, b, c = _on_host(views)
-            alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
-            done = recompute(Team(), alone, (a, b, c), wrong, threads, row_blocks)
-            copy_back(c.array, views["C"].array)
-            computing.mine = [replace(each, by=plan.root) for each in done]
-    return computing.all[plan.root]
-
-
-def _on_host(views: Mapping[str, RowView]) -> list[RowView]:
-    """A, B and C in numbers with which the host computes. They are copied where they lie on a GPU, and where they have 16 bits,
-    which become float32."""
-    on_the_host = {key: numbers_of(on_host(views[key].array)) for key in "ABC"}
-    of_c = on_the_host["C"].dtype
-    return [RowView(array.astype(of_c, copy=False), views[key].rows) for key, array in on_the_host.items()]
-
-
-# -------- host check
-# The check of a product whose C is at the root, from host memory, and what of a wrong one the host computes again.
-
-
-class HostCheck:
-    """The host's part of a `ProductCheck`. Every rank makes one, and calls its methods."""
-
-    def __init__(
-        self, team: Team, decision: Decision, operands: tuple[MatrixSource, MatrixSource], views: Mapping[str, RowView]
-    ) -> None:
-        """`views`: A, B and C in host memory, or at the root where they lie."""
-        self._team, self._decision, self._plan = team, decision, decision.plan
-        self._operands, self._views = operands, views
-        self._threads = decision.placements[team.rank].threads.count
-
-    def check_by_device(self, run: RankRun) -> Check:
-        """The check of the product by the devices. The root's node sums what ranks of other nodes copy."""
-        if len(self._plan.topology.nodes) == 1:
-            return run.check()
-        from hybrid.verification.copies import sums_of_other_nodes
-
-        return run.check(partial(sums_of_other_nodes, self._team, self._plan, self._operands, self._views, self._threads))
-
-    def check(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
-        """The check of the product, on the host. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
-        team, plan, by = self._team, self._plan, self._decision.multiplied_by
-        if plan.at_root:
-            return verify_at_root(team, plan, self._views, self._threads_of_all, wrong, suspects, by)
-        if len(plan.topology.nodes) > 1:
-            for key, source in zip("AB", self._operands, strict=True):
-                if isinstance(source, RootMatrix):
-                    verify_transfer(team, plan, key, source, self._views[key], self._threads)
-        a, b, c = self._numbers()
-        return verify(team, plan, a, b, c, self._threads, wrong, suspects, by)
-
-    def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
-        """Compute the wrong parts of C again."""
-        from hybrid.execution.repair import recompute
-
-        if self._plan.at_root:
-            return recompute_at_root(self._team, self._plan, self._views, self._threads_of_all, wrong)
-        return recompute(self._team, self._plan, self._numbers(), wrong, self._threads)
-
-    def _numbers(self) -> list[RowView]:
-        return in_numbers((self._views[key] for key in "ABC"), self._plan.problem)
-
-    @property
-    def _threads_of_all(self) -> int:
-        return sum(placement.threads.count for placement in self._decision.placements)
-
-
-# -------- product check
-# The check of a product whose C is at the root, by the devices or from host memory, and the repair of a wrong one.
-
-
-class ByHost(Protocol):
-    """What a check of a product needs of its matrices. Every rank calls each method."""
-
-    def check_by_device(self, run: RankRun) -> Check: ...
-
-    def check(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check: ...
-
-    def compute_again(self, wrong: WrongParts) -> list[Recomputed]: ...
-
-
-class ProductCheck:
-    """Checks each product of `run`. Every rank makes one, and calls `result`."""
-
-    def __init__(
-        self,
-        session: Session,
-        decision: Decision,
-        settings: Settings,
-        run: RankRun,
-        by_host: ByHost,
-        multiply_again: Callable[[], None],
-    ) -> None:
-        """`multiply_again`: computes the same product once more."""
-        self._session, self._team = session, session.team
-        self._decision, self._plan, self._settings = decision, decision.plan, settings
-        self._run, self._by_host, self._multiply_again = run, by_host, multiply_again
-
-    def result(self) -> Check | None:
-        """The check of the last product, after its repair; None where no check is asked for."""
-        if self._plan.check == "off":
-            return None
-        wrong = no_wrong_parts(self._plan) if self._settings.on_fault == "repair" else None
-        result = self._looked_at(wrong)
-        if result.ok or wrong is None:
-            return result
-        from hybrid.execution.repair import Means, repaired
-
-        means = Means(self._multiplied_again, self._by_host.compute_again, self._by_host.check)
-        return repaired(self._session, self._decision, self._settings, self._run, result, wrong, means)
-
-    def _looked_at(self, wrong: WrongParts | None) -> Check:
-        """The check of the last product. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
-        run = self._run
-        check = self._by_host.check_by_device(run) if self._plan.check == "device" else None
-        on_host = self._by_host.check(wrong, run.suspects(check)) if run.needs_host(check, wrong) else None
-        return settled(check, on_host)
-
-    def _multiplied_again(self) -> tuple[Check, WrongParts]:
-        timeline, wrong, began = self._team.timeline, no_wrong_parts(self._plan), time.perf_counter()
-        repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
-        self._multiply_again()
-        check = self._looked_at(wrong)
-        timeline.repeat = repeat
-        timeline.add("repair", began, time.perf_counter())
-        return check, wrong
-
-
 def run_product(
     session: Session,
     decision: Decision,
@@ -227,11 +61,11 @@ def run_product(
     options: RunOptions | None = None,
 ) -> Outcome:
     """Compute the product as often as the options say. Every rank calls it."""
-    return _Product(session, decision, (a, b), settings, options or RunOptions()).run()
+    return _Product(session, decision, (a, b), settings, options or RunOptions()).result()
 
 
-class _Product:
-    """The data that the steps of one call of `run_product` have in common."""
+class _Product(CheckedRun):
+    """A product whose C comes to the root's node, or to the root's own memory."""
 
     def __init__(
         self,
@@ -241,45 +75,95 @@ class _Product:
         settings: Settings,
         options: RunOptions,
     ) -> None:
-        self._session, self._team = session, session.team
-        self._decision, self._plan = decision, decision.plan
-        self._operands, self._settings, self._options = operands, settings, options
-        self._threads = decision.placements[self._team.rank].threads.count
-        self._views: dict[str, RowView] = {}
-        self._in_workspace = False  # A, B and C are small, and in memory that the node's ranks keep from call to call
+        super().__init__(session, decision, settings)
+        self._operands, self._options = operands, options
+        self._views: dict[str, RowView] = {}  # A, B and C in host memory, or at the root where they lie
+        self._in_workspace = False  # they are small, and in memory that the node's ranks keep from call to call
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
-    def run(self) -> Outcome:
-        team, plan = self._team, self._plan
+    def result(self) -> Outcome:
+        """Compute the product as often as the options say."""
+        team, plan = self.team, self.plan
         team.timeline = Timeline(traced=team.timeline.traced)
-        with limited_threads(self._threads):
+        with limited_threads(self.threads):
             wall.enter("allocate")
             kept = self._options.kept(plan)
             self._views = self._host_matrices(kept)
             wall.enter("fill")
             self._fill(b_is_there="B" in kept)
             wall.enter("prepare")
-            self._from_root = FromRoot(team, plan, self._views, self._operands, self._settings)
-            run = self._rank_run()
-            by_host = HostCheck(team, self._decision, self._operands, self._views)
-            check = ProductCheck(self._session, self._decision, self._settings, run, by_host, partial(self._once, run))
+            self._from_root = FromRoot(team, plan, self._views, self._operands, self.settings)
+            run = self.run
             try:
                 with ExitStack() as measured:
-                    totals = self._repeat(run, check, measured)
+                    totals = self._repeat(measured)
             except BaseException:
                 run.abandon()
                 raise
             seen, result = self._views, self._check
             c = RowView(self._own_copy(seen["C"].array), seen["C"].rows) if self._in_workspace else seen["C"]
-        outcome = Outcome(self._decision, seen["A"], seen["B"], c, {}, Spread.of(totals), result, repeats=len(totals))
+        outcome = Outcome(self.decision, seen["A"], seen["B"], c, {}, Spread.of(totals), result, repeats=len(totals))
         return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
+
+    def check_on_devices(self) -> Check:
+        elsewhere: SumElsewhere | None = None
+        if len(self.plan.topology.nodes) > 1:
+            from hybrid.verification.copies import sums_of_other_nodes
+
+            elsewhere = partial(sums_of_other_nodes, self.team, self.plan, self._operands, self._views, self.threads)
+        return self.run.check(elsewhere)
+
+    def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+        team, plan, by = self.team, self.plan, self.decision.multiplied_by
+        if not plan.at_root:
+            for key, source in zip("AB", self._operands, strict=True):
+                if len(plan.topology.nodes) > 1 and isinstance(source, RootMatrix):
+                    verify_transfer(team, plan, key, source, self._views[key], self.threads)
+            a, b, c = self.in_numbers([self._views[key] for key in "ABC"])
+            return verify(team, plan, a, b, c, self.threads, wrong, suspects, by)
+        with team.phase("check") as checking:  # the root alone has the matrices, and the cores of all ranks
+            if team.rank == plan.root:
+                a, b, c = self._on_host_of_root()
+                short, threads = plan.problem.short_operands, self._threads_of_all
+                check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects, by, short_operands=short)
+                checking.mine = check, wrong.found() if wrong is not None else ()
+        check, found = checking.all[plan.root]
+        if wrong is not None:
+            wrong.merge(*found)
+        return check
+
+    def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+        from hybrid.execution.repair import recompute
+
+        team, plan = self.team, self.plan
+        if not plan.at_root:
+            a, b, c = self.in_numbers([self._views[key] for key in "ABC"])
+            return recompute(team, plan, (a, b, c), wrong, self.threads)
+        with team.phase("repair") as computing:
+            if team.rank == plan.root:
+                a, b, c = self._on_host_of_root()
+                alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
+                done = recompute(Team(), alone, (a, b, c), wrong, self._threads_of_all, row_blocks)
+                copy_back(c.array, self._views["C"].array)
+                computing.mine = [replace(each, by=plan.root) for each in done]
+        return computing.all[plan.root]
+
+    def _on_host_of_root(self) -> list[RowView]:
+        """A, B and C of the root in numbers with which the host computes. They are copied where they lie on a GPU, and where they
+        have 16 bits, which become float32."""
+        arrays = {key: numbers_of(on_host(self._views[key].array)) for key in "ABC"}
+        return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self._views[key].rows) for key in "ABC"]
+
+    @property
+    def _threads_of_all(self) -> int:
+        return sum(placement.threads.count for placement in self.decision.placements)
 
     def _host_matrices(self, kept: dict[str, RowView]) -> dict[str, RowView]:
         """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so.
 
         `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks.
         """
-        team, plan, problem, node = self._team, self._plan, self._plan.problem, self._team.node
+        team, plan, problem, node = self.team, self.plan, self.plan.problem, self.team.node
         rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
         columns, types = {"A": problem.l, "B": problem.m, "C": problem.m}, element_types(problem)
         if plan.at_root:
@@ -295,7 +179,7 @@ class _Product:
         if self._options.measured or plan.staged or len(made) < 3 or not small:
             return views | (make_shared_matrices(team, made, columns, types) if made else {})
         self._in_workspace = True
-        first, memory = 0, self._session.workspace(sum(sizes.values()))
+        first, memory = 0, self.session.workspace(sum(sizes.values()))
         for key, span in made.items():
             views[key] = RowView(np.ndarray((len(span), columns[key]), types[key], memory, first), span)
             first += sizes[key] // _ALIGNED * _ALIGNED
@@ -304,12 +188,12 @@ class _Product:
     def _arrays_of_root(self, rows: dict[str, int], columns: dict[str, int], types: dict[str, str]) -> dict[str, RowView]:
         """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
         matrices without rows."""
-        team, plan, operand_dtype = self._team, self._plan, self._plan.problem.operand_dtype
+        team, plan, operand_dtype = self.team, self.plan, self.plan.problem.operand_dtype
         views: dict[str, RowView] = {}
         with team.phase("scatter", timed=False), busy():
             for key, source in zip("ABC", (*self._operands, None), strict=True):
                 height, array = rows[key], self._options.out
-                if source is not None and self._decision.reads_transposed and isinstance(source, RootMatrix):
+                if source is not None and self.decision.reads_transposed and isinstance(source, RootMatrix):
                     array = source.as_it_lies(operand_dtype)
                 elif source is not None:
                     array = source.in_place(operand_dtype)
@@ -318,21 +202,21 @@ class _Product:
                 into = result_pool.empty(height, columns[key], types[key]) if array is None else array
                 views[key] = RowView(into, Span(0, height))
                 if array is None and isinstance(source, RootMatrix):
-                    source.rows(views[key].rows, into, self._threads, lambda done: team.enter("scatter"))
+                    source.rows(views[key].rows, into, self.threads, lambda done: team.enter("scatter"))
         return views
 
     def _own_copy(self, c: np.ndarray) -> np.ndarray:
         """C at the root, in memory that the next call does not use."""
-        if self._team.rank != self._plan.root:
+        if self.team.rank != self.plan.root:
             return c
         own = result_pool.empty(len(c), c.shape[1], c.dtype.name) if self._options.out is None else self._options.out
-        copy_rows(own, c, self._threads)
+        copy_rows(own, c, self.threads)
         return own
 
     def _fill(self, *, b_is_there: bool) -> None:
         """Have every rank make or read its own rows of the operands that are not the root's arrays; of B where it is not there
         already."""
-        team, share, (a, b) = self._team, self._plan.shares[self._team.rank], self._operands
+        team, share, (a, b) = self.team, self.plan.shares[self.team.rank], self._operands
         wanted = ((a, "A", share.rows), (b, "B", share.b_rows))
         parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]
         if not parts:
@@ -346,28 +230,27 @@ class _Product:
                     team.enter("fill")
                     self._options.progress("fill", before + work[key] * done // max(1, len(rows)), sum(work.values()))
 
-                source.rows(rows, self._views[key][rows], self._threads, filled)
+                source.rows(rows, self._views[key][rows], self.threads, filled)
                 before += work[key]
 
-    def _once(self, run: RankRun) -> None:
-        """Compute the product once more, outside of the repeats."""
-        self._make_ready(run)
-        self._multiply(run)
+    def multiply(self) -> None:
+        self._make_ready()
+        self._multiply()
 
-    def _make_ready(self, run: RankRun) -> None:
+    def _make_ready(self) -> None:
         if not self._in_workspace:
-            with self._team.phase("scatter", timed=False), busy():
+            with self.team.phase("scatter", timed=False), busy():
                 self._poison_c()
-                run.make_ready()
+                self.run.make_ready()
                 self._from_root.begin()
 
-    def _rank_run(self) -> RankRun:
-        plan, rank, (a, b, c) = self._plan, self._team.rank, (self._views[key] for key in "ABC")
+    def set_up(self) -> RankRun:
+        plan, rank, (a, b, c) = self.plan, self.team.rank, (self._views[key] for key in "ABC")
         rows, progress = plan.shares[rank].rows, self._options.progress
         if plan.grid_layout is not None:
             of_c = c.array if rank == plan.root else c.array[:0]
-            grid = OnGrid(self._team, plan, {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c})
-            return grid.run(self._session, self._decision, self._settings, progress)
+            grid = OnGrid(self.team, plan, {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c})
+            return grid.run(self.session, self.decision, self.settings, progress)
         matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
         if not plan.at_root:
             of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # none where this node has none in host memory
@@ -380,27 +263,27 @@ class _Product:
             written = c[rows_written(plan, rank)] if plan.c_between_devices else matrices.c
             read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], written]
         from_root = isinstance(self._operands[1], RootMatrix)
-        moves = panel_moves(self._team, plan, b, c, from_root=from_root, settings=self._settings)
-        return RankRun(self._session, self._decision, matrices, read_and_written, self._settings, progress, moves, c)
+        moves = panel_moves(self.team, plan, b, c, from_root=from_root, settings=self.settings)
+        return RankRun(self.session, self.decision, matrices, read_and_written, self.settings, progress, moves, c)
 
-    def _repeat(self, run: RankRun, checking: ProductCheck, measured: ExitStack) -> list[float]:
+    def _repeat(self, measured: ExitStack) -> list[float]:
         """The seconds of each product after the warm-up; fewer than asked for where a signal has asked the job to end.
 
         `measured`: on it `options.measuring` is entered before the first of them.
         """
-        team, options, totals = self._team, self._options, []
+        team, options, totals = self.team, self._options, []
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
         for index in range(-options.warmup, options.repeat):
             team.timeline.repeat = index
             if index == 0:
                 measured.enter_context(options.measuring())
-            self._make_ready(run)
+            self._make_ready()
             with wall.within("product" if index >= 0 else "warm-up"):
-                seconds = self._multiply(run)
+                seconds = self._multiply()
             if index >= 0:
                 totals.append(seconds)
             with wall.within("check"):
-                check = checking.result()
+                check = self.checked()
             if check is not None:
                 check = self._named(check, index)
                 before = self._check.repaired if self._check is not None else ()  # is told, too
@@ -429,28 +312,28 @@ class _Product:
     def _poison_c(self) -> None:
         """Fill C with NaN, so that elements that nobody writes are found, also where an earlier product has left the right
         ones."""
-        plan, c, options = self._plan, self._views["C"], self._options
+        plan, c, options = self.plan, self._views["C"], self._options
         again = options.repeat + options.warmup > 1 or options.after is not None or self._in_workspace
-        if self._settings.poison or (not plan.at_root and again):
-            own = c.rows if plan.at_root else plan.c_rows_at_the_end(self._team.rank)
-            copy_rows(c[own], np.nan, self._threads)
+        if self.settings.poison or (not plan.at_root and again):
+            own = c.rows if plan.at_root else plan.c_rows_at_the_end(self.team.rank)
+            copy_rows(c[own], np.nan, self.threads)
 
-    def _multiply(self, run: RankRun) -> float:
+    def _multiply(self) -> float:
         """Compute one product. Returns its seconds, from the operands in host memory to C at the root."""
-        team, plan = self._team, self._plan
+        team, plan = self.team, self.plan
         began = time.perf_counter()
         if not plan.at_root:
             with team.phase("scatter"):
                 if self._in_workspace:  # nobody waits for what begins here: one exchange is enough
                     self._poison_c()
-                    run.make_ready()
-                self._from_root.scatter(self._threads)
-        run.multiply()
+                    self.run.make_ready()
+                self._from_root.scatter(self.threads)
+        self.run.multiply()
         if not plan.at_root:
-            run.gather()
+            self.run.gather()
         seconds = time.perf_counter() - began
         if self._options.measured:
-            run.note_work()
+            self.run.note_work()
         return seconds
 
 

@@ -7,15 +7,14 @@ from the operands in host memory, and checked. Whose device was wrong is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
-from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
-from hybrid.execution.rank_run import RankRun
+from hybrid.execution.checked_run import CheckedRun
 from hybrid.host.blas import blas
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
@@ -23,7 +22,7 @@ from hybrid.plan.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, may_leave_out
-from hybrid.selection.session import TOO_OFTEN, Session
+from hybrid.selection.session import TOO_OFTEN
 from hybrid.verification.check import Check, Fault, WrongParts
 from hybrid.verification.copies import WrongCopy
 from hybrid.verification.freivalds import element_is_wrong, joined_by_rows, verify_alone
@@ -31,28 +30,12 @@ from hybrid.verification.freivalds import element_is_wrong, joined_by_rows, veri
 _NOTE = "repaired"
 
 
-@dataclass(frozen=True)
-class Means:
-    """What a repair does with a product. Every rank calls each of these."""
-
-    multiply_again: Callable[[], tuple[Check, WrongParts]]  # the whole product; its check, and what that found wrong
-    compute: Callable[[WrongParts], list[Recomputed]]  # these parts, on a CPU
-    check: Callable[[WrongParts], Check]  # all of C, on the host; adds what it finds wrong
-
-
-def repaired(
-    session: Session,
-    decision: Decision,
-    settings: Settings,
-    run: RankRun,
-    failed: Check,
-    wrong: WrongParts,
-    means: Means,
-) -> Check:
+def repaired(product: CheckedRun, failed: Check, wrong: WrongParts) -> Check:
     """What is to be said of the product when it is right; `failed` where it cannot be made so. Every rank calls it.
 
     `wrong`: the parts that the check has found wrong.
     """
+    session, decision, run = product.session, product.decision, product.run
     plan, copies, checked = decision.plan, run.wrong_copies(), failed
     blamed: dict[int, str] = {}
     done: list[Recomputed] = []
@@ -61,13 +44,13 @@ def repaired(
         if not _blame(copies, blamed):
             return failed
         again = frozenset(blamed)
-        checked, wrong = means.multiply_again()  # a device does that sooner than a CPU
+        checked, wrong = product.multiplied_again()  # a device does that sooner than a CPU
         copies = [] if checked.ok else run.wrong_copies()
     if not checked.ok:
         if not _blame(copies, blamed):
             return failed
         _add_what_copies_spoilt(wrong, plan, copies)
-        done, checked = _computed_again(wrong, means, whole=bool(copies))
+        done, checked = _computed_again(wrong, product, whole=bool(copies))
     if not checked.ok:
         return replace(failed, faults=(*failed.faults, Fault(f"C is still wrong: {checked.refusal()}")), undecided=False)
     cause = "multiplied wrong" if plan.check == "device" else "its rows of C are wrong"
@@ -77,7 +60,7 @@ def repaired(
     if not blamed:
         return failed.settled(checked)
     session.note_wrong(blamed)
-    may = may_leave_out(settings) and not plan.has_row_blocks
+    may = may_leave_out(product.settings) and not plan.has_row_blocks
     left_out = plan.topology.left_out(session.left_out) if may else frozenset()
     lines = [
         _line(decision, rank, cause, done, once_more=rank in again)
@@ -111,23 +94,23 @@ def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tupl
             wrong.add(rows, columns if operand == "C" else Span(0, plan.problem.m))
 
 
-def _computed_again(wrong: WrongParts, means: Means, *, whole: bool) -> tuple[list[Recomputed], Check]:
+def _computed_again(wrong: WrongParts, product: CheckedRun, *, whole: bool) -> tuple[list[Recomputed], Check]:
     """Compute the wrong parts until they are right, but not for ever: the last time in all columns. Returns what was computed,
     and its check.
 
     `whole`: all of C is to be checked in any case, since for a wrong copy the checksums do not tell every row that is wrong.
     """
-    done = means.compute(wrong)
+    done = product.compute_again(wrong)
     checked = _of_parts(done)
     if whole or not checked.ok:
-        checked = means.check(wrong)  # more may be wrong than was found
+        checked = product.check_on_host(wrong)  # more may be wrong than was found
     for last in (False, True):
         if checked.ok:
             break
         if last:
             wrong.in_all_columns()
-        done += means.compute(wrong)
-        checked = means.check(wrong)
+        done += product.compute_again(wrong)
+        checked = product.check_on_host(wrong)
     return done, checked
 
 
