@@ -23,10 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import hybrid.plan  # the folder, which holds nothing: loaded before, it cannot take the function's name later
 from hybrid.core.forks import one_at_a_time
-
-del hybrid.plan
 
 __version__ = "0.1.0"
 __all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "plan", "scatter"]

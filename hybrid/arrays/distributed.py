@@ -19,7 +19,7 @@ from hybrid.arrays.interop import on_gpu, refuse_masked
 from hybrid.core.settings import as_int
 from hybrid.core.spans import Span
 from hybrid.errors import NoArray, UsageError
-from hybrid.plan.grid import Part, moves
+from hybrid.planning.grid import Part, moves
 from hybrid.ranks.launcher import launched
 
 _NUMBERS = (int, float, complex, np.generic)

@@ -20,8 +20,8 @@ from hybrid.arrays.interop import on_gpu, where_it_lies
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.spans import Span, consecutive
 from hybrid.errors import UsageError
-from hybrid.plan.grid import Part, Placement
-from hybrid.plan.tiling import RowBlocks
+from hybrid.planning.grid import Part, Placement
+from hybrid.planning.tiling import RowBlocks
 
 _MOST_WORK = 100_000  # steps of NumPy's search for a common element: some milliseconds
 

@@ -14,11 +14,11 @@ from hybrid.core.text import counted, readable, rounded_up
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
-from hybrid.plan.arithmetic import largest_error_bound
-from hybrid.plan.machine_model import MachineModel
-from hybrid.plan.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
-from hybrid.plan.schedule import Arrival, RankShare
-from hybrid.plan.tiling import forecast
+from hybrid.planning.arithmetic import largest_error_bound
+from hybrid.planning.machine_model import MachineModel
+from hybrid.planning.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
+from hybrid.planning.schedule import Arrival, RankShare
+from hybrid.planning.tiling import forecast
 from hybrid.reporting.energy_lines import cost_line, joules_in_units
 from hybrid.reporting.phase_table import moved_bytes
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide

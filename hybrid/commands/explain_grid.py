@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from hybrid.core.problem import record
 from hybrid.core.text import readable
-from hybrid.plan.grid import Cost, Grid, costs, least_received, least_received_with, received, received_of_each
-from hybrid.plan.machine_model import MachineModel
-from hybrid.plan.plan import Plan
-from hybrid.plan.tiling import PlanRequest
+from hybrid.planning.grid import Cost, Grid, costs, least_received, least_received_with, received, received_of_each
+from hybrid.planning.machine_model import MachineModel
+from hybrid.planning.plan import Plan
+from hybrid.planning.tiling import PlanRequest
 from hybrid.selection.decision import Decision
 from hybrid.selection.machine import Machine
 

@@ -32,8 +32,8 @@ from hybrid.host.files import allocated, discard, flush, flush_names, publish, w
 from hybrid.host.matrix_file import MatrixOutput
 from hybrid.host.memory import RowView, processor
 from hybrid.host.threads import rows_of_about
-from hybrid.plan.arithmetic import Computed, joined
-from hybrid.plan.plan import Plan
+from hybrid.planning.arithmetic import Computed, joined
+from hybrid.planning.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, ProductRequest

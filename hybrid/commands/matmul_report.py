@@ -21,7 +21,7 @@ from hybrid.ranks.team import Team
 if TYPE_CHECKING:
     from hybrid.arrays.sources import Elements, TypedProduct
     from hybrid.execution.outcome import Outcome
-    from hybrid.plan.plan import Plan
+    from hybrid.planning.plan import Plan
     from hybrid.reporting.energy_lines import Energy
     from hybrid.selection.decision import Decision
 

@@ -29,7 +29,7 @@ from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.real_products import run_typed_product
 from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
 from hybrid.host.matrix_file import matrix_name
-from hybrid.plan.plan import Plan
+from hybrid.planning.plan import Plan
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import ProductRequest

@@ -12,7 +12,7 @@ import numpy as np
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.kernels.catalogue import Kernel, Launch, storage
-from hybrid.plan.schedule import Arrival, RankShare, Region, Tile
+from hybrid.planning.schedule import Arrival, RankShare, Region, Tile
 
 # (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU, iterating over them reads the times
 # from events, so do that outside of what is timed.

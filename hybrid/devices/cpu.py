@@ -38,7 +38,7 @@ from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas, blas_all
 from hybrid.host.threads import limited_threads, on_threads
 from hybrid.kernels.catalogue import C_TYPES, EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of, numbers_of
-from hybrid.plan.check_layout import ROWS_TOGETHER
+from hybrid.planning.check_layout import ROWS_TOGETHER
 
 # No fused multiply-add and no reordering: every product and every sum is rounded, so the result is the same on all machines.
 _FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")

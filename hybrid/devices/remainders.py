@@ -32,7 +32,7 @@ from hybrid.kernels.remainders import (
     row_measuring,
     telling,
 )
-from hybrid.plan.arithmetic import (
+from hybrid.planning.arithmetic import (
     CHUNK_ROWS,
     GUARDS,
     MEASURE_BYTES,
@@ -50,7 +50,7 @@ from hybrid.plan.arithmetic import (
     joined,
     sampling,
 )
-from hybrid.plan.schedule import Arrival, RankShare, Tile
+from hybrid.planning.schedule import Arrival, RankShare, Tile
 
 _PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products
 _MOST_PREPARED = 10_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.spans import Topology
-from hybrid.plan.plan import FreeMemory
+from hybrid.planning.plan import FreeMemory
 
 FILLED = 0.6  # of the free memory: the plan's buffers, the check and other programs need the rest
 

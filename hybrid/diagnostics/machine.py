@@ -13,8 +13,8 @@ from hybrid.diagnostics.bandwidth import Link
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe
 from hybrid.errors import DeviceUnavailable, HybridError
-from hybrid.plan.machine_model import RECORD_KEY, MachineModel
-from hybrid.plan.schedule import KERNEL_TILE
+from hybrid.planning.machine_model import RECORD_KEY, MachineModel
+from hybrid.planning.schedule import KERNEL_TILE
 from hybrid.ranks.team import Team
 
 _LIMIT = 60  # seconds

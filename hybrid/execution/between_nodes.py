@@ -18,8 +18,8 @@ from hybrid.execution.outcome import Progress
 from hybrid.execution.rank_run import RankRun
 from hybrid.host.memory import RowView, empty_matrix
 from hybrid.host.threads import limited_threads
-from hybrid.plan.grid import Place, Rectangle
-from hybrid.plan.plan import Plan
+from hybrid.planning.grid import Place, Rectangle
+from hybrid.planning.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.messages import Matrices, Series, Start, broadcast, exchange
 from hybrid.ranks.shared_memory import make_shared_matrices

@@ -22,8 +22,8 @@ from hybrid.execution.rank_run import RankRun
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
-from hybrid.plan.check_layout import GROUP_COLUMNS
-from hybrid.plan.tiling import OperandLocation
+from hybrid.planning.check_layout import GROUP_COLUMNS
+from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision, ProductRequest

@@ -28,8 +28,8 @@ from hybrid.execution.real_products import RealProducts, element_of_rows, part_o
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import multiply_stack_by_ranks
 from hybrid.host.memory import empty_matrix
-from hybrid.plan.plan import shortage_of_matrix
-from hybrid.plan.tiling import OperandLocation
+from hybrid.planning.plan import shortage_of_matrix
+from hybrid.planning.tiling import OperandLocation
 from hybrid.selection.decision import Decision, ProductRequest
 from hybrid.selection.machine import free_memory_of, same_on_all_ranks, take_inventory
 from hybrid.selection.session import Session, agree

@@ -12,8 +12,8 @@ import numpy as np
 from hybrid.core.problem import record
 from hybrid.core.timeline import Interval, Spread
 from hybrid.host.memory import RowView
-from hybrid.plan.arithmetic import Computed
-from hybrid.plan.plan import Plan
+from hybrid.planning.arithmetic import Computed
+from hybrid.planning.plan import Plan
 from hybrid.selection.decision import Decision
 from hybrid.verification.check import Check
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Buffers, Device, Event, Timings
 from hybrid.host.threads import limited_threads, threads_allowed
-from hybrid.plan.schedule import RankShare, Tile
+from hybrid.planning.schedule import RankShare, Tile
 from hybrid.transport.base import RankMatrices, Transport
 from hybrid.verification.device_check import DeviceCheck
 

@@ -25,8 +25,8 @@ from hybrid.execution.rank_run import RankRun, SumElsewhere
 from hybrid.host.memory import RowView, copy_rows, result_pool
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
-from hybrid.plan.arithmetic import Computed, joined
-from hybrid.plan.plan import rows_written
+from hybrid.planning.arithmetic import Computed, joined
+from hybrid.planning.plan import rows_written
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team

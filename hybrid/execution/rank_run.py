@@ -18,10 +18,10 @@ from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import Progress
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.host.memory import RowView
-from hybrid.plan.arithmetic import Computed
-from hybrid.plan.check_layout import Piece, check_layout, group_columns
-from hybrid.plan.plan import Plan
-from hybrid.plan.tiling import OperandLocation
+from hybrid.planning.arithmetic import Computed
+from hybrid.planning.check_layout import Piece, check_layout, group_columns
+from hybrid.planning.plan import Plan
+from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, RankPlacement

@@ -19,7 +19,7 @@ from hybrid.core.timeline import Interval, Spread, wall
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.product import run_product
 from hybrid.host.memory import RowView
-from hybrid.plan.arithmetic import joined
+from hybrid.planning.arithmetic import joined
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team

@@ -18,8 +18,8 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import UsageError
 from hybrid.execution.calls import refuse_no_rank
-from hybrid.plan.grid import Part, moves
-from hybrid.plan.plan import shortage_of_matrix
+from hybrid.planning.grid import Part, moves
+from hybrid.planning.plan import shortage_of_matrix
 from hybrid.ranks.messages import Matrices, Series, copy_own, exchange
 from hybrid.ranks.team import Team
 from hybrid.selection.machine import free_memory_of, same_on_all_ranks

@@ -18,7 +18,7 @@ from hybrid.execution.checked_run import CheckedRun
 from hybrid.host.blas import blas
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
-from hybrid.plan.plan import Plan
+from hybrid.planning.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, may_leave_out

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hybrid.core.text import rate_in_units
 from hybrid.core.timeline import PHASES, Spread
-from hybrid.plan.plan import Plan
+from hybrid.planning.plan import Plan
 
 OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases whose time is not part of the product's
 

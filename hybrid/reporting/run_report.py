@@ -11,7 +11,7 @@ from hybrid.core.spans import Span
 from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import Spread
 from hybrid.errors import with_code
-from hybrid.plan.arithmetic import Arithmetic, Computed
+from hybrid.planning.arithmetic import Arithmetic, Computed
 from hybrid.reporting.phase_table import Plans, operations
 
 if TYPE_CHECKING:

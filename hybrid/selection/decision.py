@@ -20,11 +20,11 @@ from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host.threads import Threads
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, dotted, fastest, refusal
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
-from hybrid.plan import grid as grids
-from hybrid.plan.arithmetic import PAIR, expected, most_moduli
-from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.plan import PROCESS_BYTES, Plan, make_plan, shortage, why_no_nccl, why_no_peers
-from hybrid.plan.tiling import OperandLocation, PlanRequest, RowBlocks, soonest
+from hybrid.planning import grid as grids
+from hybrid.planning.arithmetic import PAIR, expected, most_moduli
+from hybrid.planning.machine_model import H200, MachineModel
+from hybrid.planning.plan import PROCESS_BYTES, Plan, make_plan, shortage, why_no_nccl, why_no_peers
+from hybrid.planning.tiling import OperandLocation, PlanRequest, RowBlocks, soonest
 from hybrid.selection.machine import Inventory, Machine, Test, kernel_asked_for, threads_of_ranks
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.host.memory import available_host_bytes, free_bytes_in, ttl_cached
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import CATALOGUE, Kernel, named
-from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.plan import FreeMemory
+from hybrid.planning.machine_model import H200, MachineModel
+from hybrid.planning.plan import FreeMemory
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.shared_memory import shared_memory_folder
 from hybrid.ranks.team import Team

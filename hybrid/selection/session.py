@@ -17,7 +17,7 @@ from hybrid.core.spans import Span
 from hybrid.core.timeline import wall
 from hybrid.devices.cuda_gpus import Gpu, callers_context, gpu_context
 from hybrid.kernels.catalogue import Kernel
-from hybrid.plan.plan import Plan
+from hybrid.planning.plan import Plan
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide

@@ -15,7 +15,7 @@ from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.row_sums import WEIGHTED_ROWS
 from hybrid.host.memory import RowView
-from hybrid.plan.schedule import Arrival, Tile
+from hybrid.planning.schedule import Arrival, Tile
 
 if TYPE_CHECKING:
     from hybrid.transport.panels import Panels

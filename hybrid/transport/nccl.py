@@ -28,8 +28,8 @@ from hybrid.devices.base import Event, place_of, row_stride
 from hybrid.devices.cuda_gpus import gpu_context
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.memory import RowView
-from hybrid.plan.plan import SLOTS, Plan, SentPiece, pieces_received, receivers, rows_of_pieces, slots_of
-from hybrid.plan.schedule import Arrival, Tile
+from hybrid.planning.plan import SLOTS, Plan, SentPiece, pieces_received, receivers, rows_of_pieces, slots_of
+from hybrid.planning.schedule import Arrival, Tile
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import pauses
 from hybrid.ranks.team import Team

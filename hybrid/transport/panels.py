@@ -18,7 +18,7 @@ import numpy as np
 from hybrid.core.problem import record
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
-from hybrid.plan.schedule import RankShare, Tile
+from hybrid.planning.schedule import RankShare, Tile
 from hybrid.ranks.messages import Series, Start
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team

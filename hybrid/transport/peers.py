@@ -20,7 +20,7 @@ from hybrid.core.problem import record
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.base import Buffers, Device, Event, Timings
 from hybrid.errors import DeviceUnavailable
-from hybrid.plan.schedule import Arrival, RankShare, Tile
+from hybrid.planning.schedule import Arrival, RankShare, Tile
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
 from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, Transport, last_tile, pattern_of

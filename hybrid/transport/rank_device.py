@@ -16,8 +16,8 @@ from hybrid.devices.base import Buffers, Device, Event
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
 from hybrid.errors import HybridError
 from hybrid.kernels.catalogue import Kernel
-from hybrid.plan.plan import Plan
-from hybrid.plan.schedule import RankShare
+from hybrid.planning.plan import Plan
+from hybrid.planning.schedule import RankShare
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team

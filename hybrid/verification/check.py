@@ -15,7 +15,7 @@ from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import summary_of
 from hybrid.errors import CheckFailed
-from hybrid.plan.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
+from hybrid.planning.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
 
 # -------- rounding
 # How large a difference between C·x and A·(B·x) may rounding errors explain?

@@ -31,9 +31,9 @@ from hybrid.devices.row_sums import (
 from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
-from hybrid.plan.check_layout import CheckLayout, Piece
-from hybrid.plan.plan import Plan
-from hybrid.plan.schedule import Arrival, Tile
+from hybrid.planning.check_layout import CheckLayout, Piece
+from hybrid.planning.plan import Plan
+from hybrid.planning.schedule import Arrival, Tile
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Fault, Sums, Suspect
 

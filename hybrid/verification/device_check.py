@@ -22,8 +22,8 @@ from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import MOST_PLACES, Buffers, CheckOperations, Event, Operation, Place
 from hybrid.devices.row_sums import NOT_INTEGRAL, SAMPLE, checksum_weights
-from hybrid.plan.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
-from hybrid.plan.schedule import Arrival, Tile
+from hybrid.planning.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
+from hybrid.planning.schedule import Arrival, Tile
 from hybrid.verification.check import (
     MOST_NAMED,
     MOST_SUSPECTS,

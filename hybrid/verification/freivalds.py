@@ -36,9 +36,9 @@ from hybrid.devices.row_sums import (
 )
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads, on_threads
-from hybrid.plan.check_layout import GROUP_COLUMNS
-from hybrid.plan.plan import COLUMNS_AT_ONCE, Plan, make_plan
-from hybrid.plan.tiling import PlanRequest
+from hybrid.planning.check_layout import GROUP_COLUMNS
+from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
+from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.verification.check import (

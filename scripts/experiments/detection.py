@@ -25,8 +25,8 @@ from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
 from hybrid.host.memory import RowView
 from hybrid.host.threads import usable_cores
-from hybrid.plan.plan import make_plan
-from hybrid.plan.tiling import PlanRequest
+from hybrid.planning.plan import make_plan
+from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Check
 from hybrid.verification.freivalds import verify

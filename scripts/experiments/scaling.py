@@ -20,7 +20,7 @@ from experiments.nodes.cli import Results as NodesResults
 from hybrid.commands.matmul_options import rate
 from hybrid.core.problem import Problem
 from hybrid.errors import UsageError
-from hybrid.plan.grid import Grid, candidates, least_received, received_where_it_suits
+from hybrid.planning.grid import Grid, candidates, least_received, received_where_it_suits
 from hybrid.reporting import jsonl
 
 ROWS, GRID, LAYERS, LEAST = "row blocks", "grid", "grid with layers", "the least"

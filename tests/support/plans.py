@@ -15,8 +15,8 @@ import numpy as np
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
 from hybrid.devices.cpu import CpuCheckOperations, add_by_blas, blas
-from hybrid.plan.plan import Plan, make_plan
-from hybrid.plan.tiling import PlanRequest
+from hybrid.planning.plan import Plan, make_plan
+from hybrid.planning.tiling import PlanRequest
 
 
 def planned(problem: Problem, topology: Topology, **fields: Any) -> Plan:

@@ -22,7 +22,7 @@ from hybrid.emulation.checked import stored
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, storage
-from hybrid.plan.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits
+from hybrid.planning.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits
 
 pytestmark = pytest.mark.needs("compiler")
 by_numpy = CpuCheckOperations(lambda phase, work: work())

@@ -23,10 +23,10 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import KERNELS
-from hybrid.plan.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound
-from hybrid.plan.arithmetic import choose as choose_arithmetic
-from hybrid.plan.check_layout import check_layout
-from hybrid.plan.grid import (
+from hybrid.planning.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound
+from hybrid.planning.arithmetic import choose as choose_arithmetic
+from hybrid.planning.check_layout import check_layout
+from hybrid.planning.grid import (
     Grid,
     GridLayout,
     Part,
@@ -40,8 +40,8 @@ from hybrid.plan.grid import (
     received,
     received_where_it_suits,
 )
-from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.plan import (
+from hybrid.planning.machine_model import H200, MachineModel
+from hybrid.planning.plan import (
     PROCESS_BYTES,
     FreeMemory,
     pieces_received,
@@ -53,8 +53,8 @@ from hybrid.plan.plan import (
     slots_of,
     why_no_peers,
 )
-from hybrid.plan.schedule import layout_of
-from hybrid.plan.tiling import PlanRequest
+from hybrid.planning.schedule import layout_of
+from hybrid.planning.tiling import PlanRequest
 
 ALONE = Topology(((0,),))
 NUMBERS = Summary(3.0, integral=False, in_range=True)

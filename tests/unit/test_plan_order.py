@@ -18,7 +18,7 @@ from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.base import Buffers
 from hybrid.execution.pipeline import ShareRun
 from hybrid.host.memory import RowView
-from hybrid.plan.schedule import ALIGNED, Tiling, arrivals, slab_arrivals, slabs_of, uses_of
+from hybrid.planning.schedule import ALIGNED, Tiling, arrivals, slab_arrivals, slabs_of, uses_of
 from hybrid.transport.base import HostTransport, RankMatrices
 
 few = st.integers(1, 12)

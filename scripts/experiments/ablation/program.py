@@ -27,9 +27,9 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
-from hybrid.plan import tiling
-from hybrid.plan.machine_model import MachineModel
-from hybrid.plan.tiling import PlanRequest
+from hybrid.planning import tiling
+from hybrid.planning.machine_model import MachineModel
+from hybrid.planning.tiling import PlanRequest
 from hybrid.reporting import jsonl
 
 DEVICES = ("cuda", "cpu", "emulate")

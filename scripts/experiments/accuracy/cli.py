@@ -32,7 +32,7 @@ from experiments.common import cli, plots, records, tables
 from experiments.start import ROOT
 from hybrid.errors import UsageError
 from hybrid.kernels.remainders import MOST_TERMS
-from hybrid.plan.arithmetic import MODULI, Arithmetic, Computed
+from hybrid.planning.arithmetic import MODULI, Arithmetic, Computed
 
 DOCUMENT, PICTURE, MARKER = ROOT / "docs" / "remainders.md", ROOT / "docs" / "accuracy.svg", "accuracy"
 Sizes = tuple[int, int, int]

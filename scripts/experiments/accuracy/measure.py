@@ -19,8 +19,8 @@ from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.build import compiler
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest, named
-from hybrid.plan.arithmetic import NATIVE as NATIVE_ARITHMETIC
-from hybrid.plan.arithmetic import Arithmetic, Computed
+from hybrid.planning.arithmetic import NATIVE as NATIVE_ARITHMETIC
+from hybrid.planning.arithmetic import Arithmetic, Computed
 
 Errors = dict[str, list[float] | None]  # root mean square and maximum, by what computed the product
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.plan.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits, sampling
+from hybrid.planning.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits, sampling
 
 _DIGIT = 21  # bits: products of two signed digits, added up along 8192 of k, are exact in float64
 _LONGEST = 8192

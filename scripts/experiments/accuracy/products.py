@@ -15,10 +15,10 @@ from hybrid.devices.remainders import ModularProduct
 from hybrid.execution.pipeline import ShareRun
 from hybrid.host.memory import RowView
 from hybrid.kernels.catalogue import Kernel
-from hybrid.plan.arithmetic import Computed, joined, most_moduli
-from hybrid.plan.plan import make_plan
-from hybrid.plan.schedule import RankShare
-from hybrid.plan.tiling import PlanRequest
+from hybrid.planning.arithmetic import Computed, joined, most_moduli
+from hybrid.planning.plan import make_plan
+from hybrid.planning.schedule import RankShare
+from hybrid.planning.tiling import PlanRequest
 from hybrid.transport.base import HostTransport, RankMatrices
 
 

@@ -34,7 +34,7 @@ from hybrid.errors import UsageError
 from hybrid.host import files
 from hybrid.kernels import catalogue
 from hybrid.kernels.catalogue import CATALOGUE, KERNELS, Kernel, Launch
-from hybrid.plan.check_layout import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
+from hybrid.planning.check_layout import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
 from hybrid.reporting import jsonl
 
 TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")

@@ -23,7 +23,7 @@ from hybrid.emulation.child import run_child
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
-from hybrid.plan.arithmetic import MODULI, UNIT
+from hybrid.planning.arithmetic import MODULI, UNIT
 
 Shape = tuple[int, int, int]  # n, l, m
 PLAIN = {"forward": ("forward", "late"), "reverse": ("reverse", "early"), "shuffled": ("shuffled", "mixed")}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
-from hybrid.plan.arithmetic import Summary, choose
+from hybrid.planning.arithmetic import Summary, choose
 
 _EARLIER = 80  # a compute capability whose products are those of products_mma.cu, which compiles for all later ones, too
 _MOST_EXPONENT = 53

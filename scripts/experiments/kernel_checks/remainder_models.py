@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from hybrid.plan.arithmetic import MODULI, UNIT
+from hybrid.planning.arithmetic import MODULI, UNIT
 
 PIECE = 16  # bytes that the swizzle moves together
 TOGETHER = 64  # lines of B that are interleaved

@@ -11,7 +11,7 @@ from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
-from hybrid.plan.arithmetic import CHUNK_ROWS, MEASURES, PAIR, SUMMARY_WORDS, UNIT
+from hybrid.planning.arithmetic import CHUNK_ROWS, MEASURES, PAIR, SUMMARY_WORDS, UNIT
 
 POISON = 0xAA  # in bytes that no kernel has written yet
 NEARLY_ONE = 0.75  # where the search for the least ratio begins

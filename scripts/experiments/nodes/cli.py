@@ -26,7 +26,7 @@ from experiments.nodes.network import Network, why_not
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import DeviceUnavailable, HybridError
-from hybrid.plan import grid as grids
+from hybrid.planning import grid as grids
 
 Sizes = tuple[int, int, int]
 Program = Callable[[Network, Sizes], float]  # its seconds

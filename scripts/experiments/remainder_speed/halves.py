@@ -11,7 +11,7 @@ import numpy as np
 from experiments.remainder_speed.kernels import Emulation, kept_with
 from hybrid.devices.base import KernelCall, KernelDevice
 from hybrid.kernels.catalogue import Launch
-from hybrid.plan.arithmetic import PAIR, UNIT
+from hybrid.planning.arithmetic import PAIR, UNIT
 
 SOURCE = str(Path(__file__).with_name("fp16x3.cu"))
 CAPABILITY = 90

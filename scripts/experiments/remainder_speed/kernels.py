@@ -15,7 +15,7 @@ from hybrid.devices.base import KernelCall, KernelDevice
 from hybrid.devices.remainders import OperandMemory
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
-from hybrid.plan.arithmetic import (
+from hybrid.planning.arithmetic import (
     PAIR,
     SUMMARY_WORDS,
     UNIT,

@@ -15,11 +15,11 @@ from hybrid.core.problem import Problem, padded, record
 from hybrid.core.spans import Span, Topology, block, pieces
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.plan.arithmetic import aligned
-from hybrid.plan.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
-from hybrid.plan.grid import GridLayout, Rectangle, grid_layout
-from hybrid.plan.schedule import RankShare, Region, layout_of, slabs_of
-from hybrid.plan.tiling import OperandLocation, PlanRequest
+from hybrid.planning.arithmetic import aligned
+from hybrid.planning.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
+from hybrid.planning.grid import GridLayout, Rectangle, grid_layout
+from hybrid.planning.schedule import RankShare, Region, layout_of, slabs_of
+from hybrid.planning.tiling import OperandLocation, PlanRequest
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply

@@ -21,7 +21,7 @@ from functools import cached_property
 
 from hybrid.core.problem import Problem, padded, record
 from hybrid.core.spans import Span, block, pieces
-from hybrid.plan.arithmetic import RemainderLayout, aligned, remainder_layout
+from hybrid.planning.arithmetic import RemainderLayout, aligned, remainder_layout
 
 KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
 ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kernels can copy A's columns at full width

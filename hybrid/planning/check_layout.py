@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
-from hybrid.plan.schedule import Arrival, RankShare, Tile, Tiling
+from hybrid.planning.schedule import Arrival, RankShare, Tile, Tiling
 
 if TYPE_CHECKING:
-    from hybrid.plan.plan import Plan
+    from hybrid.planning.plan import Plan
 
 # Columns of C in a group, whose sum is compared: with fewer, smaller errors are found; with more, the check takes less time, and
 # less memory where that is short.

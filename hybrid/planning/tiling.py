@@ -16,11 +16,11 @@ from math import inf
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, pieces
-from hybrid.plan.arithmetic import UNIT
-from hybrid.plan.check_layout import memory_for_check
-from hybrid.plan.grid import Grid, Placement
-from hybrid.plan.machine_model import H200, MachineModel
-from hybrid.plan.schedule import KERNEL_TILE, Arrival, Tiling, arrivals, layout_of
+from hybrid.planning.arithmetic import UNIT
+from hybrid.planning.check_layout import memory_for_check
+from hybrid.planning.grid import Grid, Placement
+from hybrid.planning.machine_model import H200, MachineModel
+from hybrid.planning.schedule import KERNEL_TILE, Arrival, Tiling, arrivals, layout_of
 
 
 class OperandLocation(Enum):
