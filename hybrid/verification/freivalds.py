@@ -65,6 +65,7 @@ _SCALE = -14  # as an exponent: of the integers in x, so that no sum over a grou
 _MOST_SCALE = 700  # as an exponent: x times larger or smaller numbers may overflow or underflow
 _STACK_BYTES = 1 << 20  # of matrices of a stack as float64 that are multiplied together: they stay in a core's cache
 _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those of the product
+_SMALL_B = 1 << 16  # elements of B that a rank sums sooner than it gets the sums of others
 _ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
 
 
@@ -199,6 +200,11 @@ def unsaid(row: int, columns: Span) -> tuple[str, int | None]:
     return "", None
 
 
+def new_seed() -> int:
+    """A random number from which the x of a check follows."""
+    return secrets.randbits(64)
+
+
 def verify(
     team: Team,
     plan: Plan,
@@ -209,19 +215,20 @@ def verify(
     wrong: WrongParts | None = None,
     suspects: Sequence[Suspect] = (),
     by: MultipliedBy = unsaid,
+    seed: int | None = None,
 ) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
     Every rank calls this and gets the same result. `a`, `b` and `c`: the rows that this rank has. `threads`: of this rank.
     `wrong`: if the product is wrong, all parts that look wrong are marked there. `suspects`: where devices have judged all sums
     before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what is
-    wrong, for messages.
+    wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None: they agree on one here.
     """
     if not (plan.problem.n and plan.problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
         verification = _Verification(team, plan, (a, b, c), threads, wrong, by)
-        return verification.of_suspects(suspects) or verification.result()
+        return verification.of_suspects(suspects) or verification.result(seed)
 
 
 def verify_alone(
@@ -274,6 +281,7 @@ class _Verification:
         self._elements = ElementsAgain(team, plan, matrices, by, numbers)
         self._norms_a, self._norms_b = np.ones(0), np.empty(0)  # of A's rows, and of the groups of columns
         self._sizes = np.empty((0, 0))
+        self._small_b: np.ndarray | None = None  # all of it, where each rank sums it by itself
 
     def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
         """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
@@ -282,12 +290,21 @@ class _Verification:
             return None
         return Check("freivalds", max(suspect.size for suspect in suspects), THRESHOLD, True, note=note)
 
-    def result(self) -> Check:
-        """Compare C·x with A·(B·x), some columns of C at a time, and judge all sums together."""
-        problem, m = self._plan.problem, self._plan.problem.m
-        with self._team.phase("check") as agreeing:
-            agreeing.mine = secrets.randbits(64), *sampled_peaks(self._b, comparison_numbers(problem, GROUP_COLUMNS)[4])
-        seeds, peaks, others = zip(*agreeing.all, strict=True)
+    def result(self, seed: int | None = None) -> Check:
+        """Compare C·x with A·(B·x), some columns of C at a time, and judge all sums together. `seed`: as of `verify`."""
+        problem, m, plan = self._plan.problem, self._plan.problem.m, self._plan
+        largest_integer = comparison_numbers(problem, GROUP_COLUMNS)[4]
+        if (
+            seed is not None and len(plan.topology.nodes) == 1 and not plan.has_row_blocks
+        ):  # all read the same B in the same memory
+            b = self._matrices[1][Span(0, problem.l)]
+            self._small_b = b if b.size <= _SMALL_B else None
+            told = [(seed, *sampled_peaks(b, largest_integer))]
+        else:
+            with self._team.phase("check") as agreeing:
+                agreeing.mine = new_seed(), *sampled_peaks(self._b, largest_integer)
+            told = agreeing.all
+        seeds, peaks, others = zip(*told, strict=True)
         x = random_x(np.random.default_rng(seeds[0]), [m], GROUP_COLUMNS)
         sums = _HostSums(problem, x, np.max(peaks, axis=0), np.any(others, axis=0), self._threads)
         some = [self._sizes_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
@@ -316,9 +333,13 @@ class _Verification:
     def _sizes_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray]:
         """The sizes in these columns of this rank's rows of C, and the norms of B's groups."""
         plan, team = self._plan, self._team
-        with team.phase("check") as through_b:
-            through_b.mine = *sums.of_b(self._b[None], columns), sums.in_b.largest
-        of_b, norms, in_b = zip(*through_b.all, strict=True)
+        if self._small_b is not None:  # what others have summed would come later
+            found = [(*sums.of_b(self._small_b[None], columns), sums.in_b.largest)]
+        else:
+            with team.phase("check") as through_b:
+                through_b.mine = *sums.of_b(self._b[None], columns), sums.in_b.largest
+            found = through_b.all
+        of_b, norms, in_b = zip(*found, strict=True)
         with np.errstate(all="ignore"):
             norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
         own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
