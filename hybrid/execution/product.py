@@ -326,9 +326,10 @@ class _Product(CheckedRun):
         if not plan.at_root:
             with team.phase("scatter"):
                 if self._in_workspace:  # nobody waits for what begins here: one exchange is enough
-                    self._poison_c()
                     self.run.make_ready()
                 self._from_root.scatter(self.threads)
+            if self._in_workspace:
+                self._poison_c()  # only now: the root may have copied the C of the product before until it came to this phase
         self.run.multiply()
         if not plan.at_root:
             self.run.gather()
