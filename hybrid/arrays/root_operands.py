@@ -65,7 +65,8 @@ class RootOperands:
         stacks = (first, *(each for each in (c, out) if each is not None))
         if batch and second.ndim == 2 and all(each.flags.c_contiguous for each in stacks):
             # All products have the same B: A's matrices are the rows of a single one.
-            first, batch, core = first.reshape(-1, first.shape[-1]), (), (math.prod(first.shape[:-1]), core[1])
+            core = math.prod(first.shape[:-1]), core[1]
+            first, batch = first.reshape(core[0], first.shape[-1]), ()
         if c is not None:
             c = c.reshape(math.prod(batch), *core) if batch else c.reshape(core)
         if types.exact is not None:

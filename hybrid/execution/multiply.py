@@ -381,6 +381,9 @@ def _product(
     else:
         products = RealProducts(team, types, given.gemm, threads, given.core, c=given.c)
     for number, prime in enumerate(types.primes):
+        if number:  # the root has copied C out of memory that the ranks keep, before one of them makes the next there
+            with team.phase("gather", timed=False):
+                pass
         c_array = given.real_out if given is not None else None
         if all_shared:
             first, second, c_array = _shared_operands(session, shapes, decision)

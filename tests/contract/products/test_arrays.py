@@ -90,6 +90,10 @@ def test_any_strides_without_a_shared_element_will_do():
         np.testing.assert_array_equal(out, a @ b)
 
 
+def test_a_stack_of_matrices_without_columns_gives_zeros():
+    assert hybrid.multiply(np.ones((2, 3, 0)), np.ones((0, 4))).tolist() == np.zeros((2, 3, 4)).tolist()
+
+
 def test_subclasses_are_filled_and_returned():
     out = np.asmatrix(np.zeros((3, 3)))
     assert hybrid.multiply(np.eye(3), 2 * np.eye(3), out=out) is out
