@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from hybrid.core.problem import Problem, record
-from hybrid.core.spans import Span
+from hybrid.core.spans import Span, consecutive
 from hybrid.planning.schedule import Arrival, RankShare, Tile, Tiling
 
 if TYPE_CHECKING:
@@ -52,11 +52,7 @@ class CheckLayout:
     @cached_property
     def panel_groups(self) -> tuple[Span, ...]:
         """For each column panel its groups of columns; no group reaches into the next panel."""
-        spans, first = [], 0
-        for panel in self.share.column_panels:
-            spans.append(Span(first, first + -(-len(panel) // self.group)))
-            first = spans[-1].hi
-        return tuple(spans)
+        return tuple(consecutive(-(-len(panel) // self.group) for panel in self.share.column_panels))
 
     def columns_of(self, group: int) -> Span:
         """The columns of a group."""
@@ -72,41 +68,46 @@ class CheckLayout:
     @cached_property
     def by_arrival(self) -> tuple[tuple[tuple[Piece, ...], tuple[tuple[Piece, ...], ...]], ...]:
         """For each arrival its pieces of A or B, and for each tile that it releases the pieces of C that the tile completes."""
-        counter = _Counter()
-        return tuple(
-            (
-                tuple(self._of_arrival(arrival, counter)),
-                tuple(tuple(self._of_tile(tile, counter)) if tile.completes else () for tile in arrival.releases),
-            )
-            for arrival in self.share.order
-        )
+        number = offset = 0
 
-    def pieces_of_arrival(self, arrival: Arrival) -> tuple[Piece, ...]:
-        """The pieces of an arrival of the share's order. A panel that comes several times has the pieces of the first time."""
-        return self._by_identity[id(arrival)]
+        def pieces(operand: str, parts: Iterable[Span], places: Iterable[tuple[Span, Span]]) -> Iterator[Piece]:
+            nonlocal number, offset
+            for rows, (columns, groups) in product(filter(len, parts), places):
+                yield Piece(operand, rows, columns, groups, number, offset)
+                number, offset = number + 1, offset + len(rows)
+
+        table = []
+        for arrival in self.share.order:
+            if arrival.operand == "A":
+                own = tuple(pieces("A", [arrival.span], [(Span(0, self.inner), Span(0, 1))]))
+            else:
+                own = tuple(pieces("B", arrival.slab or self.parts_of_b, self._in_groups(arrival.span)))
+            of_tiles = (
+                tuple(pieces("C", [tile.rows], self._in_groups(tile.columns))) if tile.completes else ()
+                for tile in arrival.releases
+            )
+            table.append((own, tuple(of_tiles)))
+        return tuple(table)
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All pieces, by their offsets."""
+        return tuple(piece for own, tiles in self.by_arrival for piece in (*own, *chain.from_iterable(tiles)))
+
+    def pieces_of(self, one: Arrival | Tile) -> tuple[Piece, ...]:
+        """The pieces of an arrival of the share's order, or of a tile that one releases. A panel that comes several times has the
+        pieces of the first time."""
+        return self._by_identity[id(one)]
 
     @cached_property
     def _by_identity(self) -> dict[int, tuple[Piece, ...]]:
-        """The pieces of each arrival by its id, by which they are found sooner than by a hash of its many numbers."""
-        return {id(each): self._by_place[each.operand, each.span, each.slab] for each in self.share.order}
-
-    @cached_property
-    def _by_place(self) -> dict[tuple[str, Span, tuple[Span, ...]], tuple[Piece, ...]]:
-        arrivals = reversed(tuple(zip(self.share.order, self.by_arrival, strict=True)))
-        return {(arrival.operand, arrival.span, arrival.slab): own for arrival, (own, _) in arrivals}
-
-    def pieces_of_tile(self, tile: Tile) -> tuple[Piece, ...]:
-        """The pieces of a tile of the share's order that completes a part of C."""
-        return self._of_tiles[id(tile)]
-
-    @cached_property
-    def _of_tiles(self) -> dict[int, tuple[Piece, ...]]:
-        return {
-            id(tile): pieces
-            for arrival, (_, of_tiles) in zip(self.share.order, self.by_arrival, strict=True)
-            for tile, pieces in zip(arrival.releases, of_tiles, strict=True)
-            if pieces
-        }
+        """The pieces by the id of their arrival or tile: to hash its many numbers would take longer."""
+        found: dict[int, tuple[Piece, ...]] = {}
+        first: dict[tuple[str, Span, tuple[Span, ...]], tuple[Piece, ...]] = {}
+        for arrival, (own, of_tiles) in zip(self.share.order, self.by_arrival, strict=True):
+            found[id(arrival)] = first.setdefault((arrival.operand, arrival.span, arrival.slab), own)
+            found.update(zip(map(id, arrival.releases), of_tiles, strict=True))
+        return found
 
     @cached_property
     def numbers_of_b(self) -> dict[tuple[Span, Span], int]:
@@ -124,39 +125,18 @@ class CheckLayout:
         """The number of checksums: one for each row of each piece."""
         return self.pieces[-1].offset + len(self.pieces[-1].rows) if self.pieces else 0
 
-    @cached_property
-    def pieces(self) -> tuple[Piece, ...]:
-        """All pieces, by their offsets."""
-        return tuple(piece for own, tiles in self.by_arrival for piece in (*own, *(one for tile in tiles for one in tile)))
-
-    def _of_arrival(self, arrival: Arrival, counter: _Counter) -> Iterator[Piece]:
-        if arrival.operand == "A":
-            yield Piece("A", arrival.span, Span(0, self.inner), Span(0, 1), *counter.next(arrival.span))
-            return
-        for part in arrival.slab or self.parts_of_b:
-            if len(part):
-                for columns, groups in self._in_groups(arrival.span):
-                    yield Piece("B", part, columns, groups, *counter.next(part))
-
-    def _of_tile(self, tile: Tile, counter: _Counter) -> Iterator[Piece]:
-        for columns, groups in self._in_groups(tile.columns):
-            yield Piece("C", tile.rows, columns, groups, *counter.next(tile.rows))
-
-    def _in_groups(self, columns: Span) -> Iterator[tuple[Span, Span]]:
+    def _in_groups(self, columns: Span) -> list[tuple[Span, Span]]:
         """The column panels in `columns`, each with its groups. Neighbours are joined into one where the groups between them are
         full."""
-        run: tuple[Span, Span] | None = None
+        runs: list[tuple[Span, Span]] = []
         for panel, groups in zip(self.share.column_panels, self.panel_groups, strict=True):
             if not panel.lies_in(columns):
                 continue
-            if run and len(run[0]) % self.group == 0:
-                run = Span(run[0].lo, panel.hi), Span(run[1].lo, groups.hi)
-            else:
-                if run:
-                    yield run
-                run = panel, groups
-        if run:
-            yield run
+            if runs and len(runs[-1][0]) % self.group == 0:
+                run = runs.pop()
+                panel, groups = Span(run[0].lo, panel.hi), Span(run[1].lo, groups.hi)
+            runs.append((panel, groups))
+        return runs
 
 
 def check_layout(plan: Plan, rank: int) -> CheckLayout:
@@ -197,17 +177,3 @@ def memory_for_check(problem: Problem, rows: int, device_memory: int) -> int:
     groups = -(-problem.m // GROUP_COLUMNS_OUT_OF_CORE) + 1
     least = 8 * 2 * groups * (2 * problem.l + 3 * rows)
     return min(2 * least, device_memory // _MOST_OF_MEMORY) if least <= device_memory // _MOST_OF_MEMORY else 0
-
-
-@dataclass
-class _Counter:
-    """Numbers the pieces and counts their rows."""
-
-    pieces: int = 0
-    rows: int = 0
-
-    def next(self, span: Span) -> tuple[int, int]:
-        """The number and the offset of the next piece, which has these rows."""
-        number, offset = self.pieces, self.rows
-        self.pieces, self.rows = number + 1, offset + len(span)
-        return number, offset

@@ -263,14 +263,14 @@ class CopyChecksums:
         runs, summing would make it take longer, since it would read what a core has in its cache."""
         self._begin_once()
         summed, own = self._summed[rank], self._own[rank]
-        for piece in self._pieces[rank].layout.pieces_of_arrival(arrival):
+        for piece in self._pieces[rank].layout.pieces_of(arrival):
             if piece.number in own and piece.number not in summed:
                 self._sum(rank, piece, Span(0, len(piece.rows)), event)
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
         """Sum these rows of a rank's tile, which are in memory after the event. The first is a multiple of WEIGHTED_ROWS."""
         self._begin_once()
-        for piece in self._pieces[rank].layout.pieces_of_tile(tile):
+        for piece in self._pieces[rank].layout.pieces_of(tile):
             self._sum(rank, piece, part, event)
 
     def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
