@@ -21,7 +21,6 @@ from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.spans import Span, consecutive
 from hybrid.errors import UsageError
 from hybrid.planning.grid import Part, Placement
-from hybrid.planning.tiling import RowBlocks
 
 _MOST_WORK = 100_000  # steps of NumPy's search for a common element: some milliseconds
 
@@ -210,8 +209,8 @@ def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
     return check if on_gpu(array) else array.dtype != dtype or not array.flags.c_contiguous
 
 
-def problem_of_rows(shares: Sequence[Shares]) -> tuple[Problem, RowBlocks]:
-    """The real product of all ranks' RowBlocks, and each rank's rows of its A and of its B. UsageError where they do not fit
+def problem_of_rows(shares: Sequence[Shares]) -> tuple[Problem, Placement]:
+    """The real product of all ranks' RowBlocks, and which rows each rank has. UsageError where they do not fit
     together."""
     first = shares[0]
     for rank, share in enumerate(shares):
@@ -226,7 +225,8 @@ def problem_of_rows(shares: Sequence[Shares]) -> tuple[Problem, RowBlocks]:
         raise UsageError(f"A has {first.a[1]} columns and B {depth} rows: they must be the same", code="shapes")
     rows_a = consecutive(share.a[0] for share in shares)
     rows_b = consecutive(share.b[0] * (1 + first.types.complex_a) for share in shares)
-    return first.types.problem(rows_a[-1].hi, depth, first.b[1]), RowBlocks(tuple(rows_a), tuple(rows_b))
+    problem = first.types.problem(rows_a[-1].hi, depth, first.b[1])
+    return problem, Placement.of_rows(problem, rows_a, rows_b, rows_a)
 
 
 def problem_of_blocks(shares: Sequence[Shares]) -> tuple[Problem, Placement]:

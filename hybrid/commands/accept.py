@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.machine import settle_threads, wake_gpus
+    from hybrid.selection.decision import settle_threads, wake_gpus
 
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)

@@ -28,7 +28,7 @@ REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; it
 
 def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
     """UsageError on all ranks where a rank was started with other options or settings than rank 0. Every rank calls it."""
-    from hybrid.selection.machine import same_on_all_ranks
+    from hybrid.selection.decision import same_on_all_ranks
 
     with team.phase("agree", timed=False) as asked:
         asked.mine = {**vars(options), **settings.as_dict()}

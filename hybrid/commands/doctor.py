@@ -93,7 +93,7 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
     from hybrid.diagnostics import machine, node_links
     from hybrid.host.files import refuse_unwritable
     from hybrid.reporting.progress import Progress
-    from hybrid.selection.machine import settle_threads
+    from hybrid.selection.decision import settle_threads
 
     with team.phase("agree", timed=False):
         if file := file_of_json(options.json):

@@ -18,11 +18,10 @@ from hybrid.planning.arithmetic import largest_error_bound
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
 from hybrid.planning.schedule import Arrival, RankShare
-from hybrid.planning.tiling import forecast
+from hybrid.planning.tiling import PlanRequest, forecast
 from hybrid.reporting.energy_lines import cost_line, joules_in_units
 from hybrid.reporting.phase_table import moved_bytes
-from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
-from hybrid.selection.machine import Inventory, Machine, Processor, Test
+from hybrid.selection.decision import Decision, Inventory, Machine, Processor, Test, Unknown, decide
 
 _RANKS_SHOWN = 16
 _TILES_COUNTED = 10_000
@@ -62,7 +61,7 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
     return Machine(topology, in_order, tuple(each.free for each in in_order), dict.fromkeys(Test, ""))
 
 
-def explain(machine: Machine, request: ProductRequest, settings: Settings, network: float = 0.0) -> None:
+def explain(machine: Machine, request: PlanRequest, settings: Settings, network: float = 0.0) -> None:
     """Print the decision, then raise what a run would be refused for.
 
     `machine`: one of which nothing is unknown, as an assumed one. `network`: bytes a second of a node's link to the others; 0
@@ -80,7 +79,7 @@ def explain(machine: Machine, request: ProductRequest, settings: Settings, netwo
     print("it fits" if limited else "memory not checked: --host-memory and --gpu-memory give it")
 
 
-def _lines(decision: Decision, machine: Machine, request: ProductRequest, settings: Settings) -> Iterator[str]:
+def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings: Settings) -> Iterator[str]:
     """The lines that say who has which rows, in which order they arrive, and what memory they take where."""
     plan, p = decision.plan, decision.plan.problem
     yield (
@@ -183,7 +182,7 @@ def _precision(decision: Decision, settings: Settings) -> str:
     )
 
 
-def _transport(decision: Decision, machine: Machine, request: ProductRequest, settings: Settings) -> str:
+def _transport(decision: Decision, machine: Machine, request: PlanRequest, settings: Settings) -> str:
     """The transport; where tests decide on it, also what each of them tries, and what is done if they fail."""
     plan = decision.plan
     problem = plan.parts[0].problem if plan.parts else plan.problem
@@ -198,7 +197,7 @@ def _transport(decision: Decision, machine: Machine, request: ProductRequest, se
     )
 
 
-def _otherwise(machine: Machine, request: ProductRequest, settings: Settings) -> str:
+def _otherwise(machine: Machine, request: PlanRequest, settings: Settings) -> str:
     """The transport that is taken where every test fails."""
     failing = replace(machine, outcomes=dict.fromkeys(Test, "the test failed"))
     try:

@@ -12,8 +12,7 @@ from hybrid.planning.grid import Cost, Grid, costs, least_received, least_receiv
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
-from hybrid.selection.decision import Decision
-from hybrid.selection.machine import Machine
+from hybrid.selection.decision import Decision, Machine
 
 _SHOWN = 4  # grids beside the one that is chosen
 

@@ -23,7 +23,7 @@ NAME = "hybrid.matmul"
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.machine import settle_threads, wake_gpus
+    from hybrid.selection.decision import settle_threads, wake_gpus
 
     wall.enter("agree")
     agree_on_options(team, options, settings)
@@ -41,7 +41,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     """Show what would be decided on the machine that the options describe."""
     from hybrid.commands.explain import assumed_machine, explain
     from hybrid.execution.calls import exactly
-    from hybrid.selection.decision import ProductRequest
+    from hybrid.planning.tiling import PlanRequest
 
     product = product_asked_for(options)
     problem, settings = product.problem, exactly(settings, product.types)
@@ -59,7 +59,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
         print(f"{product}, {line.strip()}:")
     besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks))
     measured = machine.model.network_bytes_per_second if settings.machine else 0.0
-    explain(machine, ProductRequest(problem, besides=besides), settings, options.network or measured)
+    explain(machine, PlanRequest(problem, besides=besides), settings, options.network or measured)
 
 
 def _list_kernels() -> None:

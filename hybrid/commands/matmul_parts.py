@@ -34,10 +34,10 @@ from hybrid.host.memory import RowView, processor
 from hybrid.host.threads import rows_of_about
 from hybrid.planning.arithmetic import Computed, joined
 from hybrid.planning.plan import Plan
+from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Decision, ProductRequest
-from hybrid.selection.machine import Inventory
+from hybrid.selection.decision import Decision, Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.verification.check import Check, worse_of
 
@@ -396,7 +396,7 @@ class ProductInParts:
                 self.rows = max(sample.n, -(-self.rows // 2))
 
     def _agreed(self, rows: int) -> Decision:
-        return agree(self._session, ProductRequest(replace(self._problem, n=rows)), self._settings, self._inventories)
+        return agree(self._session, PlanRequest(replace(self._problem, n=rows)), self._settings, self._inventories)
 
     def _refuse_changed(self) -> None:
         """HybridError where A or B is not any more what it was when this job began to read it."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hybrid.commands.matmul_journal import State
     from hybrid.commands.matmul_parts import ProductInParts
     from hybrid.execution.outcome import Outcome
-    from hybrid.selection.machine import Inventory, Machine
+    from hybrid.selection.decision import Inventory, Machine
     from hybrid.selection.session import Session
 
 _BEGINNING = 4096  # bytes: the header of most formats
@@ -135,13 +135,14 @@ def hint_at_left_parts(out: str) -> str:
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
     """A part of the product for `--explain`, and a line about it."""
     from hybrid.commands.matmul_parts import rows_of_a_part, sample_of
+    from hybrid.planning.tiling import PlanRequest
     from hybrid.reporting.run_report import parts_line
-    from hybrid.selection.decision import Decision, ProductRequest, decide
+    from hybrid.selection.decision import Decision, decide
 
     state = _left(options.out)
     rows = settings.resume_rows or (state.rows if state else 0)
     if not rows:
-        sample = decide(machine, ProductRequest(sample_of(problem, machine.topology.size)), settings)
+        sample = decide(machine, PlanRequest(sample_of(problem, machine.topology.size)), settings)
         assert isinstance(sample, Decision), "an assumed machine leaves nothing unknown"
         rows = rows_of_a_part(problem, sample)
     there = state.rows_there if state else 0

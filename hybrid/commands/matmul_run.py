@@ -30,11 +30,11 @@ from hybrid.execution.real_products import run_typed_product
 from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
 from hybrid.host.matrix_file import matrix_name
 from hybrid.planning.plan import Plan
+from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import ProductRequest
-from hybrid.selection.machine import Inventory, take_inventory
-from hybrid.selection.session import Session, agree, session_of
+from hybrid.selection.decision import Inventory
+from hybrid.selection.session import Session, agree, session_of, take_inventory
 
 if TYPE_CHECKING:
     from hybrid.host.matrix_file import MatrixOutput
@@ -91,7 +91,7 @@ def _multiply(job: _Job, output: MatrixOutput | None) -> int:
     """Multiply as often as is asked for, and write C to `output`; the exit code."""
     team, options, product = job.session.team, job.options, job.product
     besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
-    decision = agree(job.session, ProductRequest(product.problem, besides=besides), job.settings, job.inventories)
+    decision = agree(job.session, PlanRequest(product.problem, besides=besides), job.settings, job.inventories)
     meter = EnergyMeter(team, decision.placements)
     job.speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))

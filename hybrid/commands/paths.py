@@ -51,7 +51,7 @@ class RootData:
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command. Rank 0 reads the graph and reports the result; all ranks multiply."""
-    from hybrid.selection.machine import settle_threads, wake_gpus
+    from hybrid.selection.decision import settle_threads, wake_gpus
 
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)

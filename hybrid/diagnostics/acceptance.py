@@ -26,11 +26,11 @@ from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
 from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import run_product
+from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import asked_to_end, finish_when_asked
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Decision, ProductRequest
-from hybrid.selection.machine import free_memory_of, take_inventory
-from hybrid.selection.session import agree, session_of
+from hybrid.selection.decision import Decision
+from hybrid.selection.session import agree, free_memory_of, session_of, take_inventory
 from hybrid.verification.check import Fault
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class _Acceptance:
     def _decide(self, problem: Problem) -> Decision:
         with self._team.phase("agree", timed=False) as looking:
             looking.mine = take_inventory(self._session, self._settings)
-        return agree(self._session, ProductRequest(problem), self._settings, looking.all)
+        return agree(self._session, PlanRequest(problem), self._settings, looking.all)
 
     def _large_cases(self) -> list[Case]:
         """Square products that fill most of the memory, or as large as the time that is left allows. Types for which these would

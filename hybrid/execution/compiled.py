@@ -30,8 +30,7 @@ from hybrid.host.memory import available_host_bytes, result_pool
 from hybrid.host.threads import limited_threads, usable_cores
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import team_of
-from hybrid.selection.decision import Decision
-from hybrid.selection.machine import core_quota_lately
+from hybrid.selection.decision import Decision, core_quota_lately
 from hybrid.selection.session import Session, session_of
 from hybrid.verification.freivalds import verify_alone
 

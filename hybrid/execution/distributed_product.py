@@ -23,11 +23,10 @@ from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
 from hybrid.planning.check_layout import GROUP_COLUMNS
-from hybrid.planning.tiling import OperandLocation
+from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.selection.decision import Decision, ProductRequest
-from hybrid.selection.machine import Inventory
+from hybrid.selection.decision import Decision, Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect, most_exact
@@ -91,21 +90,16 @@ def _most(settings: Settings) -> int:
     return most_exact(GROUP_COLUMNS) if settings.check == "on" else (1 << 53) - 1
 
 
-def _request(shares: Sequence[Shares], types: ProductType, on_hosts: tuple[int, ...], on_gpus: tuple[int, ...]) -> ProductRequest:
+def _request(shares: Sequence[Shares], types: ProductType, on_hosts: tuple[int, ...], on_gpus: tuple[int, ...]) -> PlanRequest:
     """What is to be decided on. `on_hosts`, `on_gpus`: the bytes that each rank takes beside its parts. UsageError if the parts
     do not fit together."""
-    if shares[0].whole:
-        problem, placement = problem_of_blocks(shares)
-        return ProductRequest(
-            replace(problem, dtype=types.computed), OperandLocation.BLOCKS_2D, blocks_2d=placement, besides=on_hosts
-        )
-    problem, rows = problem_of_rows(shares)
-    return ProductRequest(
-        replace(problem, dtype=types.computed).with_operands(types.short_operands),
-        OperandLocation.ROW_BLOCKS,
-        row_blocks=rows,
+    problem, placement = problem_of_blocks(shares) if shares[0].whole else problem_of_rows(shares)
+    return PlanRequest(
+        replace(problem, dtype=types.computed).with_operands("" if shares[0].whole else types.short_operands),
+        operands=OperandLocation.BLOCKS_2D if shares[0].whole else OperandLocation.ROW_BLOCKS,
+        placed=placement,
         besides=on_hosts,
-        besides_on_gpu=on_gpus if any(on_gpus) else (),
+        besides_on_gpu=on_gpus if any(on_gpus) and not shares[0].whole else (),
     )
 
 

@@ -29,10 +29,9 @@ from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import multiply_stack_by_ranks
 from hybrid.host.memory import empty_matrix
 from hybrid.planning.plan import shortage_of_matrix
-from hybrid.planning.tiling import OperandLocation
-from hybrid.selection.decision import Decision, ProductRequest
-from hybrid.selection.machine import free_memory_of, same_on_all_ranks, take_inventory
-from hybrid.selection.session import Session, agree
+from hybrid.planning.tiling import OperandLocation, PlanRequest
+from hybrid.selection.decision import Decision, same_on_all_ranks
+from hybrid.selection.session import Session, agree, free_memory_of, take_inventory
 
 # -------- empty call
 # One call of `empty`: a matrix in memory that the ranks of the root's node share.
@@ -405,7 +404,7 @@ def _elsewhere(shapes: RootShapes) -> tuple[RootMatrix, RootMatrix]:
     return RootMatrix((problem.n, problem.l), None), RootMatrix((problem.l, problem.m), None)
 
 
-def _request_of(session: Session, shapes: RootShapes, root: int, *, all_shared: bool) -> ProductRequest:
+def _request_of(session: Session, shapes: RootShapes, root: int, *, all_shared: bool) -> PlanRequest:
     """What is to be decided on."""
     team, problem, left_out = session.team, shapes.problem, session.left_out
     # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
@@ -413,10 +412,10 @@ def _request_of(session: Session, shapes: RootShapes, root: int, *, all_shared: 
     at_root += shapes.bytes_beside
     besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in (at_root, shapes.gpu_bytes))
     location = OperandLocation.NODE_SHARED if all_shared else OperandLocation.ROOT_ARRAYS
-    return ProductRequest(
+    return PlanRequest(
         problem,
-        location,
-        root,
+        root=root,
+        operands=location,
         bytes_there=shapes.allocated_bytes,
         besides=besides,
         besides_on_gpu=on_gpu if any(on_gpu) else (),

@@ -22,8 +22,8 @@ from hybrid.planning.grid import Part, moves
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.ranks.messages import Matrices, Series, copy_own, exchange
 from hybrid.ranks.team import Team
-from hybrid.selection.machine import free_memory_of, same_on_all_ranks
-from hybrid.selection.session import Session
+from hybrid.selection.decision import same_on_all_ranks
+from hybrid.selection.session import Session, free_memory_of
 
 _KIND = "redistribute"
 _KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed", Block2D: "Block2D"}

@@ -24,8 +24,7 @@ from hybrid.execution.redistribution import connect, exchanged
 from hybrid.host.blas import blas
 from hybrid.host.threads import limited_threads
 from hybrid.ranks.heartbeat import busy
-from hybrid.selection.decision import RankPlacement, place_stack
-from hybrid.selection.machine import Inventory, Machine
+from hybrid.selection.decision import Inventory, Machine, RankPlacement, place_stack
 from hybrid.selection.session import Session
 from hybrid.verification.check import Check, Fault
 from hybrid.verification.copies import checksum

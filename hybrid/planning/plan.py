@@ -19,7 +19,7 @@ from hybrid.planning.arithmetic import aligned
 from hybrid.planning.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
 from hybrid.planning.grid import GridLayout, Rectangle, grid_layout
 from hybrid.planning.schedule import RankShare, Region, layout_of, slabs_of
-from hybrid.planning.tiling import OperandLocation, PlanRequest
+from hybrid.planning.tiling import ONE_RANK, OperandLocation, PlanRequest
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
@@ -263,9 +263,7 @@ def make_plan(request: PlanRequest) -> Plan:
         node, layout = topology.node_of(rank), layout_of(problem, len(rows), tiling, device)
         shares.append(RankShare(rank, node, rows, b_rows, row_panels, column_panels, tiling, layout, slabs))
 
-    location = OperandLocation.ROW_BLOCKS if request.row_blocks else OperandLocation.NODE_SHARED
-    location = OperandLocation.BLOCKS_2D if request.blocks_2d else location
-    plan = Plan(problem, topology, request.root, device, staged, check, tuple(shares), location, device_memory=memory)
+    plan = Plan(problem, topology, request.root, device, staged, check, tuple(shares), request.operands, device_memory=memory)
     if not request.grid:
         return plan
     of_grid = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
@@ -279,13 +277,13 @@ def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
     """
     alone = replace(
         request,
-        topology=Topology(((0,),)),
+        topology=ONE_RANK,
         root=0,
+        operands=OperandLocation.NODE_SHARED,
+        placed=None,
+        left_out=(),
         accumulates=False,
         check="off",
-        row_blocks=None,
-        blocks_2d=None,
-        left_out=(),
         grid=None,
         c_leaves=True,
     )

@@ -22,6 +22,8 @@ from hybrid.planning.grid import Grid, Placement
 from hybrid.planning.machine_model import H200, MachineModel
 from hybrid.planning.schedule import KERNEL_TILE, Arrival, Tiling, arrivals, layout_of
 
+ONE_RANK = Topology(((0,),))
+
 
 class OperandLocation(Enum):
     """Where A, B and C lie, in host or device memory, while they are multiplied."""
@@ -33,20 +35,21 @@ class OperandLocation(Enum):
 
 
 @record
-class RowBlocks:
-    """The rows of A and of B that each rank has before the product, in the order of the ranks."""
-
-    a: tuple[Span, ...]
-    b: tuple[Span, ...]
-
-
-@record
 class PlanRequest:
-    """All that a plan depends on. A size of 0 lets the plan choose it."""
+    """All that a decision and its plan depend on, beside the machine and the settings. A size of 0 lets the plan choose it.
+
+    Who wants a product gives what comes before `device`; `decide` fills in the rest.
+    """
 
     problem: Problem
-    topology: Topology
+    topology: Topology = ONE_RANK
     root: int = 0
+    operands: OperandLocation = OperandLocation.NODE_SHARED
+    placed: Placement | None = None  # with row blocks or 2-D blocks: what each rank has of A and B, and keeps of C
+    left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
+    bytes_there: int = 0  # of the matrices, that the root holds already
+    besides: tuple[int, ...] = ()  # for each rank the host memory that it takes for other things
+    besides_on_gpu: tuple[int, ...] = ()  # the same of its GPU's memory, where GPUs multiply
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
     staged: bool = False  # a CPU, too, copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
@@ -57,13 +60,21 @@ class PlanRequest:
     slab_rows: int = 0
     device_memory: int = 0  # bytes that each rank may take on its device; 0: as many as it needs
     check: str = "off"  # the product is verified: "on" (by the device that multiplied, where it can), "host" or "off"
-    row_blocks: RowBlocks | None = None  # the rows of A and B that the ranks have already; None: equal blocks
     model: MachineModel = H200
-    left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
     grid: Grid | None = None  # the grid that the nodes form; None: every node multiplies its rows of A by all of B
-    blocks_2d: Placement | None = None  # where the operands and C are distributed in two dimensions
     message_bytes: int = 1 << 28  # the most that a rank of a grid receives at a time
     c_leaves: bool = False  # column panels of C go elsewhere as soon as they are complete, as those of a grid's part
+
+    @property
+    def converted(self) -> PlanRequest:
+        """The same product, for whose operands of 16 bits the root makes float32 matrices first."""
+        p = self.problem
+        there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
+        return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
+
+    @property
+    def row_blocks(self) -> bool:
+        return self.operands is OperandLocation.ROW_BLOCKS
 
     @property
     def copies_to_buffers(self) -> bool:
@@ -73,19 +84,18 @@ class PlanRequest:
 
     @property
     def placement(self) -> Placement:
-        """What each rank has of A and B before the product, and keeps of C after it: with row blocks its rows of A, else the
-        root has all of C."""
-        if self.blocks_2d is not None:
-            return self.blocks_2d
-        n, ranks = self.problem.n, range(self.topology.size)
-        of_c = self.rows_of_a if self.row_blocks else tuple(Span(0, n if rank == self.root else 0) for rank in ranks)
-        return Placement.of_rows(self.problem, self.rows_of_a, self.rows_of_b, of_c)
+        """What each rank has of A and B before the product, and keeps of C after it: the root all of it, unless the operands are
+        distributed."""
+        if self.placed is not None:
+            return self.placed
+        at_root = (Span(0, self.problem.n if rank == self.root else 0) for rank in range(self.topology.size))
+        return Placement.of_rows(self.problem, self.rows_of_a, self.rows_of_b, tuple(at_root))
 
     @cached_property
     def rows_of_a(self) -> tuple[Span, ...]:
         """For each rank the rows of A and C that it multiplies. Ranks that are left out leave theirs to others of their node."""
         if self.row_blocks:
-            return self.row_blocks.a
+            return tuple(part.rows[0] for part in self.placement.a)
         topology, n = self.topology, self.problem.n
         idle = topology.left_out(self.left_out)
         blocks = [topology.rows_of_rank(rank, n) for rank in range(topology.size)]
@@ -99,7 +109,7 @@ class PlanRequest:
     def rows_of_b(self) -> tuple[Span, ...]:
         """For each rank the rows of B that it provides."""
         if self.row_blocks:
-            return self.row_blocks.b
+            return tuple(part.rows[0] for part in self.placement.b)
         return tuple(self.topology.rows_of_rank(rank, self.problem.l) for rank in range(self.topology.size))
 
     @cached_property

@@ -1,61 +1,172 @@
 # SPDX-License-Identifier: MIT
-"""From a machine, a product and the settings to device, kernel, precision, plan and transport, each with its reason.
+"""What is known of the machine, and from it, a product and the settings: device, kernel, precision, plan and transport, each with
+its reason.
 
 `decide` is a pure function. A run calls it with what its ranks found, `--explain` with an assumed machine. Where it depends on
 something that nobody has measured yet, it returns that as an `Unknown`, and is called again when the ranks have found out.
+Importing this module does not load NumPy, which must not be loaded before the number of threads is settled.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybrid.core.problem import Problem, record
-from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
-from hybrid.devices.cuda_gpus import Gpu, choose_gpus
+from hybrid.core.settings import Settings, one_of
+from hybrid.core.spans import Span, Topology
+from hybrid.devices.cuda_gpus import Gpu, choose_gpus, wake_driver
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
-from hybrid.host.threads import Threads
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Choice, Kernel, dotted, fastest, refusal
+from hybrid.host.memory import ttl_cached
+from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
+from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, dotted, fastest, named, refusal
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
 from hybrid.planning import grid as grids
 from hybrid.planning.arithmetic import PAIR, expected, most_moduli
 from hybrid.planning.machine_model import H200, MachineModel
-from hybrid.planning.plan import PROCESS_BYTES, Plan, make_plan, shortage, why_no_nccl, why_no_peers
-from hybrid.planning.tiling import OperandLocation, PlanRequest, RowBlocks, soonest
-from hybrid.selection.machine import Inventory, Machine, Test, kernel_asked_for, threads_of_ranks
+from hybrid.planning.plan import PROCESS_BYTES, FreeMemory, Plan, make_plan, shortage, why_no_nccl, why_no_peers
+from hybrid.planning.tiling import OperandLocation, PlanRequest, soonest
+from hybrid.ranks.launcher import launched
+from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
     from hybrid.arrays.root_operands import RootShapes
 
 
 @record
-class ProductRequest:
-    """The product that all ranks want.
+class Processor:
+    """What a rank's number of CPU threads depends on."""
 
-    `operands`: where A and B lie. `bytes_there`: how many bytes of the matrices the root holds already. `besides[rank]`: host
-    memory that a rank takes for other things; `besides_on_gpu[rank]`: the same of its GPU's memory, where GPUs multiply.
-    `left_out`: ranks that get no rows, where others of their node can take them.
+    cores: tuple[int, ...]
+    quota: float | None  # cores' worth of time that a container may use; None: not limited
+    environment: Mapping[str, str]  # the variables that limit threads
+
+
+@record
+class Inventory:
+    """What one rank finds before a product."""
+
+    processor: Processor
+    gpus: tuple[Gpu, ...]
+    why_no_gpu: str  # empty where GPUs were found, or not looked for
+    free: FreeMemory
+    remembers: int = field(compare=False)  # the serial of the decision that this rank would take again; 0: none
+    model: MachineModel = H200
+    workspace: int = field(default=0, compare=False)  # the serial of the memory that the ranks have kept for calls; 0: none
+
+
+class Test(Enum):
+    """What can only be found out by trying. All ranks try together."""
+
+    __test__ = False  # pytest takes it for a test class otherwise
+
+    PEERS = "every rank fetches data from the GPUs of its node's other ranks"
+    NCCL = "NCCL brings every rank's data to every other"
+
+
+@record
+class Machine:
+    """What is known of all ranks. `ranks[rank]` is a rank's inventory.
+
+    `free[rank]`: its free memory, measured for this product; empty if it was not measured: then the inventories have what is
+    known without asking the GPUs. `outcomes`: for each test that was made, why it failed; "" where it passed.
     """
 
-    problem: Problem
-    operands: OperandLocation = OperandLocation.NODE_SHARED
-    root: int = 0
-    row_blocks: RowBlocks | None = None
-    blocks_2d: grids.Placement | None = None
-    bytes_there: int = 0
-    besides: tuple[int, ...] = ()
-    besides_on_gpu: tuple[int, ...] = ()
-    left_out: tuple[int, ...] = ()
+    topology: Topology
+    ranks: tuple[Inventory, ...]
+    free: tuple[FreeMemory, ...] = ()
+    outcomes: Mapping[Test, str] = field(default_factory=dict)
 
     @property
-    def converted(self) -> ProductRequest:
-        """The same product, for whose operands of 16 bits the root makes float32 matrices first."""
-        p = self.problem
-        there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
-        return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
+    def memory(self) -> Sequence[FreeMemory]:
+        """Each rank's free memory, as far as it is known."""
+        return self.free or [rank.free for rank in self.ranks]
+
+    @property
+    def model(self) -> MachineModel:
+        """The ranks' model of the machine. UsageError if they have different ones."""
+        model = self.ranks[0].model
+        for rank, other in enumerate(self.ranks):
+            for name, value in vars(other.model).items() if other.model != model else ():
+                if value != getattr(model, name):
+                    raise UsageError(
+                        f"HYBRID_MACHINE gives {name} {value} on rank {rank}, {getattr(model, name)} on rank 0: "
+                        "all ranks must have the same numbers",
+                        code="ranks-differ",
+                    )
+        return model
+
+
+core_quota_lately = ttl_cached(core_quota)
+
+
+def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
+    """Raise UsageError, naming the first rank that asks for something else than rank 0. `asked[rank]`: what each asks for, by
+    name."""
+    first = asked[0]
+    for rank, other in enumerate(asked[1:], 1):
+        for key in first:
+            if other.get(key) != first[key]:
+                name = "" if key == "kind" else f"{key} "  # a kind's value says itself what it is
+                raise UsageError(
+                    f"rank {rank} asks for {name}{other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same",
+                    code="ranks-differ",
+                )
+
+
+def kernel_asked_for(settings: Settings) -> Kernel | None:
+    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
+    if settings.kernel == "auto":
+        return None
+    one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
+    kernel = named(settings.kernel)
+    assert kernel is not None
+    if settings.device != "auto" and not kernel.runs_on(settings.device):
+        raise UsageError(
+            f"kernel {kernel.name} runs on {kernel.device}, but the device asked for is {settings.device}", code="kernel-device"
+        )
+    return kernel
+
+
+def may_use_gpus(settings: Settings) -> bool:
+    """Whether the device and the kernel that are asked for allow GPUs."""
+    kernel = named(settings.kernel)
+    return settings.device in ("auto", "cuda") and (kernel is None or kernel.device == "cuda")
+
+
+def wake_gpus(settings: Settings) -> None:
+    """Start the driver of the GPUs in the background, if the settings allow GPUs. Called after `settle_threads`."""
+    if may_use_gpus(settings):
+        launch = launched()
+        wake_driver(launch.local_rank if launch else 0)
+
+
+def this_processor() -> Processor:
+    """This rank's, as it was a moment ago."""
+    return Processor(usable_cores(), core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})
+
+
+def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
+    """How many CPU threads each rank has, and why."""
+    chosen = []
+    for rank, own in enumerate(processors):
+        members = topology.nodes[topology.node_of(rank)]
+        cores = [processors[member].cores for member in members]
+        chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
+    return chosen
+
+
+def settle_threads(team: Team, settings: Settings) -> list[Threads]:
+    """Every rank's number of threads. Called before NumPy is loaded where that can be, so that BLAS starts no more."""
+    with team.phase("agree", timed=False) as counting:
+        counting.mine = this_processor()
+    chosen = threads_of_ranks(team.topology, settings, counting.all)
+    announce_threads(chosen[team.rank].count)
+    return chosen
 
 
 @record
@@ -121,7 +232,7 @@ class Unknown:
     kernel: Kernel
 
 
-def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Decision | Unknown:
+def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decision | Unknown:
     """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable where what is asked for cannot be had."""
     asked_for = kernel_asked_for(settings)
     chosen, device_reason = _choose_device(settings, asked_for, machine.ranks)
@@ -137,10 +248,14 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
             raise
         request = request.converted
         kernel, kernel_reason = _choose_kernel(asked_for, device, request.problem, capability)
-    asked = PlanRequest(
-        request.problem,
-        machine.topology,
-        root=request.root,
+    asked = replace(
+        request,
+        topology=machine.topology,
+        operands=OperandLocation.NODE_SHARED if request.operands is OperandLocation.ROOT_ARRAYS else request.operands,
+        left_out=request.left_out if may_leave_out(settings) else (),
+        bytes_there=0,  # with these, the plan would be another one for the cache
+        besides=(),
+        besides_on_gpu=(),
         device=device,
         staged=settings.staged,
         accumulates=kernel.adds,
@@ -148,10 +263,7 @@ def decide(machine: Machine, request: ProductRequest, settings: Settings) -> Dec
         panel_columns=settings.panel_columns,
         slab_rows=settings.slab_rows,
         check=settings.check,
-        row_blocks=request.row_blocks,
-        blocks_2d=request.blocks_2d,
         model=machine.model,
-        left_out=request.left_out if may_leave_out(settings) else (),
         message_bytes=settings.message_bytes,
     )
     moduli, precision_reason, speed = _choose_precision(settings, asked_for, capability, asked)
@@ -372,10 +484,11 @@ def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation
     asked for has another number of nodes."""
     nodes = len(asked.topology.nodes)
     grid = grids.parse(settings.grid, nodes)
-    if nodes == 1 and asked.blocks_2d is None:
+    blocks_2d = asked.operands is OperandLocation.BLOCKS_2D
+    if nodes == 1 and not blocks_2d:
         return None
     # On GPUs, row blocks come from GPU to GPU where they can. No network was measured beside that, so a grid is not chosen there.
-    if asked.copies_to_buffers and asked.blocks_2d is None and (grid is None or grid.is_rows):
+    if asked.copies_to_buffers and not blocks_2d and (grid is None or grid.is_rows):
         return None
     if grid is None:
         # The root's arrays leave it over one link, whatever nodes need: a grid would spare nothing there.
@@ -385,7 +498,7 @@ def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation
         grid = grids.choose(asked.problem, asked.topology, asked.placement, memory)
     # A grid of rows is no grid where C is gathered: then C's and B's panels travel by gathers and broadcasts, which spare the
     # root's link.
-    return grid if asked.row_blocks or asked.blocks_2d or not grid.is_rows else None
+    return grid if asked.placed or not grid.is_rows else None
 
 
 # -------- plan and memory
@@ -393,7 +506,7 @@ def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation
 _STEPS_OF_MEMORY = 64  # to which short memory is rounded down, so that plans, which are cached, can be used again
 
 
-def _plan_that_fits(asked: PlanRequest, machine: Machine, request: ProductRequest, settings: Settings) -> Plan:
+def _plan_that_fits(asked: PlanRequest, machine: Machine, request: PlanRequest, settings: Settings) -> Plan:
     """The plan: without regard to the devices' memory if that plan fits, else one for what is free. Free memory changes from call
     to call, and plans, which are cached, would change with it."""
     memory = settings.gpu_memory
@@ -421,7 +534,7 @@ def _fits(plan: Plan, memory: int, settings: Settings) -> bool:
     return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
 
 
-def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None], request: ProductRequest) -> bool:
+def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None], request: PlanRequest) -> bool:
     """Whether some rank needs more of its GPU's memory than it holds already, and has not asked the driver how much is free.
 
     The usual product, which is like the one before, needs no more. Asking the driver would take as long as a small product.
@@ -437,7 +550,7 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None],
     return False
 
 
-def _bytes_of_arrays(plan: Plan, rank: int, request: ProductRequest) -> int:
+def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
     """What the rank's GPU holds beside its buffers: C where there are row blocks, and what the request has `besides_on_gpu`."""
     of_c = plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
     return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the ranks of a team keep from one product to the next."""
+"""What the ranks of a team find before a product, how they agree on it, and what they keep from one product to the next."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,13 +16,26 @@ from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import wall
-from hybrid.devices.cuda_gpus import Gpu, callers_context, gpu_context
+from hybrid.devices.cuda_gpus import Gpu, callers_context, free_bytes, gpu_context, pooled_bytes, usable_gpus
+from hybrid.errors import DeviceUnavailable
+from hybrid.host.memory import available_host_bytes, free_bytes_in, ttl_cached
 from hybrid.kernels.catalogue import Kernel
-from hybrid.planning.plan import Plan
-from hybrid.ranks.shared_memory import make_shared_matrices
+from hybrid.planning.machine_model import MachineModel
+from hybrid.planning.plan import FreeMemory, Plan
+from hybrid.planning.tiling import PlanRequest
+from hybrid.ranks.shared_memory import make_shared_matrices, shared_memory_folder
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Decision, ProductRequest, Unknown, decide
-from hybrid.selection.machine import Inventory, Machine, Test, free_memory_of
+from hybrid.selection.decision import (
+    Decision,
+    Inventory,
+    Machine,
+    Test,
+    Unknown,
+    decide,
+    kernel_asked_for,
+    may_use_gpus,
+    this_processor,
+)
 from hybrid.transport.rank_device import RankDevice, device_key, prepare_rank_device
 
 TOO_OFTEN = 2  # a rank whose device made so many products wrong is left out of the next
@@ -145,12 +159,63 @@ def session_of(team: Team) -> Session:
     return _sessions[team]
 
 
-# -------- agreement
-# All ranks come to the same decision, before any data moves, from what they find together.
+SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
 
 
-def agree(session: Session, request: ProductRequest, settings: Settings, inventories: Sequence[Inventory]) -> Decision:
-    """The decision for this product, the same on every rank. Every rank calls it, with the inventories of all ranks.
+def take_inventory(session: Session, settings: Settings) -> Inventory:
+    """This rank's inventory. Raises what makes it unable to take part; to be called within a phase."""
+    gpus: tuple[Gpu, ...] = ()
+    why_no_gpu = ""
+    kernel_asked_for(settings)
+    if settings.device == "emulate":
+        from hybrid.emulation.build import compiler
+
+        compiler()
+    elif may_use_gpus(settings):
+        try:
+            with wall.within("GPU start"):
+                gpus = tuple(usable_gpus())
+        except DeviceUnavailable as missing:
+            why_no_gpu = str(missing)
+    used_before = session.rank_device.gpu if session.rank_device else None
+    free = free_memory_of(session, settings, used_before if used_before in gpus else None)
+    model = MachineModel.of(settings.machine)
+    return Inventory(this_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, session.workspace_serial)
+
+
+def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
+    """This rank's free memory: as it was a moment ago, without asking the GPU's driver, which takes as long as a small product;
+    with `now`, measured."""
+    device = session.rank_device
+    # Buffers reserved for earlier products are used again by this one, or given back before it begins.
+    reserved = device.reserved + device.reserved_for_check if device is not None and device.gpu == gpu else 0
+    on_gpu = settings.gpu_memory or sys.maxsize
+    if gpu and now:
+        with wall.within("GPU start"):  # the first time it waits for the GPU's context and CUDA's runtime
+            free = free_bytes(gpu) + reserved
+        on_gpu = min(on_gpu, free - min(SPARE_GPU_BYTES, free // 8))
+    return FreeMemory(
+        host=session.team.host,
+        host_bytes=settings.host_memory or available_host_bytes(now=now),
+        shared_bytes=_shared_bytes() if now else _shared_bytes_lately(),
+        gpu_bytes=on_gpu if gpu or not now else 0,  # before the first product the GPU is not known yet
+        gpu_id=gpu.uuid if gpu else "",
+        gpu_reserved=reserved,
+        gpu_pooled=pooled_bytes(gpu) if gpu else 0,
+        gpu_queried=now,
+    )
+
+
+def _shared_bytes() -> int:
+    return free_bytes_in(shared_memory_folder())
+
+
+_shared_bytes_lately = ttl_cached(_shared_bytes)
+
+
+def agree(session: Session, request: PlanRequest, settings: Settings, inventories: Sequence[Inventory]) -> Decision:
+    """The decision for this product, the same on every rank, before any data moves. Every rank calls it, with the inventories of
+    all ranks.
 
     Raises on all ranks alike: DoesNotFit with the missing amount, UsageError, DeviceUnavailable.
 

@@ -23,7 +23,7 @@ from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.kernels.catalogue import BOTH, fastest, refusal
-from hybrid.selection.machine import kernel_asked_for
+from hybrid.selection.decision import kernel_asked_for
 
 PRETENDED_MEMORY, QUICK_MEMORY = 1 << 20, 256 << 10
 MOST_EMULATED = 1024  # rows and columns: the CPU's CUDA runtime takes seconds for them, and hours for ten times as many

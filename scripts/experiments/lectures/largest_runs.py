@@ -18,10 +18,10 @@ from hybrid.errors import CheckFailed, DoesNotFit
 from hybrid.execution.product import run_product
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import Kernel
+from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Decision, ProductRequest
-from hybrid.selection.machine import take_inventory
-from hybrid.selection.session import Session, agree
+from hybrid.selection.decision import Decision
+from hybrid.selection.session import Session, agree, take_inventory
 
 HOST_ENDS = "the host's memory ends it"
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
@@ -164,6 +164,6 @@ class RunnerAlone:
         """None where it does not fit."""
         try:
             inventory = [take_inventory(self._session, self._settings)]
-            return agree(self._session, ProductRequest(Problem(n, n, n, dtype)), self._settings, inventory)
+            return agree(self._session, PlanRequest(Problem(n, n, n, dtype)), self._settings, inventory)
         except DoesNotFit:
             return None

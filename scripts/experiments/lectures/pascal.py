@@ -26,10 +26,9 @@ from experiments.lectures.pascal_matrices import LIMITS, MOST_SHOWN, as_text, fi
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
+from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import ProductRequest
-from hybrid.selection.machine import take_inventory
-from hybrid.selection.session import Session, agree
+from hybrid.selection.session import Session, agree, take_inventory
 
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -94,7 +93,7 @@ def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str,
     """What the runner will take, and on what; the GPU's name."""
     settings, session = Settings.gather({"device": options.device, "kernel": options.kernel}), Session(Team())
     inventory = take_inventory(session, settings)
-    decision = agree(session, ProductRequest(Problem(size, size, size, dtype)), settings, [inventory])
+    decision = agree(session, PlanRequest(Problem(size, size, size, dtype)), settings, [inventory])
     gpu = inventory.gpus[0].name if decision.plan.device == "cuda" else None
     return f"{decision.kernel.name} ({decision.plan.device}, {decision.kernel_reason})", gpu
 
