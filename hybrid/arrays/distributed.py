@@ -459,3 +459,28 @@ def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bound
     if block < 1:
         raise UsageError(f"blocks of {block} rows or columns cannot be dealt", code="blocks")
     return tuple((lo, min(lo + block, length)) for lo in range(process * block, length, processes * block))
+
+
+def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> None:
+    """UsageError unless every element belongs to exactly one rank, and each rank has all elements where its rows and columns
+    meet."""
+    there = [part for part in parts if part.elements]
+    rows, columns = {part.rows for part in there}, {part.columns for part in there}
+    whole = all(_cover(spans, length) for spans, length in ((rows, shape[0]), (columns, shape[1])))
+    pairs = {(part.rows, part.columns) for part in there}
+    if shape[0] * shape[1] and not (whole and len(pairs) == len(there) == len(rows) * len(columns)):
+        how = "the ranks' rows of A and columns of B" if name == "C" else "the ranks' blocks"
+        raise UsageError(
+            f"{how} do not make up {name} ({shape[0]}×{shape[1]}) once: each element must belong to one rank of a grid",
+            code="blocks",
+        )
+
+
+def _cover(spans: set[tuple[Span, ...]], length: int) -> bool:
+    """Whether these spans cover all rows or columns, none of them twice."""
+    end = 0
+    for span in sorted(span for of_one in spans for span in of_one if len(span)):
+        if span.lo != end:
+            return False
+        end = span.hi
+    return end == length

@@ -324,20 +324,21 @@ def real_operands(
 
     `prime`: the one modulo which the product is computed; 0: none.
     """
-    if prime:
-        made = empty_beside(a, a.shape, types.computed), empty_beside(b, b.shape, types.computed)
-        for matrix, into in zip((a, b), made, strict=True):
-            write_remainders(matrix, prime, Span(0, len(matrix)), into, threads)
-        return made
-    if not types.complex_b:
-        return a, b
-    b = as_rows(b, types.promoted, device=device, threads=threads)
-    with on_device_of(b):  # the current device is this thread's alone
-        if not types.complex_a:
-            return a, real_view(b.conj() if gemm.conjugate_b else b)
-        expanded = empty_beside(b, (2 * b.shape[0], 2 * b.shape[1]), types.computed)
-        _write_expanded(b, Span(0, len(expanded)), expanded, 1 if on_gpu(b) else threads, gemm)
-    return real_view(as_rows(a, types.promoted, device=device, threads=threads)), expanded
+    made = []
+    for key, matrix in (("A", a), ("B", b)):
+        heights, widths = types.parts_of(key)
+        if widths > 1 and (heights == 1 or on_gpu(matrix)):
+            matrix = as_rows(matrix, types.promoted, device=device, threads=threads)
+        with on_device_of(matrix):  # the current device is this thread's alone
+            if prime or heights > 1:
+                height, width = matrix.shape
+                rows = empty_beside(matrix, (height * heights, width * widths), types.computed)
+                write_real_rows(key, matrix, Span(0, len(rows)), rows, 1 if on_gpu(matrix) else threads, types, gemm, prime)
+                matrix = rows
+            elif widths > 1:
+                matrix = real_view(matrix.conj() if key == "B" and gemm.conjugate_b else matrix)
+        made.append(matrix)
+    return made[0], made[1]
 
 
 def write_real_rows(

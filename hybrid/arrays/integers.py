@@ -211,15 +211,10 @@ def by_parts(beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], N
 # -------- result
 
 
-def temporary_bytes(exact: Exact, result: str, shapes: list[tuple[int, int]], *, combines: bool) -> int:
-    """The bytes of the most temporary arrays that exist at a time on a GPU while matrices of these shapes, of 8 bytes an
-    element, become remainders or a result. `combines`: as of `Gemm`."""
-    part = max(8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8))) for rows, columns in shapes)
-    if exact.primes:
-        return 8 * part
-    if combines:
-        return 3 * part
-    return part * ((exact.computed != "float64") + (result == "bool" or exact.bound > magnitude(np.dtype(result))))
+def temporary_bytes(shapes: list[tuple[int, int]]) -> int:
+    """The most bytes of the temporary arrays that exist at a time on a GPU, while matrices of these shapes become remainders or
+    a result."""
+    return 8 * max(8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8))) for rows, columns in shapes)
 
 
 def magnitude(dtype: np.dtype) -> int:

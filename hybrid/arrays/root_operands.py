@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""The arrays of a call at the root, checked, as matrices or stacks of matrices; what the other ranks must know of them; and what
-becomes of the result."""
+"""The arrays of a call at the root: as matrices or stacks of matrices, what the other ranks must know of them, and what becomes
+of the result. What does not fit together is refused in one line."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.fit import can_hold, refuse_shapes, refuse_wrong_c, refuse_wrong_out
+from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
 from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, on_gpu
@@ -22,6 +22,8 @@ from hybrid.core.spans import Span
 from hybrid.errors import UsageError
 from hybrid.host.memory import result_pool
 from hybrid.ranks.team import Team
+
+_MOST_WORK = 100_000  # steps of NumPy's search for an element that two arrays share: some milliseconds
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,9 @@ class RootOperands:
 
     @cached_property
     def problem(self) -> Problem:
-        """The real product that gives C, or one of the stack's."""
-        return _problem(self.types, self.a.shape, self.b.shape)
+        """The real product that gives C, or one of the stack's, which no device multiplies in 16 bits."""
+        problem = self.types.problem(self.a.shape[-2], *self.b.shape[-2:])
+        return problem if self.batch else problem.with_operands(self.types.short_operands)
 
     def sources(self, threads: int = 1, prime: int = 0) -> tuple[RootMatrix, RootMatrix]:
         """A and B of the real product, from matrices in host memory. `threads`: those that make what is sent to other nodes.
@@ -140,7 +143,8 @@ def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...], 
         else:
             matrices.append(each.swapaxes(-1, -2) if transposed else each)
     first, second = matrices
-    refuse_shapes(first.shape[-2:], second.shape[-2:])
+    if first.shape[-1] != second.shape[-2]:
+        raise UsageError(f"a has {first.shape[-1]} columns and b {second.shape[-2]} rows: they must be the same", code="shapes")
     try:
         batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     except ValueError:
@@ -158,38 +162,31 @@ def _as_stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(array, batch + core).reshape(math.prod(batch), *core)
 
 
-def _problem(types: ProductType, a: tuple[int, ...], b: tuple[int, ...]) -> Problem:
-    """The real product of matrices of these shapes, or of stacks of them, which no device multiplies in 16 bits."""
-    problem = types.problem(a[-2], *b[-2:])
-    return problem.with_operands(types.short_operands) if len(a) == 2 else problem
-
-
 @record
 class StoredStack:
-    """A stack as it is sent to other ranks: its shape and type, and whether columns of its matrices are contiguous, not rows."""
+    """A stack as it is sent to other ranks. `by_columns`: its matrices are sent transposed, as columns are contiguous there."""
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # of what is sent
     dtype: np.dtype
     by_columns: bool
 
     @classmethod
     def of(cls, stack: Any) -> StoredStack:
-        flags = stack.swapaxes(1, 2).flags
-        return cls(stack.shape, stack.dtype, flags.c_contiguous and not stack.flags.c_contiguous)
+        turned = stack.swapaxes(1, 2)
+        by_columns = turned.flags.c_contiguous and not stack.flags.c_contiguous
+        return cls(turned.shape if by_columns else stack.shape, stack.dtype, by_columns)
 
-    def bytes_of(self, span: Span) -> int:
-        """The bytes of the matrices of these products."""
-        count, rows, columns = self.shape
-        return min(len(span), count) * rows * columns * self.dtype.itemsize
+    def turned(self, stack: Any) -> Any:
+        """The stack as it is sent; or the stack itself, from what is sent."""
+        return stack.swapaxes(1, 2) if self.by_columns else stack
 
 
 @dataclass(frozen=True)
 class RootShapes:
     """What the root tells the other ranks of its operands."""
 
-    shape_a: tuple[int, ...]
-    shape_b: tuple[int, ...]
     types: ProductType
+    problem: Problem  # the real product that gives C, or one of the stack's
     bytes_beside: int  # what the root takes for the result
     locations: Sequence[SharedLocation | None] = (None,) * 3  # where A, B and C lie in node-shared memory; None: not there
     allocated_bytes: int = 0  # what A, B and C take at the root already, or is kept for C
@@ -208,10 +205,10 @@ class RootShapes:
                 each.nbytes for each, of in zip(stored, stacks, strict=True) if not (each.flags.c_contiguous or of.by_columns)
             )
             result = 0 if given.out is not None else math.prod(given.shape) * numpy_type(types.result).itemsize
-            return cls(a.shape, b.shape, types, result + copied, count=math.prod(given.batch), stacks=stacks)
+            return cls(types, problem, result + copied, count=math.prod(given.batch), stacks=stacks)
         beside = types.bytes_beside(math.prod(given.core)) * (types.exact is not None or given.out is None)
         if on_gpu(a):  # B is, too
-            return cls(a.shape, b.shape, types, beside, allocated_bytes=problem.bytes_of_matrices, on_gpu=True)
+            return cls(types, problem, beside, allocated_bytes=problem.bytes_of_matrices, on_gpu=True)
         sources, c = given.sources(prime=types.primes[0]), given.real_out
         in_place = [source.in_place(problem.operand_dtype) for source in sources]
         lying = [source.as_it_lies(problem.operand_dtype) for source in sources]
@@ -223,12 +220,7 @@ class RootShapes:
             allocated_bytes += of_c
         elif not all_shared:
             allocated_bytes += min(of_c, result_pool.make_room(of_c))
-        return cls(a.shape, b.shape, types, beside, locations, allocated_bytes, derived)
-
-    @cached_property
-    def problem(self) -> Problem:
-        """The real product that gives C, or one of the stack's."""
-        return _problem(self.types, self.shape_a, self.shape_b)
+        return cls(types, problem, beside, locations, allocated_bytes, derived)
 
     @property
     def gpu_bytes(self) -> int:
@@ -237,15 +229,102 @@ class RootShapes:
 
     def bytes_on_rank(self, span: Span, *, is_root: bool) -> int:
         """The most host memory that a rank takes for these products of a stack, beside what the root has."""
-        real, elements = self.problem, len(span) * self.shape_a[-2] * self.shape_b[-1]
-        count_a, count_b = (min(len(span), each.shape[0]) for each in self.stacks[:2])
-        made = (
-            real.bytes(count_a * real.n, real.l) + real.bytes(count_b * real.l, real.m) + real.bytes(len(span) * real.n, real.m)
-        )
-        given = self.bytes_beside if is_root else sum(each.bytes_of(span) for each in self.stacks)
-        return given + made + self.types.bytes_beside(elements)
+        p, count, matrices = self.problem, len(span), [min(len(span), each.shape[0]) for each in self.stacks]
+        sent = sum(many * math.prod(of.shape[1:]) * of.dtype.itemsize for many, of in zip(matrices, self.stacks, strict=True))
+        made = p.bytes(matrices[0] * p.n, p.l) + p.bytes(matrices[1] * p.l, p.m) + p.bytes(count * p.n, p.m)
+        of_c = self.types.bytes_beside(count * p.n * p.m // (1 + self.types.complex_b))
+        return (self.bytes_beside if is_root else sent) + made + of_c
 
 
 def lie_shared(team: Team, locations: Sequence[SharedLocation | None]) -> bool:
     """Whether A and B are in memory that all ranks share, which are on one node: then no rank sends matrices to another."""
     return len(team.topology.nodes) == 1 and team.size > 1 and None not in locations[:2]
+
+
+def can_hold(out: np.ndarray, dtype: str) -> bool:
+    """Whether C can be computed in `out` itself, without a copy at the end."""
+    return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == dtype
+
+
+def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
+    """UsageError for a C that is given without a word on beta; callers of BLAS pass beta=0 when C is not to be read."""
+    if c is not None and asked_gemm.get("beta") is None:
+        or_out = "" if isinstance(c, Distributed) else ", or out=c to write to it"
+        raise UsageError(f"c is given, but beta is 0: pass beta=1 to add c, beta=0 to leave it unread{or_out}", code="addend")
+
+
+def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductType) -> None:
+    """UsageError unless beta times this C can be added to the product. Where beta is 0, it is not looked at."""
+    if gemm.beta == 0:
+        return
+    if c is None:
+        raise UsageError(f"beta is {gemm.beta:g}, but c is None: pass the matrix that is added", code="addend")
+    if c.shape != shape:
+        raise UsageError(f"c has shape {c.shape}, the product {shape}", code="addend")
+    if types.exact and c.dtype.kind not in "biu":
+        raise UsageError(
+            f"c is of {c.dtype}, and a product of {types.result} is exact: pass integers, or dtype='float64'", code="addend"
+        )
+    if not types.exact and not np.can_cast(c.dtype, numpy_type(types.result), "same_kind"):
+        raise UsageError(f"c is of {c.dtype}, which cannot be added to a product of {types.result}", code="addend")
+
+
+def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "product") -> None:
+    """UsageError unless `what`, of this shape and type, can be written to `out`."""
+    if isinstance(out, np.ma.MaskedArray):
+        raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data", code="masked")
+    if not (isinstance(out, np.ndarray) or (on_gpu(out) and hasattr(out, "flags"))):
+        raise UsageError(f"out must be an array of NumPy or CuPy, not {type(out).__name__}", code="out")
+    if out.shape != shape:
+        raise UsageError(f"out has shape {out.shape}, the {what} {shape}", code="out")
+    if out.dtype != dtype:
+        order = " in this machine's byte order" if dtype.isnative else ""
+        raise UsageError(f"out must be an array of {dtype}{order}, not of {out.dtype}", code="out")
+    if on_gpu(out):
+        return
+    if not out.flags.writeable:
+        raise UsageError("out must be writable, and this array is not", code="out")
+    if _overlaps_itself(out):
+        raise UsageError(f"out has strides {out.strides}, with which several of its elements share memory", code="out")
+
+
+def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
+    """UsageError unless the product can be written to `out` while A and B, the `operands`, and C are still read. To a GPU it is
+    copied afterwards."""
+    refuse_out(out, shape, numpy_type(types.result))
+    if on_gpu(out):
+        return
+    if any(_overlap(out, each) for each in operands):
+        raise UsageError("out overlaps a or b, which are still read while it is written", code="overlap")
+    if c is not None and _overlap(out, c) and not _is_same(out, c):
+        raise UsageError("out overlaps c without being the same array", code="overlap")
+
+
+def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether an element of one array shares memory with one of the other.
+
+    Neighbouring blocks of columns of one matrix do not, though each reaches from its first row to its last.
+    """
+    try:
+        return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number may be given
+    except RuntimeError:  # TooHardError
+        return True
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether the two arrays have the same elements at the same place."""
+    return one.__array_interface__["data"] == other.__array_interface__["data"] and (one.strides, one.dtype) == (
+        other.strides,
+        other.dtype,
+    )
+
+
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Whether several elements share memory: they may unless the elements of each dimension lie within one step of the next."""
+    reach = array.itemsize
+    for step, extent in sorted((abs(step), extent) for step, extent in zip(array.strides, array.shape, strict=True)):
+        if extent > 1:
+            if step < reach:
+                return array.size > 0
+            reach += step * (extent - 1)
+    return False

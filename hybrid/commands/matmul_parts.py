@@ -32,14 +32,13 @@ from hybrid.host.files import allocated, discard, flush, flush_names, publish, w
 from hybrid.host.matrix_file import MatrixOutput
 from hybrid.host.memory import RowView, processor
 from hybrid.host.threads import rows_of_about
-from hybrid.planning.arithmetic import Computed, joined
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, Inventory
 from hybrid.selection.session import Session, agree
-from hybrid.verification.check import Check, worse_of
+from hybrid.verification.check import Check
 
 # -------- which rows, and what has to be the same for a later job to go on with them
 
@@ -331,7 +330,8 @@ class ProductInParts:
 
         `told`: called whenever more rows are there. `measuring`: a context around each part's product and its check.
         """
-        made, before = _Sum(), self.rows_there
+        made: Outcome | None = None
+        plans, before = list[Plan](), self.rows_there
         left = self._problem.n - before
         wall.enter("write")
         self._disk.begin(self._asked, self.rows)
@@ -343,12 +343,16 @@ class ProductInParts:
                 if phase == "multiply" and of:
                     progress(phase, int(_STEPS * (done + len(part) * multiplied / of) / left), _STEPS)
 
-            how = RunOptions(progress=tell, after=made.last, measuring=measuring)
+            how = RunOptions(progress=tell, after=made, measuring=measuring)
             a, b = self._sources
             outcome = run_product(self._session, self._decisions[len(part)], PartOfRows(a, part), b, self._settings, how)
-            made.add(outcome, part)
-            if made.failed:
-                return made.outcome(self.decision, self.rows, before)
+            plans.append(outcome.decision.plan)
+            if outcome.check is not None:
+                named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}", part.lo)
+                outcome = replace(outcome, check=named)
+            made = made.followed_by(outcome) if made is not None else outcome
+            if outcome.check is not None and not outcome.check.ok:
+                return self._of_all(made, plans, before)
             wall.enter("write")
             exact = outcome.check is not None and outcome.check.kind == "exact"
             line = {"exact": exact, "arithmetic": dict(self._arithmetic)}
@@ -356,7 +360,15 @@ class ProductInParts:
             told()
         wall.enter("write")
         self._disk.finish()
-        return made.outcome(self.decision, self.rows, before)
+        return self._of_all(made, plans, before)
+
+    def _of_all(self, made: Outcome | None, plans: Sequence[Plan], there: int) -> Outcome:
+        """The outcome of the whole product. `made`: of this job's parts together. `there`: the rows that were there before."""
+        nothing, parts = RowView(np.empty((0, 0)), Span(0, 0)), Parts(self.rows, there, tuple(plans))
+        if made is None:
+            check = Check("checksums", 0.0, 0.0, ok=True, note="all rows were there")
+            return Outcome(self.decision, nothing, nothing, nothing, {}, Spread(0.0, 0.0, 0.0), check, parts=parts)
+        return replace(made, decision=self.decision, a=nothing, b=nothing, c=nothing, intervals=[], parts=parts)
 
     def close(self) -> None:
         """Let other jobs write the file."""
@@ -405,38 +417,3 @@ class ProductInParts:
                 raise HybridError(
                     f"{name} was changed while this job read it: it was {self._asked[name]} and is {now}", code="file-changed"
                 )
-
-
-class _Sum:
-    """The times, checks and arithmetic of all parts; it grows by the outcome of each."""
-
-    def __init__(self) -> None:
-        self.last: Outcome | None = None  # whose matrices the next part takes over
-        self._check: Check | None = None
-        self._seconds: dict[str, float] = {"total": 0.0}
-        self._arithmetic: Computed = {}
-        self._plans: list[Plan] = []
-
-    def add(self, outcome: Outcome, part: Span) -> None:
-        self.last = outcome
-        self._plans.append(outcome.decision.plan)
-        for phase, spread in {**outcome.phases, "total": outcome.total}.items():
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + spread.median
-        self._arithmetic = joined([self._arithmetic, outcome.arithmetic])
-        if outcome.check is not None:
-            named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}", part.lo)
-            self._check = worse_of(self._check, named)
-
-    @property
-    def failed(self) -> bool:
-        """Whether a part has failed its check."""
-        return self._check is not None and not self._check.ok
-
-    def outcome(self, decision: Decision, rows: int, there: int) -> Outcome:
-        """The outcome of the whole product. `rows`: of a part. `there`: the rows that were there before."""
-        nothing = RowView(np.empty((0, 0)), Span(0, 0))
-        phases = {phase: Spread(seconds, seconds, seconds) for phase, seconds in self._seconds.items()}
-        check = self._check if self._plans else Check("checksums", 0.0, 0.0, ok=True, note="all rows were there")
-        parts = Parts(rows, there, tuple(self._plans))
-        total = phases.pop("total")
-        return Outcome(decision, nothing, nothing, nothing, phases, total, check, arithmetic=self._arithmetic, parts=parts)

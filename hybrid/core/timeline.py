@@ -77,6 +77,10 @@ class Spread:
         median = ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
         return cls(median, ordered[0], ordered[-1])
 
+    def plus(self, other: Spread) -> Spread:
+        """The seconds of both, one after the other."""
+        return Spread(self.median + other.median, self.min + other.min, self.max + other.max)
+
 
 def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:
     """For each of PHASES the time of the slowest rank or device in each repeat, as the spread over the repeats.

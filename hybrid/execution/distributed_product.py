@@ -1,19 +1,38 @@
 # SPDX-License-Identifier: MIT
-"""Products of RowBlocks and Block2Ds, whose elements stay where they are: every rank keeps its part of A, B and C."""
+"""Products of RowBlocks and Block2Ds, whose elements stay where they are: every rank keeps its part of A, B and C.
+
+The ranks tell each other of their `Shares`. From these all make out the same real product, decide how it is computed, and
+compute it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hybrid.arrays.fit import Shares, problem_of_blocks, problem_of_rows
-from hybrid.arrays.gemm import Gemm, ProductType
-from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_host, to_device_of
+import numpy as np
+
+from hybrid.arrays.distributed import Block2D, refuse_no_grid
+from hybrid.arrays.gemm import Gemm, ProductType, product_type
+from hybrid.arrays.integers import DIGIT, Exact, largest_of, temporary_bytes
+from hybrid.arrays.interop import (
+    as_rows,
+    await_callers_work,
+    copy_back,
+    empty_beside,
+    on_gpu,
+    on_host,
+    to_device_of,
+    where_it_lies,
+)
+from hybrid.arrays.root_operands import refuse_wrong_c
+from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
+from hybrid.core.spans import Span, consecutive
 from hybrid.core.timeline import Timeline
-from hybrid.errors import DoesNotFit
+from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.calls import exactly
 from hybrid.execution.checked_run import CheckedRun
@@ -23,6 +42,7 @@ from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
 from hybrid.planning.check_layout import GROUP_COLUMNS
+from hybrid.planning.grid import Part, Placement
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
@@ -37,6 +57,161 @@ if TYPE_CHECKING:
     from hybrid.execution.repair import Recomputed
     from hybrid.verification.check import WrongParts
 
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the other ranks must know of one rank's RowBlocks, or Block2Ds, of A, B and C."""
+
+    a: Shape  # of what it has of A
+    b: Shape
+    types: ProductType
+    copied_bytes: int  # host memory for parts that must be converted, and for copies from a GPU for the check
+    gpu_bytes: int  # memory for the expanded B on its GPU, if that multiplies it, and for a C that is copied there
+    largest: tuple[int, ...]  # the largest magnitudes in A, in B and in C, where they are integers
+    on_gpu: tuple[bool, bool]  # whether A lies on a GPU, and B
+    whole: tuple[Shape, ...]  # of Block2Ds the shapes of A and B
+    places: tuple[Part, ...]  # of Block2Ds, where these parts lie in A and B
+
+    @classmethod
+    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> Shares:
+        """What is to be known of this rank's operands. UsageError where they cannot be multiplied.
+
+        `check`: the product is checked from host memory. `threads`: gives the number of threads that look for the largest
+        integers.
+        """
+        in_2d = [each for each in (a, b) if isinstance(each, Block2D)]
+        if len(in_2d) == 1:
+            name = "b" if in_2d[0] is a else "a"
+            raise UsageError(
+                f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank", code="mixed-kinds"
+            )
+        types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
+        (n, l), (depth, m) = a.array.shape, b.array.shape
+        refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (n, m), types)
+        real, added = types.problem(n, l, m), None if gemm.beta == 0 else c  # this rank's part of the product; C that is read
+        there, real_b = (on_gpu(a.array), on_gpu(b.array)), depth * (1 + types.complex_a) * real.m
+        made_of_b = types.complex_a or (types.complex_b and gemm.conjugate_b)
+        copied = (
+            real.n * real.l * _is_copied(a.array, types.operand_a, check=check),
+            real_b * (made_of_b or _is_copied(b.array, types.operand_b, check=check)),
+            real.n * real.m * (there[0] and check),
+        )
+        expanded = real_b * real.item_size * (types.complex_a and there[1])
+        copied_there = added.array.nbytes if added is not None and there[0] and not on_gpu(added.array) else 0
+        largest: tuple[int, ...] = ()
+        if types.exact is not None:
+            largest = tuple(0 if each is None else largest_of(where_it_lies(each.array), threads()) for each in (a, b, added))
+        whole, places = tuple(each.shape for each in in_2d), tuple(each.part for each in in_2d)
+        copied_bytes = sum(copied) * real.item_size
+        return cls((n, l), (depth, m), types, copied_bytes, expanded + copied_there, largest, there, whole, places)
+
+    @property
+    def depth(self) -> int:
+        """The columns of the whole A."""
+        return self.whole[0][1] if self.whole else self.a[1]
+
+    def bytes_on_gpu(self, exact: Exact | None) -> int:
+        """The most bytes that the product takes on this rank's GPU beside the real product's C, if that multiplies it.
+
+        `exact`: how a product of integers is computed, which stay where they lie; None for others.
+        """
+        there = [shape for shape, is_there in zip((self.a, self.b), self.on_gpu, strict=True) if is_there]
+        if exact is None or not there:
+            return self.gpu_bytes
+        operands = sum(rows * columns for rows, columns in there) * ITEM_SIZES[exact.computed]
+        c = (self.a[0], self.b[1]) if self.on_gpu[0] else (0, 0)  # it is put together beside A
+        result = c[0] * c[1] * np.dtype(self.types.result).itemsize  # which is made when A and B are given back
+        digits = c[0] * c[1] * len(exact.primes) * DIGIT.itemsize
+        return self.gpu_bytes + max(operands, result) + digits + temporary_bytes([*there, c])
+
+
+def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
+    """Whether the array is copied to new host memory: from a GPU for the check, on the host for its type or layout."""
+    return check if on_gpu(array) else array.dtype != dtype or not array.flags.c_contiguous
+
+
+def request_of(
+    shares: Sequence[Shares], computed: str, besides: tuple[int, ...] = (), besides_on_gpu: tuple[int, ...] = ()
+) -> PlanRequest:
+    """What is to be decided on: the real product of type `computed` of all ranks' parts, and where these lie. UsageError where
+    they do not fit together.
+
+    `besides`, `besides_on_gpu`: the bytes that each rank takes beside its parts.
+    """
+    first = shares[0]
+    for rank, share in enumerate(shares):
+        if first.whole and (share.whole, share.types) != (first.whole, first.types):
+            raise UsageError(
+                f"rank {rank}'s blocks are of matrices {share.whole[0]} and {share.whole[1]} of {share.types}, "
+                f"rank 0's {first.whole[0]} and {first.whole[1]} of {first.types}",
+                code="ranks-differ",
+            )
+        if not first.whole and (share.a[1], share.b[1], share.types) != (first.a[1], first.b[1], first.types):
+            raise UsageError(
+                f"rank {rank}'s blocks have {share.a[1]} and {share.b[1]} columns of {share.types}, "
+                f"rank 0's {first.a[1]} and {first.b[1]} of {first.types}",
+                code="ranks-differ",
+            )
+    l, depth = first.depth, first.whole[1][0] if first.whole else sum(share.b[0] for share in shares)
+    if depth != l:
+        raise UsageError(f"A has {l} columns and B {depth} rows: they must be the same", code="shapes")
+    types = first.types
+    if first.whole:
+        problem, operands = types.problem(first.whole[0][0], l, first.whole[1][1]), OperandLocation.BLOCKS_2D
+        placed = _placement(shares)
+    else:
+        rows_a = consecutive(share.a[0] for share in shares)
+        rows_b = consecutive(share.b[0] * (1 + types.complex_a) for share in shares)
+        problem, operands = types.problem(rows_a[-1].hi, l, first.b[1]), OperandLocation.ROW_BLOCKS
+        placed, problem = Placement.of_rows(problem, rows_a, rows_b, rows_a), problem.with_operands(types.short_operands)
+    return PlanRequest(
+        replace(problem, dtype=computed),
+        operands=operands,
+        placed=placed,
+        besides=besides,
+        besides_on_gpu=() if first.whole else besides_on_gpu,
+    )
+
+
+def _placement(shares: Sequence[Shares]) -> Placement:
+    """Where the parts of the real product of Block2Ds lie. UsageError where these are not a grid's.
+
+    Rows and columns are numbered anew, so that those of a rank are neighbours: the order in which they are multiplied does not
+    matter, and parts that were dealt out in many blocks need not be sent around to be joined.
+    """
+    types, ((n, l), (_, m)) = shares[0].types, shares[0].whole
+    of_a, of_b = zip(*(share.places for share in shares), strict=True)
+    of_c = [Part(a.rows, b.columns) for a, b in zip(of_a, of_b, strict=True)]
+    for name, parts, shape in (("A", of_a, (n, l)), ("B", of_b, (l, m)), ("C", of_c, (n, m))):
+        refuse_no_grid(name, parts, shape)
+    rows = _renumbered([part.rows for part in of_a], n, 1)
+    inner = _renumbered([part.columns for part in of_a], l, 1 + types.complex_a)
+    columns = _renumbered([part.columns for part in of_b], m, 1 + types.complex_b)
+    return Placement(
+        tuple(Part(rows(part.rows), inner(part.columns)) for part in of_a),
+        tuple(Part(inner(part.rows), columns(part.columns)) for part in of_b),
+        tuple(Part(rows(part.rows), columns(part.columns)) for part in of_c),
+    )
+
+
+def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> Callable[[tuple[Span, ...]], tuple[Span, ...]]:
+    """A function that gives rows, or columns, new numbers, of which those of one group are neighbours. Each of the `length` rows
+    has become `each` rows of the real product."""
+    numbers, next_one = np.arange(length), 0
+    for span in (span for group in dict.fromkeys(groups) for span in group):
+        numbers[span.slice] = np.arange(next_one, next_one + len(span))
+        next_one += len(span)
+
+    def renumbered(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+        found = np.concatenate([numbers[:0], *(numbers[span.slice] for span in spans)])
+        ends = [0, *(np.flatnonzero(np.diff(found) != 1) + 1), len(found)]
+        runs = [found[lo:hi] for lo, hi in pairwise(ends) if hi > lo]
+        return tuple(Span(int(run[0]) * each, int(run[-1] + 1) * each) for run in runs)
+
+    return renumbered
+
 
 def decide_on_distributed(
     session: Session, shares: Sequence[Shares], inventories: Sequence[Inventory], settings: Settings, gemm: Gemm
@@ -46,61 +221,38 @@ def decide_on_distributed(
 
     Integers that lie on GPUs stay there if there is room for all that is made of them. Else they go through the host's memory.
     """
+
+    def decided(*, stays: bool) -> tuple[ProductType, bool, Settings, Decision]:
+        types, asked, of_type = shares[0].types, settings, gemm.of_type(shares[0].types)
+        if types.exact is not None and all(each.types == types for each in shares):  # `request_of` refuses others
+            largest = [each.largest for each in shares]
+            types = types.bounded(shares[0].depth, largest, of_type, _most(settings) if stays else None)
+        if not stays:
+            asked = exactly(settings, types)
+        elif settings.precision != "native":  # sums stay below `_most`, and then products from remainders are exact as well
+            asked = replace(settings, precision="auto")
+        on_gpus = tuple(each.bytes_on_gpu(types.exact if stays else None) for each in shares)
+        besides = tuple(
+            each.copied_bytes + types.bytes_beside(each.a[0] * each.b[1]) * (not (stays and each.on_gpu[0])) for each in shares
+        )
+        request = request_of(shares, types.computed, besides, on_gpus if any(on_gpus) else ())
+        return types, stays, asked, agree(session, request, asked, inventories)
+
     on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shares)
     if shares[0].types.exact is not None and on_gpus:
         try:
-            found = _decided(session, shares, inventories, settings, gemm, stays=True)
+            found = decided(stays=True)
         except DoesNotFit:
             found = None
         if found is not None and found[3].plan.device == "cuda":
             return found
-    return _decided(session, shares, inventories, settings, gemm, stays=False)
-
-
-def _decided(
-    session: Session,
-    shares: Sequence[Shares],
-    inventories: Sequence[Inventory],
-    settings: Settings,
-    gemm: Gemm,
-    *,
-    stays: bool,
-) -> tuple[ProductType, bool, Settings, Decision]:
-    """What `decide_on_distributed` returns."""
-    types = shares[0].types
-    gemm = gemm.of_type(types)
-    if types.exact is not None and all(each.types == types for each in shares):  # `_request` refuses others
-        types = types.bounded(shares[0].depth, [each.largest for each in shares], gemm, _most(settings) if stays else None)
-    if not stays:
-        settings = exactly(settings, types)
-    elif settings.precision != "native":  # sums stay below `most`, and then products from remainders are exact as well
-        settings = replace(settings, precision="auto")
-    made_there = types.exact if stays else None
-    on_gpus = tuple(each.bytes_on_gpu(made_there, combines=gemm.combines) for each in shares)
-    on_hosts = tuple(
-        each.copied_bytes + types.bytes_beside(each.a[0] * each.b[1]) * (not (made_there and each.on_gpu[0])) for each in shares
-    )
-    decision = agree(session, _request(shares, types, on_hosts, on_gpus), settings, inventories)
-    return types, stays, settings, decision
+    return decided(stays=False)
 
 
 def _most(settings: Settings) -> int:
     """The largest sums of products of integers on a GPU. With larger ones the host would have to check a product that the GPU
     has, for which it would copy all of it: several products of smaller numbers take less time."""
     return most_exact(GROUP_COLUMNS) if settings.check == "on" else (1 << 53) - 1
-
-
-def _request(shares: Sequence[Shares], types: ProductType, on_hosts: tuple[int, ...], on_gpus: tuple[int, ...]) -> PlanRequest:
-    """What is to be decided on. `on_hosts`, `on_gpus`: the bytes that each rank takes beside its parts. UsageError if the parts
-    do not fit together."""
-    problem, placement = problem_of_blocks(shares) if shares[0].whole else problem_of_rows(shares)
-    return PlanRequest(
-        replace(problem, dtype=types.computed).with_operands("" if shares[0].whole else types.short_operands),
-        operands=OperandLocation.BLOCKS_2D if shares[0].whole else OperandLocation.ROW_BLOCKS,
-        placed=placement,
-        besides=on_hosts,
-        besides_on_gpu=on_gpus if any(on_gpus) and not shares[0].whole else (),
-    )
 
 
 def run_distributed_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:

@@ -12,16 +12,24 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
-from hybrid.arrays.fit import Shares, problem_of_blocks, refuse_unused_c, refuse_wrong_c, refuse_wrong_out
 from hybrid.arrays.gemm import PRODUCT, Gemm, numpy_type, product_type, real_operands, type_name
 from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_gpu, to_device_of
-from hybrid.arrays.root_operands import RootOperands, RootShapes, arrays_of, lie_shared, matrices_of
+from hybrid.arrays.root_operands import (
+    RootOperands,
+    RootShapes,
+    arrays_of,
+    lie_shared,
+    matrices_of,
+    refuse_unused_c,
+    refuse_wrong_c,
+    refuse_wrong_out,
+)
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
 from hybrid.execution.calls import exactly, refuse_no_rank, settle, threads_until_decided
-from hybrid.execution.distributed_product import decide_on_distributed, run_distributed_product
+from hybrid.execution.distributed_product import Shares, decide_on_distributed, request_of, run_distributed_product
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import element_types, run_product
 from hybrid.execution.real_products import RealProducts, element_of_rows, part_of_product
@@ -249,7 +257,7 @@ class Block2DCall:
         self._session, self._a, self._b, self._shape = session, a, b, (a.shape[0], b.shape[1])
         self._of_rows: RowBlockCall | None = None
         if team.size == 1:
-            problem_of_blocks(shares)
+            request_of(shares, shares[0].types.computed)
             rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None
             self._of_rows = RowBlockCall(session, rows, None, replace(asked, gemm={"dtype": gemm.dtype or None}))
             self.decision = self._of_rows.decision

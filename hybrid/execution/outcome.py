@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 
 from hybrid.core.problem import record
 from hybrid.core.timeline import Interval, Spread
 from hybrid.host.memory import RowView
-from hybrid.planning.arithmetic import Computed
+from hybrid.planning.arithmetic import Computed, joined
 from hybrid.planning.plan import Plan
 from hybrid.selection.decision import Decision
-from hybrid.verification.check import Check
+from hybrid.verification.check import Check, worse_of
 
 # Told what is being done, how much of it is done, and of how much; on every rank.
 Progress = Callable[[str, int, int], None]
@@ -69,6 +69,23 @@ class Outcome:
     arithmetic: Computed = field(default_factory=dict)  # empty where all is native
     repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end
     parts: Parts | None = None  # where C was computed part by part; then `a`, `b` and `c` are empty
+
+    def followed_by(self, latest: Outcome) -> Outcome:
+        """What both products have given, one after the other: the matrices of the latest, and the times of both."""
+        phases = dict(self.phases)
+        for phase, spread in latest.phases.items():
+            phases[phase] = phases[phase].plus(spread) if phase in phases else spread
+        end = max((each.end for of_rank in self.intervals for each in of_rank), default=0.0)  # each clock begins at 0
+        later = [[replace(each, begin=end + each.begin, end=end + each.end) for each in of_rank] for of_rank in latest.intervals]
+        return replace(
+            latest,
+            phases=phases,
+            total=self.total.plus(latest.total),
+            check=worse_of(self.check, latest.check) if latest.check is not None else self.check,
+            intervals=[[*one, *other] for one, other in zip(self.intervals, later, strict=True)],
+            arithmetic=joined([self.arithmetic, latest.arithmetic]),
+            repeats=min(self.repeats, latest.repeats),
+        )
 
 
 @record

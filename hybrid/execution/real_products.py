@@ -15,17 +15,15 @@ from hybrid.arrays.interop import await_callers_work, empty_beside, on_gpu, on_h
 from hybrid.arrays.sources import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.core.timeline import Interval, Spread, wall
+from hybrid.core.timeline import wall
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.product import run_product
 from hybrid.host.memory import RowView
-from hybrid.planning.arithmetic import joined
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
-from hybrid.verification.check import worse_of
 
 _WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
 
@@ -189,7 +187,7 @@ def run_typed_product(
     outcome: Outcome | None = None
     for number, prime in enumerate(types.primes):
         latest = run_product(session, decision, *product.sources(prime), settings, options)
-        outcome = latest if outcome is None else _both(outcome, latest)
+        outcome = latest if outcome is None else outcome.followed_by(latest)
         if outcome.check is not None and not outcome.check.ok:
             return outcome
         if types.converts:
@@ -211,32 +209,6 @@ def run_typed_product(
 
 
 _NOTHING = RowView(np.empty((0, 0)), Span(0, 0))
-
-
-def _both(before: Outcome, latest: Outcome) -> Outcome:
-    """The outcome of two products, one after the other."""
-    phases = {phase: _sum(spread, latest.phases.get(phase)) for phase, spread in before.phases.items()}
-    check = worse_of(before.check, latest.check) if latest.check is not None else before.check
-    return replace(
-        latest,
-        phases=phases,
-        total=_sum(before.total, latest.total),
-        check=check,
-        intervals=_one_after_the_other(before.intervals, latest.intervals),
-        arithmetic=joined([before.arithmetic, latest.arithmetic]),
-        repeats=min(before.repeats, latest.repeats),
-    )
-
-
-def _one_after_the_other(before: list[list[Interval]], latest: list[list[Interval]]) -> list[list[Interval]]:
-    """The intervals of every rank. Each product's clock begins at 0, so those of the latest follow the end of those before."""
-    end = max((each.end for of_rank in before for each in of_rank), default=0.0)
-    later = ([replace(each, begin=end + each.begin, end=end + each.end) for each in of_rank] for of_rank in latest)
-    return [[*one, *other] for one, other in zip(before, later, strict=True)]
-
-
-def _sum(one: Spread, other: Spread | None) -> Spread:
-    return Spread(one.median + other.median, one.min + other.min, one.max + other.max) if other is not None else one
 
 
 def part_of_product(

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, TransposedRowBlock
-from hybrid.arrays.fit import refuse_no_grid, refuse_out
+from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, TransposedRowBlock, refuse_no_grid
 from hybrid.arrays.gemm import is_number
 from hybrid.arrays.interop import as_matrix, copy_back, on_gpu
+from hybrid.arrays.root_operands import refuse_out
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import UsageError

@@ -57,7 +57,7 @@ def multiply_stack_by_ranks(
     connect(team)
     call = _StackCall(session, shapes, shares, root, settings, gemm.of_type(shapes.types), placements[team.rank])
     room = given.room() if given is not None else None
-    call.gather(call.products(*call.scattered(given), room), room)
+    call.gather(call.products(*call.scattered(given), room=room), room)
     return True, room
 
 
@@ -80,35 +80,28 @@ class _StackCall:
         self._others = [rank for rank, span in enumerate(shares) if rank != root and len(span)]
         self._checks = settings.check != "off"
 
-    def scattered(self, given: RootOperands | None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """The matrices of A, B and C for this rank's products, as the root has sent them: transposed ones as they lie there."""
-        stacks, team = self._shapes.stacks, self._team
-        sent, taken = {}, {}
+    def scattered(self, given: RootOperands | None) -> list[np.ndarray]:
+        """The matrices of A, B and, if there is one, C for this rank's products, as the root has sent them: transposed ones as
+        they lie there."""
+        stacks, sent, taken = self._shapes.stacks, {}, {}
         if given is not None:
-            whole = [each for each in (given.a, given.b, given.c) if each is not None]
+            operands = (each for each in (given.a, given.b, given.c) if each is not None)
+            whole = [of.turned(each) for of, each in zip(stacks, operands, strict=True)]
             mine = [some_matrices(each, self._span) for each in whole]
             for rank in self._others:
-                parts = (some_matrices(each, self._shares[rank]) for each in whole)
-                sent[rank] = [
-                    np.ascontiguousarray(each.swapaxes(1, 2) if of.by_columns else each)
-                    for each, of in zip(parts, stacks, strict=True)
-                ]
+                sent[rank] = [np.ascontiguousarray(some_matrices(each, self._shares[rank])) for each in whole]
         else:
-            stored = []
-            for each in stacks:
-                count, rows, columns = each.shape
-                core = (columns, rows) if each.by_columns else (rows, columns)
-                stored.append(np.empty((min(count, len(self._span)), *core), each.dtype))
-            taken = {self._root: stored} if team.rank in self._others else {}
-            mine = [each.swapaxes(1, 2) if of.by_columns else each for each, of in zip(stored, stacks, strict=True)]
+            mine = [np.empty((min(of.shape[0], len(self._span)), *of.shape[1:]), of.dtype) for of in stacks]
+            taken = {self._root: mine} if self._team.rank in self._others else {}
         self._move("scatter", sent, taken, f"did not reach it as they are at rank {self._root}")
-        return mine[0], mine[1], mine[2] if len(mine) > 2 else None
+        return [of.turned(each) for of, each in zip(stacks, mine, strict=True)]
 
-    def products(self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, room: np.ndarray | None) -> np.ndarray:
-        """This rank's products, checked and finished, as a stack. `room`: at the root, the array for all products."""
+    def products(self, a: np.ndarray, b: np.ndarray, *added: np.ndarray, room: np.ndarray | None) -> np.ndarray:
+        """This rank's products, checked and finished, as a stack. `added`: C, if there is one. `room`: at the root, the array
+        for all products."""
         types, gemm, real, threads = self._shapes.types, self._gemm, self._shapes.problem, self._threads
-        count, (n, _, m) = len(self._span), (*a.shape[1:], b.shape[2])
-        of_c = None if c is None else _rows(c)
+        count, n, m = len(self._span), a.shape[1], b.shape[2]
+        of_c = _rows(added[0]) if added else None
         products = RealProducts(self._team, types, gemm, threads, (count * n, m), c=of_c, named=self._element)
         own = None if room is None else room[self._span.slice]
         finishes = types.converts or gemm.combines
@@ -130,8 +123,8 @@ class _StackCall:
 
     def _element(self, row: int, column: int) -> str:
         """The name of an element of this rank's products."""
-        height = self._shapes.shape_a[-2]
-        return f"element [{row % height}, {column}] of product {self._span.lo + row // height} of the stack"
+        number, row = divmod(row, self._shapes.problem.n)
+        return f"element [{row}, {column}] of product {self._span.lo + number} of the stack"
 
     def _multiplied(self, a: np.ndarray, b: np.ndarray, into: np.ndarray | None) -> np.ndarray:
         """The products of real stacks, checked, in `into` where that is given."""
