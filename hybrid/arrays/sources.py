@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Where A and B come from: generated from a seed, read from a file, shared by the ranks of a node, or arrays of the root.
 
-A `MatrixSource` writes rows of a real product's A or B. Files and generated matrices have `Elements` of any type, of which a
-`TypedProduct` makes the sources; an array of the root is one itself, a `RootMatrix`.
+A `MatrixSource` writes rows of a real product's A or B. A `RootMatrix` is one, and a `SharedMatrix`. Files and generated matrices
+have `Elements` of any type, of which a `TypedProduct` makes the sources.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -32,110 +33,6 @@ Progress = Callable[[int], None]  # gets the number of rows done so far, in the 
 
 def _untold(done: int) -> None:
     """Tell nobody of the progress."""
-
-
-# -------- fill
-# Matrices generated from a seed: the same for any number of ranks and threads, and any rank can generate any row.
-#
-# The elements, in row-major order, are cut into blocks of 2^19, whatever the shape. The random numbers of each block come
-# from SFC64, which starts from (seed, matrix, block). Its state holds a counter, so two blocks cannot share a state within
-# 2^64 steps.
-
-MATRICES = ("A", "B")
-
-_LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
-# Elements that a thread makes without the GIL, for which it waits before. The lecture's matrices of 8000×8000 took 16 threads
-# 0.24 s by blocks of 2^16 (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
-_BLOCK = 1 << 19
-_CALL_BLOCKS = 4  # the most that a thread makes between two reports of progress
-_PARTS_PER_THREAD = 4  # the least, where there are so many blocks: threads that are held up take fewer parts
-_DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
-
-
-def fill_rows(
-    into: np.ndarray,
-    rows: Span,
-    *,
-    fill: str,
-    seed: int,
-    matrix: str,
-    threads: int = 1,
-    progress: Progress = _untold,
-) -> None:
-    """Write rows `rows` of the matrix into `into` with so many threads. `into` is C-contiguous, and its row 0 is the first of
-    the rows.
-
-    `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (the number in row-major
-    order).
-    """
-    if not into.size:
-        return
-    if not into.flags.c_contiguous:
-        raise ValueError("the rows to be filled are not contiguous")
-    width, elements = into.shape[1], into.reshape(-1)
-    wanted = Span(rows.lo * width, rows.hi * width)
-
-    def make(numbers: Span) -> int:
-        maker = _Maker(fill, seed, matrix)
-        return sum(maker.write(number, wanted, elements) for number in range(numbers.lo, numbers.hi))
-
-    blocks = Span(wanted.lo // _BLOCK, -(-wanted.hi // _BLOCK))
-    at_once = max(1, min(_CALL_BLOCKS, len(blocks) // (_PARTS_PER_THREAD * max(1, threads))))
-    done = 0
-    for count in on_threads(threads, make, pieces(blocks, at_once)):
-        done += count
-        progress(done // width)
-
-
-def largest_number(fill: str, matrix: str, elements: int) -> int | None:
-    """The largest number of a matrix of so many elements; None where they are fractions."""
-    if fill == "lecture":
-        return _LECTURE[matrix] - 1
-    return max(0, elements - 1) if fill == "index" else None
-
-
-class _Maker:
-    """Makes blocks of a matrix, one after the other."""
-
-    def __init__(self, fill: str, seed: int, matrix: str) -> None:
-        from numpy.random import SFC64, Generator  # matrices that are read start sooner without it
-
-        self._fill, self._seed, self._matrix = fill, seed % 2**64, MATRICES.index(matrix)
-        self._generator, self._discarded = Generator(SFC64(0)), np.empty(_DISCARDED)
-
-    def write(self, number: int, wanted: Span, elements: np.ndarray) -> int:
-        """Write those elements of block `number` that are wanted, and return how many these are. `elements`: room for all that
-        are wanted."""
-        block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
-        before = max(0, wanted.lo - block.lo)
-        if not before:
-            self._make(elements[block.within(wanted).slice], number)
-        else:  # how many random numbers an element takes depends on their values, so the elements before it must be made, too
-            made = np.empty(len(block), elements.dtype)
-            self._make(made, number)
-            elements[: len(block) - before] = made[before:]
-        return len(block) - before
-
-    def _make(self, into: np.ndarray, number: int) -> None:
-        """Write the first elements of the block."""
-        if self._fill == "index":
-            into[...] = np.arange(number * _BLOCK, number * _BLOCK + len(into))
-            return
-        generator = self._generator
-        start = {"state": [self._seed, self._matrix, number, 1]}
-        generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
-        generator.random(out=self._discarded)
-        if self._fill == "lecture":
-            values = _LECTURE[MATRICES[self._matrix]]
-            # NumPy cuts such small numbers out of its 32 random bits without a bias: bools bit by bit, others byte by byte.
-            into[...] = generator.integers(values, size=len(into), dtype=bool if values == 2 else np.uint8)
-        elif self._fill == "uniform":
-            generator.random(out=into, dtype=into.dtype.type)
-        else:
-            generator.standard_normal(out=into, dtype=into.dtype.type)
-
-
-# -------- sources
 
 
 class MatrixSource:
@@ -260,14 +157,114 @@ class RootMatrix(MatrixSource):
         return self._array
 
 
-# -------- elements
-# The elements of a matrix that is generated or read from a file, in any type that a product may have; any rank can make any rows.
+# Generated matrices are the same for any number of ranks and threads, and any rank can generate any row: the elements, in
+# row-major order, are cut into blocks, whatever the shape, and the random numbers of each block come from an SFC64 of its own,
+# which starts from (seed, matrix, block). Its state holds a counter, so two blocks cannot share a state within 2^64 steps.
 
+MATRICES = ("A", "B")
 BYTES_AT_ONCE = 32 << 20  # of the rows that are converted together
+
+_LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
+# Elements that a thread makes without the GIL, for which it waits before. The lecture's matrices of 8000×8000 took 16 threads
+# 0.24 s by blocks of 2^16 (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
+_BLOCK = 1 << 19
+_CALL_BLOCKS = 4  # the most that a thread makes between two reports of progress
+_PARTS_PER_THREAD = 4  # the least, where there are so many blocks: threads that are held up take fewer parts
+_DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
 _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
 
 
-class GeneratedElements:
+def fill_rows(
+    into: np.ndarray,
+    rows: Span,
+    *,
+    fill: str,
+    seed: int,
+    matrix: str,
+    threads: int = 1,
+    progress: Progress = _untold,
+) -> None:
+    """Write rows `rows` of the matrix into `into` with so many threads. `into` is C-contiguous, and its row 0 is the first of
+    the rows.
+
+    `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (the number in row-major
+    order).
+    """
+    if not into.size:
+        return
+    if not into.flags.c_contiguous:
+        raise ValueError("the rows to be filled are not contiguous")
+    width, elements = into.shape[1], into.reshape(-1)
+    wanted = Span(rows.lo * width, rows.hi * width)
+
+    def make(numbers: Span) -> int:
+        from numpy.random import SFC64, Generator  # matrices that are read start sooner without it
+
+        generator, count = Generator(SFC64(0)), 0
+        for number in range(numbers.lo, numbers.hi):
+            block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
+            before = max(0, wanted.lo - block.lo)
+            # How many random numbers an element takes depends on their values: elements before the wanted ones are made, too.
+            made = np.empty(len(block), into.dtype) if before else elements[block.within(wanted).slice]
+            _make_block(made, generator, number, fill, seed, matrix)
+            if before:
+                elements[: len(block) - before] = made[before:]
+            count += len(block) - before
+        return count
+
+    blocks = Span(wanted.lo // _BLOCK, -(-wanted.hi // _BLOCK))
+    at_once = max(1, min(_CALL_BLOCKS, len(blocks) // (_PARTS_PER_THREAD * max(1, threads))))
+    done = 0
+    for count in on_threads(threads, make, pieces(blocks, at_once)):
+        done += count
+        progress(done // width)
+
+
+def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: int, matrix: str) -> None:
+    """Write the first elements of block `number`."""
+    if fill == "index":
+        into[...] = np.arange(number * _BLOCK, number * _BLOCK + len(into))
+        return
+    start = {"state": [seed % 2**64, MATRICES.index(matrix), number, 1]}
+    generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
+    generator.random(_DISCARDED)
+    if fill == "lecture":
+        # NumPy cuts such small numbers out of its 32 random bits without a bias: bools bit by bit, others byte by byte.
+        into[...] = generator.integers(_LECTURE[matrix], size=len(into), dtype=bool if _LECTURE[matrix] == 2 else np.uint8)
+    elif fill == "uniform":
+        generator.random(out=into, dtype=into.dtype.type)
+    else:
+        generator.standard_normal(out=into, dtype=into.dtype.type)
+
+
+class Elements:
+    """The elements of a matrix that is generated or read from a file, of any type that a product may have. Any rank can make any
+    rows."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype
+
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        """Write these rows into `into`, which is in row-major order. Its type is the same, for bfloat16 also that of its bits,
+        or one that holds all of its numbers."""
+        raise NotImplementedError
+
+    def most(self) -> int:
+        """A bound of the magnitudes of the elements, where these are integers."""
+        return 1 if self.dtype.kind == "b" else _most_of(self.dtype)
+
+    def largest(self, rows: Span, threads: int) -> int:
+        """The largest magnitude of the integers in these rows."""
+        return self.most()
+
+    def some(self, rows: Span) -> np.ndarray:
+        """Some rows, in a type that NumPy has and that holds all of their numbers."""
+        into = np.empty((len(rows), self.shape[1]), np.float32 if self.dtype.name in _HALVES else self.dtype)
+        self.write(rows, into, 1, _untold)
+        return into
+
+
+class GeneratedElements(Elements):
     """A matrix made from a seed.
 
     The parts of complex numbers are made as the elements of a real matrix with twice as many columns. But the numbers of the
@@ -277,7 +274,7 @@ class GeneratedElements:
     def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, dtype: np.dtype) -> None:
         self.shape, self.dtype = shape, dtype
         self._fill, self._seed, self._matrix = fill, seed, matrix
-        largest = largest_number(fill, matrix, shape[0] * shape[1])
+        largest = {"lecture": _LECTURE[matrix] - 1, "index": max(0, shape[0] * shape[1] - 1)}.get(fill)
         holds = _most_of(dtype) if dtype.kind in "iu" else _HALVES.get(dtype.name, np.inf)
         if dtype.kind in "biu" and largest is None:
             raise UsageError(
@@ -287,49 +284,34 @@ class GeneratedElements:
             raise UsageError(
                 f"--fill {fill} makes numbers up to {largest}, which {dtype} does not hold: use another --dtype", code="dtype"
             )
-        self._largest = 1 if dtype.kind == "b" else largest or 0
+        self._most = 1 if dtype.kind == "b" else largest or 0
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        """Write these rows into `into`, which is in row-major order. Its type is the same, for bfloat16 also that of its bits,
-        or one that holds all of its numbers."""
+        how: Any = {"fill": self._fill, "seed": self._seed, "matrix": self._matrix, "threads": threads}
         is_short = self.dtype.name in _HALVES
         if into.dtype.kind == "c" and self._fill != "index":
             into = real_view(into)
-        if into.dtype.kind == "c" or (is_short and into.itemsize == 2):  # the generator makes no such numbers
-            dtype = np.float32 if is_short else into.real.dtype
-            for part in rows_of_about(BYTES_AT_ONCE, rows, into.shape[1] * np.dtype(dtype).itemsize):
-                numbers = np.empty((len(part), into.shape[1]), dtype)
-                self._make(numbers, part, threads, _untold)
-                self._round(numbers, threads, into[part.within(rows).slice])
-                progress(part.hi - rows.lo)
+        if into.dtype.kind != "c" and not is_short and self.dtype.kind != "b":
+            fill_rows(into, rows, **how, progress=progress)
             return
-        self._make(into, rows, threads, progress)
-        if is_short or self.dtype.kind == "b":
-            self._round(into, threads, into)
+        dtype = np.dtype(np.float32) if is_short else into.real.dtype  # what the generator makes, before it is rounded
+        for part in rows_of_about(BYTES_AT_ONCE, rows, into.shape[1] * dtype.itemsize):
+            numbers, to = np.empty((len(part), into.shape[1]), dtype), into[part.within(rows).slice]
+            fill_rows(numbers, part, **how)
 
-    def _make(self, into: np.ndarray, rows: Span, threads: int, progress: Progress) -> None:
-        fill_rows(into, rows, fill=self._fill, seed=self._seed, matrix=self._matrix, threads=threads, progress=progress)
+            def convert(some: Span, numbers: np.ndarray = numbers, to: np.ndarray = to) -> None:
+                _store(numbers[some.slice].astype(self.dtype), to[some.slice])
 
-    def _round(self, numbers: np.ndarray, threads: int, into: np.ndarray) -> None:
-        """Round the numbers to those of this type; of bool, to whether they are not 0."""
-
-        def work(part: Span) -> None:
-            _store(numbers[part.slice].astype(self.dtype), into[part.slice])
-
-        parts = rows_of_about(BYTES_AT_ONCE // 8, Span(0, len(numbers)), numbers.shape[1] * numbers.itemsize)
-        for _ in on_threads(threads, work, parts):
-            pass
+            of_thread = rows_of_about(BYTES_AT_ONCE // 8, Span(0, len(numbers)), numbers.shape[1] * numbers.itemsize)
+            for _ in on_threads(threads, convert, of_thread):
+                pass
+            progress(part.hi - rows.lo)
 
     def most(self) -> int:
-        """A bound of the magnitudes of the elements, where these are integers."""
-        return self._largest
-
-    def largest(self, rows: Span, threads: int) -> int:
-        """The largest magnitude of the integers in these rows."""
-        return self._largest
+        return self._most
 
 
-class FileElements:
+class FileElements(Elements):
     """A matrix in a file, of the file's type or converted to another. Every rank opens it and reads the rows it needs.
 
     The file is not mapped, to be multiplied in place: it may change meanwhile, and each row is needed several times.
@@ -362,7 +344,6 @@ class FileElements:
         self._converts = narrower and held != dtype
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        """As of `GeneratedElements`."""
         if not self._converts:
             self._read(rows, into, progress)
             return
@@ -398,9 +379,6 @@ class FileElements:
             raise UsageError(f"{self.path} holds values too large for {self.dtype}", code="file-values")
         return converted
 
-    def most(self) -> int:
-        return 1 if self.dtype.kind == "b" else _most_of(self.dtype)
-
     def largest(self, rows: Span, threads: int) -> int:
         return max((largest_of(self._values(part), threads) for part in self._parts(rows)), default=0)
 
@@ -412,17 +390,6 @@ def _naming(file: str) -> Iterator[None]:
         yield
     except (UsageError, DoesNotFit) as error:
         raise type(error)(f"{file} {error}", code=error.code) from None
-
-
-Elements = GeneratedElements | FileElements
-
-
-def rows_of(elements: Elements, rows: Span) -> np.ndarray:
-    """Some rows of the elements, in a type that NumPy has and that holds all of its numbers."""
-    dtype = np.dtype(np.float32) if elements.dtype.name in _HALVES else elements.dtype
-    into = np.empty((len(rows), elements.shape[1]), dtype)
-    elements.write(rows, into, 1, _untold)
-    return into
 
 
 def _store(values: np.ndarray, into: np.ndarray) -> None:
@@ -443,9 +410,6 @@ def _what_is_lost(held: np.dtype, dtype: np.dtype) -> str:
     if dtype.kind in "iu" and held.kind not in "biu":
         return "fractions"
     return "numbers other than 0 and 1" if dtype.kind == "b" != held.kind else ""
-
-
-# -------- typed product
 
 
 @record

@@ -127,10 +127,9 @@ class Speaker:
             self._print_corner("C", c)  # memory has some rows only
 
     def _print_corner(self, label: str, matrix: Elements) -> None:
-        from hybrid.arrays.sources import rows_of
         from hybrid.reporting.run_report import labelled_corner
 
-        corner = rows_of(matrix, Span(0, min(self._options.printed, matrix.shape[0])))
+        corner = matrix.some(Span(0, min(self._options.printed, matrix.shape[0])))
         self._stream.write(labelled_corner(label, corner[:, : self._options.printed], matrix.shape))
 
 
