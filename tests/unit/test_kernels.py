@@ -17,6 +17,7 @@ from hybrid.core.problem import copy_width
 from hybrid.emulation.checked import not_a_number, stored, verdict
 from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
+from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import (
     ALL,
     AUTO,
@@ -171,8 +172,9 @@ def test_auto_takes_the_best_that_the_gpu_can_run():
             assert not refusal(named(name), dtype, columns, capability)
     assert fastest("cpu", "float64", 9).kernel.name == "blas"
     assert not {"cublas", "loops", "loops_ikj"} & set(AUTO)
-    with pytest.raises(LookupError):
+    with pytest.raises(UsageError) as refused:
         fastest("cuda", "float64", 9, 35)
+    assert refused.value.code == "kernel-unfit"
 
 
 @pytest.mark.parametrize(
