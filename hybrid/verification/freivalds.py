@@ -87,7 +87,7 @@ class _HostSums:
         self._deviation, self._flushed_of_a = variance**0.5, float(np.ldexp(flushed, _SCALE))
         with np.errstate(all="ignore"):  # where nothing overflows
             self._flushed = np.ldexp(flushed, largest + _SCALE - of_groups)
-            self.overflow = np.ldexp(float(np.finfo(problem.dtype).max) / 4 * smallest_x(GROUP_COLUMNS), _SCALE - of_groups)
+            self.overflow = np.ldexp(float(np.finfo(problem.dtype).max) / 4, _SCALE - of_groups) * smallest_x(GROUP_COLUMNS)
         self.in_a, self.in_b = Integers(), Integers()
 
     def of_b(self, b: np.ndarray, columns: Span) -> tuple[np.ndarray, np.ndarray]:

@@ -225,6 +225,19 @@ def test_right_products_of_numbers_of_all_sizes_pass_their_check(rng, check):
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(wanted))
 
 
+@pytest.mark.parametrize("check", [True, "host"])
+@pytest.mark.parametrize(("dtype", "power"), [("float64", 200), ("float32", 30), ("complex128", 200)])
+def test_what_overflows_is_no_fault(rng, dtype, power, check):
+    a, b = (rng.standard_normal((30, 30)).astype(dtype) for _ in "ab")
+    large = np.array(10.0**power, dtype)
+    one_column, one_row = b.copy(), a.copy()
+    one_column[:, 3] *= large
+    one_row[2] *= large
+    for first, second in ((a * large, b * large), (a * large, one_column), (one_row, b * large)):
+        found, wanted = hybrid.multiply(first, second, check=check), first.real @ second.real
+        assert not np.isfinite(found[~np.isfinite(wanted)]).any()
+
+
 def test_nan_in_one_row_does_not_hide_a_wrong_element_in_another(rng):
     def wrong(into, source, before):
         into[-1, -1] += 1
