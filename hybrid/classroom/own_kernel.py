@@ -45,7 +45,7 @@ class OwnKernel:
 
         allow_shared_memory(self._function, shared)
         launch = PreparedLaunch(self._function, tuple(grid), tuple(block), arguments, shared)
-        return lambda: launch(get_current_stream().ptr)
+        return lambda: launch(get_current_stream())
 
 
 def resources(function: Any) -> tuple[int, int, int]:

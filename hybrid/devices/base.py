@@ -5,7 +5,7 @@ on one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,11 +14,16 @@ from hybrid.core.spans import Span
 from hybrid.kernels.catalogue import Kernel, Launch, storage
 from hybrid.planning.schedule import Arrival, RankShare, Region, Tile
 
+if TYPE_CHECKING:
+    from hybrid.devices.check_operations import CheckOperations
+
 # (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU, iterating over them reads the times
 # from events, so do that outside of what is timed.
 Timings = Iterable[tuple[str, float, float]]
 # Marks the end of an operation, as a CUDA event does: operations that get it in `after` start only then.
 Event = Any
+# Enqueues one kernel, or one small operation beside kernels, on a stream of the device, as often as wanted.
+KernelCall = Callable[[Any], None]
 
 
 class EventWait(NamedTuple):
@@ -76,9 +81,6 @@ class Device(Protocol):
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy a part of a buffer to C."""
 
-    def check_operations(self) -> CheckOperations:
-        """The check's operations on this device. Only for a device that is `staged`."""
-
     def wait(self, event: Event) -> None:
         """Wait until the operation is complete. Any thread may call it."""
 
@@ -92,6 +94,36 @@ class Device(Protocol):
     def progress(self) -> object:
         """A value that differs from call to call while a kernel makes progress; None where that cannot be told, or where no
         kernel runs. Any thread may call it."""
+
+    # Of a device that is `staged`: work beside the product's copies and multiplications.
+
+    def check_operations(self) -> CheckOperations:
+        """The check's operations on this device."""
+
+    def empty(self, shape: tuple[int, int], dtype: str) -> Any:
+        """A new contiguous matrix of the device, uninitialized."""
+
+    def write(self, into: Any, values: np.ndarray) -> None:
+        """Copy from host memory; complete when this returns."""
+
+    def read(self, matrix: Any) -> np.ndarray:
+        """A copy in host memory. To be called when all operations are complete."""
+
+    def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
+        """A NumPy array in host memory that kernels can write to."""
+
+    def clearing(self, matrix: Any, byte: int) -> KernelCall:
+        """A call that fills a contiguous matrix with this byte."""
+
+    def telling(self, matrix: Any, there: np.ndarray) -> KernelCall:
+        """A call that copies a contiguous matrix to `host_memory`."""
+
+    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
+        """One call that makes all of these in their order, and is cheaper to enqueue again and again."""
+
+    def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        """Enqueue these calls, one after the other, on the queue "prepare", "products", "check" or "check beside". Returns the
+        event that marks their end."""
 
     # What other processes of the node can open of the device, as by CUDA IPC.
 
@@ -118,13 +150,8 @@ class Device(Protocol):
         """Another process's events, from what its `make_ipc_events` returned."""
 
 
-# Enqueues one kernel, or one small operation beside kernels, on a stream of the device.
-KernelCall = Callable[[Any], None]
-
-
 class KernelDevice(Device, Protocol):
-    """A GPU or the emulated one, which also launches kernels beside those of the catalogue, with matrices and NumPy scalars as
-    arguments."""
+    """A GPU or the emulated one, which also launches kernels beside those of the catalogue."""
 
     capability: int  # compute capability, times ten, for which these kernels are compiled
     multiprocessors: int
@@ -133,92 +160,7 @@ class KernelDevice(Device, Protocol):
         """Compile these kernels, those of one source together, which takes less time than one by one."""
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
-        """A launch, to be enqueued as often as wanted. The kernel is compiled now, if it was not yet."""
-
-    def clearing(self, matrix: Any, byte: int) -> KernelCall:
-        """A call that fills a contiguous matrix with this byte."""
-
-    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
-        """One call that makes all of these in their order, and is cheaper to enqueue again and again."""
-
-    def host_memory(self, shape: tuple[int, int], dtype: str) -> Any:
-        """A NumPy array in host memory that kernels can write to."""
-
-    def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
-        """Enqueue these calls, one after the other, on the queue "prepare" or "products". Returns the event that marks their
-        end."""
-
-
-# Enqueues, behind some events, an operation whose operands were given when it was made.
-Operation = Callable[[Sequence[Event]], Event]
-
-
-class CheckOperations(Protocol):
-    """What the check of a product computes on the device (kernels/check.cu).
-
-    The operations run in the order in which they are enqueued, except those `beside` others. Their matrices are the device's
-    own, made by `make`, but for the parts of A, B and C that they read.
-    """
-
-    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
-        """Compile all kernels for products with C and operands of these types, whose columns are summed in groups of so many."""
-
-    def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-        """New contiguous matrices, uninitialized, by their names: of uint64 where the name begins with "checksum" or "weights",
-        else of float64."""
-
-    def write(self, into: Any, values: np.ndarray) -> None:
-        """Copy from host memory; complete when this returns."""
-
-    def read(self, matrix: Any) -> np.ndarray:
-        """A copy in host memory. To be called when all operations are complete."""
-
-    def clear(self, matrix: Any) -> Operation:
-        """Fill a contiguous matrix with zeros."""
-
-    def row_sums(
-        self, matrix: Any, x: Any, weights: Any, group: int, sums: Any, squares: Any, largest: Any, checksums: Any
-    ) -> Operation:
-        """Write for each row and each group of `group` columns the sum of the terms x[j]·m[i,j], and the sum of their squares.
-        With `group` 0 only the sum of m[i,j]² over all columns is added to the squares. For each row also its largest magnitude,
-        or NOT_INTEGRAL, and its checksum, which must both be 0 before."""
-
-    def weigh_columns(self, sample: Any, x: Any, numbers: Any, group: int, weighted: Any) -> Operation:
-        """Write x times the weights that `column_weights` of row_sums.py gives the columns of these rows of B. `numbers`: as for
-        `compare`; the last is the largest integer that needs no weight."""
-
-    def column_totals(self, matrix: Any, totals: Any) -> Operation:
-        """Add the sum of each column to `totals`, which must be 0 before."""
-
-    def subtract_product(self, a: Any, y: Any, difference: Any, row_squares: Any, largest: Any) -> Operation:
-        """difference -= a · y, in float64. Unless they have no rows, each row's sum of squares is added to `row_squares`, and its
-        largest magnitude, or NOT_INTEGRAL, written to `largest`, which must be 0 before."""
-
-    def compare(
-        self,
-        differences: Any,
-        subtracted: Any,
-        squares: Any,
-        row_squares: Any,
-        column_squares: Any,
-        numbers: Any,
-        found: Any,
-        summary: Any,
-    ) -> Operation:
-        """Replace each difference by the size of difference + subtracted, in units of its expected rounding error. Write what
-        `compare_sums` of kernels/check.cu finds: for each row to `found`, and for each ROWS_TOGETHER rows to `summary`, which
-        must be 0 before."""
-
-    def total_pieces(self, checksums: Any, largest: Any, pieces: Any, totals: Any) -> Operation:
-        """Write for each piece, which is some rows, the total of their checksums and their largest magnitude, as `total_pieces`
-        of kernels/check.cu does."""
-
-    def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
-        """An array in host memory, and an operation that copies a contiguous matrix to it."""
-
-    def together(self, operations: Sequence[Operation], *, beside: bool) -> Operation:
-        """One operation that does what these do, one after the other. `beside`: it runs beside those that are enqueued before and
-        after it; only events order them."""
+        """A launch with these matrices and NumPy scalars. The kernel is compiled now, if it was not yet."""
 
 
 _MOST_CACHED_TILES = 10_000
@@ -239,6 +181,11 @@ def row_stride(matrix: Any) -> int:
     rows, columns = matrix.shape
     stride: int = matrix.strides[0] if rows > 1 else columns * matrix.itemsize
     return stride
+
+
+def phase_of(queue: str) -> str:
+    """The phase in which the time of a queue's calls counts."""
+    return "check" if queue.startswith("check") else "multiply"
 
 
 class Buffers:

@@ -11,7 +11,7 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,26 +19,14 @@ import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
 from hybrid.core.spans import Span, even_pieces
-from hybrid.devices.base import CheckOperations, Event, EventWait, KernelCall, Operation, place_of
-from hybrid.devices.row_sums import (
-    MOST_IN_TOTAL,
-    NOT_INTEGRAL,
-    Allowed,
-    column_peaks,
-    column_weights,
-    in_parts,
-    mixed_total,
-    row_checksums,
-    sizes_of,
-    sums_and_squares,
-)
+from hybrid.devices.base import Event, EventWait, KernelCall, phase_of, place_of
+from hybrid.devices.check_operations import CheckOperations, NumpyCheckOperations
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.kernel import EmulatedKernel, as_c_array
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas, blas_all
 from hybrid.host.threads import limited_threads, on_threads
-from hybrid.kernels.catalogue import C_TYPES, EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of, numbers_of
-from hybrid.planning.check_layout import ROWS_TOGETHER
+from hybrid.kernels.catalogue import C_TYPES, EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of
 
 # No fused multiply-add and no reordering: every product and every sum is rounded, so the result is the same on all machines.
 _FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
@@ -61,156 +49,6 @@ def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, n
             function(*(ctypes.byref(as_c_array(matrix)) for matrix in (a[block], b, c[block])))
 
     return multiply
-
-
-class CpuCheckOperations:
-    """The check's operations where a CPU stands in for a GPU: NumPy computes what kernels/check.cu does. Each is complete when
-    its call returns, so its event is None."""
-
-    def __init__(self, do: Callable[[str, Callable[[], None]], Event]) -> None:
-        """`do(phase, work)`: does the work, and notes its time as one of this phase."""
-        self._do = do
-
-    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
-        pass  # nothing is compiled
-
-    def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
-        return {name: np.empty(shape, word_type(name)) for name, shape in shapes.items()}
-
-    def write(self, into: np.ndarray, values: np.ndarray) -> None:
-        into[...] = values
-
-    def read(self, matrix: np.ndarray) -> np.ndarray:
-        return matrix
-
-    def clear(self, matrix: np.ndarray) -> Operation:
-        return self._operation(lambda: matrix.fill(0))
-
-    def row_sums(
-        self,
-        matrix: np.ndarray,
-        x: np.ndarray,
-        weights: np.ndarray,
-        group: int,
-        sums: np.ndarray,
-        squares: np.ndarray,
-        largest: np.ndarray,
-        checksums: np.ndarray,
-    ) -> Operation:
-        def add(where: slice, values: np.ndarray) -> None:
-            if group:
-                largest[where, 0] = _largest(values)
-                sums[where], squares[where] = sums_and_squares(values, x[0], group)
-            else:
-                _add_squares(values, squares[where, 0], largest[where, 0])
-
-        def work() -> None:
-            in_parts(matrix, 1, add)
-            row_checksums(matrix, weights[0], checksums[:, 0])
-
-        return self._operation(work)
-
-    def weigh_columns(
-        self, sample: np.ndarray, x: np.ndarray, numbers: np.ndarray, group: int, weighted: np.ndarray
-    ) -> Operation:
-        def work() -> None:
-            weighted[...] = np.ldexp(x, column_weights(*column_peaks(sample, numbers[0, -1]), group)[0])
-
-        return self._operation(work)
-
-    def column_totals(self, matrix: np.ndarray, totals: np.ndarray) -> Operation:
-        def work() -> None:
-            totals[0] += matrix.sum(axis=0)
-
-        return self._operation(work)
-
-    def subtract_product(
-        self, a: np.ndarray, y: np.ndarray, difference: np.ndarray, row_squares: np.ndarray, largest: np.ndarray
-    ) -> Operation:
-        def work() -> None:
-            difference[...] -= numbers_of(a).astype(np.float64, copy=False) @ y
-            if len(row_squares):
-                in_parts(a, 1, lambda where, values: _add_squares(values, row_squares[where, 0], largest[where, 0]))
-
-        return self._operation(work)
-
-    def compare(
-        self,
-        differences: np.ndarray,
-        subtracted: np.ndarray,
-        squares: np.ndarray,
-        row_squares: np.ndarray,
-        column_squares: np.ndarray,
-        numbers: np.ndarray,
-        found: np.ndarray,
-        summary: np.ndarray,
-    ) -> Operation:
-        def work() -> None:
-            variance, per_term, flushed, largest_square = numbers[0, :4].tolist()
-            norms = np.sqrt(row_squares), np.sqrt(column_squares)
-            limits = np.array([flushed]), flushed, np.array([largest_square**0.5])
-            allowed = Allowed(norms[0], norms[1], len(squares), variance**0.5, per_term, *limits)
-            sizes = sizes_of(differences + subtracted, squares, *norms, allowed)
-            open_ = (sizes < 0).sum(axis=1)
-            differences[...] = sizes = np.maximum(sizes, 0.0)
-            results = np.minimum(sizes, MOST_IN_TOTAL).sum(axis=1), (sizes > 0).sum(axis=1), sizes.max(axis=1, initial=0.0)
-            where = sizes.argmax(axis=1) if sizes.shape[1] else np.zeros(len(sizes))
-            found[...] = np.stack([*results, where, open_], axis=1)
-            summary[...] = summary_of(found)
-
-        return self._operation(work)
-
-    def total_pieces(self, checksums: np.ndarray, largest: np.ndarray, pieces: np.ndarray, totals: np.ndarray) -> Operation:
-        def work() -> None:
-            for (first, count, number), of_piece in zip(pieces.tolist(), totals, strict=True):
-                rows = slice(first, first + count)
-                of_piece[0] = mixed_total(checksums[rows, 0], number)
-                of_piece[1] = largest[rows].max(initial=0.0).view(np.uint64)
-
-        return self._operation(work)
-
-    def told(self, matrix: np.ndarray) -> tuple[np.ndarray, Operation]:
-        there = np.empty_like(matrix)
-        return there, self._operation(lambda: np.copyto(there, matrix))
-
-    def together(self, operations: Sequence[Operation], *, beside: bool) -> Operation:
-        return lambda after: [operation(after) for operation in operations][-1]
-
-    def _operation(self, work: Callable[[], None]) -> Operation:
-        def enqueue(after: Sequence[Event]) -> Event:
-            with np.errstate(all="ignore"):
-                return self._do("check", work)
-
-        return enqueue
-
-
-def word_type(name: str) -> str:
-    """The type of the elements of a matrix of the check, by the matrix's name."""
-    return "uint64" if name.startswith(("checksum", "weights")) else "float64"
-
-
-def _add_squares(values: np.ndarray, squares: np.ndarray, largest: np.ndarray) -> None:
-    """Add each row's sum of squares; write its largest magnitude, or NOT_INTEGRAL."""
-    largest[:] = _largest(values)
-    squares += np.einsum("ij,ij->i", values, values)
-
-
-def _largest(values: np.ndarray) -> np.ndarray:
-    """The largest magnitude of each row, or NOT_INTEGRAL."""
-    if not values.size:
-        return np.zeros(len(values))
-    integral = (np.rint(values) == values).all(axis=1)
-    return np.where(integral, np.abs(values).max(axis=1), NOT_INTEGRAL)
-
-
-def summary_of(found: np.ndarray) -> np.ndarray:
-    """The summary that `compare_sums` makes of each ROWS_TOGETHER rows, from what is found of each row."""
-    starts = np.arange(0, len(found), ROWS_TOGETHER)
-    together = [np.add, np.add, np.maximum, np.add]
-    columns = zip(together, (0, 1, 2, 4), strict=True)
-    return (
-        np.stack([add.reduceat(found[:, column], starts) for add, column in columns], axis=1) if len(found) else np.zeros((0, 4))
-    )
 
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (a, b, c): c = a · b
@@ -268,7 +106,35 @@ class CpuDevice:
         return self._do("copy out", lambda: np.copyto(into, source))
 
     def check_operations(self) -> CheckOperations:
-        return CpuCheckOperations(self._do)
+        return NumpyCheckOperations(self)
+
+    def empty(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def write(self, into: np.ndarray, values: np.ndarray) -> None:
+        into[...] = values
+
+    def read(self, matrix: np.ndarray) -> np.ndarray:
+        return matrix
+
+    def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
+        return np.empty(shape, dtype)
+
+    def clearing(self, matrix: np.ndarray, byte: int) -> KernelCall:
+        return lambda stream: matrix.view(np.uint8).fill(byte)
+
+    def telling(self, matrix: np.ndarray, there: np.ndarray) -> KernelCall:
+        return lambda stream: np.copyto(there, matrix)
+
+    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
+        def call(stream: None) -> None:
+            for each in calls:
+                each(stream)
+
+        return call
+
+    def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
+        return self._do(phase_of(queue), lambda: self.together(calls)(None))
 
     def wait(self, event: Event) -> None:
         pass  # the operation is complete already
@@ -383,22 +249,6 @@ class EmulatedDevice(CpuDevice):
         instance = self._instance(launch, self.capability)
         matrices = [np.array([[each]]) if isinstance(each, np.generic) else each for each in arguments]
         return lambda stream: instance(launch.grid, launch.block, launch.shared_bytes, matrices, cluster=launch.cluster)
-
-    def clearing(self, matrix: np.ndarray, byte: int) -> KernelCall:
-        return lambda stream: matrix.view(np.uint8).fill(byte)
-
-    def together(self, calls: Sequence[KernelCall]) -> KernelCall:
-        def call(stream: None) -> None:
-            for each in calls:
-                each(stream)
-
-        return call
-
-    def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
-        return np.empty(shape, dtype)
-
-    def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
-        return self._do("multiply", lambda: self.together(calls)(None))
 
     def _width(self, columns: int, dtype: str) -> int:
         return padded(columns, np.dtype(dtype).itemsize)

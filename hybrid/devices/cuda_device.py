@@ -9,16 +9,15 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain, cycle
 from typing import Any
-from weakref import proxy
 
 import numpy as np
 
 from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
-from hybrid.devices.base import Event, EventWait, KernelCall, Timings, place_of, row_stride
+from hybrid.devices.base import Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
+from hybrid.devices.check_operations import CheckOperations
 from hybrid.devices.cpu import some_matrices
-from hybrid.devices.cuda_check import CudaCheckOperations
 from hybrid.devices.cuda_gpus import Gpu, GpuContext, enable_peer_access, gpu_context, load_driver, pinned_memory, use_context_of
 from hybrid.devices.cuda_kernels import (
     CompiledKernel,
@@ -225,18 +224,20 @@ class CudaDevice:
         copies out, which wait for multiplications."""
         return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
 
-    @cached_property
-    def _check_operations(self) -> CudaCheckOperations:
-        this, capability = proxy(self), self.gpu.capability
-        return CudaCheckOperations(
-            self._cupy,
-            self._context,
-            capability,
-            lambda after, launch, streams: this.enqueue("check", [*after], launch, streams),
-        )
+    def check_operations(self) -> CheckOperations:
+        return CheckOperations(self)
 
-    def check_operations(self) -> CudaCheckOperations:
-        return self._check_operations
+    def empty(self, shape: tuple[int, int], dtype: str) -> Any:
+        with self._context:
+            return self._cupy.empty(shape, dtype)
+
+    def write(self, into: Any, values: np.ndarray) -> None:
+        with self._context:
+            into.set(values)
+
+    def read(self, matrix: Any) -> np.ndarray:
+        with self._context:
+            return self._cupy.asnumpy(matrix)
 
     def wait(self, event: Event) -> None:
         with self._context:
@@ -313,13 +314,12 @@ class CudaDevice:
             if (launch.source, launch.expression) not in self._functions:
                 of_source.setdefault(launch.source, []).append(launch)
         for source, of_one in of_source.items():
-            shared = {launch.expression: launch.shared_bytes for launch in of_one}
+            wanted = {launch.expression: launch for launch in of_one}
             with self._context:
-                for expression, function in compiled_functions(source, [*shared], of_one[0].architecture).items():
-                    # As the kernels of products want it: a kernel that wants another division of an SM's memory waits until it
-                    # is idle.
-                    prefer_shared_memory(function)
-                    allow_shared_memory(function, shared[expression])
+                for expression, function in compiled_functions(source, [*wanted], of_one[0].architecture).items():
+                    if wanted[expression].prefers_shared:
+                        prefer_shared_memory(function)
+                    allow_shared_memory(function, wanted[expression].shared_bytes)
                     self._functions[source, expression] = function
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
@@ -327,12 +327,17 @@ class CudaDevice:
         function = self._functions[launch.source, launch.expression]
         packed = [each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments]
         with self._context:
-            prepared = PreparedLaunch(function, launch.grid, launch.block, packed, launch.shared_bytes)
-        return lambda stream: prepared(stream.ptr)
+            return PreparedLaunch(function, launch.grid, launch.block, packed, launch.shared_bytes)
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         memset = self._runtime.memsetAsync
         return lambda stream: memset(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
+
+    def telling(self, matrix: Any, there: np.ndarray) -> KernelCall:
+        if not matrix.size:
+            return lambda stream: None
+        copy, how = self._runtime.memcpyAsync, self._runtime.memcpyDeviceToHost
+        return lambda stream: copy(there.ctypes.data, matrix.data.ptr, matrix.nbytes, how, stream.ptr)
 
     def together(self, calls: Sequence[KernelCall]) -> KernelCall:
         return Together(calls)
@@ -340,7 +345,7 @@ class CudaDevice:
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         size = shape[0] * shape[1]
         with self._context:
-            pinned = self._cupy.cuda.alloc_pinned_memory(size * np.dtype(dtype).itemsize)
+            pinned = self._cupy.cuda.alloc_pinned_memory(max(1, size * np.dtype(dtype).itemsize))
         return np.frombuffer(pinned, dtype, size).reshape(shape)
 
     def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
@@ -348,7 +353,7 @@ class CudaDevice:
             for call in calls:
                 call(stream)
 
-        return self.enqueue("multiply", after, launch, queue)
+        return self.enqueue(phase_of(queue), after, launch, queue)
 
     def enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
         """Enqueue an operation of this phase, on the next of its streams or of `streams`, behind the events in `after`."""

@@ -104,7 +104,7 @@ def _usable(folder: Path) -> Path:
 
 
 class PreparedLaunch:
-    """A launch, to be called with a stream's pointer as often as wanted.
+    """A launch, to be called with a stream as often as wanted.
 
     CuPy would convert the arguments at each launch. That takes ten microseconds for each matrix, longer than the launch itself,
     and holds the GIL, which threads of the check want, too.
@@ -123,8 +123,8 @@ class PreparedLaunch:
         self._addresses = np.array([each.ctypes.data for each in self._arguments], np.uintp)
         self._before, self._after = (function.ptr, *whole, shared_bytes), (self._addresses.ctypes.data, 0)
 
-    def __call__(self, stream: int) -> None:
-        self._launch(*self._before, stream, *self._after)
+    def __call__(self, stream: Any) -> None:
+        self._launch(*self._before, stream.ptr, *self._after)
 
 
 def allow_shared_memory(function: Any, dynamic_bytes: int) -> None:
@@ -174,7 +174,7 @@ class CompiledKernel:
             if len(self._launches) >= _MOST_CACHED_LAUNCHES:
                 self._launches.clear()
             self._launches[key] = self._prepared(a, b, c, adding)
-        self._launches[key](get_current_stream().ptr)
+        self._launches[key](get_current_stream())
 
     def _prepared(self, a: Any, b: Any, c: Any, adding: bool) -> PreparedLaunch:
         """The launch for these matrices. Cached by the caller: preparing takes longer than launching, and the same buffers are

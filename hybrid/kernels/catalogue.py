@@ -95,11 +95,13 @@ class Launch:
 
     source: str
     expression: str  # the instance's name expression, as tiled<double, 16>
-    grid: tuple[int, int]
+    grid: tuple[int, ...]
     block: tuple[int, int]
     shared_bytes: int
     architecture: str = ""  # the only one it runs on, such as sm_90a; empty: any
     cluster: int = 1  # thread blocks of a cluster
+    # Runs beside products, and divides an SM's memory as they do: with another division it would wait until the SM is idle.
+    prefers_shared: bool = False
 
 
 def _both(*forms: Form) -> dict[str, tuple[Form, ...]]:

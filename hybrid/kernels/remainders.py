@@ -41,7 +41,7 @@ def line_kernel(name: str, lines: int) -> Launch:
 
 
 def telling() -> Launch:
-    return Launch("norms.cu", "tell", (1, 1), (32, 1), 0)
+    return Launch("norms.cu", "tell", (1, 1), (32, 1), 0, prefers_shared=True)
 
 
 def magnitude_packing(operand: str, element: str, lines: int, units: int) -> Launch:
@@ -56,7 +56,8 @@ def guarding(gpu: Gpu, rows: int, columns: int) -> Launch:
     if gpu.capability == _HOPPER:
         return _of_clusters(gpu, "least_ratio", rows, columns, 1)
     tile, shared = _GUARD
-    return Launch("guard.cu", "least_ratio", (_pieces(rows, tile) * _pieces(columns, tile), 1), (128, 1), shared)
+    tiles = _pieces(rows, tile) * _pieces(columns, tile)
+    return Launch("guard.cu", "least_ratio", (tiles, 1), (128, 1), shared, prefers_shared=True)
 
 
 def products_of(gpu: Gpu, element: str, rows: int, columns: int, moduli: int) -> Launch:
@@ -65,13 +66,13 @@ def products_of(gpu: Gpu, element: str, rows: int, columns: int, moduli: int) ->
     if gpu.capability == _HOPPER:
         return _of_clusters(gpu, expression, rows, columns, moduli)
     blocks, stages = moduli * _pieces(rows, _MMA) * _pieces(columns, _MMA), _STAGES if gpu.capability >= 80 else _STAGES_OF_75
-    return Launch("products_mma.cu", expression, (blocks, 1), (128, 1), stages * _STAGE)
+    return Launch("products_mma.cu", expression, (blocks, 1), (128, 1), stages * _STAGE, prefers_shared=True)
 
 
 def _of_clusters(gpu: Gpu, expression: str, rows: int, columns: int, moduli: int) -> Launch:
     tile, shared = _WGMMA
     clusters = min(gpu.multiprocessors // 2, moduli * _pieces(rows, tile) * _pieces(columns, tile))
-    return Launch("products.cu", expression, (2 * clusters, 1), (288, 1), shared, "sm_90a", 2)
+    return Launch("products.cu", expression, (2 * clusters, 1), (288, 1), shared, "sm_90a", 2, prefers_shared=True)
 
 
 def lacks_float64(capability: int) -> bool:
@@ -90,7 +91,7 @@ def _packing(source: str, what: str, operand: str, arguments: str, lines: int, u
 
 
 def _launch(source: str, expression: str, grid: tuple[int, int]) -> Launch:
-    return Launch(source, expression, grid, (_THREADS, 1), 0)
+    return Launch(source, expression, grid, (_THREADS, 1), 0, prefers_shared=True)
 
 
 def _pieces(whole: int, piece: int) -> int:

@@ -268,7 +268,7 @@ def _set(name: str, value: Any) -> Callable[..., None]:
 
 def install(gpus: int = 1) -> None:
     """Let NumPy stand for CuPy in this process, with so many GPUs. To be called before hybrid looks for GPUs."""
-    from hybrid.devices import cuda_check, cuda_device, cuda_gpus, cuda_kernels
+    from hybrid.devices import cuda_device, cuda_gpus, cuda_kernels
     from hybrid.emulation.kernel import EmulatedKernel
     from hybrid.kernels.catalogue import KERNELS
     from hybrid.transport import nccl
@@ -336,8 +336,8 @@ def install(gpus: int = 1) -> None:
             self._function, self._how = function, (grid, block, shared_bytes)
             self._matrices = [each.matrix if isinstance(each, _Argument) else np.array([[each]]) for each in arguments]
 
-        def __call__(self, stream: int) -> None:
-            _enqueue(stream, self._run)
+        def __call__(self, stream: Stream) -> None:
+            _enqueue(stream.ptr, self._run)
 
         def _run(self) -> None:
             if self._function not in kernels:
@@ -352,7 +352,7 @@ def install(gpus: int = 1) -> None:
         "allow_shared_memory": lambda function, size: None,
         "prefer_shared_memory": lambda function: None,
     }
-    inside |= {cuda_kernels: launching, cuda_check: launching, cuda_device: {**launching, "event_wait": lambda: None}}
+    inside |= {cuda_kernels: launching, cuda_device: {**launching, "event_wait": lambda: None}}
     for module, values in inside.items():
         for name, value in values.items():
             setattr(module, name, value)

@@ -13,7 +13,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
-from hybrid.devices.cpu import summary_of
+from hybrid.devices.check_operations import summary_of
 from hybrid.errors import CheckFailed
 from hybrid.planning.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
 

@@ -359,10 +359,8 @@ class _ByDevice:
         rows, begin = matrix[first + part.lo : first + part.hi, piece.columns.slice], self._first[rank] + piece.offset
         there = slice(begin + part.lo, begin + part.hi)
         weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[there]
-        operation = self._operations.row_sums(
-            rows, weights, weights, 0, squares, squares, self._largest[there], self._checksums[there]
-        )
-        operation([event])
+        into = squares, squares, self._largest[there], self._checksums[there]
+        self._operations.kernel("row_sums", rows, weights, weights, *into)([event])
 
     def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]], pieces: Mapping[int, CopiedPieces]) -> None:
         of_all = self._operations.read(self._checksums)[:, 0]

@@ -20,7 +20,8 @@ import numpy as np
 
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
-from hybrid.devices.base import MOST_PLACES, Buffers, CheckOperations, Event, Operation, Place
+from hybrid.devices.base import MOST_PLACES, Buffers, Event, Place
+from hybrid.devices.check_operations import CheckOperations, Operation
 from hybrid.devices.row_sums import NOT_INTEGRAL, SAMPLE, checksum_weights
 from hybrid.planning.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
 from hybrid.planning.schedule import Arrival, Tile
@@ -232,12 +233,12 @@ class DeviceCheck:
         self._prepared: dict[tuple[tuple[Place, ...], frozenset[str]], _OfBuffers] = {}
         self._now = _OfBuffers([], Batches(operations, 0), None)
         self._clear = operations.clear(m["to clear"])
-        self._total = operations.column_totals(m["squares of B"], sums.column_squares)
-        self._compare = operations.compare(
-            m["differences"], sums.subtracted, m["squares of C"], sums.row_squares, sums.column_squares, m["numbers"], m["found"],
-            sums.summary,
+        self._total = operations.kernel("column_totals", m["squares of B"], sums.column_squares)
+        self._compare = operations.kernel(
+            "compare_sums", m["differences"], sums.subtracted, m["squares of C"], sums.row_squares, sums.column_squares,
+            m["numbers"], m["found"], sums.summary,
         )  # fmt: skip
-        self._total_pieces = operations.total_pieces(sums.of_rows, sums.largest, m["checksum table"], sums.totals)
+        self._total_pieces = operations.kernel("total_pieces", sums.of_rows, sums.largest, m["checksum table"], sums.totals)
         self._pending: dict[Span, _Pending] = {}
         order = layout.share.order
         self._last, self._all_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
@@ -388,7 +389,7 @@ class DeviceCheck:
             measured = slice(0) if late is None else slice(late.offset, late.offset + len(late.rows))
             squares = sums.row_squares[slice(0) if late is None else rows.slice]
             a = buffers.rows_of_a(buffer_rows)
-            prepared[key] = self._operations.subtract_product(a, products, into, squares, sums.largest[measured])
+            prepared[key] = self._operations.kernel("subtract_product", a, products, into, squares, sums.largest[measured])
         return prepared[key]
 
     def _bytes_of(self, piece: Piece) -> int:
@@ -409,8 +410,8 @@ class DeviceCheck:
         if piece.columns in weighed:
             return [sums]
         weighed.add(piece.columns)
-        into = m["x"][:, columns], m["numbers"], self.layout.group, m["weighted x"][:, columns]
-        return [self._operations.weigh_columns(part[:SAMPLE], *into), sums]
+        into = m["x"][:, columns], m["numbers"], m["weighted x"][:, columns]
+        return [self._operations.kernel("weigh_columns", part[:SAMPLE], *into, group=self.layout.group), sums]
 
     def _of_c(self, buffers: Buffers, tile: Tile, piece: Piece) -> Operation:
         rows, groups, m = piece.rows.slice, piece.groups.slice, self._m
@@ -421,9 +422,8 @@ class DeviceCheck:
     def _row_sums(self, piece: Piece, matrix: Any, weights: str, group: int, sums: Any, squares: Any) -> Operation:
         m, columns, rows = self._m, piece.columns.slice, slice(piece.offset, piece.offset + len(piece.rows))
         x = m["weighted x"][:, columns] if group else m["x"]
-        return self._operations.row_sums(
-            matrix, x, m[weights][:, columns], group, sums, squares, self.sums.largest[rows], self.sums.of_rows[rows]
-        )
+        into = sums, squares, self.sums.largest[rows], self.sums.of_rows[rows]
+        return self._operations.kernel("row_sums", matrix, x, m[weights][:, columns], *into, group=group)
 
 
 # -------- judgement

@@ -14,7 +14,8 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
-from hybrid.devices.cpu import CpuCheckOperations, add_by_blas, blas
+from hybrid.devices.check_operations import NumpyCheckOperations
+from hybrid.devices.cpu import add_by_blas, blas
 from hybrid.planning.plan import Plan, make_plan
 from hybrid.planning.tiling import PlanRequest
 
@@ -35,7 +36,7 @@ class Work:
 
 
 class ShuffledDevice:
-    """Works only at finish, in an order drawn from all that the Device protocol allows.
+    """Works only at finish, in an order drawn from all that the Device protocol allows. New matrices are full of NaN.
 
     Copies in run in their order, and so do copies out, the check's operations, and those beside these; everything else is held
     back by events alone.
@@ -65,7 +66,32 @@ class ShuffledDevice:
         return self.later("copy out", after, partial(np.copyto, into, source))
 
     def check_operations(self):
-        return _ShuffledCheck(self)
+        return NumpyCheckOperations(self)
+
+    def empty(self, shape, dtype):
+        return np.full(shape, np.nan).view(dtype)
+
+    def write(self, into, values):
+        into[...] = values
+
+    def read(self, matrix):
+        return matrix
+
+    def host_memory(self, shape, dtype):
+        return np.empty(shape, dtype)
+
+    def clearing(self, matrix, byte):
+        return lambda stream: matrix.fill(byte)
+
+    def telling(self, matrix, there):
+        return lambda stream: np.copyto(there, matrix)
+
+    def together(self, calls):
+        return calls
+
+    def launch(self, calls, after, queue):
+        together = calls[0] if isinstance(calls[0], list) else calls
+        return [self.later(queue, after, partial(call, None)) for call in together][-1]
 
     def later(self, kind, after, run):
         assert not any(event.done for event in after), "an event of the product before"
@@ -89,31 +115,6 @@ class ShuffledDevice:
     def _next(self, kind):
         waiting = self._waiting[kind]
         return list(waiting) if kind == "multiply" else list(waiting)[:1]
-
-
-class _ShuffledCheck(CpuCheckOperations):
-    """`made`: bytes of all matrices, which are full of NaN at first."""
-
-    def __init__(self, device):
-        self._device, self.made = device, 0
-
-    def make(self, shapes):
-        matrices = super().make(shapes)
-        for matrix in matrices.values():
-            matrix.view(np.uint8).fill(0xFF)
-            self.made += matrix.nbytes
-        return matrices
-
-    def _operation(self, work):
-        def quietly():
-            with np.errstate(all="ignore"):
-                work()
-
-        return lambda after, kind="check": self._device.later(kind, after, quietly)
-
-    def together(self, operations, *, beside):
-        kind = "check beside" if beside else "check"
-        return lambda after: [operation(after, kind) for operation in operations][-1]
 
 
 class ForgetfulDevice(ShuffledDevice):

@@ -15,8 +15,15 @@ from support.selection import exhaustive
 from experiments.kernel_checks import remainder_models as models
 from experiments.kernel_checks import remainder_runs as runs
 from hybrid.core.problem import padded
-from hybrid.devices.cpu import CpuCheckOperations
-from hybrid.devices.cuda_check import blocks_of, grid_of_row_sums, grid_of_subtraction, grid_of_totals, shared_bytes, subtraction
+from hybrid.devices.check_operations import (
+    blocks_of,
+    by_numpy,
+    grid_of_row_sums,
+    grid_of_subtraction,
+    grid_of_totals,
+    shared_bytes,
+    subtraction,
+)
 from hybrid.devices.row_sums import NOT_INTEGRAL, checksum_weights
 from hybrid.emulation.checked import stored
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
@@ -25,7 +32,6 @@ from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, sto
 from hybrid.planning.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits
 
 pytestmark = pytest.mark.needs("compiler")
-by_numpy = CpuCheckOperations(lambda phase, work: work())
 each_type = pytest.mark.parametrize("dtype", list(ELEMENTS))
 
 
@@ -72,7 +78,7 @@ def test_row_sums(kernels, rng, dtype, group):
         expression = f"row_sums<{ELEMENTS[dtype]}, {group}>"
         launch = grid_of_row_sums(rows, columns), blocks_of(dtype, dtype, group)[expression], 0
         kernels[expression](*launch, (matrix, x, weights, *got))
-        by_numpy.row_sums(matrix, x, weights, group, *wanted)([])
+        by_numpy("row_sums", matrix, x, weights, *wanted, group=group)
         np.testing.assert_allclose(got[0], wanted[0], rtol=1e-12, atol=1e-10)
         np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
         np.testing.assert_array_equal(got[2], wanted[2])
@@ -84,7 +90,7 @@ def test_the_spans_of_a_long_row_go_on_along_y_and_z(kernels, rng):
     row, weights = rng.standard_normal((1, 5000)), checksum_weights(5000, 8)[None, :]
     got, wanted = ([np.zeros((1, 79)), np.zeros((1, 79)), np.zeros((1, 1)), np.zeros((1, 1), np.uint64)] for _ in "12")
     kernels["row_sums<double, 64>"]((1, 2, 3), (32, 8), 0, (row, row, weights, *got))  # one more than there are spans
-    by_numpy.row_sums(row, row, weights, 64, *wanted)([])
+    by_numpy("row_sums", row, row, weights, *wanted, group=64)
     for ours, numpys in zip(got, wanted, strict=True):
         np.testing.assert_allclose(ours, numpys, rtol=1e-12)
     assert got[3] == wanted[3]
@@ -135,7 +141,7 @@ def test_subtract_product(kernels, rng, dtype, shape, aligned):
         got, squares, largest = before.copy(), *(each[:count] for each in beyond)
         assert inner == 0 or subtraction(a, y) == f"subtract_product<{ELEMENTS[dtype]}, {str(aligned).lower()}>"
         kernels[subtraction(a, y)]((tiles, layers), (128, 1), shared, (a, y, got, squares, largest.view(np.uint64)))
-        by_numpy.subtract_product(a, y, *wanted)([])
+        by_numpy("subtract_product", a, y, *wanted)
         sizes = np.abs(before) + np.abs(numbers_of(a).astype(np.float64)) @ np.abs(y)  # most of the terms may cancel
         assert (np.abs(got - wanted[0]) <= 1e-13 * sizes).all()
         np.testing.assert_allclose(squares, wanted[1], rtol=1e-12)
@@ -165,7 +171,7 @@ def test_weights_of_columns(kernels, rng, dtype, group):
         matrix = placed(numbers, dtype)
     x, limits, got, wanted = rng.uniform(64, 128, (1, columns)), np.array([[0, 0, 0, 0, 1e4]]), *np.empty((2, 1, columns))
     kernels[f"weigh_columns<{ELEMENTS[dtype]}, {group}>"]((3, 1), (group, 1), 0, (matrix, x, limits, got))
-    by_numpy.weigh_columns(matrix, x, limits, group, wanted)([])
+    by_numpy("weigh_columns", matrix, x, limits, wanted, group=group)
     np.testing.assert_array_equal(got, wanted)
     np.testing.assert_array_equal(got[0, :group], x[0, :group])
     sizes = (got / x)[0, group:] * np.abs(numbers_of(matrix).astype(float)[:, group:]).max(axis=0)
@@ -185,7 +191,7 @@ def test_column_totals_and_totals_of_pieces(kernels, rng):
     largest[400] = NOT_INTEGRAL
     got, wanted = np.zeros((4, 2), np.uint64), np.zeros((4, 2), np.uint64)
     kernels["total_pieces"]((4, 2), (64, 1), 0, (checksums, largest.view(np.uint64), pieces, got))
-    by_numpy.total_pieces(checksums, largest, pieces, wanted)([])
+    by_numpy("total_pieces", checksums, largest, pieces, wanted)
     np.testing.assert_array_equal(got, wanted)
     assert got[2, 1:].view(float) == NOT_INTEGRAL
 
@@ -201,7 +207,7 @@ def test_compare_sums(kernels, rng):
     beside = subtracted, squares, of_rows, of_columns, np.array([[0.25, 0.1, 1e-30, 1e300]])
     (got, wanted), (together, numpys_together) = np.full((2, rows, 5), np.nan), np.zeros((2, 2, 4))
     kernels["compare_sums"]((-(-rows // 8), 1), (32, 8), 0, (ours, *beside, got, together))
-    by_numpy.compare(numpys, *beside, wanted, numpys_together)([])
+    by_numpy("compare_sums", numpys, *beside, wanted, numpys_together)
     for each, other in ((ours, numpys), (got, wanted), (together, numpys_together)):
         np.testing.assert_allclose(each, other, rtol=1e-12)
     # Of each row: total, judged, the worst and its group, how many were left unjudged.

@@ -28,7 +28,7 @@ from experiments.kernel_checks import remainder_instances
 from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted
-from hybrid.devices import cuda_check
+from hybrid.devices import check_operations
 from hybrid.diagnostics import greeting
 from hybrid.errors import UsageError
 from hybrid.host import files
@@ -102,7 +102,7 @@ def others(target: str, names: Iterable[str] = OTHERS) -> list[Instance]:
             for dtype, launch, launched in remainder_instances.launches(target, capability_of(target)):
                 found.append(Instance(name, dtype, target, launch, launched))
             continue
-        source, kernels = (greeting.SOURCE, _GREETING) if name == "greeting" else (cuda_check.SOURCE, _blocks_of_check())
+        source, kernels = (greeting.SOURCE, _GREETING) if name == "greeting" else (check_operations.SOURCE, _blocks_of_check())
         for expression, (dtype, block) in kernels.items():
             found.append(Instance(name, dtype, target, Launch(source, expression, (1, 1), block, 0), launched=True))
     return found
@@ -117,7 +117,7 @@ def _blocks_of_check() -> dict[str, tuple[str, tuple[int, int]]]:
         expression: (dtype if "<" in expression else "", block)
         for dtype in reversed(catalogue.ELEMENTS)  # of products that share a kernel the first one is named
         for group in (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)
-        for expression, block in cuda_check.blocks_of(catalogue.sums_type(dtype), dtype, group).items()
+        for expression, block in check_operations.blocks_of(catalogue.sums_type(dtype), dtype, group).items()
     }
 
 

@@ -36,14 +36,16 @@ class OfHalves:
         splitting = []
         for matrix, plane, scales, lines, of_columns in zip((a, b), planes, numbers, (n, m), ("false", "true"), strict=True):
             blocks = -(-lines * units * (_HALVES // _PIECE) // _THREADS)
-            launch = Launch(SOURCE, f"split<{of_columns}>", (blocks, 1), (_THREADS, 1), 0, "sm_90a")
+            launch = Launch(SOURCE, f"split<{of_columns}>", (blocks, 1), (_THREADS, 1), 0, "sm_90a", prefers_shared=True)
             splitting.append(self._device.kernel(launch, (matrix, scales[2:3], plane)))
         self._before = [*norms.scaling(1e300, _BITS), *splitting]
         pairs = -(-n // _TILE) * -(-m // _COLUMNS)
         inverses = [scales[3:4] for scales in numbers]
         self._products = {
             chunk: self._device.kernel(
-                Launch(SOURCE, f"products_of_halves<{chunk}>", (2 * pairs, 1), (288, 1), _STAGES, "sm_90a", 2),
+                Launch(
+                    SOURCE, f"products_of_halves<{chunk}>", (2 * pairs, 1), (288, 1), _STAGES, "sm_90a", 2, prefers_shared=True
+                ),
                 (*planes, *inverses, c, np.int64(units)),
             )
             for chunk in CHUNKS

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: MIT
+"""What the check of a product computes on a device: launches of kernels/check.cu, or the same sums by NumPy where a CPU stands in
+for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.problem import is_aligned
+from hybrid.devices.base import Event, KernelCall, place_of
+from hybrid.devices.row_sums import (
+    MOST_IN_TOTAL,
+    NOT_INTEGRAL,
+    Allowed,
+    column_peaks,
+    column_weights,
+    in_parts,
+    mixed_total,
+    row_checksums,
+    sizes_of,
+    sums_and_squares,
+)
+from hybrid.kernels.catalogue import ELEMENTS, MOST_BLOCKS_Y, OPERAND_SIZES, Launch, c_type, numbers_of
+from hybrid.planning.check_layout import ROWS_TOGETHER
+
+SOURCE = "check.cu"
+_WARPS = 4  # of a block whose warps take one row each
+_SPAN, _ROWS_ADDED, _TILE = 1024, 32, 64  # as in check.cu
+_BY_ROWS, _BY_COLUMNS, _BY_TILES, _BY_PIECES = (32, _WARPS), (32, 1), (128, 1), (512, 1)  # thread blocks
+_BLOCKS_OF_PIECE = 8  # which add up what was found of a piece's rows
+# subtract_product divides each sum among several blocks, of at least _LEAST_DEPTH terms, where it takes fewer blocks than fill a
+# large GPU, whose SMs have room for three, or two of float64. It also does to round less, since products from remainders err so
+# little that its own errors would look like faults: a block adds up the sums of _ROUND terms each, and then to what others have
+# found. It adds least to large sums where it has about as many of these as there are blocks. And other kernels need not wait long
+# for blocks of few terms.
+_MULTIPROCESSORS, _LEAST_DEPTH, _ROUND = 132, 256, 64
+
+
+class Operation:
+    """Launches on a queue of the device, to be enqueued behind events as often as wanted."""
+
+    __slots__ = ("_device", "_queue", "call")
+
+    def __init__(self, device: Any, call: KernelCall, queue: str = "check") -> None:
+        self._device, self.call, self._queue = device, call, queue
+
+    def __call__(self, after: Sequence[Event]) -> Event:
+        return self._device.launch([self.call], [*after], self._queue)
+
+
+class CheckOperations:
+    """The check's operations on a GPU. They run in the order in which they are enqueued, except those `beside` others.
+
+    Their matrices are the device's own, made by `make`, but for the parts of A, B and C that they read.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
+        """Compile all kernels for products with C and operands of these types, whose columns are summed in groups of so many."""
+        shared = shared_bytes(self._device.capability, OPERAND_SIZES[operand_dtype])
+        launches = []
+        for expression, block in blocks_of(dtype, operand_dtype, group).items():
+            subtracts = expression.startswith("subtract_product")
+            launches.append(Launch(SOURCE, expression, (1, 1), block, shared * subtracts, prefers_shared=subtracts))
+        self._device.compile_ahead(launches)
+
+    def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+        """New contiguous matrices, uninitialized, by their names: of uint64 where the name begins with "checksum" or "weights",
+        else of float64."""
+        types = {name: "uint64" if name.startswith(("checksum", "weights")) else "float64" for name in shapes}
+        return {name: self._device.empty(shape, types[name]) for name, shape in shapes.items()}
+
+    def write(self, into: Any, values: np.ndarray) -> None:
+        """Copy from host memory; complete when this returns."""
+        self._device.write(into, values)
+
+    def read(self, matrix: Any) -> np.ndarray:
+        """A copy in host memory. To be called when all operations are complete."""
+        return self._device.read(matrix)  # type: ignore[no-any-return]
+
+    def clear(self, matrix: Any) -> Operation:
+        """Fill a contiguous matrix with zeros."""
+        return Operation(self._device, self._device.clearing(matrix, 0))
+
+    def kernel(self, name: str, *matrices: Any, group: int = 0) -> Operation:
+        """A launch of a kernel of check.cu, which says what it reads and writes. `group`: columns in a sum; 0: `row_sums` adds
+        squares alone."""
+        return Operation(self._device, self._call(name, matrices, group))
+
+    def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
+        """An array in host memory, and an operation that copies a contiguous matrix to it."""
+        there = self._device.host_memory(matrix.shape, matrix.dtype)
+        return there, Operation(self._device, self._device.telling(matrix, there))
+
+    def together(self, operations: Sequence[Operation], *, beside: bool) -> Operation:
+        """One operation that does what these do, one after the other. `beside`: it runs beside those that are enqueued before and
+        after it; only events order them."""
+        calls = [operation.call for operation in operations]
+        return Operation(self._device, self._device.together(calls), "check beside" if beside else "check")
+
+    def _call(self, name: str, matrices: Sequence[Any], group: int) -> KernelCall:
+        launch = launch_of_check(name, matrices, group, self._device.capability)
+        call: KernelCall = self._device.kernel(launch, matrices) if launch else lambda stream: None
+        return call
+
+
+def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:
+    """The kernels that check a product of this type, whose columns are summed in groups of so many, and their thread blocks."""
+    of_c, element = ELEMENTS[dtype], ELEMENTS[operand_dtype]
+    return {
+        f"row_sums<{of_c}, {group}>": _BY_ROWS,
+        f"row_sums<{element}, {group}>": _BY_ROWS,
+        f"row_sums<{element}, 0>": _BY_ROWS,
+        f"row_sums<{of_c}, 0>": _BY_ROWS,  # of a C in device memory to which it is copied
+        f"weigh_columns<{element}, {group}>": (group, 1),
+        "column_totals": _BY_COLUMNS,
+        f"subtract_product<{element}, true>": _BY_TILES,
+        f"subtract_product<{element}, false>": _BY_TILES,
+        "compare_sums": _BY_ROWS,
+        "total_pieces": _BY_PIECES,
+    }
+
+
+def launch_of_check(name: str, matrices: Sequence[Any], group: int, capability: int) -> Launch | None:
+    """The launch of a kernel of check.cu on these matrices; None where it would do nothing."""
+    rows, columns = matrices[0].shape
+    if name == "compare_sums":
+        return Launch(SOURCE, name, (-(-rows // _WARPS), 1), _BY_ROWS, 0) if rows else None
+    if name == "total_pieces":
+        count = len(matrices[2])
+        return Launch(SOURCE, name, (count, _BLOCKS_OF_PIECE), _BY_PIECES, 0) if count else None
+    if not matrices[0].size:
+        return None
+    if name == "column_totals":
+        return Launch(SOURCE, name, grid_of_totals(rows, columns), _BY_COLUMNS, 0)
+    if name == "row_sums":
+        return Launch(SOURCE, f"row_sums<{c_type(matrices[0])}, {group}>", grid_of_row_sums(rows, columns), _BY_ROWS, 0)
+    if name == "weigh_columns":
+        return Launch(SOURCE, f"weigh_columns<{c_type(matrices[0])}, {group}>", (-(-columns // group), 1), (group, 1), 0)
+    assert name == "subtract_product", name
+    if not matrices[1].size:
+        return None
+    item = matrices[0].itemsize
+    grid = grid_of_subtraction(rows, matrices[1].shape[1], columns, item)
+    return Launch(SOURCE, subtraction(*matrices[:2]), grid, _BY_TILES, shared_bytes(capability, item), prefers_shared=True)
+
+
+def shared_bytes(capability: int, item_size: int) -> int:
+    """Of a block of subtract_product, for operands whose elements have so many bytes."""
+    deep, padding = 32 if capability >= 80 else 16, 8 if item_size == 2 else 4
+    return 2 * (8 * deep * (_TILE + 4) + item_size * _TILE * (deep + padding))
+
+
+def subtraction(a: Any, y: Any) -> str:
+    """The instance of subtract_product for these operands, by where they lie."""
+    aligned = is_aligned(*place_of(a), *place_of(y))
+    return f"subtract_product<{c_type(a)}, {str(aligned).lower()}>"
+
+
+def grid_of_row_sums(rows: int, columns: int) -> tuple[int, int, int]:
+    """Of row_sums: along y and z the spans of a row, of which there may be more than blocks along y."""
+    spans = -(-columns // _SPAN)
+    return -(-rows // _WARPS), min(spans, MOST_BLOCKS_Y), -(-spans // MOST_BLOCKS_Y)
+
+
+def grid_of_totals(rows: int, columns: int) -> tuple[int, int]:
+    """Of column_totals. There may be more rows than CUDA allows blocks along y."""
+    return -(-rows // _ROWS_ADDED), -(-columns // 32)
+
+
+def grid_of_subtraction(rows: int, columns: int, depth: int, item_size: int) -> tuple[int, int]:
+    """Of subtract_product, for operands whose elements have so many bytes: along x its tiles, row by row; along y the blocks that
+    divide each sum of `depth` terms."""
+    tiles, enough = -(-rows // _TILE) * -(-columns // _TILE), _MULTIPROCESSORS * (2 if item_size == 8 else 3)
+    to_fill, to_round_less = enough // max(1, tiles), 1 + isqrt(depth // (2 * _ROUND))
+    return tiles, max(1, min(MOST_BLOCKS_Y, depth // _LEAST_DEPTH, max(to_fill, to_round_less)))
+
+
+class NumpyCheckOperations(CheckOperations):
+    """The check's operations by NumPy."""
+
+    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
+        pass  # nothing is compiled
+
+    def _call(self, name: str, matrices: Sequence[np.ndarray], group: int) -> KernelCall:
+        def call(stream: None) -> None:
+            with np.errstate(all="ignore"):
+                by_numpy(name, *matrices, group=group)
+
+        return call
+
+
+def by_numpy(name: str, *matrices: np.ndarray, group: int = 0) -> None:
+    """What a kernel of check.cu computes."""
+    kernels: dict[str, Callable[..., None]] = {
+        "row_sums": partial(_row_sums, group),
+        "weigh_columns": partial(_weigh_columns, group),
+        "column_totals": _column_totals,
+        "subtract_product": _subtract_product,
+        "compare_sums": _compare_sums,
+        "total_pieces": _total_pieces,
+    }
+    kernels[name](*matrices)
+
+
+def _row_sums(
+    group: int,
+    matrix: np.ndarray,
+    x: np.ndarray,
+    weights: np.ndarray,
+    sums: np.ndarray,
+    squares: np.ndarray,
+    largest: np.ndarray,
+    checksums: np.ndarray,
+) -> None:
+    def add(where: slice, values: np.ndarray) -> None:
+        if group:
+            largest[where, 0] = _largest(values)
+            sums[where], squares[where] = sums_and_squares(values, x[0], group)
+        else:
+            _add_squares(values, squares[where, 0], largest[where, 0])
+
+    in_parts(matrix, 1, add)
+    row_checksums(matrix, weights[0], checksums[:, 0])
+
+
+def _weigh_columns(group: int, sample: np.ndarray, x: np.ndarray, numbers: np.ndarray, weighted: np.ndarray) -> None:
+    weighted[...] = np.ldexp(x, column_weights(*column_peaks(sample, numbers[0, -1]), group)[0])
+
+
+def _column_totals(matrix: np.ndarray, totals: np.ndarray) -> None:
+    totals[0] += matrix.sum(axis=0)
+
+
+def _subtract_product(a: np.ndarray, y: np.ndarray, difference: np.ndarray, row_squares: np.ndarray, largest: np.ndarray) -> None:
+    difference[...] -= numbers_of(a).astype(np.float64, copy=False) @ y
+    if len(row_squares):
+        in_parts(a, 1, lambda where, values: _add_squares(values, row_squares[where, 0], largest[where, 0]))
+
+
+def _compare_sums(
+    differences: np.ndarray,
+    subtracted: np.ndarray,
+    squares: np.ndarray,
+    row_squares: np.ndarray,
+    column_squares: np.ndarray,
+    numbers: np.ndarray,
+    found: np.ndarray,
+    summary: np.ndarray,
+) -> None:
+    variance, per_term, flushed, largest_square = numbers[0, :4].tolist()
+    norms = np.sqrt(row_squares), np.sqrt(column_squares)
+    limits = np.array([flushed]), flushed, np.array([largest_square**0.5])
+    allowed = Allowed(norms[0], norms[1], len(squares), variance**0.5, per_term, *limits)
+    sizes = sizes_of(differences + subtracted, squares, *norms, allowed)
+    open_ = (sizes < 0).sum(axis=1)
+    differences[...] = sizes = np.maximum(sizes, 0.0)
+    results = np.minimum(sizes, MOST_IN_TOTAL).sum(axis=1), (sizes > 0).sum(axis=1), sizes.max(axis=1, initial=0.0)
+    where = sizes.argmax(axis=1) if sizes.shape[1] else np.zeros(len(sizes))
+    found[...] = np.stack([*results, where, open_], axis=1)
+    summary[...] = summary_of(found)
+
+
+def _total_pieces(checksums: np.ndarray, largest: np.ndarray, pieces: np.ndarray, totals: np.ndarray) -> None:
+    for (first, count, number), of_piece in zip(pieces.tolist(), totals, strict=True):
+        rows = slice(first, first + count)
+        of_piece[0] = mixed_total(checksums[rows, 0], number)
+        of_piece[1] = largest[rows].max(initial=0.0).view(np.uint64)
+
+
+def _add_squares(values: np.ndarray, squares: np.ndarray, largest: np.ndarray) -> None:
+    """Add each row's sum of squares; write its largest magnitude, or NOT_INTEGRAL."""
+    largest[:] = _largest(values)
+    squares += np.einsum("ij,ij->i", values, values)
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    """The largest magnitude of each row, or NOT_INTEGRAL."""
+    if not values.size:
+        return np.zeros(len(values))
+    integral = (np.rint(values) == values).all(axis=1)
+    return np.where(integral, np.abs(values).max(axis=1), NOT_INTEGRAL)
+
+
+def summary_of(found: np.ndarray) -> np.ndarray:
+    """The summary that `compare_sums` makes of each ROWS_TOGETHER rows, from what is found of each row."""
+    if not len(found):
+        return np.zeros((0, 4))
+    starts = np.arange(0, len(found), ROWS_TOGETHER)
+    columns = zip((np.add, np.add, np.maximum, np.add), (0, 1, 2, 4), strict=True)
+    return np.stack([add.reduceat(found[:, column], starts) for add, column in columns], axis=1)
