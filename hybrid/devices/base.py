@@ -4,8 +4,9 @@ on one."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -26,15 +27,13 @@ Event = Any
 KernelCall = Callable[[Any], None]
 
 
-class EventWait(NamedTuple):
-    """How a thread that is not Python's waits for events of a device: addresses of C functions, which return 0 or an error.
+class EventWait(ctypes.Structure):
+    """How a thread that is not Python's waits for events of a device: C functions, which return 0 or an error (pool.h).
 
     `enter(context)` is called first, then `wait(event.ptr)`, which returns when the event is complete.
     """
 
-    enter: int
-    context: int
-    wait: int
+    _fields_: ClassVar[Any] = [(name, ctypes.c_void_p) for name in ("enter", "context", "wait")]
 
 
 class Device(Protocol):
@@ -47,7 +46,7 @@ class Device(Protocol):
 
     name: str  # "cpu", "cuda" or "emulate"
     staged: bool  # operands are copied into device buffers; False: host matrices are multiplied in place
-    event_wait: EventWait | None  # None: only `wait` waits for events
+    event_wait: EventWait | None  # None: every operation is complete when its call returns
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         """Make `multiply` use this kernel for operands of this type, compiling it if needed; with `adding` also its instance for

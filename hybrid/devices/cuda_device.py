@@ -18,17 +18,8 @@ from hybrid.core.text import readable
 from hybrid.devices.base import Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
 from hybrid.devices.check_operations import CheckOperations
 from hybrid.devices.cpu import some_matrices
-from hybrid.devices.cuda_gpus import Gpu, GpuContext, enable_peer_access, gpu_context, load_driver, pinned_memory, use_context_of
-from hybrid.devices.cuda_kernels import (
-    CompiledKernel,
-    PreparedLaunch,
-    Together,
-    allow_shared_memory,
-    compiled_functions,
-    matrix_argument,
-    multiplication,
-    prefer_shared_memory,
-)
+from hybrid.devices.cuda_gpus import Gpu, GpuContext, cuda_driver, enable_peer_access, gpu_context, pinned_memory, use_context_of
+from hybrid.devices.cuda_kernels import CompiledKernel, CompiledKernels, Multiply, Together, multiplication
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel, Launch
 
@@ -93,17 +84,13 @@ class OpenedEvent:
                 self._runtime.eventDestroy(self.ptr)
 
 
-def event_wait() -> EventWait | None:
-    """How threads that are not Python's wait for events in the current CUDA context. None where there is none."""
-    driver, context = load_driver(), ctypes.c_void_p()
-    if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context.value:
-        return None
-    set_current, synchronize = (
-        ctypes.cast(each, ctypes.c_void_p).value for each in (driver.cuCtxSetCurrent, driver.cuEventSynchronize)
-    )
-    assert set_current
-    assert synchronize
-    return EventWait(set_current, context.value, synchronize)
+def event_wait() -> EventWait:
+    """How threads that are not Python's wait for events in the current CUDA context."""
+    driver, context = cuda_driver(), ctypes.c_void_p()
+    if status := driver.cuCtxGetCurrent(ctypes.byref(context)):
+        raise DeviceUnavailable(f"the GPU's context cannot be asked for (CUDA error {status})", code="gpu-failed")
+    enter, wait = (ctypes.cast(each, ctypes.c_void_p) for each in (driver.cuCtxSetCurrent, driver.cuEventSynchronize))
+    return EventWait(enter, context, wait)
 
 
 def is_transposed(matrix: Any) -> bool:
@@ -132,13 +119,13 @@ class CudaDevice:
                 phase: [cupy.cuda.Stream(non_blocking=True, priority=_PRIORITIES.get(phase, 0)) for _ in range(count)]
                 for phase, count in _STREAMS.items()
             }
-            self.event_wait = event_wait()
+            self.event_wait: EventWait | None = event_wait()
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
         self._ipc_events: list[Any] = []
-        self._multiplications: dict[tuple[str, str], Any] = {}  # by kernel and type
+        self._multiplications: dict[tuple[str, str], Multiply] = {}  # by kernel and type
         self._multiply: Any = None
-        self._functions: dict[tuple[str, str], Any] = {}  # of other kernels, by source and expression
+        self._kernels = CompiledKernels()  # the others
         self._between: Any = None  # memory in which transposed matrices arrive, kept from copy to copy
         self._between_bytes = 0
         self._timed: list[tuple[str, Any, RecordedEvent]] = []  # phase, begin event, end event
@@ -309,25 +296,12 @@ class CudaDevice:
         return int(self._cupy.cuda.Device(self.gpu.index).attributes["MultiProcessorCount"])
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
-        of_source: dict[str, list[Launch]] = {}
-        for launch in launches:
-            if (launch.source, launch.expression) not in self._functions:
-                of_source.setdefault(launch.source, []).append(launch)
-        for source, of_one in of_source.items():
-            wanted = {launch.expression: launch for launch in of_one}
-            with self._context:
-                for expression, function in compiled_functions(source, [*wanted], of_one[0].architecture).items():
-                    if wanted[expression].prefers_shared:
-                        prefer_shared_memory(function)
-                    allow_shared_memory(function, wanted[expression].shared_bytes)
-                    self._functions[source, expression] = function
+        with self._context:
+            self._kernels.compile_ahead(launches)
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
-        self.compile_ahead([launch])
-        function = self._functions[launch.source, launch.expression]
-        packed = [each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments]
         with self._context:
-            return PreparedLaunch(function, launch.grid, launch.block, packed, launch.shared_bytes)
+            return self._kernels.prepared(launch, arguments)
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         memset = self._runtime.memsetAsync

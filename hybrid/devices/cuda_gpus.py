@@ -46,10 +46,8 @@ def usable_gpus() -> list[Gpu]:
 
     It creates no CUDA context, which would take memory of GPUs that are not used. Call it after MPI_Init.
     """
-    try:
-        load_driver()
-    except OSError:
-        raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) on this machine") from None
+    if cuda_driver() is None:
+        raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) on this machine")
     from hybrid.devices.cuda_kernels import trust_own_cache_only
 
     trust_own_cache_only()
@@ -69,17 +67,9 @@ def usable_gpus() -> list[Gpu]:
     return gpus
 
 
-def load_driver() -> ctypes.CDLL:
-    """The CUDA driver's library. OSError where there is none."""
-    driver = _driver()
-    if driver is None:
-        raise OSError
-    return driver
-
-
 @cache
-def _driver() -> ctypes.CDLL | None:
-    """The driver's library, or None. Cached: where there is none, each product would search the disk for it."""
+def cuda_driver() -> Any:
+    """The CUDA driver's library, or None. Cached: where there is none, each product would search the disk for it."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -98,7 +88,7 @@ def _gpu(index: int) -> Gpu:
 
 def _uuid(index: int) -> str:
     """From the driver. CuPy takes the one of cudaGetDeviceProperties for a string, which ends before its first zero byte."""
-    driver, device, uuid = load_driver(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    driver, device, uuid = cuda_driver(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     if status := driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(uuid, device):
         raise DeviceUnavailable(
             f"the NVIDIA driver does not tell which GPU number {index} is (CUDA error {status})", code="gpu-failed"
@@ -188,7 +178,7 @@ def gpu_context(index: int) -> GpuContext:
 def _primary_context(index: int) -> int:
     import cupy
 
-    driver, device, context = load_driver(), ctypes.c_int(), ctypes.c_void_p()
+    driver, device, context = cuda_driver(), ctypes.c_int(), ctypes.c_void_p()
     status = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index)
     if status := status or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
         raise cupy.cuda.driver.CUDADriverError(status)
@@ -203,14 +193,14 @@ def callers_context() -> Iterator[None]:
         yield
     finally:
         if before != _current_context():
-            load_driver().cuCtxSetCurrent(ctypes.c_void_p(before))
+            cuda_driver().cuCtxSetCurrent(ctypes.c_void_p(before))
 
 
 def _current_context() -> int:
     """0 where there is none, also because CUDA has not started or is not there."""
     context = ctypes.c_void_p()
-    with suppress(OSError, AttributeError):  # the second: of a library that has not all functions, which `usable_gpus` reports
-        load_driver().cuCtxGetCurrent(ctypes.byref(context))
+    with suppress(AttributeError):  # no driver, or one that has not all functions, which `usable_gpus` reports
+        cuda_driver().cuCtxGetCurrent(ctypes.byref(context))
     return context.value or 0
 
 
@@ -245,9 +235,8 @@ def wake_driver(local_rank: int | None) -> None:
     `local_rank`: None for no context.
     """
     global _awakening
-    try:
-        driver = load_driver()
-    except OSError:
+    driver = cuda_driver()
+    if driver is None:
         return  # usable_gpus will report it
     from hybrid.devices.cuda_kernels import trust_own_cache_only
 
@@ -276,7 +265,7 @@ def use_context_of(gpu: Gpu | None) -> None:
     while _awakened:
         index, device = _awakened.pop()
         if gpu is None or index != gpu.index:
-            load_driver().cuDevicePrimaryCtxRelease_v2(device)
+            cuda_driver().cuDevicePrimaryCtxRelease_v2(device)
 
 
 class PinnedMemory:

@@ -148,15 +148,46 @@ def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
     return CompiledKernel(kernel, dtype, capability) if kernel.source else cublas
 
 
+class CompiledKernels:
+    """Kernels that are loaded on one GPU, whose context is current in all calls."""
+
+    def __init__(self) -> None:
+        self._functions: dict[tuple[str, str], Any] = {}  # by source and expression
+
+    def compile_ahead(self, launches: Sequence[Launch]) -> None:
+        """Compile these kernels, those of one source together, unless all of them are there: so CuPy's cache on disk has the same
+        ones together whatever was compiled before."""
+        of_source: dict[str, dict[str, Launch]] = {}
+        for launch in launches:
+            of_source.setdefault(launch.source, {})[launch.expression] = launch
+        for source, wanted in of_source.items():
+            if all((source, expression) in self._functions for expression in wanted):
+                continue
+            architecture = next(iter(wanted.values())).architecture
+            for expression, function in compiled_functions(source, [*wanted], architecture).items():
+                if wanted[expression].prefers_shared:
+                    prefer_shared_memory(function)
+                allow_shared_memory(function, wanted[expression].shared_bytes)
+                self._functions[source, expression] = function
+
+    def function(self, launch: Launch) -> Any:
+        """The instance as a CuPy function, compiled at the first call."""
+        self.compile_ahead([launch])
+        return self._functions[launch.source, launch.expression]
+
+    def prepared(self, launch: Launch, arguments: Sequence[Any]) -> PreparedLaunch:
+        """The launch with these matrices and NumPy scalars."""
+        packed = [each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments]
+        return PreparedLaunch(self.function(launch), launch.grid, launch.block, packed, launch.shared_bytes)
+
+
 class CompiledKernel:
     """Multiplies by a kernel that is compiled from our source. Rows of A, B and C are contiguous, with any row stride."""
 
     def __init__(self, kernel: Kernel, dtype: str, capability: int) -> None:
-        self._kernel = kernel
-        self._capability = capability
-        self._functions: dict[str, Any] = {}
+        self._kernel, self._dtype, self._capability = kernel, dtype, capability
+        self._compiled = CompiledKernels()
         self._launches: dict[tuple[Any, ...], PreparedLaunch] = {}  # by addresses, shapes and row strides
-        self._dtype = dtype
         self.compile_ahead()
 
     def compile_ahead(self, *, adds: bool = False) -> None:
@@ -182,16 +213,11 @@ class CompiledKernel:
         rows, columns = c.shape
         width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
         launch = launch_of(self._kernel, self._dtype, rows, columns, self._capability, width, adds=adding)
-        matrices = [*map(matrix_argument, (a, b, c))]
-        return PreparedLaunch(self.compiled(launch), launch.grid, launch.block, matrices, launch.shared_bytes)
+        return self._compiled.prepared(launch, (a, b, c))
 
     def compiled(self, launch: Launch) -> Any:
-        """The instance as a CuPy function, compiled at the first call."""
-        if launch.expression not in self._functions:
-            (function,) = compiled_functions(launch.source, [launch.expression]).values()
-            allow_shared_memory(function, launch.shared_bytes)
-            self._functions[launch.expression] = function
-        return self._functions[launch.expression]
+        """The instance as a CuPy function."""
+        return self._compiled.function(launch)
 
 
 def compiled_functions(source: str, expressions: Sequence[str], architecture: str = "") -> dict[str, Any]:

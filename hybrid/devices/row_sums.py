@@ -32,7 +32,7 @@ NOT_JUDGED = -1.0  # the size of a sum that cannot be judged
 MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of many, which a single large one would else determine
 SAMPLE = 64  # rows of B that tell the sizes of its columns
 
-# -------- the library
+# The library is compiled and loaded in the background; until then, NumPy computes.
 
 SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread")
@@ -66,13 +66,7 @@ class _Comparison(ctypes.Structure):
     ]
 
 
-class _EventWait(ctypes.Structure):
-    """`EventWait` of pool.h."""
-
-    _fields_: ClassVar[Any] = [("enter", _ADDRESS), ("context", _ADDRESS), ("wait", _ADDRESS)]
-
-
-def load() -> Any:
+def _load() -> Any:
     """The compiled library; None where bytes have another order than it expects. HybridError without a C compiler."""
     if sys.byteorder != "little":
         return None
@@ -98,7 +92,7 @@ class _Library(LoadedSoon):
 
     def __init__(self) -> None:
         self._pools: dict[int, Any] = {}  # by process
-        super().__init__(load)
+        super().__init__(_load)
 
     @property
     def pool(self) -> Any:
@@ -130,8 +124,6 @@ def _in_c(function: str, matrix: np.ndarray, threads: int, *operands: Any) -> No
     for some in pieces(Span(0, count), max(1, at_once // 72) * 72):  # 72: ROWS_AT_ONCE of row_sums.c
         getattr(library.loaded, function)(library.pool, threads, ctypes.byref(rows), *operands, some.lo, some.hi)
 
-
-# -------- sums of groups of columns
 
 _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to make NumPy's calls worth their while
 _SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost what counts to underflow
@@ -326,7 +318,6 @@ def norms_of(values: np.ndarray) -> np.ndarray:
     return norms
 
 
-# -------- weights of columns
 # Columns of B, and with them those of C, may have different sizes. In a sum of a group, errors in the small ones would be lost
 # beside the rounding errors of the large ones. So x is weighted with powers of two, with which all columns of a group get about
 # the size of the largest. A sample of B's rows tells the sizes. Where it has small integers alone, nothing is weighted, so that
@@ -372,7 +363,6 @@ def column_weights(peaks: np.ndarray, others: np.ndarray, group: int) -> tuple[n
     return weights, of_groups, np.maximum.reduceat(weights, starts)
 
 
-# -------- checksums of rows
 # A copy arrived as it was sent if the checksums of its rows are the same. A row's checksum is the sum of its elements' bits
 # modulo 2^64, where elements of 4 and 2 bytes are shifted, so that words of 64 bits are added, whatever they hold. In one row
 # of 32 each element is multiplied by a weight, so that exchanged columns are found as well.
@@ -490,17 +480,16 @@ class RowChecksums:
     def sum(self, rows: RowsToSum, event: Event, device: Device) -> None:
         """Have these rows summed when the event of the device is complete."""
         how = device.event_wait
-        if self._batch and how is not None and not _is_transposed(rows.matrix):
-            self._events.append(event)
-            self._put(rows, 0, ctypes.byref(_EventWait(*how)), event.ptr)
-        else:
-            self._calls.soon(partial(self._sum_after, rows, event, device))
-
-    def _sum_after(self, rows: RowsToSum, event: Event, device: Device) -> None:
-        device.wait(event)
-        if self._batch and not _is_transposed(rows.matrix):
+        if not self._batch or _is_transposed(rows.matrix):
+            self._calls.soon(partial(self._sum_by_numpy, rows, event, device))
+        elif how is None:
             self._put(rows, 0)
-            return
+        else:
+            self._events.append(event)
+            self._put(rows, 0, ctypes.byref(how), event.ptr)
+
+    def _sum_by_numpy(self, rows: RowsToSum, event: Event, device: Device) -> None:
+        device.wait(event)
         self._by_numpy.append(rows)  # which reads a transposed matrix in the order of its memory
         elements, weights, into = _elements(rows)
         for part in row_parts(elements, _CALL_BYTES):

@@ -310,7 +310,7 @@ def install(gpus: int = 1) -> None:
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": vars(cuda)["runtime"]})
     inside: dict[Any, dict[str, Any]] = {
         cuda_gpus: {
-            "_driver": lambda: SimpleNamespace(
+            "cuda_driver": lambda: SimpleNamespace(
                 cuInit=lambda flags: 1,  # to those who would only warm it up
                 cuCtxGetCurrent=lambda context: setattr(context._obj, "value", _number(_here.gpu)),
                 cuCtxSetCurrent=_set("gpu", lambda context: _index(context.value or 0)),
@@ -352,7 +352,7 @@ def install(gpus: int = 1) -> None:
         "allow_shared_memory": lambda function, size: None,
         "prefer_shared_memory": lambda function: None,
     }
-    inside |= {cuda_kernels: launching, cuda_device: {**launching, "event_wait": lambda: None}}
+    inside |= {cuda_kernels: launching, cuda_device: {"event_wait": lambda: None}}
     for module, values in inside.items():
         for name, value in values.items():
             setattr(module, name, value)

@@ -146,21 +146,20 @@ class DeviceGroup:
 
         Call `wait_for` before any call that blocks the host until this is complete.
         """
-        (address, _), row_bytes, nccl = place_of(matrix), row_stride(matrix), load_nccl()
+        (address, _), row_bytes = place_of(matrix), row_stride(matrix)
 
-        def allgather(stream: Any) -> None:
+        def allgather(communicator: Any, nccl: Any, stream: int) -> None:
             # By a broadcast from each: ncclAllGather would want the same number of rows from all ranks.
-            with _as_device_unavailable():
-                nccl.groupStart()
-                try:
-                    for rank, rows in enumerate(rows_of):
-                        if len(rows):
-                            start, size = address + rows.lo * row_bytes, len(rows) * row_bytes
-                            self._communicator.bcast(start, size, nccl.NCCL_UINT8, rank, stream.ptr)
-                finally:
-                    nccl.groupEnd()
+            nccl.groupStart()
+            try:
+                for rank, rows in enumerate(rows_of):
+                    if len(rows):
+                        start, size = address + rows.lo * row_bytes, len(rows) * row_bytes
+                        communicator.bcast(start, size, nccl.NCCL_UINT8, rank, stream)
+            finally:
+                nccl.groupEnd()
 
-        return self._device.enqueue("exchange", after, allgather, "nccl")
+        return self._enqueue("exchange", after, allgather)
 
     # The phases "send" and "receive" are in no table: most of their time they wait, and "gather" is what remains of them when all
     # is multiplied.
@@ -170,20 +169,27 @@ class DeviceGroup:
         The first send between two ranks connects their devices, which blocks the host until both have enqueued their parts.
         """
 
-        def send(stream: Any) -> None:
-            with _as_device_unavailable():
-                self._communicator.send(place_of(matrix)[0], _extent(matrix), load_nccl().NCCL_UINT8, to, stream.ptr)
+        def send(communicator: Any, nccl: Any, stream: int) -> None:
+            communicator.send(place_of(matrix)[0], _extent(matrix), nccl.NCCL_UINT8, to, stream)
 
-        return self._device.enqueue("send", after, send, "nccl")
+        return self._enqueue("send", after, send)
 
     def receive(self, into: Any, source: int, after: list[Event]) -> Event:
         """Receive what rank `source` sends."""
 
-        def receive(stream: Any) -> None:
-            with _as_device_unavailable():
-                self._communicator.recv(place_of(into)[0], _extent(into), load_nccl().NCCL_UINT8, source, stream.ptr)
+        def receive(communicator: Any, nccl: Any, stream: int) -> None:
+            communicator.recv(place_of(into)[0], _extent(into), nccl.NCCL_UINT8, source, stream)
 
-        return self._device.enqueue("receive", after, receive, "nccl")
+        return self._enqueue("receive", after, receive)
+
+    def _enqueue(self, phase: str, after: list[Event], work: Callable[[Any, Any, int], None]) -> Event:
+        """Enqueue `work(communicator, CuPy's bindings, stream)` behind these events."""
+
+        def enqueue(stream: Any) -> None:
+            with _as_device_unavailable():
+                work(self._communicator, load_nccl(), stream.ptr)
+
+        return self._device.enqueue(phase, after, enqueue, "nccl")
 
     def done(self, event: Event) -> bool:
         """Whether an operation is complete, without waiting. DeviceUnavailable if it failed and no longer can be."""

@@ -94,8 +94,6 @@ class Panels:
             if not elements:
                 self._flags.set_flag(self._flag_of_c + number)
 
-    # -------- B
-
     def arrived(self, index: int) -> bool:
         """Whether panel `index` of this rank's device is in host memory, without waiting."""
         self.advance()
@@ -142,8 +140,6 @@ class Panels:
         """Tell the node that this rank's part of the next panel has arrived."""
         self._flags.set_flag(self._flag_of_b + self._arrived)
         self._arrived += 1
-
-    # -------- C
 
     def stored(self, tile: Tile) -> None:
         """Note that a tile of this rank is in host memory."""

@@ -19,6 +19,7 @@ from support.selection import examples
 
 from hybrid.commands.matmul_energy import Rapl
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
+from hybrid.devices.base import EventWait
 from hybrid.devices.cpu import CpuDevice, compiled_loops
 from hybrid.devices.row_sums import (
     WEIGHTED_ROWS,
@@ -381,8 +382,8 @@ def test_checksums_of_rows_that_copies_bring(rng, threads, ends):
         return 7 if (event, ends) == (5, "failed") else 0
 
     waits = [function(lambda context: 0), function(wait)]
-    enter, wait_for = (ctypes.cast(each, ctypes.c_void_p).value for each in waits)
-    device = SimpleNamespace(event_wait=(enter, None, wait_for))
+    enter, wait_for = (ctypes.cast(each, ctypes.c_void_p) for each in waits)
+    device = SimpleNamespace(event_wait=EventWait(enter, None, wait_for))
     matrices = [rng.standard_normal((int(rng.integers(1, 700)), 60)) for _ in complete]
     sums, weights, totals = RowChecksums(threads), checksum_weights(60, 8), np.zeros(9, np.uint64)
     for number, matrix in enumerate(matrices):
