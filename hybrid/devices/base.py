@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.kernels.catalogue import Kernel, Launch, storage
 from hybrid.planning.schedule import Arrival, RankShare, Region, Tile
-
-if TYPE_CHECKING:
-    from hybrid.devices.check_operations import CheckOperations
 
 # (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU, iterating over them reads the times
 # from events, so do that outside of what is timed.
@@ -95,9 +92,6 @@ class Device(Protocol):
         kernel runs. Any thread may call it."""
 
     # Of a device that is `staged`: work beside the product's copies and multiplications.
-
-    def check_operations(self) -> CheckOperations:
-        """The check's operations on this device."""
 
     def empty(self, shape: tuple[int, int], dtype: str) -> Any:
         """A new contiguous matrix of the device, uninitialized."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isqrt
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hybrid.core.problem import is_aligned
-from hybrid.devices.base import Event, KernelCall, place_of
+from hybrid.devices.base import Device, Event, KernelCall, KernelDevice, place_of
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     NOT_INTEGRAL,
@@ -46,7 +46,7 @@ class Operation:
 
     __slots__ = ("_device", "_queue", "call")
 
-    def __init__(self, device: Any, call: KernelCall, queue: str = "check") -> None:
+    def __init__(self, device: Device, call: KernelCall, queue: str = "check") -> None:
         self._device, self.call, self._queue = device, call, queue
 
     def __call__(self, after: Sequence[Event]) -> Event:
@@ -59,7 +59,7 @@ class CheckOperations:
     Their matrices are the device's own, made by `make`, but for the parts of A, B and C that they read.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: KernelDevice) -> None:
         self._device = device
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
@@ -83,7 +83,7 @@ class CheckOperations:
 
     def read(self, matrix: Any) -> np.ndarray:
         """A copy in host memory. To be called when all operations are complete."""
-        return self._device.read(matrix)  # type: ignore[no-any-return]
+        return self._device.read(matrix)
 
     def clear(self, matrix: Any) -> Operation:
         """Fill a contiguous matrix with zeros."""
@@ -107,8 +107,7 @@ class CheckOperations:
 
     def _call(self, name: str, matrices: Sequence[Any], group: int) -> KernelCall:
         launch = launch_of_check(name, matrices, group, self._device.capability)
-        call: KernelCall = self._device.kernel(launch, matrices) if launch else lambda stream: None
-        return call
+        return self._device.kernel(launch, matrices) if launch else lambda stream: None
 
 
 def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:
@@ -184,7 +183,7 @@ def grid_of_subtraction(rows: int, columns: int, depth: int, item_size: int) -> 
 
 
 class NumpyCheckOperations(CheckOperations):
-    """The check's operations by NumPy."""
+    """The check's operations on a CPU that stands in for a GPU: NumPy computes what the kernels do."""
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
         pass  # nothing is compiled
@@ -195,6 +194,11 @@ class NumpyCheckOperations(CheckOperations):
                 by_numpy(name, *matrices, group=group)
 
         return call
+
+
+def operations_on(device: Device) -> CheckOperations:
+    """Those of a device that is `staged`."""
+    return (CheckOperations if device.name == "cuda" else NumpyCheckOperations)(cast(KernelDevice, device))
 
 
 def by_numpy(name: str, *matrices: np.ndarray, group: int = 0) -> None:

@@ -20,7 +20,6 @@ import numpy as np
 from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
 from hybrid.core.spans import Span, even_pieces
 from hybrid.devices.base import Event, EventWait, KernelCall, phase_of, place_of
-from hybrid.devices.check_operations import CheckOperations, NumpyCheckOperations
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.kernel import EmulatedKernel, as_c_array
 from hybrid.errors import DeviceUnavailable, one_line
@@ -104,9 +103,6 @@ class CpuDevice:
 
     def copy_out(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("copy out", lambda: np.copyto(into, source))
-
-    def check_operations(self) -> CheckOperations:
-        return NumpyCheckOperations(self)
 
     def empty(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         return np.empty(shape, dtype)

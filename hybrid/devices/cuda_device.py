@@ -16,7 +16,6 @@ from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
 from hybrid.devices.base import Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
-from hybrid.devices.check_operations import CheckOperations
 from hybrid.devices.cpu import some_matrices
 from hybrid.devices.cuda_gpus import Gpu, GpuContext, cuda_driver, enable_peer_access, gpu_context, pinned_memory, use_context_of
 from hybrid.devices.cuda_kernels import CompiledKernel, CompiledKernels, Multiply, Together, multiplication
@@ -210,9 +209,6 @@ class CudaDevice:
         """Copy to host memory what was received by NCCL. Such copies run in the order in which they were enqueued, but not behind
         copies out, which wait for multiplications."""
         return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
-
-    def check_operations(self) -> CheckOperations:
-        return CheckOperations(self)
 
     def empty(self, shape: tuple[int, int], dtype: str) -> Any:
         with self._context:

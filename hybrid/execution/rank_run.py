@@ -13,6 +13,7 @@ import numpy as np
 
 from hybrid.core.settings import Settings
 from hybrid.devices.base import Buffers, Timings
+from hybrid.devices.check_operations import operations_on
 from hybrid.devices.row_sums import NOT_INTEGRAL
 from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import Progress
@@ -111,7 +112,7 @@ class RankCheck:
     def check_in(self, buffers: Buffers) -> None:
         """Have sums computed of what is in this rank's buffers."""
         if self._plan.shares[self._team.rank].order:
-            operations, problem = self._rank_device.device.check_operations(), self._plan.problem
+            operations, problem = operations_on(self._rank_device.device), self._plan.problem
             layout = self._all_pieces[self._team.rank].layout
             size = self._plan.bytes_of_device_check(self._team.rank)
             self.device = self._once("sums", lambda: DeviceCheck(operations, layout, problem), size)

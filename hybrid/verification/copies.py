@@ -19,6 +19,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
+from hybrid.devices.check_operations import operations_on
 from hybrid.devices.row_sums import (
     RowChecksums,
     RowsToSum,
@@ -336,7 +337,7 @@ class _ByDevice:
     """Sums rows of arrays that lie on the GPU, by that GPU. What it has summed is gone in the next product, since it adds."""
 
     def __init__(self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces]) -> None:
-        self._operations = operations = device.check_operations()
+        self._operations = operations = operations_on(device)
         sizes = [each.layout.checksums for each in pieces.values()]
         self._first = dict(zip(pieces, np.cumsum([0, *sizes]).tolist(), strict=False))
         shapes = {f"weights of {key}": (1, len(each)) for key, each in weights.items()}

@@ -14,7 +14,6 @@ import numpy as np
 
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Topology
-from hybrid.devices.check_operations import NumpyCheckOperations
 from hybrid.devices.cpu import add_by_blas, blas
 from hybrid.planning.plan import Plan, make_plan
 from hybrid.planning.tiling import PlanRequest
@@ -64,9 +63,6 @@ class ShuffledDevice:
 
     def copy_out(self, into, source, after):
         return self.later("copy out", after, partial(np.copyto, into, source))
-
-    def check_operations(self):
-        return NumpyCheckOperations(self)
 
     def empty(self, shape, dtype):
         return np.full(shape, np.nan).view(dtype)
