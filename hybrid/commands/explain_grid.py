@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hybrid.core.problem import record
 from hybrid.core.text import readable
-from hybrid.planning.grid import Cost, Grid, costs, least_received, least_received_with, received, received_of_each
+from hybrid.planning.grid import Cost, Grid, costs, least_received, least_received_with, received
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
@@ -29,7 +29,7 @@ def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator
 
     def said(grid: Grid, cost: Cost) -> str:
         at_root, elsewhere = (
-            problem.bytes(1, count) for count in (cost.received, received(grid, other, problem, topology, placement))
+            problem.bytes(1, count) for count in (cost.received, sum(received(grid, other, problem, topology, placement)))
         )
         seconds = f", {max(at_root, elsewhere) / network:.3g} s of its link" if network else ""
         name = "rows" if grid.is_rows else str(grid)
@@ -41,7 +41,7 @@ def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator
         yield f"grid {said(cost.grid, cost)}"
     if plan.staged and plan.grid_layout is None:
         yield "devices with memory of their own multiply on a grid where --grid asks for one"
-    yield from _bounds(plan, received(chosen, other, problem, topology, placement))
+    yield from _bounds(plan, sum(received(chosen, other, problem, topology, placement)))
     if network:
         yield from _timeline(decision, machine, network)
 
@@ -111,9 +111,9 @@ def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float,
     grid = layout.grid if layout is not None else Grid(len(nodes), 1)
     panels = max(1, layout.pieces["B"] if layout is not None else len(plan.shares[0].column_panels))
     placement = PlanRequest(problem, topology, root=plan.root).placement
-    received = [received_of_each(grid, node, problem, topology, placement) for node in nodes]
-    of_a, of_b = (max(each[operand] for each in received) for operand in (0, 1))
-    of_c = received[plan.root_node][2]
+    of_each = [received(grid, node, problem, topology, placement) for node in nodes]
+    of_a, of_b = (max(each[operand] for each in of_each) for operand in (0, 1))
+    of_c = of_each[plan.root_node][2]
     tallest = max(nodes, key=lambda node: grid.of_a(node, problem).elements * len(grid.of_b(node, problem).columns))
     (height, depth), width = grid.of_a(tallest, problem).shape, len(grid.of_b(tallest, problem).columns)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A grid of nodes: which part of a product each node computes.
+"""A grid of nodes: which part of a product each node computes, what the ranks send each other for it, and the least that any
+distribution must send.
 
 Of P nodes with a block of rows each, a grid of P×1, every one needs all of B: the more nodes, the more of the network's time that
 takes. In a grid of r×c nodes, each needs only the rows of A of its row of the grid, and the columns of B of its column. With d
@@ -18,9 +19,6 @@ from itertools import accumulate
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, block
 from hybrid.errors import UsageError
-
-# -------- rectangles
-# Parts of a matrix: what a rank has of it, needs of it, or is sent of it.
 
 
 @record
@@ -92,10 +90,6 @@ def _common(have: tuple[Span, ...], want: tuple[Span, ...], window: Span | None)
             if len(both):
                 here, there = both.lo - span.lo + before, both.lo - other.lo + before_other
                 yield slice(here, here + len(both)), slice(there, there + len(both))
-
-
-# -------- bounds
-# The least data that nodes must exchange for a product: proven bounds, to judge a plan by.
 
 
 def least_received(problem: Problem, nodes: int) -> float:
@@ -238,12 +232,7 @@ def parse(text: str, nodes: int) -> Grid | None:
     return grid
 
 
-def received(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> int:
-    """The elements of A, B and C together that a node receives from others."""
-    return sum(received_of_each(grid, node, problem, topology, placement))
-
-
-def received_of_each(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> tuple[int, int, int]:
+def received(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> tuple[int, int, int]:
     """The elements of A, of B and of C that a node receives from others."""
     ranks = topology.nodes[node]
     of_a, of_b, of_c = (placement.of_node(ranks, operand) for operand in "abc")
@@ -256,14 +245,6 @@ def received_of_each(grid: Grid, node: int, problem: Problem, topology: Topology
         needed_of_b.elements - sum(part.elements_in(needed_of_b) for part in of_b),
         sum(grid.layers * part.elements - part.elements_in(computed) for part in of_c),
     )
-
-
-def received_where_it_suits(grid: Grid, problem: Problem) -> float:
-    """The elements that a node receives if A, B and C are distributed as suits the grid best: each element on one of the nodes
-    that need it."""
-    of_a, of_b, of_c = (of(0, problem).elements for of in (grid.of_a, grid.of_b, grid.of_c))
-    shared = ((of_a, grid.columns), (of_b, grid.rows), (of_c, grid.layers))
-    return sum(elements * (nodes - 1) / nodes for elements, nodes in shared)
 
 
 def candidates(nodes: int) -> Iterator[Grid]:
@@ -317,7 +298,7 @@ def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Co
     found = [
         Cost(
             grid,
-            max(received(grid, node, problem, topology, placement) for node in nodes),
+            max(sum(received(grid, node, problem, topology, placement)) for node in nodes),
             max(grid.elements_on(node, problem) for node in nodes),
         )
         for grid in (*candidates(count), *as_it_lies(topology, placement))
@@ -339,20 +320,19 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-# -------- grid layout
-# A product on a grid of nodes in detail: which rectangles of A, B and C the ranks send each other, and in which order.
-#
-# First A travels, then B in column panels, each of which is multiplied while the next ones are on their way. Each panel of C
-# goes to the ranks that keep it as soon as it is computed. All nodes send and receive something of every panel, so that no
-# link waits for another. The ranks of a node divide its rows of A among them, and share the part of B that the node receives.
-
 _PANEL_BYTES = 8 << 20  # the least bytes of B that a node receives at a time: enough to keep a network busy
 _MOST_PANELS, _LEAST_COLUMNS = 16, 64
 
 
 @record
 class GridLayout:
-    """The layout for all ranks. Rectangles count rows and columns in the whole matrices."""
+    """A product on a grid of nodes in detail: which rectangles of A, B and C the ranks send each other, and in which order.
+    Rectangles count rows and columns in the whole matrices.
+
+    First A travels, then B in column panels, each of which is multiplied while the next ones are on their way. Each panel of C
+    goes to the ranks that keep it as soon as it is computed. All nodes send and receive something of every panel, so that no
+    link waits for another. The ranks of a node divide its rows of A among them, and share the part of B that the node receives.
+    """
 
     problem: Problem
     topology: Topology

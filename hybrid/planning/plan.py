@@ -98,8 +98,6 @@ class Plan:
         """Whether the matrices stay in the root's private memory, which no other rank can read."""
         return self.operands is OperandLocation.ROOT_ARRAYS
 
-    # -------- which rows lie where
-
     @property
     def root_node(self) -> int:
         return self.topology.node_of(self.root)
@@ -171,8 +169,6 @@ class Plan:
             return tuple(share.rank for share in self.shares if share.rows.lo <= row < share.rows.hi)
         wanted = Rectangle(Span(row, row + 1), columns)
         return tuple(rank for rank in range(self.topology.size) if self.grid_layout.part_of_c(rank).common(wanted).elements)
-
-    # -------- bytes
 
     def bytes_shared_on_node(self, node: int) -> int:
         """The bytes of the matrices that the ranks of a node share. With row blocks that is B alone, or nothing where B goes
@@ -294,8 +290,7 @@ def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
     return tuple(parts)
 
 
-# -------- C between devices: who receives whose C, in which pieces, and through which slots of device memory
-
+# C between devices: who receives whose C, in which pieces, and through which slots of device memory.
 SLOTS = 4  # of a receiver: some are received while others are copied to host memory
 # Of a piece, unless one row has more. A GPU's link to the host takes 0.6 ms for it, beside which starting a kernel of NCCL's and
 # a copy counts little.
@@ -380,9 +375,6 @@ def _row_bytes(plan: Plan, share: RankShare) -> int:
     return item * (width if plan.device == "cpu" else padded(width, item))
 
 
-# -------- does a plan fit the memory of its nodes and GPUs?
-
-
 @record
 class FreeMemory:
     """The memory that a rank may use. `gpu_id` tells which ranks share a GPU.
@@ -413,12 +405,33 @@ def shortage(
     besides: Sequence[int] = (),
     besides_on_gpu: Sequence[int] = (),
 ) -> DoesNotFit | None:
-    """The error that says which node or GPU has no room for its part, and how much is missing. None if everything fits.
+    """The error that says which node or GPU has no room for its part of the plan, and how much is missing. None if everything
+    fits.
 
     `free[rank]`: for all ranks. `already_there`: bytes on the root's node that the plan counts and that are allocated already.
     `besides[rank]`: host memory that a rank needs and the plan does not count; `besides_on_gpu[rank]`: the same for its GPU.
     """
-    topology, ranks = plan.topology, range(plan.topology.size)
+    for rank in range(plan.topology.size) if plan.staged and plan.device_memory and plan.device != "cuda" else ():
+        if plan.bytes_of_buffers(rank) > plan.device_memory:  # buffers that --gpu-memory limits, on no GPU
+            return DoesNotFit(
+                f"a row of A, a column of B and their element of C take {readable(plan.bytes_of_buffers(rank))}, but rank "
+                f"{rank} may take {readable(plan.device_memory)} (--gpu-memory)",
+                code="gpu-memory",
+            )
+    for code, needed, available, where, remedy in _needs(plan, free, already_there, besides, besides_on_gpu):
+        if needed > available:
+            return DoesNotFit(
+                f"{plan.problem} needs {readable(needed)} {where}: {readable(needed - available)} are missing; {remedy}",
+                code=code,
+            )
+    return None
+
+
+def _needs(
+    plan: Plan, free: Sequence[FreeMemory], already_there: int, besides: Sequence[int], besides_on_gpu: Sequence[int]
+) -> Iterator[tuple[str, int, int, str, str]]:
+    """For each memory: the code of its error, the bytes that are needed and available, where it is, and what helps."""
+    topology = plan.topology
     nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
     for node, members in enumerate(topology.nodes):
         nodes_of_host.setdefault(free[members[0]].host, []).append(node)
@@ -427,42 +440,22 @@ def shortage(
         there = already_there if plan.root_node in nodes else 0
         needed = sum(map(plan.bytes_on_node, nodes)) - there + sum(besides[rank] for rank in here if besides)
         available = min(free[rank].host_bytes for rank in here)
-        if needed > available:
-            where, remedy = f"of memory on {host}, which has {readable(available)}", f"use more nodes, {_USE_LESS}"
-            return _does_not_fit("host-memory", plan, where, needed - available, needed, remedy)
+        where = f"of memory on {host}, which has {readable(available)}"
+        yield "host-memory", needed, available, where, f"use more nodes, {_USE_LESS}"
         several = [node for node in nodes if len(topology.nodes[node]) > 1 and not plan.at_root]
-        needed = sum(map(plan.bytes_shared_on_node, several)) - there
         available = min(free[rank].shared_bytes for rank in here)
-        if needed > available:
-            where, remedy = (
-                f"of shared memory on {host}, where {readable(available)} are free",
-                f"{_ENLARGE} or start one rank a node",
-            )
-            return _does_not_fit("shared-memory", plan, where, needed - available, needed, remedy)
-    if plan.staged and plan.device_memory and plan.device != "cuda":  # buffers that --gpu-memory limits, on no GPU
-        for rank in ranks:
-            if plan.bytes_of_buffers(rank) > plan.device_memory:
-                return DoesNotFit(
-                    f"a row of A, a column of B and their element of C take {readable(plan.bytes_of_buffers(rank))}, but rank "
-                    f"{rank} may take {readable(plan.device_memory)} (--gpu-memory)",
-                    code="gpu-memory",
-                )
+        where = f"of shared memory on {host}, where {readable(available)} are free"
+        needed = sum(map(plan.bytes_shared_on_node, several)) - there
+        yield "shared-memory", needed, available, where, f"{_ENLARGE} or start one rank a node"
     ranks_of_gpu: dict[str, list[int]] = {}
-    for rank in ranks if plan.device == "cuda" else ():
+    for rank in range(topology.size) if plan.device == "cuda" else ():
         ranks_of_gpu.setdefault(free[rank].gpu_id, []).append(rank)
     for users in ranks_of_gpu.values():
         needed = sum(plan.bytes_on_gpu(rank) + (besides_on_gpu[rank] if besides_on_gpu else 0) for rank in users)
         available = min(free[rank].gpu_bytes for rank in users)
-        if needed > available:
-            named = f"rank {users[0]}" if len(users) == 1 else f"ranks {', '.join(map(str, users))}"
-            where = f"on the GPU of {named} on {free[users[0]].host}, which has {readable(available)} free"
-            return _does_not_fit("gpu-memory", plan, where, needed - available, needed, f"use more GPUs, {_USE_LESS}")
-    return None
-
-
-def _does_not_fit(code: str, plan: Plan, where: str, missing: int, needed: int, remedy: str) -> DoesNotFit:
-    text = f"{plan.problem} needs {readable(needed)} {where}: {readable(missing)} are missing; {remedy}"
-    return DoesNotFit(text, code=code)
+        named = f"rank {users[0]}" if len(users) == 1 else f"ranks {', '.join(map(str, users))}"
+        where = f"on the GPU of {named} on {free[users[0]].host}, which has {readable(available)} free"
+        yield "gpu-memory", needed, available, where, f"use more GPUs, {_USE_LESS}"
 
 
 def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> DoesNotFit | None:
@@ -482,8 +475,6 @@ def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool)
             )
     return None
 
-
-# -------- which transports between devices a plan allows, as far as its numbers tell
 
 _THROUGH_HOSTS = "the nodes form a grid, whose parts travel from host to host"
 

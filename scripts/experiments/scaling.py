@@ -20,11 +20,19 @@ from experiments.nodes.cli import Results as NodesResults
 from hybrid.commands.matmul_options import rate
 from hybrid.core.problem import Problem
 from hybrid.errors import UsageError
-from hybrid.planning.grid import Grid, candidates, least_received, received_where_it_suits
+from hybrid.planning.grid import Grid, candidates, least_received
 from hybrid.reporting import jsonl
 
 ROWS, GRID, LAYERS, LEAST = "row blocks", "grid", "grid with layers", "the least"
 _COLORS = {ROWS: plots.LECTURE, GRID: plots.HERE, LAYERS: plots.OTHER, LEAST: plots.GREY}
+
+
+def received_where_it_suits(grid: Grid, problem: Problem) -> float:
+    """The elements that a node receives if A, B and C are distributed as suits the grid best: each element on one of the nodes
+    that need it."""
+    of_a, of_b, of_c = (of(0, problem).elements for of in (grid.of_a, grid.of_b, grid.of_c))
+    shared = ((of_a, grid.columns), (of_b, grid.rows), (of_c, grid.layers))
+    return sum(elements * (nodes - 1) / nodes for elements, nodes in shared)
 
 
 @dataclass(frozen=True)

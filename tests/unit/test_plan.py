@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support.plans import planned
 from support.selection import examples
 
+from experiments.scaling import received_where_it_suits
 from hybrid.commands.explain_grid import node_forecast
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
@@ -38,7 +39,6 @@ from hybrid.planning.grid import (
     least_received_with,
     parse,
     received,
-    received_where_it_suits,
 )
 from hybrid.planning.machine_model import H200, MachineModel
 from hybrid.planning.plan import (
@@ -441,7 +441,7 @@ def test_nodes_receive_just_as_much_as_the_choice_assumes(layout):
                 elsewhere = topology.node_of(source) != topology.node_of(to)
                 arrived[topology.node_of(to)] += elsewhere * (rows.stop - rows.start) * (columns.stop - columns.start)
     for node, elements in arrived.items():
-        assert elements == received(layout.grid, node, layout.problem, topology, layout.placement)
+        assert elements == sum(received(layout.grid, node, layout.problem, topology, layout.placement))
 
 
 def even(problem, nodes):
@@ -481,7 +481,7 @@ def test_blocks_of_scalapack_cost_what_its_own_product_costs(grid):
     assert (chosen.rows, chosen.columns, chosen.layers) == (*grid, 1)
     for rank in range(ranks):
         (rows, inner), (depth, columns) = of_grid.a[rank].shape, of_grid.b[rank].shape
-        assert received(chosen, rank, p, topology, of_grid) == rows * (960 - inner) + (960 - depth) * columns
+        assert sum(received(chosen, rank, p, topology, of_grid)) == rows * (960 - inner) + (960 - depth) * columns
 
 
 def test_grids_are_read_and_others_refused():

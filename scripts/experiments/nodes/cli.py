@@ -103,7 +103,7 @@ def planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int = 
         of_c = of_a if program == OURS_STAYS else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
         placement = grids.Placement.of_rows(problem, of_a, of_b, of_c)
     chosen = grids.choose(problem, topology, placement, memory=sys.maxsize)
-    return problem.bytes(1, max(grids.received(chosen, node, problem, topology, placement) for node in range(nodes)))
+    return problem.bytes(1, max(sum(grids.received(chosen, node, problem, topology, placement)) for node in range(nodes)))
 
 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
