@@ -66,9 +66,6 @@ def missing(package: str, name: str) -> Exception:
     return AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
-# -------- private folders
-
-
 class Elsewhere(RuntimeWarning):
     """The warning that compiled code is kept in another folder than usual."""
 

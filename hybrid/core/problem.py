@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One product in numbers: its sizes, its types, its bytes, and how rows are aligned for a GPU's vector loads."""
+"""One product in numbers: its sizes, its types, its bytes, and how rows are aligned for a GPU's vector loads; and `@record`, the
+frozen dataclass in which all rooms keep such numbers."""
 
 from __future__ import annotations
 
@@ -19,37 +20,28 @@ else:
         return lambda decorator: decorator
 
 
-# -------- record
-# `@record`: a frozen dataclass that is made in a fraction of the time.
-#
-# `dataclass(frozen=True)` compiles six functions for every class, which took half of the time in which the modules of a
-# command were imported. Here one is compiled, `__init__`; the others are the same for all classes.
-
 _Class = TypeVar("_Class", bound=type)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: _Class) -> _Class:
-    """Make the class what `dataclass(frozen=True)` makes of it.
+    """Make the class what `dataclass(frozen=True)` makes of it, in a fraction of the time: that compiles six functions for every
+    class, which took half of the time in which a command's modules were imported. Here only `__init__` is compiled.
 
-    Of the arguments of `field` it understands default, default_factory, compare, hash and metadata. `dataclasses.replace`,
-    `fields` and `asdict` work on records.
+    Of the arguments of `field` it understands default, default_factory, compare and metadata. `dataclasses.replace`, `fields` and
+    `asdict` work on records.
     """
     made: Any = dataclass(init=False, repr=False, eq=False)(cls)
     names = [each.name for each in fields(made)]
-    compared = _values([each.name for each in fields(made) if each.compare])
-    hashed = _values([each.name for each in fields(made) if (each.compare if each.hash is None else each.hash)])
+    compared = [each.name for each in fields(made) if each.compare]
+    # A function that returns these fields as a tuple, as fast as compiled code.
+    values = attrgetter(*compared) if len(compared) > 1 else lambda self: tuple(getattr(self, name) for name in compared)
     made.__init__ = _compiled_init(made)
     made.__setattr__ = made.__delattr__ = _refuse
     made.__repr__ = lambda self: f"{cls.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-    made.__eq__ = lambda self, other: compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
-    made.__hash__ = lambda self: hash(hashed(self))
+    made.__eq__ = lambda self, other: values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+    made.__hash__ = lambda self: hash(values(self))
     return made
-
-
-def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that returns these fields of a record as a tuple, as fast as compiled code."""
-    return attrgetter(*names) if len(names) > 1 else lambda record: tuple(getattr(record, name) for name in names)
 
 
 def _compiled_init(cls: Any) -> Any:

@@ -55,7 +55,7 @@ class Settings:
             if flags.get(setting.name) is not None:
                 chosen[setting.name] = _validated(setting, _plain(flags[setting.name]))
             elif text := environment.get(variable, ""):
-                chosen[setting.name] = _parse(variable, text, setting)
+                chosen[setting.name] = _from_text(variable, text, setting)
         return cls(**chosen)
 
     def as_dict(self) -> dict[str, object]:
@@ -81,14 +81,6 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _TYPE_NAMES = {str: "a name", bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def _as_check(value: object) -> str:
-    """The setting `check`, which may be given as a truth value, too."""
-    if not isinstance(value, (str, bool, int)) and type(value).__name__ not in _BOOL_NAMES:
-        raise UsageError(f"check must be on, host, off, True or False, not {value!r}", code="setting")
-    text = str(value).strip().lower()
-    return one_of("check", "on" if text in _YES else "off" if text in _NO else text, ("on", "host", "off"))
-
-
 def as_int(value: Any) -> Any:
     """The same whole number as an int, whatever library it comes from, such as NumPy. Anything else, and True and False, comes
     back unchanged."""
@@ -107,10 +99,31 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, Real) and not isinstance(value, Integral) else as_int(value)
 
 
+def _from_text(variable: str, text: str, setting: Field[Any]) -> Any:
+    """The value that an environment variable gives a setting. UsageError, with the variable's name, for a text that is no such
+    value."""
+    kind: Any = type(setting.default)
+    if kind is bool:
+        return _truth(variable, text)
+    try:
+        value = parse_bytes(text) if setting.name.endswith(_IN_BYTES) else kind(text)
+    except UsageError as no_bytes:
+        raise UsageError(f"{variable}={no_bytes}", code="environment") from None
+    except ValueError:
+        raise UsageError(f"{variable}={text!r} is not a number", code="environment") from None
+    try:
+        return _validated(setting, value)
+    except UsageError as error:
+        raise UsageError(f"{variable}={text!r}: {error}", code="environment") from None
+
+
 def _validated(setting: Field[Any], value: Any) -> Any:
     """The value of this setting, or a UsageError that says which values it may have."""
-    if setting.name == "check":
-        return _as_check(value)
+    if setting.name == "check":  # which may be given as a truth value, too
+        if not isinstance(value, (str, bool, int)) and type(value).__name__ not in _BOOL_NAMES:
+            raise UsageError(f"check must be on, host, off, True or False, not {value!r}", code="setting")
+        text = str(value).strip().lower()
+        return one_of("check", "on" if text in _YES else "off" if text in _NO else text, ("on", "host", "off"))
     kind = type(setting.default)
     if setting.name.endswith(_IN_BYTES) and isinstance(value, str):
         value = parse_bytes(value)
@@ -220,21 +233,3 @@ def parse_bytes(text: str) -> int:
     if found is None:
         raise UsageError(f"{text!r} is not a number of bytes (such as 65536, 64k or 141G)", code="number")
     return int(float(found[1]) * _UNITS[found[2]])
-
-
-def _parse(variable: str, text: str, setting: Field[Any]) -> Any:
-    """The value that an environment variable gives a setting. UsageError, with the variable's name, for a text that is no such
-    value."""
-    kind: Any = type(setting.default)
-    if kind is bool:
-        return _truth(variable, text)
-    try:
-        value = parse_bytes(text) if setting.name.endswith(_IN_BYTES) else kind(text)
-    except UsageError as no_bytes:
-        raise UsageError(f"{variable}={no_bytes}", code="environment") from None
-    except ValueError:
-        raise UsageError(f"{variable}={text!r} is not a number", code="environment") from None
-    try:
-        return _validated(setting, value)
-    except UsageError as error:
-        raise UsageError(f"{variable}={text!r}: {error}", code="environment") from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numbers and words for messages and tables."""
+"""Numbers and words for messages and tables; warnings that point at the line of the user's program which called this package."""
 
 from __future__ import annotations
 
@@ -54,9 +54,6 @@ def rounded_up(number: float) -> str:
 
     return f"{Context(prec=2, rounding=ROUND_CEILING).create_decimal(number):.1e}"
 
-
-# -------- caller
-# Warnings that point at the line of the user's program which called this package.
 
 _OWN = {__name__.partition(".")[0], "contextlib"}  # whose frames are between: many calls are within a context
 

@@ -100,8 +100,6 @@ def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Se
     return {phase: Spread.of(list(slowest_of[phase].values())) for phase in PHASES if phase in slowest_of}
 
 
-# -------- the command's wall time
-
 # The names of launchers' processes, and of those that they start on each node: Hydra's (MPICH), Open MPI's and Slurm's.
 _LAUNCHERS = (
     *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr"),
@@ -153,12 +151,11 @@ def launch_began() -> float:
     The system tells it to a hundredth of a second. Where it tells nothing, the time is now.
     """
     try:
-        _, parent, ticks = _process(os.getpid())
-        while parent > 1:
-            name, above, its_ticks = _process(parent)
+        _, _, ticks = _process(os.getpid())
+        for _, name, its_ticks in _ancestors():
             if name not in _LAUNCHERS:
                 break
-            parent, ticks = above, its_ticks
+            ticks = its_ticks
         began = ticks / os.sysconf("SC_CLK_TCK")
         age, now = time.clock_gettime(time.CLOCK_BOOTTIME) - began, time.perf_counter()  # one moment on both clocks
     except (OSError, AttributeError, ValueError, IndexError):  # no Linux, or no /proc
@@ -170,15 +167,18 @@ def launcher_above() -> str | None:
     """The process and the start of the launcher, known by its name, that runs nearest above this process; empty where there is
     none, None where the system does not tell."""
     try:
-        _, above, _ = _process(os.getpid())
-        while above > 1:
-            name, parent, began = _process(above)
-            if name in _LAUNCHERS:
-                return f"{above}-{began}"
-            above = parent
+        return next((f"{number}-{began}" for number, name, began in _ancestors() if name in _LAUNCHERS), "")
     except (OSError, ValueError, IndexError):
         return None
-    return ""
+
+
+def _ancestors() -> Iterator[tuple[int, str, int]]:
+    """The processes above this one, the nearest first: the number, the name and the start of each."""
+    _, above, _ = _process(os.getpid())
+    while above > 1:
+        name, parent, began = _process(above)
+        yield above, name, began
+        above = parent
 
 
 def _process(number: int) -> tuple[str, int, int]:
