@@ -20,7 +20,7 @@ from hybrid.arrays.sources import RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
-from hybrid.host.memory import result_pool
+from hybrid.host.memory import bytes_kept_for
 from hybrid.ranks.team import Team
 
 _MOST_WORK = 100_000  # steps of NumPy's search for an element that two arrays share: some milliseconds
@@ -219,7 +219,7 @@ class RootShapes:
         if (locations[2] is not None) if all_shared else (c is not None):
             allocated_bytes += of_c
         elif not all_shared:
-            allocated_bytes += min(of_c, result_pool.make_room(of_c))
+            allocated_bytes += min(of_c, bytes_kept_for(of_c))
         return cls(types, problem, beside, locations, allocated_bytes, derived)
 
     @property

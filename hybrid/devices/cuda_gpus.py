@@ -18,7 +18,7 @@ from hybrid.core.installation import install
 from hybrid.core.problem import record
 from hybrid.core.text import readable, warn
 from hybrid.errors import DeviceUnavailable, one_line
-from hybrid.host.memory import LEAST_BYTES, Block
+from hybrid.host.memory import LEAST_BYTES, ResultMemory
 
 if TYPE_CHECKING:
     import numpy as np  # functions import it, since commands load it only when the number of threads is settled
@@ -344,7 +344,7 @@ def _owner(array: np.ndarray) -> np.ndarray:
     while True:
         if isinstance(array.base, np.ndarray):
             array = array.base
-        elif isinstance(array.base, Block):
+        elif isinstance(array.base, ResultMemory):
             array = array.base.memory
         else:
             return array

@@ -26,7 +26,7 @@ from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import UsageError
 from hybrid.execution.calls import settle
 from hybrid.execution.multiply import Asked, Call, RootCall, call_of
-from hybrid.host.memory import available_host_bytes, result_pool
+from hybrid.host.memory import available_host_bytes, empty_result
 from hybrid.host.threads import limited_threads, usable_cores
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import team_of
@@ -170,7 +170,7 @@ class _InProcess:
         """The product, checked."""
         team = self._session.team
         team.enter("agree")
-        c = out if out is not None else result_pool.empty(*self._shape, self._type.name)
+        c = out if out is not None else empty_result(*self._shape, self._type.name)
         team.enter("multiply")
         if self._small:
             self._device.multiply(a, b, c, [])

@@ -22,7 +22,7 @@ from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
 from hybrid.execution.checked_run import CheckedRun
 from hybrid.execution.outcome import Outcome, RunOptions
 from hybrid.execution.rank_run import RankRun, SumElsewhere
-from hybrid.host.memory import RowView, copy_rows, result_pool
+from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.planning.arithmetic import Computed, joined
@@ -200,7 +200,7 @@ class _Product(CheckedRun):
                     array = source.in_place(operand_dtype)
                 if team.rank != plan.root:
                     height, array = 0, np.empty((0, columns[key]), types[key])
-                into = result_pool.empty(height, columns[key], types[key]) if array is None else array
+                into = empty_result(height, columns[key], types[key]) if array is None else array
                 views[key] = RowView(into, Span(0, height))
                 if array is None and isinstance(source, RootMatrix):
                     source.rows(views[key].rows, into, self.threads, lambda done: team.enter("scatter"))
@@ -210,7 +210,7 @@ class _Product(CheckedRun):
         """C at the root, in memory that the next call does not use."""
         if self.team.rank != self.plan.root:
             return c
-        own = result_pool.empty(len(c), c.shape[1], c.dtype.name) if self._options.out is None else self._options.out
+        own = empty_result(len(c), c.shape[1], c.dtype.name) if self._options.out is None else self._options.out
         copy_rows(own, c, self.threads)
         return own
 

@@ -34,8 +34,6 @@ BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is to
 _NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
 _MOST_NAMES = 8  # of matrices in a file that an error lists
 
-# -------- names
-
 _WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr"}  # formats of which a file holds several matrices
 _OF_OTHERS = (".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # which are not written
 _NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
@@ -121,9 +119,6 @@ def _refuse_name(path: str, name: str) -> None:
     else:
         return
     raise UsageError(f"{path}:/{name} names no dataset: {why}", code="dataset-missing")
-
-
-# -------- reading
 
 
 class MatrixFile:
@@ -238,9 +233,6 @@ def _refuse_folder(path: str) -> None:
         raise UsageError("is not a regular file", code="file-unreadable")
 
 
-# -------- writing
-
-
 class Place(NamedTuple):
     """Some rows of a matrix, which lie in a file one after the other, from byte `at` on."""
 
@@ -306,8 +298,6 @@ class MatrixOutput:
                     return data[: some.hi * self.row_bytes - left]
         return data
 
-
-# -------- .npy
 
 _WITHOUT_A_NAME = np.dtype("V2")  # as which `numpy.save` writes bfloat16
 _MAGIC = b"\x93NUMPY"
@@ -377,8 +367,7 @@ class _NpyOutput(MatrixOutput):
         super().__init__(path, shape, dtype, header.getvalue())
 
 
-# -------- Matrix Market
-# Text: it is read whole, by SciPy, and written in lines of one length, by several ranks.
+# Matrix Market files are text: they are read whole, by SciPy, and written in lines of one length, by several ranks.
 
 _FIELDS = ("integer", "real", "double", "pattern", "unsigned-integer", "complex")
 _BYTES_OF_AN_ENTRY = 96  # in the coordinate format, with the copies that are made to find elements that are named twice
@@ -543,7 +532,6 @@ def _written(dtype: np.dtype) -> tuple[str, str]:
     return "complex" if parts == 2 else "real", " ".join([f"%{digits + 8}.{digits}e"] * parts)
 
 
-# -------- HDF5
 # HDF5 without MPI lets one process write a file. So one process makes it by h5py, with a dataset that is stored as a whole, and
 # asks for the place of that in the file; then every rank writes its rows there, as in a .npy file.
 
@@ -657,8 +645,7 @@ class _Hdf5Output(MatrixOutput):
             return dataset.id.get_offset() or 0
 
 
-# -------- Zarr
-# Stores that are folders, by zarr-python 3. A new one is version 3, with one array in chunks of whole rows that are not
+# Zarr stores are folders, by zarr-python 3. A new one is version 3, with one array in chunks of whole rows that are not
 # compressed, so that the file of each chunk has its rows as they lie in memory; that of the last one is filled up with zeros.
 
 # The codecs by which a chunk may be encoded. Others are refused: the one that pickles would run any code that a store has in it.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Memory of the host: how much of it, and of a disk, may still be taken; matrices in pages of their own; views of rows.
+"""Memory of the host: how much of it, and of a disk, may still be taken; matrices in pages of their own, views of their rows,
+and copies of them by several threads; what this machine is called.
 
 Importing this module does not load NumPy, which must not be loaded before the number of threads is settled.
 """
@@ -23,8 +24,6 @@ from hybrid.host.threads import on_threads
 
 if TYPE_CHECKING:
     import numpy as np
-
-# -------- what is free, and what this machine is called
 
 SECONDS_TO_LIVE = 0.1  # that a value is kept; to look it up anew takes as long as a small product
 
@@ -116,10 +115,9 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-# -------- memory for matrices
-# In pages of its own, since memory is pinned by whole pages, and used again for later results: the system hands out fresh
-# memory page by page, at the speed of a slow disk, and a GPU's driver would have to pin it anew. For a large product both take
-# longer than the product.
+# Matrices lie in pages of their own, since memory is pinned by whole pages. The pages of a result serve the next one, too: the
+# system hands out fresh memory page by page, at the speed of a slow disk, and a GPU's driver would have to pin it anew. For a
+# large product both take longer than the product.
 
 LEAST_BYTES = 1 << 20  # smaller arrays are ordinary ones: copying them costs less than pinning, and fresh memory nothing
 
@@ -140,66 +138,56 @@ def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
     return np.ndarray((rows, columns), dtype, buffer=pages)
 
 
-class Block:
-    """The memory of a result, with NumPy's array interface. When the last array on it has gone, the memory goes back to the
-    pool."""
+_kept: list[np.ndarray] = []  # the memory of the result that became free last, for the next one; at most one
 
-    def __init__(self, memory: np.ndarray, pool: ResultPool, interface: dict[str, Any]) -> None:
-        self.memory = memory
-        self._pool = pool
+
+class ResultMemory:
+    """The memory of a result, with NumPy's array interface. When the last array on it has gone, the memory is kept."""
+
+    def __init__(self, memory: np.ndarray, interface: dict[str, Any]) -> None:
+        self.memory, self._kept = memory, _kept
         self.__array_interface__ = interface
 
     def __del__(self) -> None:
-        self._pool.take_back(self.memory)
+        self._kept[:] = [self.memory]
 
 
-class ResultPool:
-    """Arrays for results. Of their memory one block is kept for the next result: the last one that became free."""
+def empty_result(rows: int, columns: int, dtype: str) -> np.ndarray:
+    """An array of undefined contents for a result, in kept memory where that is of a fitting size. DoesNotFit as for
+    `empty_matrix`."""
+    import numpy as np
 
-    def __init__(self) -> None:
-        self._free: list[np.ndarray] = []
+    size = rows * columns * np.dtype(dtype).itemsize
+    if size < LEAST_BYTES:
+        return np.empty((rows, columns), dtype)
+    memory = _take_kept(size)
+    if memory is None:
+        memory = empty_matrix(1, size, "uint8")
+    at = (memory.ctypes.data, False)
+    interface = {"data": at, "shape": (rows, columns), "typestr": np.dtype(dtype).str, "version": 3}
+    return np.asarray(ResultMemory(memory, interface))
 
-    def empty(self, rows: int, columns: int, dtype: str) -> np.ndarray:
-        """An array of undefined contents. DoesNotFit as for `empty_matrix`."""
-        import numpy as np
 
-        size = rows * columns * np.dtype(dtype).itemsize
-        if size < LEAST_BYTES:
-            return np.empty((rows, columns), dtype)
-        memory = self._take(size)
-        if memory is None:
-            memory = empty_matrix(1, size, "uint8")
-        at = (memory.ctypes.data, False)
-        interface = {"data": at, "shape": (rows, columns), "typestr": np.dtype(dtype).str, "version": 3}
-        return np.asarray(Block(memory, self, interface))
+def bytes_kept_for(size: int) -> int:
+    """The bytes of the kept memory, which is freed unless a result of `size` bytes can use it."""
+    memory = _take_kept(size)
+    if memory is None:
+        return 0
+    _kept[:] = [memory]
+    return memory.nbytes
 
-    def make_room(self, size: int) -> int:
-        """Free the kept memory, unless a result of `size` bytes can use it. Returns the bytes that are still kept."""
-        memory = self._take(size)
-        if memory is None:
-            return 0
-        self.take_back(memory)
-        return memory.nbytes
 
-    def _take(self, size: int) -> np.ndarray | None:
-        """The kept memory, if it has `size` to 2 * `size` bytes; memory of other sizes is given up.
+def _take_kept(size: int) -> np.ndarray | None:
+    """The kept memory, if it has `size` to 2 * `size` bytes; memory of other sizes is given up.
 
-        Each step is atomic: between any two of them another thread, or the garbage collector, may bring back memory of any size.
-        """
-        while True:
-            try:
-                memory = self._free.pop()
-            except IndexError:
-                return None
+    Each step is atomic: between any two of them another thread, or the garbage collector, may bring back memory of any size.
+    """
+    while _kept:
+        with suppress(IndexError):
+            memory = _kept.pop()
             if size <= memory.nbytes <= 2 * size:
                 return memory
-
-    def take_back(self, memory: np.ndarray) -> None:
-        """Keep this memory, in place of any other."""
-        self._free[:] = [memory]
-
-
-result_pool = ResultPool()  # the one of this process
+    return None
 
 
 class RowView:
@@ -231,9 +219,6 @@ class NumbersView(RowView):
             self._kept = RowView(numbers_of(super().__getitem__(rows)).astype("float32", copy=False), rows)
         return self._kept[rows]
 
-
-# -------- copies
-# Copies of matrices by several threads; of transposed ones in tiles that stay in a core's cache.
 
 # Rows and columns. Written row by row, a matrix whose columns are contiguous is read one element of each cache line at a time. In
 # a tile of this size the lines are still in the cache when their next element is read.

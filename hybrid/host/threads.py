@@ -154,8 +154,6 @@ def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:
     return pieces(rows, max(1, at_once // max(1, row_bytes)))
 
 
-# -------- how many threads
-
 # Read once by the BLAS libraries that NumPy may come with, when they are loaded.
 _POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that is set counts

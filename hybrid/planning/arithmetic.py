@@ -179,8 +179,7 @@ def _by_ratio(inner: int, dtype: str, *, fast: bool) -> Iterator[tuple[int, floa
     yield from _PROVED[dtype]
 
 
-# -------- memory
-
+# The memory that remainders take on a device.
 PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
 CHUNK_ROWS = 512  # rows of B whose norms a thread block of kernels/norms.cu adds up
 _ALIGNMENT = 256  # bytes; as CUDA's own allocations

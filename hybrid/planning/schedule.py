@@ -27,9 +27,6 @@ KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels
 ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kernels can copy A's columns at full width
 
 
-# -------- tiling and layout
-
-
 @record
 class Tiling:
     """The sizes of the panels, of which an operand's last may be smaller, and how many of them are on a device at a time.
@@ -107,9 +104,6 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
         remainders = remainder_layout(end, height, problem.l, width, slots, problem.dtype, tiling.moduli)
         end = remainders.end
     return Layout(height, slots, width, b, c, end, remainders)
-
-
-# -------- arrivals
 
 
 @record
@@ -236,8 +230,6 @@ class _Ring:
         return span, Span(begin, begin + len(span)), 0
 
 
-# -------- k-slabs
-
 Slab = tuple[Span, ...]  # rows of B: for each rank of the node those that come over its link
 
 
@@ -303,9 +295,6 @@ def slab_arrivals(
             yield Arrival("B", slabs_there, columns, columns, 0, tuple(released), slab)
             slabs_there += 1
             lines_there += len(slab[own])
-
-
-# -------- uses
 
 
 @record

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What a plan is asked for, and into which panels and k-slabs the operands are divided for the devices.
+"""What a plan is asked for, into which panels and k-slabs the operands are divided for the devices, and when a product in such
+panels will be complete.
 
 All panels are resident where they fit. Where they do not, one operand is stationary: as many of its panels as fit are on the
 device at a time, and the other is streamed past them in small panels.
@@ -211,8 +212,6 @@ def _least_lines(r: PlanRequest, at_least: int, bytes_of_line: int) -> int:
     return -(-max(at_least, r.model.least_panel_bytes // max(1, bytes_of_line)) // KERNEL_TILE) * KERNEL_TILE
 
 
-# -------- out of core
-
 _STEPS = 8  # the search tries parts of the stationary operand that differ by about an eighth
 
 
@@ -306,8 +305,6 @@ def _in_tiles(size: int) -> int:
     """The size, rounded up to whole thread-block tiles; unchanged where it is less than one."""
     return -(-size // KERNEL_TILE) * KERNEL_TILE if size > KERNEL_TILE else size
 
-
-# -------- forecast
 
 # Bytes that the link copies while a tile's kernels are launched. A native product's take 0.02 ms, which is estimated. From
 # remainders, where panels are measured, too, they take 0.2 ms: then in float32 at 4000 panels of 1024 rows are better than those

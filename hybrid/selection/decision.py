@@ -297,9 +297,6 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     return Decision(plan, kernel, *reasons, placements, transport.tested, missing, needs_reserved, of_kernels)
 
 
-# -------- device and kernel
-
-
 def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
     """Every rank's GPU, or none of them for the CPU; and why."""
     if settings.device == "cpu":
@@ -356,9 +353,6 @@ def _users(gpus: Sequence[Gpu | None]) -> dict[str, list[int]]:
         if gpu is not None:
             users.setdefault(gpu.uuid, []).append(rank)
     return users
-
-
-# -------- precision: from remainders, by the matrix units for bytes, or native, whichever takes less time
 
 
 class _Rates(NamedTuple):
@@ -476,9 +470,6 @@ def _gain(rates: _Rates, problem: Problem, rows: int, moduli: int) -> float:
     return native / (_OVERHEAD + moduli * in_pairs / rates.bytes_multiplied + moved / rates.memory)
 
 
-# -------- grid of nodes
-
-
 def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation, settings: Settings) -> grids.Grid | None:
     """The grid asked for, or the best; None for no grid, where B comes to every node in column panels. UsageError if the grid
     asked for has another number of nodes."""
@@ -500,8 +491,6 @@ def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation
     # root's link.
     return grid if asked.placed or not grid.is_rows else None
 
-
-# -------- plan and memory
 
 _STEPS_OF_MEMORY = 64  # to which short memory is rounded down, so that plans, which are cached, can be used again
 
@@ -554,9 +543,6 @@ def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
     """What the rank's GPU holds beside its buffers: C where there are row blocks, and what the request has `besides_on_gpu`."""
     of_c = plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
     return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)
-
-
-# -------- transport
 
 
 class _Transport(NamedTuple):
@@ -638,8 +624,6 @@ def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequ
     one_node = len(plan.topology.nodes) == 1
     return plan.transport == "peers" and one_node and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
 
-
-# -------- stacks: whether their products are divided among the ranks
 
 _MOST_ON_GPU = 1 << 33  # multiply-adds of one product: a larger one fills the GPUs of all ranks, and its kernels hide its copies
 _STACK_KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks, others one product after the other; "": auto
