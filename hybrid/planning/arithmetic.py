@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The arithmetic of a product: native, or from remainders modulo several numbers (Ozaki scheme II); and the device memory that
-remainders take.
+"""The arithmetic of a product: native, or from remainders modulo several numbers (Ozaki scheme II); how much faster remainders
+are, and the device memory that they take.
 
 A's rows and B's columns are multiplied by powers of two and rounded to integers. Their remainders modulo N pairwise coprime
 numbers are bytes. N products of these bytes determine the product of the integers (Chinese remainder theorem), as long as that
@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
-from hybrid.core.problem import record
+from hybrid.core.problem import Problem, record
+from hybrid.planning.machine_model import H200, MachineModel
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)  # as in kernels/moduli.cuh
 UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
@@ -177,6 +179,66 @@ def _by_ratio(inner: int, dtype: str, *, fast: bool) -> Iterator[tuple[int, floa
         moduli, estimated = _FAST[dtype]
         yield moduli, estimated / sampling(inner, dtype)
     yield from _PROVED[dtype]
+
+
+class _Rates(NamedTuple):
+    """A GPU's rates, a second."""
+
+    bytes_multiplied: float  # operations of our kernels for bytes
+    float64: float  # operations of native kernels
+    float32: float
+    memory: float  # bytes of its memory that are read or written
+
+
+# By compute capability. 9.0 was measured on an H200. The others are from data sheets: of a T4, an A100, an A10, an L4 and an RTX
+# 5090, of which all but the A100 have little float64. For bytes they have 0.4 of the units' peak, which the same kernel reached
+# on an H200.
+_RATES = {
+    75: _Rates(0.4 * 1.3e14, 2.5e11, 8.1e12, 2.6e11),
+    80: _Rates(0.4 * 6.24e14, 1.8e13, 1.8e13, 1.3e12),
+    90: _Rates(1.39e15, 5.6e13, 5.2e13, 3.5e12),
+    86: _Rates(0.4 * 2.5e14, 4.9e11, 3.1e13, 5e11),
+    89: _Rates(0.4 * 2.42e14, 4.7e11, 3.0e13, 2.5e11),
+    120: _Rates(0.4 * 8.38e14, 1.6e12, 1.05e14, 1.4e12),
+}
+_OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard found
+
+
+def native_speed(capability: int, model: MachineModel, dtype: str) -> float | None:
+    """The speed of native kernels on GPUs of this compute capability, relative to those of the machine model.
+
+    It is 1 where the model was measured on these GPUs. Where it is an H200's, for want of a better one, the GPUs' rates tell;
+    None where these are not known.
+    """
+    if model != H200:
+        return 1.0
+    return getattr(_RATES[capability], dtype) / getattr(_RATES[90], dtype) if capability in _RATES else None
+
+
+def gain_of_remainders(capability: int, model: MachineModel, problem: Problem, rows: int, *, fast: bool) -> float | None:
+    """The time of native kernels divided by that of kernels from remainders, for a row block of so many rows, by the rates that
+    the doctor measured, or else those of this compute capability; None where nothing is known of it."""
+    if model.byte_multiply_adds_per_byte == H200.byte_multiply_adds_per_byte:
+        if capability not in _RATES:
+            return None
+        rates = _RATES[capability]
+    else:
+        operations = 2 * model.link_bytes_per_second
+        rates = _Rates(
+            operations * model.byte_multiply_adds_per_byte,
+            operations * model.float64_multiply_adds_per_byte,
+            operations * model.float32_multiply_adds_per_byte,
+            model.link_bytes_per_second * model.memory_bytes_per_byte,
+        )
+    n, l, m, item, moduli = rows, problem.l, problem.m, problem.item_size, expected(problem.dtype, fast=fast).moduli
+    if not n:
+        return 0.0
+    native = 2 * n * l * m / getattr(rates, problem.dtype)
+    in_pairs = 2.0  # of tiles: kernels compute whole ones
+    for length in (n, l, m):
+        in_pairs *= -(-length // PAIR) * PAIR
+    moved = (2 * item + moduli) * (n * l + l * m) + (item + 2 * moduli) * n * m
+    return native / (_OVERHEAD + moduli * in_pairs / rates.bytes_multiplied + moved / rates.memory)
 
 
 # The memory that remainders take on a device.

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property, lru_cache
-from math import inf
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, pieces
@@ -212,39 +211,38 @@ def _least_lines(r: PlanRequest, at_least: int, bytes_of_line: int) -> int:
     return -(-max(at_least, r.model.least_panel_bytes // max(1, bytes_of_line)) // KERNEL_TILE) * KERNEL_TILE
 
 
-_STEPS = 8  # the search tries parts of the stationary operand that differ by about an eighth
-
-
 def _out_of_core(r: PlanRequest, memory: int) -> Tiling:
     """The tiling for devices of so much memory that should take the least time, mostly the one with the least to copy.
 
     Panel sizes that are asked for are halved where they do not fit; where even the smallest panels do not, these are taken.
     """
-    model = r.model
-    for least_streamed in range(model.least_streamed_panels, 0, -1):
-        best, least = None, inf
-        for halvings in range(model.least_tile_elements.bit_length()):
-            factor = 1 + halvings * model.half_tile_cost
-            if least <= factor * (r.rows + r.problem.m):
-                break  # what is halved again cannot take less, even if every row and column is copied only once
-            for stationary, length in (("B", r.problem.m), ("A", r.rows)):
-                for part in _parts(length):
-                    tiling, streamed = _candidate(r, memory, stationary, part, halvings)
-                    if streamed >= least_streamed and (time := factor * _time(r, tiling)) < least:
-                        best, least = tiling, time
-        if best:
-            return best
+    wanted = r.model.least_streamed_panels
+    best: dict[int, tuple[float, Tiling]] = {}  # with at least so many streamed panels
+    for halvings in range(r.model.least_tile_elements.bit_length()):
+        factor = 1 + halvings * r.model.half_tile_cost
+        if wanted in best and best[wanted][0] <= factor * (r.rows + r.problem.m):
+            break  # what is halved again cannot take less, even if every row and column is copied only once
+        for stationary, length in (("B", r.problem.m), ("A", r.rows)):
+            for part in _parts(length):
+                tiling, streamed = _candidate(r, memory, stationary, part, halvings)
+                time = factor * _time(r, tiling)
+                for count in range(1, min(streamed, wanted) + 1):
+                    if count not in best or time < best[count][0]:
+                        best[count] = time, tiling
+    if best:
+        return best[max(best)][1]
     if max(r.panel_rows, r.panel_columns) > 1:
         return _out_of_core(replace(r, panel_rows=-(-r.panel_rows // 2), panel_columns=-(-r.panel_columns // 2)), memory)
     return Tiling(1, 1, 1, 1)
 
 
 def _parts(length: int) -> Iterator[int]:
-    """How many lines of a stationary operand the search keeps on the device at a time: all, a half, a third, …"""
+    """How many lines of a stationary operand the search keeps on the device at a time: all, a half, a third, … then fewer by
+    about an eighth each."""
     parts = 1
     while parts < length:
         yield min(length, _in_tiles(-(-length // parts)))
-        parts += -(-parts // _STEPS)
+        parts += -(-parts // 8)
     yield 1
 
 

@@ -26,7 +26,7 @@ from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, cho
 from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, dotted, fastest, named, refusal
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
 from hybrid.planning import grid as grids
-from hybrid.planning.arithmetic import PAIR, expected, most_moduli
+from hybrid.planning.arithmetic import gain_of_remainders, most_moduli, native_speed
 from hybrid.planning.machine_model import H200, MachineModel
 from hybrid.planning.plan import PROCESS_BYTES, FreeMemory, Plan, make_plan, shortage, why_no_nccl, why_no_peers
 from hybrid.planning.tiling import OperandLocation, PlanRequest, soonest
@@ -292,7 +292,9 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         needed = "panels of whole multiples of 128 and no k-slabs would be needed"
         precision_reason = needed if cut else "no room for remainders"
     reasons = kernel_reason, device_reason, transport.reason, precision_reason
-    of_kernels = speed if plan.moduli else None if asked_for is not None else _native_speed(capability, asked)
+    of_kernels = (
+        speed if plan.moduli else None if asked_for is not None else native_speed(capability, machine.model, asked.problem.dtype)
+    )
     placements = place_ranks(machine, settings, gpus)
     return Decision(plan, kernel, *reasons, placements, transport.tested, missing, needs_reserved, of_kernels)
 
@@ -355,27 +357,6 @@ def _users(gpus: Sequence[Gpu | None]) -> dict[str, list[int]]:
     return users
 
 
-class _Rates(NamedTuple):
-    """A GPU's rates, a second."""
-
-    bytes_multiplied: float  # operations of our kernels for bytes
-    float64: float  # operations of native kernels
-    float32: float
-    memory: float  # bytes of its memory that are read or written
-
-
-# By compute capability. 9.0 was measured on an H200. The others are from data sheets: of a T4, an A100, an A10, an L4 and an RTX
-# 5090, of which all but the A100 have little float64. For bytes they have 0.4 of the units' peak, which the same kernel reached
-# on an H200.
-_RATES = {
-    75: _Rates(0.4 * 1.3e14, 2.5e11, 8.1e12, 2.6e11),
-    80: _Rates(0.4 * 6.24e14, 1.8e13, 1.8e13, 1.3e12),
-    90: _Rates(1.39e15, 5.6e13, 5.2e13, 3.5e12),
-    86: _Rates(0.4 * 2.5e14, 4.9e11, 3.1e13, 5e11),
-    89: _Rates(0.4 * 2.42e14, 4.7e11, 3.0e13, 2.5e11),
-    120: _Rates(0.4 * 8.38e14, 1.6e12, 1.05e14, 1.4e12),
-}
-_OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard found
 _LEAST_GAIN = 1.05  # how many times as fast as native ones the kernels have to be
 # The same of the simulated time, where operands come over links. The simulation allows for more launching than there is in small
 # products, and native ones may come in k-slabs, and then take up to 8 % less than it says. On an H100 float32 at 4000 took 4.5 ms
@@ -413,61 +394,19 @@ def _choose_precision(
         return (moduli, "asked for", 1.0) if fast else (0, "faster on an emulated GPU", 1.0)
     if asked.device != "cuda":
         return 0, "only GPUs have units for bytes", 1.0
-    rates = _rates(capability, asked.model)
-    if capability < LEAST_FOR_BYTES or rates is None:
+    known = gain_of_remainders(capability, asked.model, problem, asked.rows, fast=fast)
+    if capability < LEAST_FOR_BYTES or known is None:
         return 0, f"nothing is gained on GPUs of compute capability {dotted(capability)}", 1.0
-    gain = round(_gain(rates, problem, asked.rows, expected(problem.dtype, fast=fast).moduli), 1)
+    gain = round(known, 1)
     if gain < _LEAST_GAIN:
         return 0, "faster for this shape", 1.0
-    native = _native_speed(capability, asked) or 1.0
+    native = native_speed(capability, asked.model, problem.dtype) or 1.0
     if asked.links and not fast:
         least = _LEAST_GAIN_OVER_LINK if asked.links == 1 else _LEAST_GAIN_OVER_LINKS
         from_remainders = replace(asked, speed=native * gain, moduli=moduli)
         if soonest(replace(asked, speed=native))[0] < least * soonest(from_remainders)[0]:
             return 0, "copies take as long as native kernels", 1.0
     return moduli, f"kernels {gain:.1f} × as fast are expected", native * gain
-
-
-def _rates(capability: int, model: MachineModel) -> _Rates | None:
-    """The rates that the doctor measured, or else those known of this compute capability; None where nothing is known of it."""
-    if model.byte_multiply_adds_per_byte == H200.byte_multiply_adds_per_byte:
-        return _RATES.get(capability)
-    link = model.link_bytes_per_second
-    of_bytes, of_doubles, of_floats = (
-        2 * link * each
-        for each in (
-            model.byte_multiply_adds_per_byte,
-            model.float64_multiply_adds_per_byte,
-            model.float32_multiply_adds_per_byte,
-        )
-    )
-    return _Rates(of_bytes, of_doubles, of_floats, link * model.memory_bytes_per_byte)
-
-
-def _native_speed(capability: int, asked: PlanRequest) -> float | None:
-    """The speed of native kernels on GPUs of this compute capability, relative to those of the machine model.
-
-    It is 1 where the model was measured on these GPUs. Where it is an H200's, for want of a better one, the GPUs' rates tell;
-    None where these are not known.
-    """
-    if asked.model != H200:
-        return 1.0
-    if capability not in _RATES:
-        return None
-    return getattr(_RATES[capability], asked.problem.dtype) / getattr(_RATES[90], asked.problem.dtype)
-
-
-def _gain(rates: _Rates, problem: Problem, rows: int, moduli: int) -> float:
-    """The time of native kernels divided by that of kernels from remainders, for a row block of so many rows."""
-    n, l, m, item = rows, problem.l, problem.m, problem.item_size
-    if not n:
-        return 0.0
-    native = 2 * n * l * m / (rates.float64 if problem.dtype == "float64" else rates.float32)
-    in_pairs = 2.0  # of tiles: kernels compute whole ones
-    for length in (n, l, m):
-        in_pairs *= -(-length // PAIR) * PAIR
-    moved = (2 * item + moduli) * (n * l + l * m) + (item + 2 * moduli) * n * m
-    return native / (_OVERHEAD + moduli * in_pairs / rates.bytes_multiplied + moved / rates.memory)
 
 
 def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation, settings: Settings) -> grids.Grid | None:
