@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -80,12 +79,6 @@ class RootOperands:
         elif out is not None:
             out = out.reshape(core)  # a view, of a vector, too
         return cls(first, second, c, out, types, gemm, shape, batch)
-
-    @cached_property
-    def problem(self) -> Problem:
-        """The real product that gives C, or one of the stack's, which no device multiplies in 16 bits."""
-        problem = self.types.problem(self.a.shape[-2], *self.b.shape[-2:])
-        return problem if self.batch else problem.with_operands(self.types.short_operands)
 
     def sources(self, threads: int = 1, prime: int = 0) -> tuple[RootMatrix, RootMatrix]:
         """A and B of the real product, from matrices in host memory. `threads`: those that make what is sent to other nodes.
@@ -187,17 +180,18 @@ class RootShapes:
 
     types: ProductType
     problem: Problem  # the real product that gives C, or one of the stack's
-    bytes_beside: int  # what the root takes for the result
-    locations: Sequence[SharedLocation | None] = (None,) * 3  # where A, B and C lie in node-shared memory; None: not there
+    bytes_beside: int  # what the root takes beside A, B and C of the real product
     allocated_bytes: int = 0  # what A, B and C take at the root already, or is kept for C
-    derived_bytes: int = 0  # what matrices take that the root computes from its arrays, where it sends them to other nodes
+    locations: Sequence[SharedLocation | None] = (None,) * 3  # where A, B and C lie in node-shared memory; None: not there
+    all_shared: bool = False  # A and B lie in memory that all ranks share, on one node: no rank sends matrices to another
     on_gpu: bool = False  # A and B lie on a GPU, and C will
     count: int | None = None  # the number of a stack's products; None: a single product
     stacks: tuple[StoredStack, ...] = ()  # A, B and, if there is one, C of a stack
 
     @classmethod
     def of(cls, team: Team, shared: SharedArrays, given: RootOperands) -> RootShapes:
-        a, b, types, problem = given.a, given.b, given.types, given.problem
+        a, b, types = given.a, given.b, given.types
+        problem = types.problem(a.shape[-2], *b.shape[-2:])
         if given.batch:
             stored = [each for each in (a, b, given.c) if each is not None]
             stacks = tuple(map(StoredStack.of, stored))
@@ -206,21 +200,25 @@ class RootShapes:
             )
             result = 0 if given.out is not None else math.prod(given.shape) * numpy_type(types.result).itemsize
             return cls(types, problem, result + copied, count=math.prod(given.batch), stacks=stacks)
+        problem = problem.with_operands(types.short_operands)  # no device multiplies stacks of such elements
         beside = types.bytes_beside(math.prod(given.core)) * (types.exact is not None or given.out is None)
-        if on_gpu(a):  # B is, too
-            return cls(types, problem, beside, allocated_bytes=problem.bytes_of_matrices, on_gpu=True)
+        if on_gpu(a):  # B is, too: they need room in host memory, to be copied through it, and for the check
+            in_all = problem.bytes_of_matrices
+            return cls(types, problem, beside + in_all, in_all, on_gpu=True)
         sources, c = given.sources(prime=types.primes[0]), given.real_out
         in_place = [source.in_place(problem.operand_dtype) for source in sources]
         lying = [source.as_it_lies(problem.operand_dtype) for source in sources]
         locations = [*(shared.location_of(array, transposed=True) for array in lying), shared.location_of(c)]
         allocated_bytes = sum(array.nbytes for array in in_place if array is not None)
-        derived = sum(problem.bytes(*source.shape) for source in sources if source.write is not None)
-        of_c, all_shared = problem.bytes(problem.n, problem.m), lie_shared(team, locations)
+        if len(team.topology.nodes) > 1:  # what is computed from the root's arrays is kept, to be sent
+            beside += sum(problem.bytes(*source.shape) for source in sources if source.write is not None)
+        all_shared = len(team.topology.nodes) == 1 < team.size and None not in locations[:2]
+        of_c = problem.bytes(problem.n, problem.m)
         if (locations[2] is not None) if all_shared else (c is not None):
             allocated_bytes += of_c
         elif not all_shared:
             allocated_bytes += min(of_c, bytes_kept_for(of_c))
-        return cls(types, problem, beside, locations, allocated_bytes, derived)
+        return cls(types, problem, beside, allocated_bytes, locations, all_shared)
 
     @property
     def gpu_bytes(self) -> int:
@@ -234,11 +232,6 @@ class RootShapes:
         made = p.bytes(matrices[0] * p.n, p.l) + p.bytes(matrices[1] * p.l, p.m) + p.bytes(count * p.n, p.m)
         of_c = self.types.bytes_beside(count * p.n * p.m // (1 + self.types.complex_b))
         return (self.bytes_beside if is_root else sent) + made + of_c
-
-
-def lie_shared(team: Team, locations: Sequence[SharedLocation | None]) -> bool:
-    """Whether A and B are in memory that all ranks share, which are on one node: then no rank sends matrices to another."""
-    return len(team.topology.nodes) == 1 and team.size > 1 and None not in locations[:2]
 
 
 def can_hold(out: np.ndarray, dtype: str) -> bool:

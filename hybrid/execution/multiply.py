@@ -18,7 +18,6 @@ from hybrid.arrays.root_operands import (
     RootOperands,
     RootShapes,
     arrays_of,
-    lie_shared,
     matrices_of,
     refuse_unused_c,
     refuse_wrong_c,
@@ -310,8 +309,7 @@ class RootCall:
         self._shapes, self.settings = shapes, settings
         self._inventories = [said[1] for said in looking.all]
         if shapes.count is None:
-            self._all_shared = lie_shared(team, shapes.locations)
-            request = _request_of(session, shapes, root, all_shared=self._all_shared)
+            request = _request_of(session, shapes, root)
             self.settings = exactly(settings, shapes.types)
             self.decision = agree(session, request, self.settings, self._inventories)
 
@@ -328,7 +326,7 @@ class RootCall:
         session, given, shapes = self._session, self.given, self._shapes
         if shapes.count is None:
             assert self.decision is not None
-            return _product(session, self.decision, self.settings, shapes, given, self._gemm, all_shared=self._all_shared)
+            return _product(session, self.decision, self.settings, shapes, given, self._gemm)
         stack = session, shapes, given, self._asked.root, self.settings, self._gemm, self._inventories
         done, room = multiply_stack_by_ranks(*stack)
         return room if done else self._one_after_the_other(shapes.count)
@@ -378,8 +376,6 @@ def _product(
     shapes: RootShapes,
     given: RootOperands | None,
     gemm: Gemm,
-    *,
-    all_shared: bool,
 ) -> Any:
     """The result as a matrix at the root, and None elsewhere."""
     team, types, threads = session.team, shapes.types, decision.placements[session.team.rank].threads.count
@@ -392,7 +388,7 @@ def _product(
             with team.phase("gather", timed=False):
                 pass
         c_array = given.real_out if given is not None else None
-        if all_shared:
+        if shapes.all_shared:
             first, second, c_array = _shared_operands(session, shapes, decision)
         elif shapes.on_gpu:
             first, second, c_array = _from_gpu(session, decision, shapes, given)
@@ -412,22 +408,18 @@ def _elsewhere(shapes: RootShapes) -> tuple[RootMatrix, RootMatrix]:
     return RootMatrix((problem.n, problem.l), None), RootMatrix((problem.l, problem.m), None)
 
 
-def _request_of(session: Session, shapes: RootShapes, root: int, *, all_shared: bool) -> PlanRequest:
+def _request_of(session: Session, shapes: RootShapes, root: int) -> PlanRequest:
     """What is to be decided on."""
-    team, problem, left_out = session.team, shapes.problem, session.left_out
-    # Matrices on a GPU need room in host memory: to be copied through it, and for the check.
-    at_root = problem.bytes_of_matrices if shapes.on_gpu else shapes.derived_bytes if len(team.topology.nodes) > 1 else 0
-    at_root += shapes.bytes_beside
-    besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in (at_root, shapes.gpu_bytes))
-    location = OperandLocation.NODE_SHARED if all_shared else OperandLocation.ROOT_ARRAYS
+    at_root = shapes.bytes_beside, shapes.gpu_bytes
+    besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(session.team.size)) for each in at_root)
     return PlanRequest(
-        problem,
+        shapes.problem,
         root=root,
-        operands=location,
+        operands=OperandLocation.NODE_SHARED if shapes.all_shared else OperandLocation.ROOT_ARRAYS,
         bytes_there=shapes.allocated_bytes,
         besides=besides,
         besides_on_gpu=on_gpu if any(on_gpu) else (),
-        left_out=left_out,
+        left_out=session.left_out,
     )
 
 
