@@ -33,7 +33,7 @@ from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import element_types, run_product
 from hybrid.execution.real_products import RealProducts, element_of_rows, part_of_product
 from hybrid.execution.redistribution import scattered
-from hybrid.execution.stack_call import multiply_stack_by_ranks
+from hybrid.execution.stack_call import StackCall
 from hybrid.host.memory import empty_matrix
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
@@ -327,8 +327,8 @@ class RootCall:
         if shapes.count is None:
             assert self.decision is not None
             return _product(session, self.decision, self.settings, shapes, given, self._gemm)
-        stack = session, shapes, given, self._asked.root, self.settings, self._gemm, self._inventories
-        done, room = multiply_stack_by_ranks(*stack)
+        stack = StackCall(session, shapes, self._asked.root, self.settings, self._gemm, self._inventories)
+        done, room = stack.product(given)
         return room if done else self._one_after_the_other(shapes.count)
 
     def _one_after_the_other(self, count: int) -> Any:

@@ -48,15 +48,13 @@ class _Share:
 def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
     """This rank's rows of the root's matrix, or of all ranks' RowBlocks or Block2Ds. `rows`: how many this rank wants; None for
     equal shares."""
-    own, shares = _agreed(session, "rows of a matrix (scatter)", a, root, rows, stall)
-    have, (height, width) = _places(shares)
-    if isinstance(a, TransposedRowBlock):  # whose rows are received as the columns that they are
-        want = _wanted(shares, width)
-        array = _moved(session.team, shares, own, have, [Part((Span(0, height),), (each,)) for each in want], None).T
-    else:
-        want = _wanted(shares, height)
-        array = _moved(session.team, shares, own, have, [Part((each,), (Span(0, width),)) for each in want], None)
-    return RowBlock(array, first_row=want[session.team.rank].lo)
+    own, shares, have, (height, width) = _agreed(session, "rows of a matrix (scatter)", a, root, rows, stall)
+    is_transposed = isinstance(a, TransposedRowBlock)  # its rows are received as the columns that they are
+    want = _wanted(shares, width if is_transposed else height)
+    down, across = Span(0, height), Span(0, width)
+    parts = [Part((down,), (each,)) if is_transposed else Part((each,), (across,)) for each in want]
+    array = _moved(session.team, shares, own, have, parts, None)
+    return RowBlock(array.T if is_transposed else array, first_row=want[session.team.rank].lo)
 
 
 def _wanted(shares: Sequence[_Share], rows: int) -> list[Span]:
@@ -75,12 +73,11 @@ def _wanted(shares: Sequence[_Share], rows: int) -> list[Span]:
 
 def gathered(session: Session, a: Any, out: Any, root: int, stall: float | None) -> Any:
     """The whole matrix at the root, in `out` where that is given; None elsewhere."""
-    own, shares = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
-    team, is_transposed = session.team, isinstance(a, TransposedRowBlock)
+    team, is_root, is_transposed = session.team, session.team.rank == root, isinstance(a, TransposedRowBlock)
+    own, shares, have, shape = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
     if any(share.kind not in _KINDS.values() for share in shares):
         raise UsageError("gather takes a RowBlock or Block2D on every rank", code="mixed-kinds")
-    have, shape = _places(shares)
-    into, is_root = None, team.rank == root
+    into = None
     with team.phase("agree", timed=False):
         if is_root and out is not None:
             refuse_out(out, shape[::-1] if is_transposed else shape, shares[0].dtype, "matrix")
@@ -100,9 +97,9 @@ def gathered(session: Session, a: Any, out: Any, root: int, stall: float | None)
 
 def _agreed(
     session: Session, call: str, a: Any, root: int, rows: int | None, stall: float | None
-) -> tuple[np.ndarray, list[_Share]]:
-    """This rank's elements in host memory, and what all ranks have. The same UsageError on all ranks where that does not fit
-    together."""
+) -> tuple[np.ndarray, list[_Share], list[Part], tuple[int, int]]:
+    """This rank's elements in host memory, what all ranks have, which part of the matrix each has, and the matrix's shape. The
+    same UsageError on all ranks where that does not fit together."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
         refuse_no_rank(team, root)
@@ -114,8 +111,7 @@ def _agreed(
         own = np.empty((0, 0)) if kind == "nothing" else as_matrix(given, "a")
         if not is_number(own.dtype):
             raise UsageError(f"a has elements of {own.dtype}, and only numbers are distributed", code="no-numbers")
-        settings = Settings.gather({"stall": stall})
-        free = free_memory_of(session, settings, None, now=True)
+        free = free_memory_of(session, Settings.gather({"stall": stall}), None, now=True)
         shape = a.shape if place else own.shape
         agreeing.mine = ({"kind": call, "root": root}, _Share(kind, shape, place, own.dtype, rows, free))
     same_on_all_ranks([said[0] for said in agreeing.all])
@@ -129,16 +125,11 @@ def _agreed(
         raise UsageError(
             "a is the matrix at the root and None elsewhere, or a RowBlock or Block2D on every rank", code="mixed-kinds"
         )
-    return own, shares
-
-
-def _places(shares: Sequence[_Share]) -> tuple[list[Part], tuple[int, int]]:
-    """The part of the matrix that each rank has, and the matrix's shape. UsageError where Block2Ds do not make up a matrix."""
     if places := [share.place for share in shares if share.place is not None]:
         refuse_no_grid("a", places, shares[0].shape)
-        return places, shares[0].shape
-    rows, width = consecutive(share.shape[0] for share in shares), max(share.shape[1] for share in shares)
-    return [Part((span,), (Span(0, width),)) for span in rows], (rows[-1].hi, width)
+        return own, shares, places, shares[0].shape
+    spans, width = consecutive(share.shape[0] for share in shares), max(share.shape[1] for share in shares)
+    return own, shares, [Part((span,), (Span(0, width),)) for span in spans], (spans[-1].hi, width)
 
 
 def _moved(

@@ -24,7 +24,7 @@ from hybrid.execution.redistribution import connect, exchanged
 from hybrid.host.blas import blas
 from hybrid.host.threads import limited_threads
 from hybrid.ranks.heartbeat import busy
-from hybrid.selection.decision import Inventory, Machine, RankPlacement, place_stack
+from hybrid.selection.decision import Inventory, Machine, place_stack
 from hybrid.selection.session import Session
 from hybrid.verification.check import Check, Fault
 from hybrid.verification.copies import checksum
@@ -33,54 +33,45 @@ from hybrid.verification.freivalds import verify_stack
 _TRIES = 3  # the times that a wrong product is computed again
 
 
-def multiply_stack_by_ranks(
-    session: Session,
-    shapes: RootShapes,
-    given: RootOperands | None,
-    root: int,
-    settings: Settings,
-    gemm: Gemm,
-    inventories: Sequence[Inventory],
-) -> tuple[bool, Any]:
-    """Whether the ranks have computed the products, each some of them; and at the root these, as a stack. `given`: at the root;
-    None elsewhere."""
-    team = session.team
-    workers = [rank for rank in range(team.size) if rank not in session.left_out] or list(range(team.size))
-    shares = [Span(0, 0)] * team.size
-    for number, rank in enumerate(workers):
-        shares[rank] = block(shapes.count or 0, len(workers), number)
-    bytes_of_ranks = [shapes.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(shares)]
-    placements = place_stack(Machine(team.topology, tuple(inventories)), settings, shapes, len(workers), bytes_of_ranks)
-    if placements is None:
-        return False, None
-    team.timeline = Timeline()
-    connect(team)
-    call = _StackCall(session, shapes, shares, root, settings, gemm.of_type(shapes.types), placements[team.rank])
-    room = given.room() if given is not None else None
-    call.gather(call.products(*call.scattered(given), room=room), room)
-    return True, room
-
-
-class _StackCall:
-    """The steps of one call, and what they have in common."""
+class StackCall:
+    """A call whose products are divided among the ranks, where they can be. Every rank makes one."""
 
     def __init__(
         self,
         session: Session,
         shapes: RootShapes,
-        shares: Sequence[Span],
         root: int,
         settings: Settings,
         gemm: Gemm,
-        placement: RankPlacement,
+        inventories: Sequence[Inventory],
     ) -> None:
-        self._session, self._team, self._shapes, self._shares = session, session.team, shapes, shares
-        self._root, self._settings, self._gemm, self._placement = root, settings, gemm, placement
-        self._span, self._threads = shares[session.team.rank], placement.threads.count
-        self._others = [rank for rank, span in enumerate(shares) if rank != root and len(span)]
-        self._checks = settings.check != "off"
+        team = session.team
+        self._session, self._team, self._shapes, self._root = session, team, shapes, root
+        self._settings, self._gemm = settings, gemm.of_type(shapes.types)
+        workers = [rank for rank in range(team.size) if rank not in session.left_out] or list(range(team.size))
+        self._shares = [Span(0, 0)] * team.size
+        for number, rank in enumerate(workers):
+            self._shares[rank] = block(shapes.count or 0, len(workers), number)
+        self._span = self._shares[team.rank]
+        self._others = [rank for rank, span in enumerate(self._shares) if rank != root and len(span)]
+        bytes_of_ranks = [shapes.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(self._shares)]
+        machine = Machine(team.topology, tuple(inventories))
+        self._placements = place_stack(machine, settings, shapes, len(workers), bytes_of_ranks)
 
-    def scattered(self, given: RootOperands | None) -> list[np.ndarray]:
+    def product(self, given: RootOperands | None) -> tuple[bool, Any]:
+        """Whether the ranks have computed the products, each some of them; and at the root these, as a stack. `given`: at the
+        root; None elsewhere."""
+        if self._placements is None:
+            return False, None
+        self._placement = self._placements[self._team.rank]
+        self._threads = self._placement.threads.count
+        self._team.timeline = Timeline()
+        connect(self._team)
+        room = given.room() if given is not None else None
+        self._gather(self._products(*self._scattered(given), room=room), room)
+        return True, room
+
+    def _scattered(self, given: RootOperands | None) -> list[np.ndarray]:
         """The matrices of A, B and, if there is one, C for this rank's products, as the root has sent them: transposed ones as
         they lie there."""
         stacks, sent, taken = self._shapes.stacks, {}, {}
@@ -96,7 +87,7 @@ class _StackCall:
         self._move("scatter", sent, taken, f"did not reach it as they are at rank {self._root}")
         return [of.turned(each) for of, each in zip(stacks, mine, strict=True)]
 
-    def products(self, a: np.ndarray, b: np.ndarray, *added: np.ndarray, room: np.ndarray | None) -> np.ndarray:
+    def _products(self, a: np.ndarray, b: np.ndarray, *added: np.ndarray, room: np.ndarray | None) -> np.ndarray:
         """This rank's products, checked and finished, as a stack. `added`: C, if there is one. `room`: at the root, the array
         for all products."""
         types, gemm, real, threads = self._shapes.types, self._gemm, self._shapes.problem, self._threads
@@ -113,13 +104,18 @@ class _StackCall:
         finished: np.ndarray = products.finish(_rows(own) if own is not None and finishes else None)
         return finished.reshape(count, n, m)
 
-    def _real_stacks(self, a: np.ndarray, b: np.ndarray, prime: int) -> tuple[np.ndarray, np.ndarray]:
+    def _real_stacks(self, a: np.ndarray, b: np.ndarray, prime: int) -> list[np.ndarray]:
         """The stacks of a real product. What need not be converted stays as it is, also where it is transposed."""
         types, real, threads = self._shapes.types, self._shapes.problem, self._threads
         if prime or types.complex_b:
             first, second = real_operands(_rows(a), _rows(b), types, self._gemm, prime, device="cpu", threads=threads)
             a, b = first.reshape(len(a), real.n, real.l), second.reshape(len(b), real.l, real.m)
-        return _of_type(a, real.dtype, threads), _of_type(b, real.dtype, threads)
+        return [
+            each
+            if each.dtype == real.dtype and each.dtype.isnative
+            else as_rows(_rows(each), real.dtype, device="cpu", threads=threads).reshape(each.shape)
+            for each in (a, b)
+        ]
 
     def _element(self, row: int, column: int) -> str:
         """The name of an element of this rank's products."""
@@ -139,7 +135,7 @@ class _StackCall:
                 multiply_on_gpu(gpu, a, b, c, self._settings.gpu_memory)
             else:
                 multiply_on_cpu(a, b, c, self._threads)
-        if self._checks:
+        if self._settings.check != "off":
             self._check(a, b, c)
         return c
 
@@ -174,7 +170,7 @@ class _StackCall:
                 return True
         return False
 
-    def gather(self, c: np.ndarray, room: np.ndarray | None) -> None:
+    def _gather(self, c: np.ndarray, room: np.ndarray | None) -> None:
         """Bring the products of all ranks to the root, into its `room`."""
         sent, taken = {}, {}
         if room is not None:
@@ -191,8 +187,13 @@ class _StackCall:
         """Send matrices to other ranks, and take theirs. CheckFailed, with `how`, where others arrive than were sent."""
         team = self._team
         with team.phase(phase) as telling, busy():
-            telling.mine = {rank: _checksums(parts) for rank, parts in sent.items()} if self._checks else {}
-            series = exchanged(team, _as_sent(sent), _as_sent(taken))
+            checks = self._settings.check != "off"
+            telling.mine = {rank: _checksums(parts) for rank, parts in sent.items()} if checks else {}
+            as_matrices = (  # none of which is empty, as MPI sends them
+                {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()}
+                for parts in (sent, taken)
+            )
+            series = exchanged(team, *as_matrices)
         with team.phase(phase) as comparing, busy():
             if series is not None:
                 series.wait_until_complete()
@@ -213,19 +214,6 @@ def _rows(stack: np.ndarray) -> np.ndarray:
     return stack.reshape(count * rows, columns)
 
 
-def _of_type(stack: np.ndarray, dtype: str, threads: int) -> np.ndarray:
-    """The stack in this type: itself, if it has it."""
-    if stack.dtype == dtype and stack.dtype.isnative:
-        return stack
-    converted: np.ndarray = as_rows(_rows(stack), dtype, device="cpu", threads=threads)
-    return converted.reshape(stack.shape)
-
-
 def _checksums(parts: Sequence[np.ndarray]) -> list[int]:
     """A checksum of each array."""
     return [checksum(each, 1) for each in parts]
-
-
-def _as_sent(parts: Mapping[int, Sequence[np.ndarray]]) -> dict[int, list[np.ndarray]]:
-    """The arrays as MPI sends them: as matrices, none of which is empty."""
-    return {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()}
