@@ -21,7 +21,7 @@ import numpy as np
 from hybrid.arrays.integers import Exact, write_remainders
 from hybrid.arrays.interop import as_rows, empty_beside, on_device_of, on_gpu, on_host, to_device_of
 from hybrid.core.installation import install
-from hybrid.core.problem import DTYPES, INTEGERS, ITEM_SIZES, Problem, record
+from hybrid.core.problem import DTYPES, INTEGERS, Problem, record
 from hybrid.core.settings import as_int
 from hybrid.core.spans import Span
 from hybrid.emulation.build import build_plain, c_compiler
@@ -41,8 +41,6 @@ def complex_view(matrix: Any) -> Any:
     """The same memory as complex numbers: the inverse of `real_view`."""
     return matrix.view(matrix.dtype.char.upper())
 
-
-# -------- types
 
 # The types of results, and the least type of real numbers from which each is computed: 16 bits are rounded from sums of 32.
 _FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
@@ -80,11 +78,6 @@ class ProductType:
     def primes(self) -> tuple[int, ...]:
         """There is a real product modulo each of these primes; (0,): a single one, of the elements themselves."""
         return (self.exact.primes if self.exact is not None else ()) or (0,)
-
-    @property
-    def item_size(self) -> int:
-        """The bytes of a real number."""
-        return ITEM_SIZES[self.computed]
 
     @property
     def promoted(self) -> str:
@@ -202,8 +195,6 @@ def _types(a: np.dtype, b: np.dtype) -> str:
     """The names of the two types, for a message."""
     return f"{a}" if a == b else f"{a} and {b}"
 
-
-# -------- gemm
 
 _LARGEST = 1 << 1023  # alpha or beta: a float holds it
 _LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers

@@ -32,9 +32,6 @@ _CACHED_BYTES = CALL_BYTES // 16  # of the elements on which several steps are d
 _GPU_BYTES = 32 << 20  # the same, on a GPU
 
 
-# -------- primes
-
-
 def largest_modulus(terms: int, dtype: str, most: int | None = None) -> int:
     """The largest p for which sums of so many products of balanced remainders are exact; with `most`, and not larger than
     this."""
@@ -114,43 +111,30 @@ def _primes_above(number: int, terms: int, most: int | None = None) -> tuple[int
     return None
 
 
-# -------- remainders
+Room = list[Any]  # memory for the steps of `balanced`, used again and again: fresh pages would take longer than the arithmetic
 
 
-class Room:
-    """Memory for the steps of `balanced`, to be used again and again: fresh pages would take longer than the arithmetic."""
-
-    def __init__(self, elements: int, beside: Any = None) -> None:
-        """`beside`: an array on the GPU where the memory shall be; else it is the host's."""
-        self._elements, self._beside = elements, beside
-        self._memory: list[Any] = []
-        self._views: list[Any] = []
-
-    def of(self, shape: tuple[int, ...]) -> list[Any]:
-        """Three arrays of this shape, the same ones as before where the shape is: of int64 for the result, and two temporary
-        ones, of int64 and float64."""
-        if not self._memory:
-            self._memory = [empty_beside(self._beside, (self._elements,), dtype) for dtype in (np.int64, np.int64, np.float64)]
-        if not self._views or self._views[0].shape != shape:
-            self._views = [each[: math.prod(shape)].reshape(shape) for each in self._memory]
-        return self._views
+def _room(shape: tuple[int, ...], beside: Any) -> Room:
+    """Three arrays of this shape, on the GPU where `beside` lies or in host memory: of int64 for the result, and two temporary
+    ones, of int64 and float64."""
+    return [empty_beside(beside, shape, dtype) for dtype in (np.int64, np.int64, np.float64)]
 
 
 def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *, nearly: bool = False) -> Any:
     """The remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type, in an array of NumPy's or CuPy's. The
     moduli, which are odd and below 2^31, are broadcast.
 
-    With `room` the result lies there, and the numbers may be what it held last. `nearly`: remainders may be larger by a 2^50th
-    of the numbers.
+    With `room`, in its first rows, the result lies there, and the numbers may be what it held last. `nearly`: remainders may be
+    larger by a 2^50th of the numbers.
 
     The quotient comes from a multiplication in floating point: whole numbers are divided ten times as slowly. It may be wrong by
     one, or for numbers beyond 2^53 by some; then what is left is small, but not balanced yet. For integers of 32 bits it never
     is: below 2^51 none comes as near to a half as its rounding error is large.
     """
     shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
-    left, whole, quotients = (room or Room(math.prod(shape), numbers)).of(shape)
+    left, whole, quotients = _room(shape, numbers) if room is None else (each[: shape[0]] for each in room)
     always_right = numbers.dtype.kind in "biu" and numbers.dtype.itemsize <= 4
-    if numbers is not left:
+    if room is None or numbers.base is not room[0]:
         left[...] = numbers  # uint64 modulo 2^64, and so is what is subtracted
     inverse = 1.0 / moduli
     for _ in range(1 if nearly or always_right else 2):
@@ -188,8 +172,10 @@ def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: in
     by_parts(into, into.shape, write, threads)
 
 
-def by_parts(beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], None], threads: int) -> None:
-    """`work(rows, room)` for a few rows at a time of a matrix of this shape, with room for as many remainders.
+def by_parts(
+    beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], None], threads: int, *, with_room: bool = True
+) -> None:
+    """`work(rows, room)` for a few rows at a time of a matrix of this shape. `with_room`: there is room for as many remainders.
 
     `beside`: an array on the GPU where the work is done; else the work is that of so many threads.
     """
@@ -198,7 +184,7 @@ def by_parts(beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], N
 
     def do(rows: Span) -> None:
         parts = [rows] if there else list(rows_of_about(_CACHED_BYTES, rows, width * 8))
-        room = Room(max(map(len, parts), default=0) * width, beside)
+        room = _room((max(map(len, parts), default=0), width), beside) if with_room else []
         for part in parts:
             work(part, room)
 
@@ -206,9 +192,6 @@ def by_parts(beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], N
     with on_device_of(beside):
         for _ in on_threads(1 if there else threads, do, rows_of_about(at_once, Span(0, height), width * 8)):
             pass
-
-
-# -------- result
 
 
 def temporary_bytes(shapes: list[tuple[int, int]]) -> int:

@@ -118,7 +118,7 @@ class RealProducts:
         def write(rows: Span, room: Room) -> None:
             refused.extend(self._write(exact, c, rows))
 
-        by_parts(self._beside, shape, write, self._threads)
+        by_parts(self._beside, shape, write, self._threads, with_room=False)
         if refused:
             row, column = min(refused)
             raise refusal(exact, dtype, self._value(row, column), self._named(row, column))
