@@ -47,6 +47,10 @@ def _operator(ufunc: np.ufunc) -> tuple[Callable[[Any, Any], Any], Callable[[Any
     return lambda a, b: a._by_elements(ufunc, (a, b)), lambda b, a: b._by_elements(ufunc, (a, b))
 
 
+def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
+    return lambda a: a._by_elements(ufunc, (a,))
+
+
 class Distributed(ABC):
     """A rank's part of a distributed matrix. `array`: this rank's elements; `comm`: the communicator for `@`, where it is
     known."""
@@ -86,9 +90,8 @@ class Distributed(ABC):
         return f", rank {self.comm.Get_rank()} of {self.comm.Get_size()}" if self.comm else ""  # a freed one is false
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in vars(self).items() if name != "comm"
-        }  # a communicator means nothing in another process
+        # A communicator means nothing in another process.
+        return {name: value for name, value in vars(self).items() if name != "comm"}
 
     __add__, __radd__ = _operator(np.add)
     __sub__, __rsub__ = _operator(np.subtract)
@@ -103,14 +106,7 @@ class Distributed(ABC):
     __ne__, _ = _operator(np.not_equal)  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
 
-    def __pos__(self) -> Any:
-        return self._by_elements(np.positive, (self,))
-
-    def __neg__(self) -> Any:
-        return self._by_elements(np.negative, (self,))
-
-    def __abs__(self) -> Any:
-        return self._by_elements(np.absolute, (self,))
+    __pos__, __neg__, __abs__ = (_unary(ufunc) for ufunc in (np.positive, np.negative, np.absolute))
 
     def __bool__(self) -> NoReturn:
         raise UsageError(f"a {_kind(self)} has no truth value: .array.all() is that of this rank's elements", code="no-array")
@@ -260,7 +256,6 @@ class RowBlock(Distributed):
     @property
     def T(self) -> TransposedRowBlock:
         """The transpose, of which this rank has columns. No element is moved before a product, `scatter` or `gather` takes it."""
-
         return TransposedRowBlock(self)
 
     def _like(self, array: Any, comm: Any) -> RowBlock:
@@ -389,9 +384,7 @@ class Block2D(Distributed):
     @property
     def indices(self) -> tuple[np.ndarray, np.ndarray]:
         """The numbers that the array's rows, and its columns, have in the whole matrix."""
-        rows, columns = (
-            np.concatenate([np.arange(0), *(np.arange(*bounds) for bounds in of)]) for of in (self.rows, self.columns)
-        )
+        rows, columns = (np.concatenate([np.arange(*each) for each in ((0, 0), *of)]) for of in (self.rows, self.columns))
         return rows, columns
 
     def in_order(self) -> np.ndarray:

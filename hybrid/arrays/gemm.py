@@ -295,8 +295,6 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
     return float(value) if type(value) is int else value
 
 
-# -------- A and B of the real products
-#
 # In memory a complex A (n×l) is a real matrix of n×2l numbers, real and imaginary parts in turn, and so is C (n×2m). With B
 # expanded to 2l×2m numbers, in which row 2k holds the parts of B's row k and row 2k + 1 those of i times it, the real product
 # of the two is C:
@@ -375,8 +373,6 @@ def _write_parts(of_b: Any, to: Any, odd: int, gemm: Gemm) -> None:
     for part in [to.real if odd else to.imag] * gemm.conjugate_b + [to.real, to.imag] * (gemm.conjugate_a and odd):
         part *= -1  # not the complex number, in which infinity would become NaN
 
-
-# -------- C of the real products
 
 _PART_BYTES = 1 << 19  # of a part of the product, which fits a core's cache with its part of C and a temporary one
 SOURCE = Path(__file__).resolve().parent / "rounding.c"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""NumPy and CuPy arrays, and objects with their protocols (buffer, array interface, DLPack), as matrices to multiply."""
+"""Arrays as products take them: NumPy's, CuPy's, objects with their protocols (buffer, array interface, DLPack), and arrays that
+the ranks of a node share."""
 
 from __future__ import annotations
 
@@ -150,14 +151,12 @@ def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype)
 
 
-# -------- shared arrays
-# Arrays of `hybrid.empty` in node-shared memory, on which every rank of the node works without copies or messages.
-
 SharedLocation = tuple[int, int, bool]  # the number of a shared array, an offset in bytes, and whether rows there are columns
 
 
 class SharedArrays:
-    """A team's shared arrays, as one rank knows them.
+    """A team's arrays of `hybrid.empty` in node-shared memory, as one rank knows them. Every rank of the node works on them
+    without copies or messages.
 
     An array lives as long as the user's program refers to it at its root, where only a weak reference is kept here. The other
     ranks refer to it until they learn that it is gone at the root.
