@@ -176,9 +176,7 @@ def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
     try:
         promoted = np.result_type(a, b).newbyteorder("=")
     except TypeError:
-        if (
-            "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b)
-        ):  # with types that it has no common one with: taken as float32
+        if "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b):  # it has no common type with the other: as float32
             return _promoted(*(np.dtype(np.float32) if each.name == "bfloat16" else each for each in (a, b)))
         promoted = None
     if promoted is None or promoted.name not in DTYPES:

@@ -51,18 +51,6 @@ class MatrixSource:
         return None
 
 
-class PartOfRows(MatrixSource):
-    """Rows `part` of a source that is not the root's, as a matrix of their own."""
-
-    def __init__(self, source: MatrixSource, part: Span) -> None:
-        self.shape = len(part), source.shape[1]
-        self._source, self._part = source, part
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        first = self._part.lo
-        self._source.rows(Span(first + rows.lo, first + rows.hi), into, threads, progress)
-
-
 class SharedMatrix(MatrixSource):
     """A matrix in memory that all ranks share, on their only node."""
 

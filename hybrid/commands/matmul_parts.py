@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.sources import PartOfRows, TypedProduct
+from hybrid.arrays.sources import MatrixSource, TypedProduct
 from hybrid.commands.matmul_journal import ROWS_OF_A_PART, Facts, Journal, Line, State, journal_of, state_of
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
@@ -278,6 +278,16 @@ def _as_text(total: int) -> str:
 _STEPS = 10**6  # the whole work, where progress is told
 
 
+class _PartOfA(MatrixSource):
+    """Rows `part` of A, as a matrix of their own."""
+
+    def __init__(self, a: MatrixSource, part: Span) -> None:
+        self.shape, self._a, self._part = (len(part), a.shape[1]), a, part
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        self._a.rows(Span(self._part.lo + rows.lo, self._part.lo + rows.hi), into, threads, progress)
+
+
 class ProductInParts:
     """A product that this job begins, or goes on with. Every rank makes one, and calls its methods in their order."""
 
@@ -345,7 +355,7 @@ class ProductInParts:
 
             how = RunOptions(progress=tell, after=made, measuring=measuring)
             a, b = self._sources
-            outcome = run_product(self._session, self._decisions[len(part)], PartOfRows(a, part), b, self._settings, how)
+            outcome = run_product(self._session, self._decisions[len(part)], _PartOfA(a, part), b, self._settings, how)
             plans.append(outcome.decision.plan)
             if outcome.check is not None:
                 named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}", part.lo)
