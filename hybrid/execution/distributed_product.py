@@ -322,7 +322,7 @@ class _DistributedProduct(CheckedRun):
         if self._grid is not None and self.plan.operands is OperandLocation.BLOCKS_2D:
             return self._grid.verify(self.decision, self.threads)
         a, b, c = self._on_host()
-        return verify(self.team, self.plan, a, b, c, self.threads, wrong, suspects, self.decision.multiplied_by)
+        return verify(self.team, self.plan, (a, b, c), self.threads, wrong, suspects, self.decision.multiplied_by)
 
     def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         from hybrid.execution.repair import recompute

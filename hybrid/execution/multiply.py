@@ -30,7 +30,7 @@ from hybrid.errors import UsageError
 from hybrid.execution.calls import exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.distributed_product import Shares, decide_on_distributed, request_of, run_distributed_product
 from hybrid.execution.outcome import RunOptions
-from hybrid.execution.product import element_types, run_product
+from hybrid.execution.product import element_types, run_product, views_in_workspace
 from hybrid.execution.real_products import RealProducts, element_of_rows, part_of_product
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import StackCall
@@ -39,6 +39,7 @@ from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.selection.decision import Decision, same_on_all_ranks
 from hybrid.selection.session import Session, agree, free_memory_of, take_inventory
+from hybrid.verification.freivalds import new_seed
 
 # -------- empty call
 # One call of `empty`: a matrix in memory that the ranks of the root's node share.
@@ -296,13 +297,16 @@ class RootCall:
             refuse_no_rank(team, root)
             settings, self._gemm = asked.read()
             team.pretend_nodes(settings.ranks_per_node)
-            self.given, described = None, None
+            self.given, described, scattered = None, None, False
             if team.rank == root:
                 self.given, described = _looked_at(session, operands, out, settings, self._gemm, asked.gemm)
+                if self.given is not None and isinstance(described, RootShapes):
+                    scattered = _scattered_ahead(session, described, self.given)
             said = {"kind": "a product of matrices of the root", "root": root, **self._gemm.as_dict(), **settings.as_dict()}
-            looking.mine = (said, take_inventory(session, settings), described, shared.gone)
+            looking.mine = (said, take_inventory(session, settings), described, shared.gone, new_seed(), scattered)
         same_on_all_ranks([said for said, *_ in looking.all])
-        shapes: RootShapes | UsageError = looking.all[root][2]
+        shapes: RootShapes | UsageError
+        _, _, shapes, _, self._seed, scattered = looking.all[root]
         if isinstance(shapes, UsageError):
             raise shapes
         shared.drop([looking.all[root][3]])
@@ -312,6 +316,9 @@ class RootCall:
             request = _request_of(session, shapes, root)
             self.settings = exactly(settings, shapes.types)
             self.decision = agree(session, request, self.settings, self._inventories)
+            plan = self.decision.plan
+            there = plan.problem == shapes.problem and views_in_workspace(session, plan, make=False) is not None
+            self._scattered = scattered and there
 
     def product(self) -> Any:
         """At the root the result, in `out` where that is given; None elsewhere."""
@@ -326,10 +333,35 @@ class RootCall:
         session, given, shapes = self._session, self.given, self._shapes
         if shapes.count is None:
             assert self.decision is not None
-            return _product(session, self.decision, self.settings, shapes, given, self._gemm)
+            return self._of_matrices(self.decision)
         stack = StackCall(session, shapes, self._asked.root, self.settings, self._gemm, self._inventories)
         done, room = stack.product(given)
         return room if done else self._one_after_the_other(shapes.count)
+
+    def _of_matrices(self, decision: Decision) -> Any:
+        """The result as a matrix at the root, and None elsewhere."""
+        session, shapes, given, types = self._session, self._shapes, self.given, self._shapes.types
+        team, threads = session.team, decision.placements[session.team.rank].threads.count
+        if given is None:
+            products = RealProducts(team, types, self._gemm, threads, None)
+        else:
+            products = RealProducts(team, types, given.gemm, threads, given.core, c=given.c)
+        for number, prime in enumerate(types.primes):
+            out = given.real_out if given is not None else None
+            if shapes.all_shared:
+                first, second, out = _shared_operands(session, shapes, decision)
+            elif shapes.on_gpu:
+                first, second, out = _from_gpu(session, decision, shapes, given)
+            elif given is not None:
+                first, second = given.sources(threads, prime)
+            else:
+                first, second = _elsewhere(shapes)
+            scattered = self._scattered and number == 0
+            options = RunOptions(out=out, measured=False, seed=self._seed + number, scattered=scattered)
+            outcome = run_product(session, decision, first, second, self.settings, options)
+            settle(outcome.check, warns=given is not None)
+            products.add(number, outcome.c.array)
+        return products.finish(given.out if given is not None else None)
 
     def _one_after_the_other(self, count: int) -> Any:
         """A stack's products, of which each is computed by all ranks."""
@@ -369,37 +401,21 @@ def _looked_at(
     return given, shapes
 
 
-def _product(
-    session: Session,
-    decision: Decision,
-    settings: Settings,
-    shapes: RootShapes,
-    given: RootOperands | None,
-    gemm: Gemm,
-) -> Any:
-    """The result as a matrix at the root, and None elsewhere."""
-    team, types, threads = session.team, shapes.types, decision.placements[session.team.rank].threads.count
-    if given is None:
-        products = RealProducts(team, types, gemm, threads, None)
-    else:
-        products = RealProducts(team, types, given.gemm, threads, given.core, c=given.c)
-    for number, prime in enumerate(types.primes):
-        if number:  # the root has copied C out of memory that the ranks keep, before one of them makes the next there
-            with team.phase("gather", timed=False):
-                pass
-        c_array = given.real_out if given is not None else None
-        if shapes.all_shared:
-            first, second, c_array = _shared_operands(session, shapes, decision)
-        elif shapes.on_gpu:
-            first, second, c_array = _from_gpu(session, decision, shapes, given)
-        elif given is not None:
-            first, second = given.sources(threads, prime)
-        else:
-            first, second = _elsewhere(shapes)
-        outcome = run_product(session, decision, first, second, settings, RunOptions(out=c_array, measured=False))
-        settle(outcome.check, warns=given is not None)
-        products.add(number, outcome.c.array)
-    return products.finish(given.out if given is not None else None)
+def _scattered_ahead(session: Session, shapes: RootShapes, given: RootOperands) -> bool:
+    """At the root, before the ranks agree: bring A and B to the memory that the ranks keep, if the last product was alike.
+    Whether it has."""
+    known, team = session.remembered, session.team
+    if known is None or known.decision.plan.problem != shapes.problem or shapes.count is not None:
+        return False
+    if shapes.on_gpu or shapes.all_shared:
+        return False
+    views = views_in_workspace(session, known.decision.plan, make=False)
+    if views is None:
+        return False
+    threads = known.decision.placements[team.rank].threads.count
+    for key, source in zip("AB", given.sources(threads, shapes.types.primes[0]), strict=True):
+        source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("agree"))
+    return True
 
 
 def _elsewhere(shapes: RootShapes) -> tuple[RootMatrix, RootMatrix]:

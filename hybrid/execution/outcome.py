@@ -28,7 +28,8 @@ class RunOptions:
     `out`: an array that may become C: the root's, or with shared operands the same shared one on all ranks. `measured`: the
     times of the phases are wanted. `after`: a product of other rows of A with the same B, by the same ranks, of which this one
     takes over the matrices; B is there already. `measuring`: a context that is entered before the first product that is timed,
-    and left after the last one's check.
+    and left after the last one's check. `seed`: of the host's check of the first product; None: the ranks agree on one.
+    `scattered`: A and B of the first product are in the session's workspace already.
     """
 
     repeat: int = 1
@@ -38,6 +39,8 @@ class RunOptions:
     measured: bool = True
     after: Outcome | None = None
     measuring: Callable[[], AbstractContextManager[None]] = nullcontext
+    seed: int | None = None
+    scattered: bool = False
 
     def kept(self, plan: Plan) -> dict[str, RowView]:
         """The matrices that this product's plan takes over: the same ones on every rank. Where B is among them, so are its

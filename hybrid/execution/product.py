@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.planning.arithmetic import Computed, joined
-from hybrid.planning.plan import rows_written
+from hybrid.planning.plan import Plan, rows_written
 from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
@@ -35,7 +36,14 @@ from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect
 from hybrid.verification.copies import verify_transfer
-from hybrid.verification.freivalds import plan_alone, verify, verify_alone
+from hybrid.verification.freivalds import (
+    Compared,
+    HostCheck,
+    needs_no_sums_of_others,
+    plan_alone,
+    verify,
+    verify_alone,
+)
 
 if TYPE_CHECKING:
     from hybrid.execution.repair import Recomputed
@@ -50,6 +58,24 @@ def element_types(problem: Problem) -> dict[str, str]:
     """The types of the arrays that hold A, B and C."""
     of_operands = storage(problem.operand_dtype).name
     return {"A": of_operands, "B": of_operands, "C": problem.dtype}
+
+
+def views_in_workspace(session: Session, plan: Plan, *, make: bool) -> dict[str, RowView] | None:
+    """A, B and C in memory that the ranks of the only node keep from call to call. None where they are too large for that, or
+    where it is not there and not to be made; else every rank calls it."""
+    if plan.staged or plan.at_root or not 1 < len(plan.topology.nodes[0]) == plan.topology.size:
+        return None
+    p, types = plan.problem, element_types(plan.problem)
+    shapes = {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}
+    ends = list(accumulate(rows * columns * np.dtype(types[key]).itemsize // _ALIGNED * _ALIGNED + _ALIGNED
+                           for key, (rows, columns) in shapes.items()))  # fmt: skip
+    if ends[-1] > _MOST_KEPT or not (make or session.has_workspace(ends[-1])):
+        return None
+    memory, firsts = session.workspace(ends[-1]), [0, *ends[:-1]]
+    return {
+        key: RowView(np.ndarray(shape, types[key], memory, first), Span(0, shape[0]))
+        for first, (key, shape) in zip(firsts, shapes.items(), strict=True)
+    }
 
 
 def run_product(
@@ -79,6 +105,11 @@ class _Product(CheckedRun):
         self._operands, self._options = operands, options
         self._views: dict[str, RowView] = {}  # A, B and C in host memory, or at the root where they lie
         self._in_workspace = False  # they are small, and in memory that the node's ranks keep from call to call
+        self._result: np.ndarray | None = None  # then, at the root: where C is copied from there
+        # Of the first product, as the options say; another check takes another x.
+        self._seed, self._scattered = options.seed, options.scattered
+        self._own_check: HostCheck | None = None  # of a product that this rank has compared as soon as it was multiplied
+        self._compared: list[Compared] = []  # then, by all ranks
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def result(self) -> Outcome:
@@ -101,7 +132,10 @@ class _Product(CheckedRun):
                 run.abandon()
                 raise
             seen, result = self._views, self._check
-            c = RowView(self._own_copy(seen["C"].array), seen["C"].rows) if self._in_workspace else seen["C"]
+            c = seen["C"]
+            if self._result is not None:
+                copy_rows(self._result, c.array, self.threads)
+                c = RowView(self._result, c.rows)
         outcome = Outcome(self.decision, seen["A"], seen["B"], c, {}, Spread.of(totals), result, repeats=len(totals))
         return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
 
@@ -119,9 +153,13 @@ class _Product(CheckedRun):
             for key, source in zip("AB", self._operands, strict=True):
                 if len(plan.topology.nodes) > 1 and isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self._views[key], self.threads)
+            if self._own_check is not None:
+                own, self._own_check = self._own_check, None
+                with limited_threads(1), busy():
+                    return own.judged(self._compared, wrong)
             a, b, c = self.in_numbers([self._views[key] for key in "ABC"])
-            seed, self.run.seed = self.run.seed, None  # another check takes another x
-            return verify(team, plan, a, b, c, self.threads, wrong, suspects, by, seed)
+            seed, self._seed = self._seed, None
+            return verify(team, plan, (a, b, c), self.threads, wrong, suspects, by, seed)
         with team.phase("check") as checking:  # the root alone has the matrices, and the cores of all ranks
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
@@ -175,16 +213,14 @@ class _Product(CheckedRun):
             there["C"] = self._options.out
         views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
         made = {key: span for key, span in rows.items() if key not in views}
-        sizes = {key: len(span) * columns[key] * np.dtype(types[key]).itemsize + _ALIGNED for key, span in made.items()}
-        small = sum(sizes.values()) <= _MOST_KEPT and 1 < len(team.node_ranks) == team.size
-        if self._options.measured or plan.staged or len(made) < 3 or not small:
-            return views | (make_shared_matrices(team, made, columns, types) if made else {})
-        self._in_workspace = True
-        first, memory = 0, self.session.workspace(sum(sizes.values()))
-        for key, span in made.items():
-            views[key] = RowView(np.ndarray((len(span), columns[key]), types[key], memory, first), span)
-            first += sizes[key] // _ALIGNED * _ALIGNED
-        return views
+        if not views and not self._options.measured and (found := views_in_workspace(self.session, plan, make=True)):
+            self._in_workspace, c = True, found["C"].array
+            if team.rank == plan.root:
+                self._result = self._options.out
+                if self._result is None:
+                    self._result = empty_result(len(c), c.shape[1], c.dtype.name)
+            return found
+        return views | (make_shared_matrices(team, made, columns, types) if made else {})
 
     def _arrays_of_root(self, rows: dict[str, int], columns: dict[str, int], types: dict[str, str]) -> dict[str, RowView]:
         """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
@@ -205,14 +241,6 @@ class _Product(CheckedRun):
                 if array is None and isinstance(source, RootMatrix):
                     source.rows(views[key].rows, into, self.threads, lambda done: team.enter("scatter"))
         return views
-
-    def _own_copy(self, c: np.ndarray) -> np.ndarray:
-        """C at the root, in memory that the next call does not use."""
-        if self.team.rank != self.plan.root:
-            return c
-        own = empty_result(len(c), c.shape[1], c.dtype.name) if self._options.out is None else self._options.out
-        copy_rows(own, c, self.threads)
-        return own
 
     def _fill(self, *, b_is_there: bool) -> None:
         """Have every rank make or read its own rows of the operands that are not the root's arrays; of B where it is not there
@@ -323,20 +351,44 @@ class _Product(CheckedRun):
         """Compute one product. Returns its seconds, from the operands in host memory to C at the root."""
         team, plan = self.team, self.plan
         began = time.perf_counter()
-        if not plan.at_root:
-            with team.phase("scatter"):
-                if self._in_workspace:  # nobody waits for what begins here: one exchange is enough
-                    self.run.make_ready()
-                self._from_root.scatter(self.threads)
-            if self._in_workspace:
-                self._poison_c()  # only now: the root may have copied the C of the product before until it came to this phase
-        self.run.multiply()
-        if not plan.at_root:
-            self.run.gather()
+        if self._in_workspace:
+            self._multiply_in_workspace()
+        else:
+            if not plan.at_root:
+                with team.phase("scatter"):
+                    self._from_root.scatter(self.threads)
+            self.run.multiply()
+            if not plan.at_root:
+                self.run.gather()
         seconds = time.perf_counter() - began
         if self._options.measured:
             self.run.note_work()
         return seconds
+
+    # Each use of the workspace is ordered by the end of a phase. A rank writes C only after a phase that the root enters when it
+    # has copied the C before from there: `scatter`, or `agree` where that brought A and B. The root writes A and B only after the
+    # last phase of the product before, which other ranks end when they have read theirs.
+
+    def _multiply_in_workspace(self) -> None:
+        """Compute the product, and where each rank can do it alone, compare it, so that one exchange tells of both."""
+        team, plan = self.team, self.plan
+        self.run.make_ready()
+        if not self._scattered:
+            with team.phase("scatter"):
+                self._from_root.scatter(self.threads)
+        self._scattered = False
+        with team.phase("multiply", timed=False) as multiplying:
+            self._poison_c()
+            self.run.multiply_in_phase()
+            seed = self._seed
+            if plan.check == "host" and seed is not None and needs_no_sums_of_others(plan) and plan.problem.n * plan.problem.m:
+                team.enter("check")
+                a, b, c = self.in_numbers([self._views[key] for key in "ABC"])
+                self._own_check = HostCheck(team, plan, (a, b, c), self.threads, self.decision.multiplied_by)
+                with limited_threads(1), busy():
+                    multiplying.mine = self._own_check.compared(seed)
+        if self._own_check is not None:
+            self._seed, self._compared = None, multiplying.all
 
 
 def _with_times(team: Team, outcome: Outcome, arithmetic: Computed) -> Outcome:

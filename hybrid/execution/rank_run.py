@@ -37,7 +37,6 @@ from hybrid.transport.rank_device import (
 from hybrid.verification.check import MOST_SUSPECTS, Check, Suspect
 from hybrid.verification.copies import CopiedPieces, CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
 from hybrid.verification.device_check import DeviceCheck, judge
-from hybrid.verification.freivalds import new_seed
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
@@ -259,7 +258,6 @@ class RankRun:
         self._progress, self._submitted = progress, 0
         self._tiles = sum(len(arrival.releases) for arrival in self._share.order)
         self._timings: Timings = ()
-        self.seed: int | None = None  # for a check of the last product by the host, the same on all ranks
         self._modular: ModularProduct | None = None
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
@@ -317,21 +315,23 @@ class RankRun:
 
     def multiply(self) -> None:
         """Multiply this rank's row block by B. Every rank calls it."""
-        with self._team.phase("multiply", timed=False) as multiplying, busy(self._rank_device.device.progress):
+        with self._team.phase("multiply", timed=False):
+            self.multiply_in_phase()
+
+    def multiply_in_phase(self) -> None:
+        """`multiply` within a phase of the caller."""
+        with busy(self._rank_device.device.progress):
             try:
                 if self._panels is not None and self._plan.grid_layout is not None:
                     self._panels.wait_for_first()  # and with it A
-                work = self._multiply()
+                self._timings = self._multiply()
                 if self._panels is not None:
                     self._panels.wait_for_all()
             except BaseException:
                 self._rank_device.drain()
                 raise
-            self._timings = work
             if self._panels is None and self._plan.operands is OperandLocation.NODE_SHARED:
                 self._team.enter("gather")  # C is where it belongs
-            multiplying.mine = new_seed() if self._plan.check == "host" else None
-        self.seed = multiplying.all[0]
 
     def gather(self) -> None:
         """Send what is left of C, when all is multiplied, to the root's node. Every rank calls it."""

@@ -75,12 +75,16 @@ class Session:
     def workspace(self, size: int) -> np.ndarray:
         """So many bytes, or more, that the ranks of the only node share, and that are kept for the next call. Every rank calls
         it."""
-        if not self.workspace_serial or len(self._workspace) < size:
+        if not self.has_workspace(size):
             self.drop_workspace()
             room = 1 << max(16, (size - 1).bit_length())
             made = make_shared_matrices(self.team, {"A": Span(0, 1)}, {"A": room}, {"A": "uint8"})["A"]
             self._workspace, self.workspace_serial = made.array[0], self.team.serial
         return self._workspace
+
+    def has_workspace(self, size: int) -> bool:
+        """Whether so many bytes are kept, so that `workspace` gives them without the other ranks."""
+        return bool(self.workspace_serial) and len(self._workspace) >= size
 
     def drop_workspace(self) -> None:
         self._workspace, self.workspace_serial = np.empty(0, np.uint8), 0

@@ -65,7 +65,7 @@ _SCALE = -14  # as an exponent: of the integers in x, so that no sum over a grou
 _MOST_SCALE = 700  # as an exponent: x times larger or smaller numbers may overflow or underflow
 _STACK_BYTES = 1 << 20  # of matrices of a stack as float64 that are multiplied together: they stay in a core's cache
 _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those of the product
-_SMALL_B = 1 << 16  # elements of B that a rank sums sooner than it gets the sums of others
+_SMALL_B = 1 << 18  # elements of B that a rank sums about as soon as it gets the sums of others
 _ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
 
 
@@ -144,43 +144,35 @@ class _HostSums:
 
 
 @dataclass(frozen=True)
-class _Totals:
-    """What the comparison of many sums amounts to."""
+class Compared:
+    """What the comparison of one rank's sums amounts to."""
 
-    total: float  # of the sizes, each counted as MOST_IN_TOTAL at most
-    count: int  # of sizes that are not 0
-    worst: float  # the largest size
-    not_judged: int  # sums where A·B may overflow, or holds NaN or infinities
-    judged: int
-
-    @classmethod
-    def of(cls, sizes: np.ndarray) -> _Totals:
-        open_ = int((sizes < 0).sum())
-        total, worst = float(np.clip(sizes, 0, MOST_IN_TOTAL).sum()), float(sizes.max(initial=0.0))
-        return cls(total, int((sizes > 0).sum()), worst, open_, sizes.size - open_)
+    # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many could not be judged, since A·B may
+    # overflow or holds NaN or infinities, and how many could.
+    totals: np.ndarray
+    largest: np.ndarray  # size, and magnitude in A and in B
+    worst: np.ndarray  # sums, as `_worst` tells them
 
     @classmethod
-    def together(cls, of_ranks: Sequence[_Totals]) -> _Totals:
-        added = ([getattr(each, name) for each in of_ranks] for name in ("total", "count", "worst", "not_judged", "judged"))
-        total, count, worst, not_judged, judged = added
-        return cls(sum(total), sum(count), max(worst), sum(not_judged), sum(judged))
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation of the sizes; 1, which is what is expected at most, where there are too few to tell."""
-        return float(spread_of(self.total, self.count)) if self.count >= FEW else 1.0
+    def of(cls, sizes: np.ndarray, first_row: int, *largest: float) -> Compared:
+        open_ = np.count_nonzero(sizes < 0)
+        totals = [np.clip(sizes, 0, MOST_IN_TOTAL).sum(), np.count_nonzero(sizes > 0), open_, sizes.size - open_]
+        return cls(np.array(totals), np.array([sizes.max(initial=0.0), *largest]), _worst(sizes, first_row))
 
 
-def _worst(sizes: np.ndarray, first_row: int, columns: int) -> list[Suspect]:
-    """The worst sums, one of a row, in the rows with the largest. `first_row`: the number of the first row in C."""
+def _worst(sizes: np.ndarray, first_row: int = 0) -> np.ndarray:
+    """The worst sum of each of the rows with the largest: the row of C, counted from `first_row`, the group of columns, and the
+    size."""
     of_rows = sizes.max(axis=1, initial=0.0)
     rows = np.argsort(-of_rows, kind="stable")[:MOST_SUSPECTS]
-    rows = rows[of_rows[rows] > 0]
-    groups = sizes[rows].argmax(axis=1).tolist() if len(rows) else []
-    return [
-        Suspect(first_row + row, columns_of(group, Span(0, columns)), float(of_rows[row]))
-        for row, group in zip(rows.tolist(), groups, strict=True)
-    ]
+    return np.stack([first_row + rows, sizes[rows].argmax(axis=1), of_rows[rows]], axis=1)
+
+
+def _suspects(worst: np.ndarray, limit: float, columns: int) -> list[Suspect]:
+    """The worst sums of more than this size, the largest first. `columns`: of C."""
+    found = worst[worst[:, 2] > limit]
+    found = found[np.argsort(-found[:, 2], kind="stable")[:MOST_SUSPECTS]].tolist()
+    return [Suspect(int(row), columns_of(int(group), Span(0, columns)), size) for row, group, size in found]
 
 
 def columns_of(group: int, columns: Span) -> Span:
@@ -208,9 +200,7 @@ def new_seed() -> int:
 def verify(
     team: Team,
     plan: Plan,
-    a: RowView,
-    b: RowView,
-    c: RowView,
+    matrices: tuple[RowView, RowView, RowView],
     threads: int = 1,
     wrong: WrongParts | None = None,
     suspects: Sequence[Suspect] = (),
@@ -219,16 +209,16 @@ def verify(
 ) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
-    Every rank calls this and gets the same result. `a`, `b` and `c`: the rows that this rank has. `threads`: of this rank.
-    `wrong`: if the product is wrong, all parts that look wrong are marked there. `suspects`: where devices have judged all sums
-    before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what is
-    wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None: they agree on one here.
+    Every rank calls this and gets the same result. `matrices`: the rows of A, B and C that this rank has. `threads`: of this
+    rank. `wrong`: if the product is wrong, all parts that look wrong are marked there. `suspects`: where devices have judged all
+    sums before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what
+    is wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None: they agree on one here.
     """
     if not (plan.problem.n and plan.problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
-        verification = _Verification(team, plan, (a, b, c), threads, wrong, by)
-        return verification.of_suspects(suspects) or verification.result(seed)
+        check = HostCheck(team, plan, matrices, threads, by)
+        return check.of_suspects(suspects) or check.result(seed, wrong)
 
 
 def verify_alone(
@@ -247,7 +237,7 @@ def verify_alone(
     `short_operands`: the 16-bit type in which A and B were multiplied, where they were ("float16" or "bfloat16").
     """
     plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
-    return verify(Team(), plan, *_views(a, b, c), threads, wrong, suspects, by)
+    return verify(Team(), plan, _views(a, b, c), threads, wrong, suspects, by, new_seed())
 
 
 def _views(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[RowView, RowView, RowView]:
@@ -261,80 +251,112 @@ def plan_alone(problem: Problem) -> Plan:
     return make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))
 
 
-class _Verification:
+def needs_no_sums_of_others(plan: Plan) -> bool:
+    """Whether each rank sums all of B by itself: it is in the memory of all, and small, or there is one rank."""
+    in_reach = len(plan.topology.nodes) == 1 and not plan.has_row_blocks
+    return in_reach and (plan.topology.size == 1 or plan.problem.l * plan.problem.m <= _SMALL_B)
+
+
+class HostCheck:
+    """One rank's part of the check of a product. Every rank makes one, compares its sums, and judges those of all:
+
+    told = [check.compared(seed) of each rank]
+    result = check.judged(told)
+    """
+
     def __init__(
         self,
         team: Team,
         plan: Plan,
         matrices: tuple[RowView, RowView, RowView],
         threads: int,
-        wrong: WrongParts | None,
         by: MultipliedBy,
         numbers: np.ndarray | None = None,
     ) -> None:
-        """`numbers`: of the columns in the whole C, where these matrices have only some of them."""
+        """`matrices`, `by`: as for `verify`. `numbers`: of the columns in the whole C, where these matrices have only some of
+        them."""
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
-        self._a, self._b = matrices[0][self._share.rows], matrices[1][self._share.b_rows]
-        self._c = matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, plan.problem.m), plan.problem.dtype)
-        self._wrong, self._by, self._numbers = wrong, by, numbers
-        self._elements = ElementsAgain(team, plan, matrices, by, numbers)
-        self._norms_a, self._norms_b = np.ones(0), np.empty(0)  # of A's rows, and of the groups of columns
-        self._sizes = np.empty((0, 0))
-        self._small_b: np.ndarray | None = None  # all of it, where each rank sums it by itself
+        self._by, self._numbers = by, numbers
+        self._wrong: WrongParts | None = None
 
     def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
         """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
-        faults, note = self._elements.faults(suspects, exact=False)
-        if faults or not suspects:
+        if not suspects:
             return None
-        return Check("freivalds", max(suspect.size for suspect in suspects), THRESHOLD, True, note=note)
+        faults, note = self._elements().faults(suspects, exact=False)
+        return None if faults else Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
 
-    def result(self, seed: int | None = None) -> Check:
-        """Compare C·x with A·(B·x), some columns of C at a time, and judge all sums together. `seed`: as of `verify`."""
-        problem, m, plan = self._plan.problem, self._plan.problem.m, self._plan
+    def result(self, seed: int | None = None, wrong: WrongParts | None = None) -> Check:
+        """The check. `seed`, `wrong`: as for `verify`."""
+        by_itself = seed is not None and needs_no_sums_of_others(self._plan)
+        found = None if by_itself else self.compared()
+        with self._team.phase("check") as comparing:
+            comparing.mine = found or self.compared(seed)
+        return self.judged(comparing.all, wrong)
+
+    def compared(self, seed: int | None = None) -> Compared:
+        """Compare C·x with A·(B·x) in this rank's rows, some columns of C at a time. Nothing is exchanged where a seed is given
+        and `needs_no_sums_of_others`."""
+        plan, problem, m = self._plan, self._plan.problem, self._plan.problem.m
+        self._a, self._b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
+        self._c = self._matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, m), problem.dtype)
+        self._by_itself = seed is not None and needs_no_sums_of_others(plan)
+        if self._by_itself:
+            self._b = self._matrices[1][Span(0, problem.l)]
         largest_integer = comparison_numbers(problem, GROUP_COLUMNS)[4]
-        if (
-            seed is not None and len(plan.topology.nodes) == 1 and not plan.has_row_blocks
-        ):  # all read the same B in the same memory
-            b = self._matrices[1][Span(0, problem.l)]
-            self._small_b = b if b.size <= _SMALL_B else None
-            told = [(seed, *sampled_peaks(b, largest_integer))]
-        else:
+        peaks, others = sampled_peaks(self._b, largest_integer)
+        if not self._by_itself:
             with self._team.phase("check") as agreeing:
-                agreeing.mine = new_seed(), *sampled_peaks(self._b, largest_integer)
-            told = agreeing.all
-        seeds, peaks, others = zip(*told, strict=True)
-        x = random_x(np.random.default_rng(seeds[0]), [m], GROUP_COLUMNS)
-        sums = _HostSums(problem, x, np.max(peaks, axis=0), np.any(others, axis=0), self._threads)
+                agreeing.mine = new_seed(), peaks, others
+            seeds, of_ranks, of_others = zip(*agreeing.all, strict=True)
+            seed, peaks, others = seeds[0], np.max(of_ranks, axis=0), np.any(of_others, axis=0)
+        self._seed = seed
+        sums = _HostSums(problem, random_x(np.random.default_rng(seed), [m], GROUP_COLUMNS), peaks, others, self._threads)
         some = [self._sizes_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
         self._sizes, self._norms_b = (
-            np.concatenate(each, axis=1) if len(each) > 1 else each[0] for each in zip(*some, strict=True)
+            some[0] if len(some) == 1 else (np.concatenate(each, axis=1) for each in zip(*some, strict=True))
         )
-        with self._team.phase("check") as comparing:
-            suspects = _worst(self._sizes, self._rows_of_c.lo, m)
-            comparing.mine = _Totals.of(self._sizes), suspects, sums.in_a.largest, sums.in_b.largest
-        of_ranks, suspects_of_ranks, largest_a, largest_b = zip(*comparing.all, strict=True)
-        totals = _Totals.together(of_ranks)
-        suspects = sorted((each for of_rank in suspects_of_ranks for each in of_rank), key=lambda suspect: -suspect.size)
-        largest = max(largest_a), max(largest_b)
-        if is_exact(problem, GROUP_COLUMNS, *largest):
-            faults = self._elements.faults(suspects[:MOST_SUSPECTS], exact=True)[0] if totals.count else []
-            if totals.count:
+        self._overflow = sums.overflow
+        return Compared.of(self._sizes, self._rows_of_c.lo, sums.in_a.largest, sums.in_b.largest)
+
+    def judged(self, told: Sequence[Compared], wrong: WrongParts | None = None) -> Check:
+        """The check, from what all ranks have compared, in their order. Every rank calls it. `wrong`: as for `verify`."""
+        self._wrong, problem = wrong, self._plan.problem
+        total, count, not_judged, judged = np.sum([each.totals for each in told], axis=0).tolist()
+        largest, *of_operands = np.max([each.largest for each in told], axis=0).tolist()
+        worst = np.concatenate([each.worst for each in told])
+        if is_exact(problem, GROUP_COLUMNS, *of_operands):
+            faults = self._elements().faults(_suspects(worst, 0.0, problem.m), exact=True)[0] if count else []
+            if count:
                 self._mark_wrong(0.0)
-            return Check("exact", float(totals.count), 0.0, not totals.count, tuple(faults))
-        if is_exact_product(problem.dtype, problem.l, *largest):
-            return self._modulo_a_prime(seeds[0])
-        judged = self._judged(totals, suspects)
-        if totals.not_judged and judged.ok and self._numbers is None:
-            return self._with_columns_beside(judged, totals, sums.overflow)
-        return judged
+            return Check("exact", count, 0.0, not count, tuple(faults))
+        if is_exact_product(problem.dtype, problem.l, *of_operands):
+            return self._modulo_a_prime(self._seed)
+        if not_judged and not judged:
+            check = Check("none", 0.0, THRESHOLD, True)
+        else:
+            spread = float(spread_of(total, count)) if count >= FEW else 1.0  # with fewer, what is expected at most
+            usual, error, note = usual_largest(int(judged)), largest / spread, ""
+            if suspects := _suspects(worst, usual * spread, problem.m):
+                faults, note = self._elements().faults(suspects, exact=False)
+                if faults:
+                    self._mark_wrong(usual)
+                    return Check("freivalds", error, usual, False, tuple(faults))
+            check = Check("freivalds", error, THRESHOLD, True, note=note if error > THRESHOLD else "")
+        if not_judged and self._numbers is None:
+            unjudged = f"{not_judged:.0f} sums of {not_judged + judged:.0f}"
+            return self._with_columns_beside(check, f"{unjudged} hold NaN or infinities, or may overflow: not judged")
+        return check
+
+    def _elements(self) -> ElementsAgain:
+        return ElementsAgain(self._team, self._plan, self._matrices, self._by, self._numbers)
 
     def _sizes_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray]:
         """The sizes in these columns of this rank's rows of C, and the norms of B's groups."""
         plan, team = self._plan, self._team
-        if self._small_b is not None:  # what others have summed would come later
-            found = [(*sums.of_b(self._small_b[None], columns), sums.in_b.largest)]
+        if self._by_itself:
+            found = [(*sums.of_b(self._b[None], columns), sums.in_b.largest)]
         else:
             with team.phase("check") as through_b:
                 through_b.mine = *sums.of_b(self._b[None], columns), sums.in_b.largest
@@ -358,17 +380,6 @@ class _Verification:
         integral = all(largest < NOT_INTEGRAL for largest in (*in_a, *in_b))
         return sums.sizes(self._c[None], columns, expected, norms_a, norms_b, integral=integral)[0], norms_b
 
-    def _judged(self, sums: _Totals, suspects: list[Suspect]) -> Check:
-        if sums.not_judged and not sums.judged:
-            return Check("none", 0.0, THRESHOLD, True)
-        usual, error = usual_largest(sums.judged), sums.worst / sums.spread
-        above = [suspect for suspect in suspects if suspect.size > usual * sums.spread][:MOST_SUSPECTS]
-        faults, note = self._elements.faults(above, exact=False)
-        if faults:
-            self._mark_wrong(usual)
-            return Check("freivalds", error, usual, False, tuple(faults))
-        return Check("freivalds", error, THRESHOLD, True, note=note if error > THRESHOLD else "")
-
     def _mark_wrong(self, usual: float) -> None:
         """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
         if self._wrong is None:
@@ -385,31 +396,31 @@ class _Verification:
         for found in telling.all:
             self._wrong.merge(*found)
 
-    def _with_columns_beside(self, judged: Check, sums: _Totals, overflow: np.ndarray) -> Check:
+    def _with_columns_beside(self, judged: Check, note: str) -> Check:
         """The result together with that of the columns of which no sum was judged, since another column of their group holds NaN
-        or infinities, or may overflow."""
+        or infinities, or may overflow. `note`: of this."""
         team, problem = self._team, self._plan.problem
-        note = f"{sums.not_judged} sums of {sums.not_judged + sums.judged} hold NaN or infinities, or may overflow: not judged"
         with team.phase("check") as telling:
             finite = self._norms_a[np.isfinite(self._norms_a)]
             telling.mine = float(np.median(finite)) if len(finite) else 1.0  # the norm of a usual row of A
         usual, largest = max(telling.all), float(np.finfo(problem.dtype).max) / 4
         with np.errstate(all="ignore"):
-            groups = np.flatnonzero(~(self._norms_b[0] * usual < overflow)).tolist()
+            groups = np.flatnonzero(~(self._norms_b[0] * usual < self._overflow)).tolist()
         if not groups:
             return replace(judged, note=judged.note or note)
         numbers = np.concatenate(
             [np.arange(part.lo, part.hi) for part in (columns_of(each, Span(0, problem.m)) for each in groups)]
         )
         with team.phase("check") as measuring, np.errstate(all="ignore"):
-            measuring.mine = norms_of(np.ascontiguousarray(self._b[:, numbers].T, np.float64))
+            own_b = self._matrices[1][self._share.b_rows]
+            measuring.mine = norms_of(np.ascontiguousarray(own_b[:, numbers].T, np.float64))
         with np.errstate(all="ignore"):
             numbers = numbers[norms_of(np.stack(measuring.all, axis=1)) * usual < largest / _ROOM]
         for some in pieces(Span(0, len(numbers)), COLUMNS_AT_ONCE):
             chosen = numbers[some.slice]
-            of_b, of_c = RowView(self._b[:, chosen], self._share.b_rows), RowView(self._c[:, chosen], self._rows_of_c)
+            of_b, of_c = RowView(own_b[:, chosen], self._share.b_rows), RowView(self._c[:, chosen], self._rows_of_c)
             plan, matrices = replace(self._plan, problem=replace(problem, m=len(chosen))), (self._matrices[0], of_b, of_c)
-            beside = _Verification(team, plan, matrices, self._threads, None, self._by, chosen).result()
+            beside = HostCheck(team, plan, matrices, self._threads, self._by, chosen).result()
             if not beside.ok:
                 if self._wrong is not None:  # all of them is computed again, which costs little, as they are few
                     for group in groups:
@@ -418,11 +429,11 @@ class _Verification:
             judged = max(judged, beside, key=lambda each: (each.kind != "none", each.error))
         return replace(judged, note=judged.note or note)
 
-    def _modulo_a_prime(self, seed: int) -> Check:
+    def _modulo_a_prime(self, seed: int | None) -> Check:
         """Check a product of integers that is exact, while the sums that were compared are not."""
         modular, plan, team = Modular(np.random.default_rng(seed), self._plan.problem.m, self._threads), self._plan, self._team
         with team.phase("check") as through_b:
-            through_b.mine = modular.times(self._b, modular.x)
+            through_b.mine = modular.times(self._matrices[1][self._share.b_rows], modular.x)
         with team.phase("check") as through_a:
             through_a.mine = modular.times(self._a, joined_by_rows(plan, through_b.all, "b_rows"))
         expected = joined_by_rows(plan, through_a.all, "rows")[self._rows_of_c.slice]
@@ -495,7 +506,7 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
         plan, wrong = plan_alone(problem), {}
         for index in np.flatnonzero(sizes.max(axis=(1, 2)) > limits).tolist():
             matrices = _views(a[index % len(a)], b[index % len(b)], c[index])
-            suspects = [each for each in _worst(sizes[index], 0, m) if each.size > limits[index]]
+            suspects = _suspects(_worst(sizes[index]), limits[index], m)
             if faults := ElementsAgain(Team(), plan, matrices, unsaid).faults(suspects, exact=exact)[0]:
                 wrong[index] = tuple(faults)
         return StackCheck(kind, error, wrong)

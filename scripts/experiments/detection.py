@@ -60,8 +60,8 @@ class Product:
         self._plan = make_plan(PlanRequest(Problem(n, n, n, self.dtype), Topology(((0,),)), check="host"))
 
     def checked(self) -> Check:
-        views = (RowView(matrix, Span(0, len(matrix))) for matrix in (self.a, self.b, self.c))
-        return verify(Team(), self._plan, *views, threads=len(usable_cores()))
+        a, b, c = (RowView(matrix, Span(0, len(matrix))) for matrix in (self.a, self.b, self.c))
+        return verify(Team(), self._plan, (a, b, c), threads=len(usable_cores()))
 
     def fault(self, spoil: repairs.Spoil, random: np.random.Generator) -> float:
         """Puts it in, and returns its size."""
