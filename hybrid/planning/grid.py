@@ -193,18 +193,6 @@ class Placement:
         l, m = Span(0, problem.l), Span(0, problem.m)
         return cls(*(tuple(Part((rows,), (width,)) for rows in of) for of, width in ((a, l), (b, m), (c, m))))
 
-    @classmethod
-    def of_blocks(cls, problem: Problem, rows: int, columns: int) -> Placement:
-        """The placement in the blocks of a grid of rows×columns ranks, numbered row by row."""
-
-        def parts(height: int, width: int) -> tuple[Part, ...]:
-            down = [Span(0, height).part(rows, number) for number in range(rows)]
-            across = [Span(0, width).part(columns, number) for number in range(columns)]
-            return tuple(Part((some_rows,), (some_columns,)) for some_rows in down for some_columns in across)
-
-        p = problem
-        return cls(parts(p.n, p.l), parts(p.l, p.m), parts(p.n, p.m))
-
     def of_node(self, ranks: tuple[int, ...], operand: str) -> tuple[Part, ...]:
         """The parts of `operand` ("a", "b" or "c") that these ranks have."""
         return tuple(getattr(self, operand)[rank] for rank in ranks)

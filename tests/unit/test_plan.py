@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support.plans import planned
 from support.selection import examples
 
+from experiments.nodes.cli import placed_in_blocks
 from experiments.scaling import received_where_it_suits
 from hybrid.commands.explain_grid import node_forecast
 from hybrid.core.problem import Problem
@@ -475,7 +476,7 @@ def test_the_grid_whose_busiest_node_receives_least_is_taken_where_it_fits(sizes
 def test_blocks_of_scalapack_cost_what_its_own_product_costs(grid):
     """Each rank receives the rest of its rows of A and of its columns of B, and nothing of C."""
     p, ranks = Problem(960, 960, 960), grid[0] * grid[1]
-    of_grid = Placement.of_blocks(p, *grid)
+    of_grid = placed_in_blocks(p, *grid)
     topology = Topology.of_equal_nodes(ranks, 1)
     chosen = choose(p, topology, of_grid, PLENTY)
     assert (chosen.rows, chosen.columns, chosen.layers) == (*grid, 1)

@@ -18,13 +18,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from experiments.common import cli, records, results, schema, tables
 from experiments.nodes import pdgemm
 from experiments.nodes.network import Network, why_not
 from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology
+from hybrid.core.spans import Span, Topology, block
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.planning import grid as grids
 
@@ -92,12 +93,23 @@ def rate(text: str) -> str:
     return text
 
 
+def placed_in_blocks(problem: Problem, rows: int, columns: int) -> grids.Placement:
+    """The placement in the blocks of a grid of rows×columns ranks, numbered row by row."""
+
+    def parts(height: int, width: int) -> tuple[grids.Part, ...]:
+        cells = product(range(rows), range(columns))
+        return tuple(grids.Part((block(height, rows, row),), (block(width, columns, column),)) for row, column in cells)
+
+    p = problem
+    return grids.Placement(parts(p.n, p.l), parts(p.l, p.m), parts(p.n, p.m))
+
+
 def planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int = 1) -> int:
     """That the busiest node receives in one of our programs."""
     ranks = range(nodes * ranks_per_node)
     problem, topology = Problem(*sizes), Topology.of_equal_nodes(len(ranks), ranks_per_node)
     if program == OURS_2D:
-        placement = grids.Placement.of_blocks(problem, *pdgemm.grid_of(len(ranks)))
+        placement = placed_in_blocks(problem, *pdgemm.grid_of(len(ranks)))
     else:
         of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in ranks) for rows in (problem.n, problem.l))
         of_c = of_a if program == OURS_STAYS else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
