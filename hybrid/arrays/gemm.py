@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,82 @@ def complex_view(matrix: Any) -> Any:
     return matrix.view(matrix.dtype.char.upper())
 
 
+_LARGEST = 1 << 1023  # alpha or beta: a float holds it
+_LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
+
+
+@record
+class Gemm:
+    """The numbers and flags of a call, the same on every rank.
+
+    op is the matrix, its transpose, its complex conjugate, or both. `dtype`: the type of C; "": NumPy's.
+    """
+
+    alpha: Any = 1
+    beta: Any = 0
+    transpose_a: bool = False
+    transpose_b: bool = False
+    conjugate_a: bool = False
+    conjugate_b: bool = False
+    dtype: str = ""
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any]) -> Gemm:
+        """The numbers and flags that a call asks for. UsageError where one is no number, no truth value or no type."""
+        if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
+            return PRODUCT
+        known: dict[str, Any] = {}
+        for name, value in asked.items():
+            if name == "dtype":
+                known[name] = type_name(value)
+            elif name in ("alpha", "beta"):
+                known[name] = _number(name, 0 if name == "beta" and value is None else value)
+            elif isinstance(value, (bool, np.bool_)):
+                known[name] = bool(value)
+            else:
+                raise UsageError(f"{name} must be True or False, not {value!r}", code="scalars")
+        return cls(**known)
+
+    def as_dict(self) -> dict[str, str]:
+        """The values as texts, to be compared with those of other ranks: NaN would differ from itself, and 1.0 is 1."""
+        shortest = {key: int(each) if isinstance(each, float) and each.is_integer() else each for key, each in vars(self).items()}
+        return {name: str(value) for name, value in shortest.items()}
+
+    @property
+    def combines(self) -> bool:
+        """Whether C is not the product itself: it is multiplied by alpha, or C is added."""
+        return bool(self.alpha != 1 or self.beta != 0)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:  # what most calls ask for is sent by its name
+        return "PRODUCT" if self is PRODUCT else (Gemm, tuple(vars(self).values()))
+
+
+# What most calls ask for: it need not be validated.
+_USUAL = {
+    "alpha": 1,
+    "beta": None,
+    **dict.fromkeys(("transpose_a", "transpose_b", "conjugate_a", "conjugate_b"), False),
+    "dtype": None,
+}
+PRODUCT = Gemm()  # C = A · B
+
+
+def _number(name: str, value: Any) -> Any:
+    """The number as one of Python's. UsageError where it is none."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    whole = as_int(value)
+    if type(whole) is int:
+        if abs(whole) > _LARGEST:
+            raise UsageError(f"{name} is too large a number, of {whole.bit_length()} bits", code="scalars")
+        return whole
+    if isinstance(value, (float, np.floating)):
+        return float(value)
+    if isinstance(value, (complex, np.complexfloating)):
+        return complex(value)
+    raise UsageError(f"{name} must be a number, not {value!r}", code="scalars")
+
+
 # The types of results, and the least type of real numbers from which each is computed: 16 bits are rounded from sums of 32.
 _FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
@@ -51,13 +127,13 @@ _REAL_PARTS = _FLOATS | _COMPLEX
 
 @record
 class ProductType:
-    """The types of one product, the same on every rank.
+    """The types of one product, and what is made of it, the same on every rank.
 
     `computed`: the type of the real products that give C. `result`: the type of C. `complex_a`: in the real product's A, the
     real and imaginary parts of A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and
     C, so that its m is. `exact`: how a product of integers is computed, none of which may be rounded or wrapped; what it says is
     right when `bounded` has looked at their size. `short_operands`: the type of A and B where both have the same one of 16 bits,
-    which some devices multiply as they are; else empty.
+    which some devices multiply as they are; else empty. `gemm`: alpha, beta and op, as numbers of C's kind.
     """
 
     computed: str
@@ -66,12 +142,21 @@ class ProductType:
     complex_b: bool = False
     exact: Exact | None = None
     short_operands: str = ""
+    gemm: Gemm = field(default=PRODUCT, compare=False)  # ranks compare it as texts
 
-    def bounded(self, terms: int, largest: Iterable[tuple[int, ...]], gemm: Gemm, most: int | None = None) -> ProductType:
+    def of(self, gemm: Gemm) -> ProductType:
+        """The same with this alpha, beta and op. UsageError where alpha and beta are no numbers of C's kind."""
+        if gemm is PRODUCT:
+            return self
+        if not (gemm.alpha is PRODUCT.alpha and gemm.beta is PRODUCT.beta):
+            gemm = replace(gemm, alpha=_of_kind("alpha", gemm.alpha, self), beta=_of_kind("beta", gemm.beta, self))
+        return replace(self, gemm=gemm)
+
+    def bounded(self, terms: int, largest: Iterable[tuple[int, ...]], most: int | None = None) -> ProductType:
         """The types for sums of so many products of integers. `largest`: for each rank the largest magnitudes of its A, B and
         C; `most`: as of `Exact.of`."""
         a, b, c = map(max, zip(*largest, strict=True))
-        exact = Exact.of(terms, (a, b), alpha=gemm.alpha, beta=gemm.beta, largest_c=c, most=most)
+        exact = Exact.of(terms, (a, b), alpha=self.gemm.alpha, beta=self.gemm.beta, largest_c=c, most=most)
         return replace(self, exact=exact, computed=exact.computed)
 
     @property
@@ -98,6 +183,11 @@ class ProductType:
     def converts(self) -> bool:
         """Whether C has another type than it is computed in."""
         return self.exact is not None or self.result != self.operand_b
+
+    @property
+    def finishes(self) -> bool:
+        """Whether C is made of the product: converted, multiplied by alpha, or added to."""
+        return self.converts or self.gemm.combines
 
     def parts_of(self, key: str) -> tuple[int, int]:
         """How many rows and columns of the real product's A or B (`key`) there are for each of the user's."""
@@ -194,85 +284,6 @@ def _types(a: np.dtype, b: np.dtype) -> str:
     return f"{a}" if a == b else f"{a} and {b}"
 
 
-_LARGEST = 1 << 1023  # alpha or beta: a float holds it
-_LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
-
-
-@record
-class Gemm:
-    """The numbers and flags of a call, the same on every rank.
-
-    op is the matrix, its transpose, its complex conjugate, or both. `dtype`: the type of C; "": NumPy's.
-    """
-
-    alpha: Any = 1
-    beta: Any = 0
-    transpose_a: bool = False
-    transpose_b: bool = False
-    conjugate_a: bool = False
-    conjugate_b: bool = False
-    dtype: str = ""
-
-    @classmethod
-    def of(cls, asked: Mapping[str, Any]) -> Gemm:
-        """The numbers and flags that a call asks for. UsageError where one is no number, no truth value or no type."""
-        if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
-            return PRODUCT
-        known: dict[str, Any] = {}
-        for name, value in asked.items():
-            if name == "dtype":
-                known[name] = type_name(value)
-            elif name in ("alpha", "beta"):
-                known[name] = _number(name, 0 if name == "beta" and value is None else value)
-            elif isinstance(value, (bool, np.bool_)):
-                known[name] = bool(value)
-            else:
-                raise UsageError(f"{name} must be True or False, not {value!r}", code="scalars")
-        return cls(**known)
-
-    def as_dict(self) -> dict[str, str]:
-        """The values as texts, to be compared with those of other ranks: NaN would differ from itself, and 1.0 is 1."""
-        shortest = {key: int(each) if isinstance(each, float) and each.is_integer() else each for key, each in vars(self).items()}
-        return {name: str(value) for name, value in shortest.items()}
-
-    @property
-    def combines(self) -> bool:
-        """Whether C is not the product itself: it is multiplied by alpha, or C is added."""
-        return bool(self.alpha != 1 or self.beta != 0)
-
-    def of_type(self, types: ProductType) -> Gemm:
-        """The same with alpha and beta as numbers of C's kind. UsageError where they are not such."""
-        if self.alpha is PRODUCT.alpha and self.beta is PRODUCT.beta:
-            return self
-        return replace(self, alpha=_of_kind("alpha", self.alpha, types), beta=_of_kind("beta", self.beta, types))
-
-
-# What most calls ask for: it need not be validated.
-_USUAL = {
-    "alpha": 1,
-    "beta": None,
-    **dict.fromkeys(("transpose_a", "transpose_b", "conjugate_a", "conjugate_b"), False),
-    "dtype": None,
-}
-PRODUCT = Gemm()  # C = A · B
-
-
-def _number(name: str, value: Any) -> Any:
-    """The number as one of Python's. UsageError where it is none."""
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value.item()
-    whole = as_int(value)
-    if type(whole) is int:
-        if abs(whole) > _LARGEST:
-            raise UsageError(f"{name} is too large a number, of {whole.bit_length()} bits", code="scalars")
-        return whole
-    if isinstance(value, (float, np.floating)):
-        return float(value)
-    if isinstance(value, (complex, np.complexfloating)):
-        return complex(value)
-    raise UsageError(f"{name} must be a number, not {value!r}", code="scalars")
-
-
 def _of_kind(name: str, value: Any, types: ProductType) -> Any:
     """The number alpha or beta as one of C's kind. UsageError where it is not."""
     if types.result == "bool" and value != (name == "alpha"):
@@ -303,9 +314,7 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
 # A is real, B need not be expanded: its memory is a real matrix as well.
 
 
-def real_operands(
-    a: Any, b: Any, types: ProductType, gemm: Gemm, prime: int = 0, *, device: str, threads: int
-) -> tuple[Any, Any]:
+def real_operands(a: Any, b: Any, types: ProductType, prime: int = 0, *, device: str, threads: int) -> tuple[Any, Any]:
     """A and B of a real product, of NumPy's arrays or CuPy's: the arrays themselves, or matrices that are made beside them. They
     lie in memory that `device` can read, but for an array that stays as it is.
 
@@ -320,26 +329,26 @@ def real_operands(
             if prime or heights > 1:
                 height, width = matrix.shape
                 rows = empty_beside(matrix, (height * heights, width * widths), types.computed)
-                write_real_rows(key, matrix, Span(0, len(rows)), rows, 1 if on_gpu(matrix) else threads, types, gemm, prime)
+                write_real_rows(key, matrix, Span(0, len(rows)), rows, 1 if on_gpu(matrix) else threads, types, prime)
                 matrix = rows
             elif widths > 1:
-                matrix = real_view(matrix.conj() if key == "B" and gemm.conjugate_b else matrix)
+                matrix = real_view(matrix.conj() if key == "B" and types.gemm.conjugate_b else matrix)
         made.append(matrix)
     return made[0], made[1]
 
 
 def write_real_rows(
-    key: str, matrix: np.ndarray, rows: Span, into: np.ndarray, threads: int, types: ProductType, gemm: Gemm, prime: int
+    key: str, matrix: np.ndarray, rows: Span, into: np.ndarray, threads: int, types: ProductType, prime: int
 ) -> None:
     """Write rows `rows` of a real product's A or B (`key`) into `into`, which is in row-major order, from the user's matrix in
     host memory. An expanded B has two rows for each of B."""
     if prime:
         write_remainders(matrix, prime, rows, into, threads)
     elif key == "B" and types.complex_a:
-        _write_expanded(matrix, rows, into, threads, gemm)
+        _write_expanded(matrix, rows, into, threads, types.gemm)
     else:
         copy_rows(complex_view(into), matrix[rows.slice], threads)
-        if key == "B" and gemm.conjugate_b:
+        if key == "B" and types.gemm.conjugate_b:
             np.negative(into[:, 1::2], out=into[:, 1::2])
 
 
@@ -377,7 +386,7 @@ SOURCE = Path(__file__).resolve().parent / "rounding.c"
 _FLAGS = ("-std=c11", "-O3")
 
 
-def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarray | None, threads: int) -> Any:
+def finished(product: Any, types: ProductType, c: Any, out: np.ndarray | None, threads: int) -> Any:
     """C = alpha · product + beta · c in its own type, from the real or complex product: in `out` where that is given, else in
     the product's memory where it can be. The arrays are NumPy's or CuPy's.
 
@@ -387,6 +396,7 @@ def finished(product: Any, types: ProductType, gemm: Gemm, c: Any, out: np.ndarr
     The sum is computed in the product's type, or where a real product becomes complex in the complex type of its size. In C's
     own type, where that is narrower, beta · C would be rounded, or overflow.
     """
+    gemm = types.gemm
     if out is not None:
         into = product if np.may_share_memory(out, product) else out
     else:

@@ -39,7 +39,6 @@ class RootOperands:
     c: np.ndarray | None
     out: np.ndarray | None
     types: ProductType
-    gemm: Gemm
     shape: tuple[int, ...]
     batch: tuple[int, ...] = ()
 
@@ -52,13 +51,12 @@ class RootOperands:
         for the largest integers.
         """
         a, b = arrays_of(a, b, on_device=c is None and (out is None or on_gpu(out)))
-        types = product_type(a.dtype, b.dtype, gemm.dtype)
+        types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
         if on_gpu(a) and (types.exact is not None or max(a.ndim, b.ndim) > 2):
             a, b = a.get(), b.get()
-        gemm = gemm.of_type(types)
         first, second, batch, shape = matrices_of(a, b, gemm)
         c = None if c is None or gemm.beta == 0 else as_array(c, "c")
-        refuse_wrong_c(c, gemm, shape, types)
+        refuse_wrong_c(c, shape, types)
         if out is not None:
             refuse_wrong_out(out, (first, second), c, shape, types)
             out = None if on_gpu(out) else out
@@ -73,17 +71,17 @@ class RootOperands:
         if types.exact is not None:
             count = threads()
             largest = tuple(0 if each is None else largest_of(each, count) for each in (first, second, c))
-            types = types.bounded(first.shape[-1], [largest], gemm)
+            types = types.bounded(first.shape[-1], [largest])
         if batch:
             first, second = (_as_stack(each, batch) for each in (first, second))
         elif out is not None:
             out = out.reshape(core)  # a view, of a vector, too
-        return cls(first, second, c, out, types, gemm, shape, batch)
+        return cls(first, second, c, out, types, shape, batch)
 
     def sources(self, threads: int = 1, prime: int = 0) -> tuple[RootMatrix, RootMatrix]:
         """A and B of the real product, from matrices in host memory. `threads`: those that make what is sent to other nodes.
         `prime`: A and B are remainders modulo this, where it is not 0."""
-        how = self.types, self.gemm, prime, threads
+        how = self.types, prime, threads
         return RootMatrix.of("A", self.a, *how), RootMatrix.of("B", self.b, *how)
 
     @property
@@ -246,12 +244,12 @@ def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
         raise UsageError(f"c is given, but beta is 0: pass beta=1 to add c, beta=0 to leave it unread{or_out}", code="addend")
 
 
-def refuse_wrong_c(c: Any, gemm: Gemm, shape: tuple[int, ...], types: ProductType) -> None:
+def refuse_wrong_c(c: Any, shape: tuple[int, ...], types: ProductType) -> None:
     """UsageError unless beta times this C can be added to the product. Where beta is 0, it is not looked at."""
-    if gemm.beta == 0:
+    if types.gemm.beta == 0:
         return
     if c is None:
-        raise UsageError(f"beta is {gemm.beta:g}, but c is None: pass the matrix that is added", code="addend")
+        raise UsageError(f"beta is {types.gemm.beta:g}, but c is None: pass the matrix that is added", code="addend")
     if c.shape != shape:
         raise UsageError(f"c has shape {c.shape}, the product {shape}", code="addend")
     if types.exact and c.dtype.kind not in "biu":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, complex_view, numpy_type, product_type, real_view, write_real_rows
+from hybrid.arrays.gemm import ProductType, complex_view, numpy_type, product_type, real_view, write_real_rows
 from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import on_gpu
 from hybrid.core.problem import Problem, record
@@ -93,18 +93,18 @@ class RootMatrix(MatrixSource):
         self._array, self._dtype, self._threads = array, dtype, threads
 
     @classmethod
-    def of(cls, key: str, matrix: np.ndarray, types: ProductType, gemm: Gemm, prime: int, threads: int) -> RootMatrix:
+    def of(cls, key: str, matrix: np.ndarray, types: ProductType, prime: int, threads: int) -> RootMatrix:
         """A or B (`key`) of the real product modulo this prime, from a matrix in host memory: itself where that can be."""
         heights, widths = types.parts_of(key)
         if not prime and widths == 1:
             return cls(matrix.shape, matrix)
         shape = matrix.shape[0] * heights, matrix.shape[1] * widths
-        as_it_is = not prime and heights == 1 and not (key == "B" and gemm.conjugate_b)
+        as_it_is = not prime and heights == 1 and not (key == "B" and types.gemm.conjugate_b)
         if as_it_is and cls(matrix.shape, matrix).in_place(types.promoted) is not None:
             return cls(shape, real_view(matrix))
 
         def write(rows: Span, into: np.ndarray, threads: int) -> None:
-            write_real_rows(key, matrix, rows, into, threads, types, gemm, prime)
+            write_real_rows(key, matrix, rows, into, threads, types, prime)
 
         return cls(shape, write=write, dtype=types.computed, threads=threads)
 
@@ -416,7 +416,7 @@ class TypedProduct:
         """
         types = product_type(a.dtype, b.dtype, asked)
         if types.exact is not None:
-            types = types.bounded(a.shape[1], [(a.most(), b.most(), 0)], PRODUCT)
+            types = types.bounded(a.shape[1], [(a.most(), b.most(), 0)])
         return cls(a, b, types)
 
     def looked_at(self, team: Team, threads: int) -> TypedProduct:
@@ -427,7 +427,7 @@ class TypedProduct:
         with team.phase("agree", timed=False) as looking, busy():
             mine = (each.largest(Span(0, each.shape[0]).part(team.size, team.rank), threads) for each in (self.a, self.b))
             looking.mine = (*mine, 0)
-        return replace(self, types=self.types.bounded(self.a.shape[1], looking.all, PRODUCT))
+        return replace(self, types=self.types.bounded(self.a.shape[1], looking.all))
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -483,5 +483,5 @@ class _RealOperand(MatrixSource):
             wanted = rows.common(Span(each * part.lo, each * part.hi))  # the first or last row may be half of an element's two
             of_made = Span(wanted.lo - each * part.lo, wanted.hi - each * part.lo)
             to = into[wanted.within(rows).slice]
-            write_real_rows(self._key, made, of_made, to, threads, self._types, PRODUCT, self._prime)
+            write_real_rows(self._key, made, of_made, to, threads, self._types, self._prime)
             progress(wanted.hi - rows.lo)

@@ -138,7 +138,7 @@ class _InProcess:
         if settings.poison or settings.on_fault != "raise" or given is None or len(given.shape) != 2:
             return None
         as_they_are = given.a.dtype == given.b.dtype == np.dtype(plan.problem.dtype) and not given.types.converts
-        plain = as_they_are and replace(given.gemm, dtype="") == PRODUCT
+        plain = as_they_are and replace(given.types.gemm, dtype="") == PRODUCT
         return cls(session, settings, decision) if plain else None
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:

@@ -87,9 +87,9 @@ class Shares:
             raise UsageError(
                 f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank", code="mixed-kinds"
             )
-        types = product_type(a.array.dtype, b.array.dtype, gemm.dtype)
+        types = product_type(a.array.dtype, b.array.dtype, gemm.dtype).of(gemm)
         (n, l), (depth, m) = a.array.shape, b.array.shape
-        refuse_wrong_c(None if c is None else c.array, gemm.of_type(types), (n, m), types)
+        refuse_wrong_c(None if c is None else c.array, (n, m), types)
         real, added = types.problem(n, l, m), None if gemm.beta == 0 else c  # this rank's part of the product; C that is read
         there, real_b = (on_gpu(a.array), on_gpu(b.array)), depth * (1 + types.complex_a) * real.m
         made_of_b = types.complex_a or (types.complex_b and gemm.conjugate_b)
@@ -214,7 +214,7 @@ def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> C
 
 
 def decide_on_distributed(
-    session: Session, shares: Sequence[Shares], inventories: Sequence[Inventory], settings: Settings, gemm: Gemm
+    session: Session, shares: Sequence[Shares], inventories: Sequence[Inventory], settings: Settings
 ) -> tuple[ProductType, bool, Settings, Decision]:
     """The types of the product, whether integers that lie on a GPU stay there, the settings, and the decision. Every rank calls
     it, with what all ranks have.
@@ -223,10 +223,10 @@ def decide_on_distributed(
     """
 
     def decided(*, stays: bool) -> tuple[ProductType, bool, Settings, Decision]:
-        types, asked, of_type = shares[0].types, settings, gemm.of_type(shares[0].types)
+        types, asked = shares[0].types, settings
         if types.exact is not None and all(each.types == types for each in shares):  # `request_of` refuses others
             largest = [each.largest for each in shares]
-            types = types.bounded(shares[0].depth, largest, of_type, _most(settings) if stays else None)
+            types = types.bounded(shares[0].depth, largest, _most(settings) if stays else None)
         if not stays:
             asked = exactly(settings, types)
         elif settings.precision != "native":  # sums stay below `_most`, and then products from remainders are exact as well

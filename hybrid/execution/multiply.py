@@ -144,9 +144,8 @@ class RowBlockCall:
         if not any(transposed):
             team.pretend_nodes(settings.ranks_per_node)
             _, inventories, shapes = zip(*looking.all, strict=True)
-            decided = decide_on_distributed(session, shapes, inventories, settings, gemm)
+            decided = decide_on_distributed(session, shapes, inventories, settings)
             self._types, self._stays, self._settings, self.decision = decided
-            self._gemm = gemm.of_type(self._types)
         return transposed
 
     def product(self) -> RowBlock:
@@ -161,7 +160,7 @@ class RowBlockCall:
         arrays = tuple(None if each is None else each.array for each in self._operands)
         first_row = decision.plan.shares[session.team.rank].rows.lo
         named, stays = element_of_rows(first_row), self._stays
-        part = part_of_product(session, decision, arrays, self._types, self._gemm, multiply, named=named, stays=stays)
+        part = part_of_product(session, decision, arrays, self._types, multiply, named=named, stays=stays)
         return RowBlock(part, first_row=first_row)
 
 
@@ -207,10 +206,10 @@ class GpuCall:
         refuse_unused_c(c, asked.gemm)
         gemm = Gemm.of(asked.gemm)
         first, second, _, self._shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
-        types, self._out = product_type(first.dtype, second.dtype, gemm.dtype), out
+        types, self._out = product_type(first.dtype, second.dtype, gemm.dtype).of(gemm), out
         c = None if gemm.beta == 0 or c is None else arrays_of(a, c, on_device=True)[1]
         if c is not None:
-            refuse_wrong_c(c, gemm, self._shape, types)
+            refuse_wrong_c(c, self._shape, types)
             c = RowBlock(c.reshape(first.shape[0], second.shape[1]))
         if out is not None:
             refuse_wrong_out(out, (first, second), c, self._shape, types)
@@ -262,8 +261,7 @@ class Block2DCall:
             self._of_rows = RowBlockCall(session, rows, None, replace(asked, gemm={"dtype": gemm.dtype or None}))
             self.decision = self._of_rows.decision
             return
-        self._types, _, self._settings, self.decision = decide_on_distributed(session, shares, inventories, settings, gemm)
-        self._gemm = gemm
+        self._types, _, self._settings, self.decision = decide_on_distributed(session, shares, inventories, settings)
 
     def product(self) -> Block2D:
         """This rank's part of the product."""
@@ -281,7 +279,7 @@ class Block2DCall:
             return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
 
         arrays = a.array, b.array, None
-        part = part_of_product(self._session, self.decision, arrays, self._types, self._gemm, multiply, named=named)
+        part = part_of_product(self._session, self.decision, arrays, self._types, multiply, named=named)
         return Block2D(part, self._shape, a.rows, b.columns)
 
 
@@ -295,14 +293,14 @@ class RootCall:
         self._session, self._operands, self._out, self._asked = session, operands, out, asked
         with team.phase("agree", timed=False) as looking:
             refuse_no_rank(team, root)
-            settings, self._gemm = asked.read()
+            settings, gemm = asked.read()
             team.pretend_nodes(settings.ranks_per_node)
             self.given, described, scattered = None, None, False
             if team.rank == root:
-                self.given, described = _looked_at(session, operands, out, settings, self._gemm, asked.gemm)
+                self.given, described = _looked_at(session, operands, out, settings, gemm, asked.gemm)
                 if self.given is not None and isinstance(described, RootShapes):
                     scattered = _scattered_ahead(session, described, self.given)
-            said = {"kind": "a product of matrices of the root", "root": root, **self._gemm.as_dict(), **settings.as_dict()}
+            said = {"kind": "a product of matrices of the root", "root": root, **gemm.as_dict(), **settings.as_dict()}
             looking.mine = (said, take_inventory(session, settings), described, shared.gone, new_seed(), scattered)
         same_on_all_ranks([said for said, *_ in looking.all])
         shapes: RootShapes | UsageError
@@ -334,7 +332,7 @@ class RootCall:
         if shapes.count is None:
             assert self.decision is not None
             return self._of_matrices(self.decision)
-        stack = StackCall(session, shapes, self._asked.root, self.settings, self._gemm, self._inventories)
+        stack = StackCall(session, shapes, self._asked.root, self.settings, self._inventories)
         done, room = stack.product(given)
         return room if done else self._one_after_the_other(shapes.count)
 
@@ -343,9 +341,9 @@ class RootCall:
         session, shapes, given, types = self._session, self._shapes, self.given, self._shapes.types
         team, threads = session.team, decision.placements[session.team.rank].threads.count
         if given is None:
-            products = RealProducts(team, types, self._gemm, threads, None)
+            products = RealProducts(team, types, threads, None)
         else:
-            products = RealProducts(team, types, given.gemm, threads, given.core, c=given.c)
+            products = RealProducts(team, types, threads, given.core, c=given.c)
         for number, prime in enumerate(types.primes):
             out = given.real_out if given is not None else None
             if shapes.all_shared:
@@ -469,7 +467,7 @@ def _from_gpu(
         device, threads = "cuda" if stay else "cpu", decision.placements[team.rank].threads.count
         first, second = given.a, given.b
         if types.complex_b:
-            first, second = real_operands(first, second, types, given.gemm, device=device, threads=threads)
+            first, second = real_operands(first, second, types, device=device, threads=threads)
         first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
         c = empty_beside(first, (plan.problem.n, plan.problem.m), plan.problem.dtype) if stay else None
         await_callers_work(first, second)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, complex_view, finished, real_operands
+from hybrid.arrays.gemm import ProductType, complex_view, finished, real_operands
 from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, magnitude, refusal
 from hybrid.arrays.interop import await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
 from hybrid.arrays.sources import TypedProduct
@@ -46,7 +46,6 @@ class RealProducts:
         self,
         team: Team,
         types: ProductType,
-        gemm: Gemm,
         threads: int,
         shape: tuple[int, int] | None,
         *,
@@ -57,7 +56,7 @@ class RealProducts:
         """`shape`: of this rank's part; None where it has none. `c`: its part of the C that is added. `named(row, column)`: names
         an element of this part, for messages; None: the part is all of C. `beside`: an array on the GPU where products of
         integers and `c` are, and where the result is put together; None: that is host memory."""
-        self._team, self._types, self._gemm, self._threads = team, types, gemm, threads
+        self._team, self._types, self._gemm, self._threads = team, types, types.gemm, threads
         self._shape, self._c, self._named, self._beside = shape, c, named or element_of_rows(0), beside
         self._product: Any = None
         self._primes = types.exact.primes if types.exact is not None and shape is not None else ()
@@ -101,13 +100,13 @@ class RealProducts:
         types, product = self._types, self._product
         if types.complex_b and product is not None:
             product = complex_view(product)
-        if not (types.converts or self._gemm.combines):
+        if not types.finishes:
             return product
         with self._team.phase("gather", timed=False), busy():
             if self._shape is None:
                 return None
             if types.exact is None:
-                return finished(product, types, self._gemm, self._c, into, self._threads)
+                return finished(product, types, self._c, into, self._threads)
             return self._integers(types.exact, self._shape, into)
 
     def _integers(self, exact: Exact, shape: tuple[int, int], into: Any) -> Any:
@@ -183,7 +182,7 @@ def run_typed_product(
     """
     team, plan, types, (n, _, m) = session.team, decision.plan, product.types, product.sizes
     rows, threads = plan.c_rows_at_the_end(team.rank), decision.placements[team.rank].threads.count
-    products = RealProducts(team, types, PRODUCT, threads, (len(rows), m), named=element_of_rows(rows.lo))
+    products = RealProducts(team, types, threads, (len(rows), m), named=element_of_rows(rows.lo))
     outcome: Outcome | None = None
     for number, prime in enumerate(types.primes):
         latest = run_product(session, decision, *product.sources(prime), settings, options)
@@ -216,7 +215,6 @@ def part_of_product(
     decision: Decision,
     operands: Sequence[Any],
     types: ProductType,
-    gemm: Gemm,
     multiply: Callable[[Any, Any], Any],
     *,
     named: Callable[[int, int], str],
@@ -237,18 +235,18 @@ def part_of_product(
             beside = a if on_gpu(a) else None
             if c is not None:
                 c = to_device_of(a, c) if beside is not None else on_host(c)
-    products = RealProducts(team, types, gemm, threads, (len(a), b.shape[1]), c=c, named=named, beside=beside)
+    products = RealProducts(team, types, threads, (len(a), b.shape[1]), c=c, named=named, beside=beside)
     for number, prime in enumerate(types.primes):
         real = a, b
         if prime or types.complex_b:
             with team.phase("scatter", timed=False), busy():
-                real = real_operands(a, b, types, gemm, prime, device=decision.plan.device, threads=threads)
+                real = real_operands(a, b, types, prime, device=decision.plan.device, threads=threads)
         product = multiply(*real)
         del real  # before the next ones are made
         products.add(number, product)
         del product
     result = products.finish()
-    if types.converts or gemm.combines:
+    if types.finishes:
         result = to_device_of(operands[0], result)
     if types.exact is not None:
         await_callers_work(result)  # so that it is complete, as other products are

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.gemm import Gemm, real_operands, real_view
+from hybrid.arrays.gemm import real_operands, real_view
 from hybrid.arrays.interop import as_rows
 from hybrid.arrays.root_operands import RootOperands, RootShapes
 from hybrid.core.settings import Settings
@@ -42,12 +42,11 @@ class StackCall:
         shapes: RootShapes,
         root: int,
         settings: Settings,
-        gemm: Gemm,
         inventories: Sequence[Inventory],
     ) -> None:
         team = session.team
         self._session, self._team, self._shapes, self._root = session, team, shapes, root
-        self._settings, self._gemm = settings, gemm.of_type(shapes.types)
+        self._settings = settings
         workers = [rank for rank in range(team.size) if rank not in session.left_out] or list(range(team.size))
         self._shares = [Span(0, 0)] * team.size
         for number, rank in enumerate(workers):
@@ -90,25 +89,24 @@ class StackCall:
     def _products(self, a: np.ndarray, b: np.ndarray, *added: np.ndarray, room: np.ndarray | None) -> np.ndarray:
         """This rank's products, checked and finished, as a stack. `added`: C, if there is one. `room`: at the root, the array
         for all products."""
-        types, gemm, real, threads = self._shapes.types, self._gemm, self._shapes.problem, self._threads
+        types, real, threads = self._shapes.types, self._shapes.problem, self._threads
         count, n, m = len(self._span), a.shape[1], b.shape[2]
         of_c = _rows(added[0]) if added else None
-        products = RealProducts(self._team, types, gemm, threads, (count * n, m), c=of_c, named=self._element)
+        products = RealProducts(self._team, types, threads, (count * n, m), c=of_c, named=self._element)
         own = None if room is None else room[self._span.slice]
-        finishes = types.converts or gemm.combines
-        into = None if own is None or finishes else real_view(own) if types.complex_b else own
+        into = None if own is None or types.finishes else real_view(own) if types.complex_b else own
         for number, prime in enumerate(types.primes):
             with self._team.phase("scatter"), busy():
                 first, second = self._real_stacks(a, b, prime)
             products.add(number, self._multiplied(first, second, into).reshape(count * real.n, real.m))
-        finished: np.ndarray = products.finish(_rows(own) if own is not None and finishes else None)
+        finished: np.ndarray = products.finish(_rows(own) if own is not None and types.finishes else None)
         return finished.reshape(count, n, m)
 
     def _real_stacks(self, a: np.ndarray, b: np.ndarray, prime: int) -> list[np.ndarray]:
         """The stacks of a real product. What need not be converted stays as it is, also where it is transposed."""
         types, real, threads = self._shapes.types, self._shapes.problem, self._threads
         if prime or types.complex_b:
-            first, second = real_operands(_rows(a), _rows(b), types, self._gemm, prime, device="cpu", threads=threads)
+            first, second = real_operands(_rows(a), _rows(b), types, prime, device="cpu", threads=threads)
             a, b = first.reshape(len(a), real.n, real.l), second.reshape(len(b), real.l, real.m)
         return [
             each
