@@ -23,24 +23,23 @@ from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel, Launch
 
 _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
-# Multiplications use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel.
+# The streams of each queue, and their priority: thread blocks of a stream with a lower number are started first. Multiplications
+# use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel. NCCL's kernels come
+# before multiplications, because the other ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of
+# the next tile the host waits, and those that transpose what was copied in, for which later multiplications wait. The check's get
+# the SMs that multiplications leave. A·(B·x) is limited by the matrix units: it runs beside the sums, which memory limits.
 _STREAMS = {
-    "copy in": 1,
-    "exchange": 4,
-    "multiply": 2,
-    "products": 1,
-    "copy out": 1,
-    "copy received": 1,
-    "check": 1,
-    "check beside": 1,
-    "nccl": 1,
-    "prepare": 1,
+    "copy in": (1, -3),
+    "exchange": (4, 0),
+    "multiply": (2, -2),
+    "products": (1, -2),
+    "copy out": (1, 0),
+    "copy received": (1, 0),
+    "check": (1, -1),
+    "check beside": (1, 0),
+    "nccl": (1, -3),
+    "prepare": (1, -3),
 }
-# Thread blocks of a stream with a lower number are started first. NCCL's kernels come before multiplications, because the other
-# ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of the next tile the host waits, and those
-# that transpose what was copied in, for which later multiplications wait. The check's get the SMs that multiplications leave.
-# A·(B·x) is limited by the matrix units, so it runs beside the sums, which are limited by memory.
-_PRIORITIES = {"nccl": -3, "prepare": -3, "copy in": -3, "multiply": -2, "products": -2, "check": -1}
 # Transposed bytes at once: they stay in a GPU's second-level cache, and are enough for the link's full rate.
 _TRANSPOSED_BYTES, _LEAST_TRANSPOSED_BYTES = 32 << 20, 1 << 20
 
@@ -115,12 +114,12 @@ class CudaDevice:
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         with self._context:
             streams = {
-                phase: [cupy.cuda.Stream(non_blocking=True, priority=_PRIORITIES.get(phase, 0)) for _ in range(count)]
-                for phase, count in _STREAMS.items()
+                queue: [cupy.cuda.Stream(non_blocking=True, priority=priority) for _ in range(count)]
+                for queue, (count, priority) in _STREAMS.items()
             }
             self.event_wait: EventWait | None = event_wait()
         self._all_streams = [*chain.from_iterable(streams.values())]
-        self._streams = {phase: cycle(of_phase) for phase, of_phase in streams.items()}
+        self._streams = {queue: cycle(of_queue) for queue, of_queue in streams.items()}
         self._ipc_events: list[Any] = []
         self._multiplications: dict[tuple[str, str], Multiply] = {}  # by kernel and type
         self._multiply: Any = None

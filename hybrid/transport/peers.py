@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +42,65 @@ class LinkRequest:
     events: int
     driver: int | None = None
 
-    def serves(self, other: LinkRequest) -> bool:
-        """Whether what is open for this request is enough for the other one."""
-        same = self.topology == other.topology and self.driver == other.driver
-        return same and self.events >= other.events and all(a >= b for a, b in zip(self.sizes, other.sizes, strict=True))
+
+class NodeLinks:
+    """What a rank has open of the devices of its node's ranks, by CUDA IPC, or for CPUs by shared files.
+
+    Either all ranks open the buffers of all others, to fetch rows of B from them. Or one rank, the driver, opens all of them,
+    each on a device of its own on that GPU, to copy the root's arrays to and from all GPUs.
+
+    `opened[rank]`: that rank's memory, opened on this rank's device. On the driver, `devices[rank]` is a device on that rank's
+    GPU, and `opened_by_driver[rank]` its memory, opened there. `loaded[rank]` and `multiplied[rank]`: events of that rank.
+    """
+
+    def __init__(self, device: Device, wanted: LinkRequest) -> None:
+        self._device, self._wanted = device, wanted
+        self.are_open = False  # on all ranks
+        self.devices: dict[int, Device] = {}
+        self.opened: dict[int, Any] = {}
+        self.opened_by_driver: dict[int, Any] = {}
+        self.loaded: dict[int, list[Event]] = {}
+        self.multiplied: dict[int, list[Event]] = {}
+
+    def serve(self, wanted: LinkRequest) -> bool:
+        """Whether what is open is enough."""
+        there = self._wanted
+        same = there.topology == wanted.topology and there.driver == wanted.driver and there.events >= wanted.events
+        return self.are_open and same and all(a >= b for a, b in zip(there.sizes, wanted.sizes, strict=True))
+
+    def offer(self, team: Team, memory: Any, device_on: Callable[[int], Device] | None) -> Any:
+        """What the other ranks need for `open`: handles of this rank's memory and events, and of those of a driver's devices."""
+        own, wanted = self._device.make_ipc_events(self._wanted.events), self._wanted
+        if team.rank == wanted.driver and device_on is not None:
+            self.devices = {rank: self._device if rank == team.rank else device_on(rank) for rank in team.node_ranks}
+        of_driver = {rank: each.make_ipc_events(wanted.events) for rank, each in self.devices.items() if rank != team.rank}
+        return self._device.handle(memory), own, of_driver | ({team.rank: own} if self.devices else {})
+
+    def open(self, team: Team, offers: Sequence[Any]) -> None:
+        """Open what this rank needs of the others' offers."""
+        others = [rank for rank in team.node_ranks if rank != team.rank]
+        for rank in others:
+            self.opened[rank] = self._device.open(offers[rank][0])
+        if self._wanted.driver is None:
+            self.loaded |= {rank: self._device.open_ipc_events(offers[rank][1]) for rank in others}
+        elif team.rank != self._wanted.driver:
+            of_driver = offers[self._wanted.driver][2]
+            self.loaded |= {rank: self._device.open_ipc_events(handles) for rank, handles in of_driver.items()}
+        for rank, device in self.devices.items():
+            if rank != team.rank:
+                handle, events, _ = offers[rank]
+                self.opened_by_driver[rank] = device.open(handle)
+                self.multiplied[rank] = device.open_ipc_events(events)
+
+    def close(self) -> None:
+        """Close the other ranks' memory."""
+        self.are_open = False
+        for rank, memory in self.opened_by_driver.items():
+            self.devices[rank].close(memory)
+        for memory in self.opened.values():
+            self._device.close(memory)
+        for known in (self.opened_by_driver, self.opened, self.loaded, self.multiplied):
+            known.clear()
 
 
 @record
@@ -267,8 +322,9 @@ def probe(team: Team, rank_device: RankDevice) -> None:
     DeviceUnavailable on all ranks, with the reason, if one of them cannot, or does not get what was sent.
     """
     rank_device.connect(team, LinkRequest(team.topology, (2 * _BYTES,) * team.size, events=1), 2 * len(team.node_ranks))
-    flags, device = rank_device.flags, rank_device.device
+    flags, device, links = rank_device.flags, rank_device.device, rank_device.links
     assert flags is not None
+    assert links is not None
     flags.new_round()
     with team.phase("prepare", timed=False):
         written = device.matrix(rank_device.memory, 0, _SIZE, _SIZE, "float64")
@@ -276,11 +332,11 @@ def probe(team: Team, rank_device: RankDevice) -> None:
         own = pattern_of(team.rank, _SIZE, _SIZE)  # referred to until it has been copied
         device.record_ipc_event(0, device.copy_in(written, own, []))
         flags.set_flag(0)
-        for rank, memory in rank_device.opened.items():
+        for rank, memory in links.opened.items():
             flags.wait(rank, 0)
             theirs = device.matrix(memory, 0, _SIZE, _SIZE, "float64")
             seen = np.full((_SIZE, _SIZE), np.nan)
-            device.copy_out(seen, fetched, [device.exchange(fetched, theirs, [rank_device.loaded[rank][0]])])
+            device.copy_out(seen, fetched, [device.exchange(fetched, theirs, [links.loaded[rank][0]])])
             device.finish()
             if not np.array_equal(seen, pattern_of(rank, _SIZE, _SIZE)):
                 raise DeviceUnavailable(f"what was fetched from the GPU of rank {rank} is not what lies there", code="gpu-data")

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Topology
-from hybrid.devices.base import Buffers, Device, Event
+from hybrid.devices.base import Buffers, Device
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
 from hybrid.errors import HybridError
 from hybrid.kernels.catalogue import Kernel
@@ -28,7 +28,7 @@ from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, Tra
 if TYPE_CHECKING:
     from hybrid.transport.nccl import DeviceGather, DeviceGroup
     from hybrid.transport.panels import PanelMoves, Panels
-    from hybrid.transport.peers import LinkRequest
+    from hybrid.transport.peers import LinkRequest, NodeLinks
 
 
 _MOST_KEPT_PLANS = 4
@@ -45,15 +45,7 @@ class _KeptForPlan:
 
 
 class RankDevice:
-    """One rank's. Methods that take `team` are called by all its ranks together.
-
-    Ranks of a node open each other's device memory, by CUDA IPC, or for CPUs by shared files. Either all ranks open the buffers
-    of all others, to fetch rows of B from them. Or one rank, the driver, opens all of them, each on a device of its own on that
-    GPU, to copy the root's arrays to and from all GPUs.
-
-    `opened[rank]`: that rank's memory, opened on this rank's device. On the driver, `devices[rank]` is a device on that rank's
-    GPU, and `opened_by_driver[rank]` its memory, opened there. `loaded[rank]` and `multiplied[rank]`: events of that rank.
-    """
+    """One rank's. Methods that take `team` are called by all its ranks together."""
 
     def __init__(self, key: object, device: Any, gpu: Gpu | None = None) -> None:
         self.key = key  # `device_key` of the plan: one with another key needs another RankDevice
@@ -66,12 +58,7 @@ class RankDevice:
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
         self._kept: list[_KeptForPlan] = []  # for the last plans, that of the newest last
-        self._request: LinkRequest | None = None  # what is open
-        self.devices: dict[int, Device] = {}
-        self.opened: dict[int, Any] = {}
-        self.opened_by_driver: dict[int, Any] = {}
-        self.loaded: dict[int, list[Event]] = {}
-        self.multiplied: dict[int, list[Event]] = {}
+        self.links: NodeLinks | None = None  # to the other ranks of the node
         self._probed: Topology | None = None  # whose ranks have fetched from each other's devices
         self._refusals: dict[tuple[str, Topology], str] = {}
 
@@ -102,11 +89,11 @@ class RankDevice:
 
     def reserve(self, team: Team, size: int) -> None:
         """Have at least `size` bytes of the device's memory, which other ranks need not open."""
-        if self._request is not None:
+        if self.links is not None and self.links.are_open:
             with team.phase("prepare", timed=False):
                 self.close()
         with team.phase("prepare", timed=False):
-            self.devices = {}  # in a later phase than `close`: until then other processes may hold their events
+            self.links = None  # in a later phase than `close`: until then other processes may hold a driver's events
             if self.memory is None or self.reserved < size:
                 self._reserve(size, shared=False)
 
@@ -123,42 +110,27 @@ class RankDevice:
 
         Raises on all ranks if it fails on one; then nothing is open.
         """
-        if self._request is None or not self._request.serves(wanted):
+        if self.links is None or not self.links.serve(wanted):
             try:
                 self._open(team, wanted, device_on)
             except BaseException:
                 with team.phase("prepare", timed=False):  # before any owner frees memory that others have opened
                     self.close()
                 raise
-            self._request = wanted
         self.meet(team, flag_count)
 
     def _open(self, team: Team, wanted: LinkRequest, device_on: Callable[[int], Device] | None) -> None:
-        others = [rank for rank in team.node_ranks if rank != team.rank]
+        from hybrid.transport.peers import NodeLinks
+
         with team.phase("prepare", timed=False):
             self.close()
         with team.phase("prepare", timed=False) as offering:
-            self.devices = {}
+            self.links = NodeLinks(self.device, wanted)
             self._reserve(wanted.sizes[team.rank], shared=True)
-            own = self.device.make_ipc_events(wanted.events)
-            if team.rank == wanted.driver and device_on is not None:
-                self.devices = {rank: self.device if rank == team.rank else device_on(rank) for rank in team.node_ranks}
-            of_driver = {rank: each.make_ipc_events(wanted.events) for rank, each in self.devices.items() if rank != team.rank}
-            offering.mine = self.device.handle(self.memory), own, of_driver | ({team.rank: own} if self.devices else {})
+            offering.mine = self.links.offer(team, self.memory, device_on)
         with team.phase("prepare", timed=False):
-            offers = offering.all
-            for rank in others:
-                self.opened[rank] = self.device.open(offers[rank][0])
-            if wanted.driver is None:
-                self.loaded |= {rank: self.device.open_ipc_events(offers[rank][1]) for rank in others}
-            elif team.rank != wanted.driver:
-                of_driver = offers[wanted.driver][2]
-                self.loaded |= {rank: self.device.open_ipc_events(handles) for rank, handles in of_driver.items()}
-            for rank, device in self.devices.items():
-                if rank != team.rank:
-                    handle, events, _ = offers[rank]
-                    self.opened_by_driver[rank] = device.open(handle)
-                    self.multiplied[rank] = device.open_ipc_events(events)
+            self.links.open(team, offering.all)
+        self.links.are_open = True
 
     def meet(self, team: Team, flag_count: int) -> None:
         """Have at least so many flags for each rank."""
@@ -177,7 +149,8 @@ class RankDevice:
 
     def _all_devices(self) -> Iterable[Any]:
         """All devices of this process: a driver has one for each rank."""
-        return {id(each): each for each in (self.device, *self.devices.values())}.values()
+        of_driver = self.links.devices.values() if self.links is not None else ()
+        return {id(each): each for each in (self.device, *of_driver)}.values()
 
     def drain(self) -> None:
         """Wait for all work under way, after a failure, so that the next product meets nothing of it."""
@@ -190,23 +163,17 @@ class RankDevice:
                 device.finish()
 
     def close(self) -> None:
-        """Close the other ranks' memory. `devices` stay until all ranks have done so."""
+        """Close the other ranks' memory. A driver's devices stay until all ranks have done so."""
         self._forget_views()
-        self._request = None
-        for rank, memory in self.opened_by_driver.items():
-            self.devices[rank].close(memory)
-        for memory in self.opened.values():
-            self.device.close(memory)
-        for known in (self.opened_by_driver, self.opened, self.loaded, self.multiplied):
-            known.clear()
+        if self.links is not None:
+            self.links.close()
 
     def leave(self) -> None:
         """Free everything."""
         self.close()
         if "device_group" in self.__dict__:
             self.device_group.destroy()
-        self.devices = {}
-        self.memory, self.flags, self.reserved = None, None, 0
+        self.links, self.memory, self.flags, self.reserved = None, None, None, 0
 
     def used_for(self, plan: Plan, by: object) -> bool:
         """Note that a product of this plan begins, which writes to the memory. `by`: what computes its remainders, and keeps
@@ -362,27 +329,30 @@ def make_transport(
         gpu = gpus[rank]
         return _device(plan, next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None, kernel)
 
-    def buffers(rank: int, on: Device, opened: Mapping[int, Any]) -> Buffers:
-        return Buffers(on, opened.get(rank, rank_device.memory), plan.shares[rank], plan.problem)
-
-    def peer(rank: int) -> Peer:
-        events = rank_device.loaded.get(rank, []), rank_device.multiplied.get(rank, [])
-        local_rank, of_peer = team.node_ranks.index(rank), buffers(rank, device, rank_device.opened)
-        return Peer(plan.shares[rank], local_rank, plan.b_rows_over_link(rank), of_peer, *events)
-
     driver = plan.root if plan.at_root else None
     row_panels, pieces_of_b = _pieces(plan)
     events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # one for each panel that is loaded, or tile computed
     wanted = LinkRequest(team.topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
     rank_device.connect(team, wanted, _flags(plan), device_on)
-    flags, peers = rank_device.flags, once("peers", plan, lambda: {rank: peer(rank) for rank in team.node_ranks})
+    flags, links = rank_device.flags, rank_device.links
     assert flags is not None
+    assert links is not None
+
+    def buffers(rank: int, on: Device, opened: Mapping[int, Any]) -> Buffers:
+        return Buffers(on, opened.get(rank, rank_device.memory), plan.shares[rank], plan.problem)
+
+    def peer(rank: int) -> Peer:
+        events = links.loaded.get(rank, []), links.multiplied.get(rank, [])
+        local_rank, of_peer = team.node_ranks.index(rank), buffers(rank, device, links.opened)
+        return Peer(plan.shares[rank], local_rank, plan.b_rows_over_link(rank), of_peer, *events)
+
+    peers = once("peers", plan, lambda: {rank: peer(rank) for rank in team.node_ranks})
     if driver is not None and team.rank != driver:
         return RootPushReceiver(device, flags, team.rank, driver, peers), peers[team.rank].buffers
     assert matrices is not None
     if driver is not None:
-        links, opened = rank_device.devices, rank_device.opened_by_driver
-        remote = once("driver", plan, lambda: {rank: buffers(rank, link, opened) for rank, link in links.items()})
-        return RootPushDriver(links, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
+        opened = links.opened_by_driver
+        remote = once("driver", plan, lambda: {rank: buffers(rank, link, opened) for rank, link in links.devices.items()})
+        return RootPushDriver(links.devices, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
     made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panels, in_place)
     return made, own_buffers() if in_place else peers[team.rank].buffers
