@@ -60,54 +60,46 @@ class CheckOperations:
     """
 
     def __init__(self, device: KernelDevice) -> None:
-        self._device = device
+        self.device = device
 
     def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
         """Compile all kernels for products with C and operands of these types, whose columns are summed in groups of so many."""
-        shared = shared_bytes(self._device.capability, OPERAND_SIZES[operand_dtype])
+        shared = shared_bytes(self.device.capability, OPERAND_SIZES[operand_dtype])
         launches = []
         for expression, block in blocks_of(dtype, operand_dtype, group).items():
             subtracts = expression.startswith("subtract_product")
             launches.append(Launch(SOURCE, expression, (1, 1), block, shared * subtracts, prefers_shared=subtracts))
-        self._device.compile_ahead(launches)
+        self.device.compile_ahead(launches)
 
     def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
         """New contiguous matrices, uninitialized, by their names: of uint64 where the name begins with "checksum" or "weights",
         else of float64."""
         types = {name: "uint64" if name.startswith(("checksum", "weights")) else "float64" for name in shapes}
-        return {name: self._device.empty(shape, types[name]) for name, shape in shapes.items()}
-
-    def write(self, into: Any, values: np.ndarray) -> None:
-        """Copy from host memory; complete when this returns."""
-        self._device.write(into, values)
-
-    def read(self, matrix: Any) -> np.ndarray:
-        """A copy in host memory. To be called when all operations are complete."""
-        return self._device.read(matrix)
+        return {name: self.device.empty(shape, types[name]) for name, shape in shapes.items()}
 
     def clear(self, matrix: Any) -> Operation:
         """Fill a contiguous matrix with zeros."""
-        return Operation(self._device, self._device.clearing(matrix, 0))
+        return Operation(self.device, self.device.clearing(matrix, 0))
 
     def kernel(self, name: str, *matrices: Any, group: int = 0) -> Operation:
         """A launch of a kernel of check.cu, which says what it reads and writes. `group`: columns in a sum; 0: `row_sums` adds
         squares alone."""
-        return Operation(self._device, self._call(name, matrices, group))
+        return Operation(self.device, self._call(name, matrices, group))
 
     def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
         """An array in host memory, and an operation that copies a contiguous matrix to it."""
-        there = self._device.host_memory(matrix.shape, matrix.dtype)
-        return there, Operation(self._device, self._device.telling(matrix, there))
+        there = self.device.host_memory(matrix.shape, matrix.dtype)
+        return there, Operation(self.device, self.device.telling(matrix, there))
 
     def together(self, operations: Sequence[Operation], *, beside: bool) -> Operation:
         """One operation that does what these do, one after the other. `beside`: it runs beside those that are enqueued before and
         after it; only events order them."""
         calls = [operation.call for operation in operations]
-        return Operation(self._device, self._device.together(calls), "check beside" if beside else "check")
+        return Operation(self.device, self.device.together(calls), "check beside" if beside else "check")
 
     def _call(self, name: str, matrices: Sequence[Any], group: int) -> KernelCall:
-        launch = launch_of_check(name, matrices, group, self._device.capability)
-        return self._device.kernel(launch, matrices) if launch else lambda stream: None
+        launch = launch_of_check(name, matrices, group, self.device.capability)
+        return self.device.kernel(launch, matrices) if launch else lambda stream: None
 
 
 def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:

@@ -20,6 +20,7 @@ from hybrid.core.problem import record
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.base import Buffers, Device, Event, Timings
 from hybrid.errors import DeviceUnavailable
+from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import Arrival, RankShare, Tile
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
@@ -304,6 +305,58 @@ class RootPushDriver(_FetchesFromPeers, Transport):
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
         return self._events[rank, self._peers[rank].event_number(arrival)]
+
+
+def make_peers_transport(
+    team: Team,
+    plan: Plan,
+    rank_device: RankDevice,
+    matrices: RankMatrices | None,
+    observer: CopyObserver | None,
+    panels: Panels | None,
+    in_place: Mapping[str, Any],
+    device_on: Callable[[int], Device],
+) -> tuple[Transport, Buffers]:
+    """The transport, and the buffers that it fills, as `make_transport`. `device_on(rank)`: makes a device on that rank's GPU."""
+    device, once, driver = rank_device.device, rank_device.once_for_plan, plan.root if plan.at_root else None
+    row_panels, pieces_of_b = _pieces(plan)
+    events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # one for each panel that is loaded, or tile computed
+    wanted = LinkRequest(team.topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
+    rank_device.connect(team, wanted, flags_of(plan), device_on)
+    flags, links = rank_device.flags, rank_device.links
+    assert flags is not None
+    assert links is not None
+
+    def buffers(rank: int, on: Device, opened: Mapping[int, Any]) -> Buffers:
+        return Buffers(on, opened.get(rank, rank_device.memory), plan.shares[rank], plan.problem)
+
+    def peer(rank: int) -> Peer:
+        events = links.loaded.get(rank, []), links.multiplied.get(rank, [])
+        local_rank, of_peer = team.node_ranks.index(rank), buffers(rank, device, links.opened)
+        return Peer(plan.shares[rank], local_rank, plan.b_rows_over_link(rank), of_peer, *events)
+
+    peers = once("peers", plan, lambda: {rank: peer(rank) for rank in team.node_ranks})
+    if driver is not None and team.rank != driver:
+        return RootPushReceiver(device, flags, team.rank, driver, peers), peers[team.rank].buffers
+    assert matrices is not None
+    if driver is not None:
+        opened = links.opened_by_driver
+        remote = once("driver", plan, lambda: {rank: buffers(rank, link, opened) for rank, link in links.devices.items()})
+        return RootPushDriver(links.devices, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
+    made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panels, in_place)
+    return made, rank_device.own_buffers(plan, team.rank, in_place) if in_place else peers[team.rank].buffers
+
+
+def flags_of(plan: Plan) -> int:
+    """The flags that a transport needs of a rank: one for each tile, or at a root that loads for all peers one for each of their
+    panels."""
+    row_panels, pieces_of_b = _pieces(plan)
+    return max(row_panels * pieces_of_b, max(map(len, plan.topology.nodes)) * (row_panels + pieces_of_b))
+
+
+def _pieces(plan: Plan) -> tuple[int, int]:
+    """The row panels of the rank that has most, and the pieces in which B comes."""
+    return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
 
 
 def _flag_of(peers: Mapping[int, Peer], rank: int, arrival: Arrival) -> int:

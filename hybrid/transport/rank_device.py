@@ -205,6 +205,14 @@ class RankDevice:
             kept.device_bytes += device_bytes
         return kept.made[what]
 
+    def own_buffers(self, plan: Plan, rank: int, in_place: Mapping[str, Any]) -> Buffers:
+        """The buffers of what this rank computes in the reserved memory."""
+        part, share = plan.on_device(rank)
+        if in_place:
+            return Buffers(self.device, self.memory, share, part.problem, in_place)
+        made: Buffers = self.once_for_plan("own", plan, lambda: Buffers(self.device, self.memory, share, part.problem))
+        return made
+
     @property
     def reserved_for_check(self) -> int:
         """Bytes of the device that checks take beside `memory`."""
@@ -253,23 +261,12 @@ def make_panels(team: Team, plan: Plan, share: RankShare, rank_device: RankDevic
     """The column panels that move between nodes. `share`: what this rank's device computes. Every rank calls it, before the
     transport is made."""
     from hybrid.transport.panels import Panels
+    from hybrid.transport.peers import flags_of
 
-    first_flag = _flags(plan)
+    first_flag = flags_of(plan)
     rank_device.meet(team, first_flag + 2 * len(moves.columns))
     assert rank_device.flags is not None
     return Panels(team, moves, share, rank_device.device, rank_device.flags, first_flag)
-
-
-def _pieces(plan: Plan) -> tuple[int, int]:
-    """The row panels of the rank that has most, and the pieces in which B comes."""
-    return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
-
-
-def _flags(plan: Plan) -> int:
-    """The flags that the transport needs of a rank: one for each tile, or at a root that loads for all peers one for each of
-    their panels."""
-    row_panels, pieces_of_b = _pieces(plan)
-    return max(row_panels * pieces_of_b, max(map(len, plan.topology.nodes)) * (row_panels + pieces_of_b))
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
@@ -304,55 +301,23 @@ def make_transport(
     `matrices`: this rank's rows; where the operands are the root's arrays, the whole matrices at the root and None elsewhere.
     `in_place`: what `operands_in_place` gave. `device_gather`: where C goes from device to device.
     """
-    device, once, (part, share) = rank_device.device, rank_device.once_for_plan, plan.on_device(team.rank)
+    device = rank_device.device
+    if plan.transport == "peers":
+        from hybrid.transport.peers import make_peers_transport
 
-    def own_buffers() -> Buffers:
-        if in_place:
-            return Buffers(device, rank_device.memory, share, part.problem, in_place)
-        return once("own", plan, lambda: Buffers(device, rank_device.memory, share, part.problem))
+        def device_on(rank: int) -> Device:
+            """A device of this process on that rank's GPU, which may have another index here."""
+            gpu = gpus[rank]
+            return _device(plan, next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None, kernel)
 
-    if plan.transport in ("host", "nccl"):
-        assert matrices is not None
-        rank_device.reserve(team, plan.bytes_of_buffers(team.rank))
-        if plan.transport == "host":
-            return HostTransport(device, team.rank, matrices, observer, panels, in_place), own_buffers()
-        from hybrid.transport.nccl import NcclTransport
-
-        rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
-        parts = device, team.rank, matrices, rank_device.device_group, rows_of
-        return NcclTransport(*parts, observer, in_place, device_gather), own_buffers()
-
-    from hybrid.transport.peers import LinkRequest, Peer, PeersTransport, RootPushDriver, RootPushReceiver
-
-    def device_on(rank: int) -> Device:
-        """A device of this process on that rank's GPU, which may have another index here."""
-        gpu = gpus[rank]
-        return _device(plan, next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None, kernel)
-
-    driver = plan.root if plan.at_root else None
-    row_panels, pieces_of_b = _pieces(plan)
-    events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # one for each panel that is loaded, or tile computed
-    wanted = LinkRequest(team.topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
-    rank_device.connect(team, wanted, _flags(plan), device_on)
-    flags, links = rank_device.flags, rank_device.links
-    assert flags is not None
-    assert links is not None
-
-    def buffers(rank: int, on: Device, opened: Mapping[int, Any]) -> Buffers:
-        return Buffers(on, opened.get(rank, rank_device.memory), plan.shares[rank], plan.problem)
-
-    def peer(rank: int) -> Peer:
-        events = links.loaded.get(rank, []), links.multiplied.get(rank, [])
-        local_rank, of_peer = team.node_ranks.index(rank), buffers(rank, device, links.opened)
-        return Peer(plan.shares[rank], local_rank, plan.b_rows_over_link(rank), of_peer, *events)
-
-    peers = once("peers", plan, lambda: {rank: peer(rank) for rank in team.node_ranks})
-    if driver is not None and team.rank != driver:
-        return RootPushReceiver(device, flags, team.rank, driver, peers), peers[team.rank].buffers
+        return make_peers_transport(team, plan, rank_device, matrices, observer, panels, in_place, device_on)
     assert matrices is not None
-    if driver is not None:
-        opened = links.opened_by_driver
-        remote = once("driver", plan, lambda: {rank: buffers(rank, link, opened) for rank, link in links.devices.items()})
-        return RootPushDriver(links.devices, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
-    made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panels, in_place)
-    return made, own_buffers() if in_place else peers[team.rank].buffers
+    rank_device.reserve(team, plan.bytes_of_buffers(team.rank))
+    buffers = rank_device.own_buffers(plan, team.rank, in_place)
+    if plan.transport == "host":
+        return HostTransport(device, team.rank, matrices, observer, panels, in_place), buffers
+    from hybrid.transport.nccl import NcclTransport
+
+    rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
+    parts = device, team.rank, matrices, rank_device.device_group, rows_of
+    return NcclTransport(*parts, observer, in_place, device_gather), buffers

@@ -344,7 +344,7 @@ class _ByDevice:
         made = operations.make({**shapes, "all": (3, sum(sizes))})
         self._weights = {key: made[f"weights of {key}"] for key in weights}
         for key, each in weights.items():
-            operations.write(self._weights[key], each[None, :])
+            device.write(self._weights[key], each[None, :])
         self._clear = operations.clear(made["all"])
         # For each row its checksum, and what the same operation computes besides.
         self._checksums, self._largest, self._squares = (made["all"][part].reshape(-1, 1) for part in range(3))
@@ -364,7 +364,7 @@ class _ByDevice:
         self._operations.kernel("row_sums", rows, weights, weights, *into)([event])
 
     def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]], pieces: Mapping[int, CopiedPieces]) -> None:
-        of_all = self._operations.read(self._checksums)[:, 0]
+        of_all = self._operations.device.read(self._checksums)[:, 0]
         for (rank, number), piece in self._summed.items():
             (of_rows, of_pieces), first = made[rank], self._first[rank] + piece.offset
             of_piece = of_all[first : first + len(piece.rows)]

@@ -134,12 +134,12 @@ class DeviceSums:
         widths = [len(panel) for panel in layout.share.column_panels]
         x = random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)[None, :]
         for key in ("x", "weighted x"):  # which stays as it is where B has no rows
-            operations.write(m[key], x)
+            operations.device.write(m[key], x)
         of_operands, of_c = problem.operand_item_size, problem.item_size
         for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
-            operations.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
-        operations.write(m["numbers"], comparison_numbers(problem, layout.group)[None, :])
-        operations.write(m["checksum table"], table)
+            operations.device.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
+        operations.device.write(m["numbers"], comparison_numbers(problem, layout.group)[None, :])
+        operations.device.write(m["checksum table"], table)
         parts = [m["to clear"][:, lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
         self.row_squares, self.column_squares = parts[0].reshape(-1, 1), parts[1]
         # The largest magnitudes and the checksums of all rows of pieces, in the layout's order.
@@ -152,7 +152,7 @@ class DeviceSums:
 
     def checksums(self) -> np.ndarray:
         """The checksums of all rows of all pieces, in the layout's order."""
-        return self._operations.read(self.of_rows)[:, 0]
+        return self._operations.device.read(self.of_rows)[:, 0]
 
     def checksums_of_pieces(self) -> np.ndarray:
         """One checksum for each piece, as `CopiedPieces.of_pieces` makes it."""
@@ -167,14 +167,14 @@ class DeviceSums:
         sums = Sums.of(self._summary_told, len(layout.share.rows), layout.groups, *largest)
         if sums.error <= limit:
             return sums, ()
-        found = self._operations.read(self.matrices["found"])
+        found = self._operations.device.read(self.matrices["found"])
         errors, suspects = errors_of_rows(found), []
         above = np.flatnonzero(errors > limit)
         worst = above[np.argsort(-errors[above])][:MOST_SUSPECTS].tolist()
         for row in worst:
             error, groups = float(errors[row]), {int(found[row, 3]): float(errors[row])}
             if limit and len(worst) < MOST_SUSPECTS:
-                sizes = self._operations.read(self.matrices["differences"][row : row + 1])[0]
+                sizes = self._operations.device.read(self.matrices["differences"][row : row + 1])[0]
                 with np.errstate(all="ignore"):
                     sizes = sizes * (error / sizes.max())
                 groups |= {group: float(sizes[group]) for group in np.flatnonzero(sizes > limit).tolist()}
