@@ -201,8 +201,7 @@ def _is_close(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
         first: np.ndarray = a.astype(wide)
         second: np.ndarray = b.astype(wide)
         norms = np.sqrt(np.einsum("ij,ij->i", first, first))[:, None] * np.sqrt(np.einsum("ij,ij->j", second, second))
-        allowed = norms * (np.finfo(c.dtype).eps * len(b) ** 0.5)
-        return bool((np.abs(first @ second - c) <= allowed).all())
+        return bool((np.abs(first @ second - c) <= 4 * np.finfo(c.dtype).eps * norms).all())
 
 
 def _environment() -> Mapping[Any, Any]:

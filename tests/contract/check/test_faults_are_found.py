@@ -75,6 +75,25 @@ def test_the_smallest_faults_wherever_they_are(rng, way_, dtype, check):
         assert all(found.holds(*place) for place in at), (found, at)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(1, 8000, 1), (20, 20, 20)])
+def test_the_smallest_faults_of_small_products(rng, sizes, dtype):
+    """They are compared element by element. The rounding errors are those of plain sums, term after term."""
+    for _ in range(10):
+        a, b = operands(rng, "normal", sizes, dtype)
+        terms = a[:, :, None] * b
+        error = float(np.abs(np.cumsum(terms, axis=1, dtype=dtype)[:, -1] - exact(a, b)).max())
+        norms = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=0)
+        error = max(error, float(np.finfo(dtype).eps / 3 * norms.mean()))  # a single element's may be small by chance
+
+        def spoil(into, source, before, error=error):
+            into[tuple(rng.integers(into.shape))] += error * rng.choice([-1, 1]) * rng.uniform(20, 30)
+
+        with plant("multiply", how=spoil) as planted:
+            refused(a, b)
+        assert planted.done
+
+
 @pytest.mark.parametrize(
     ("way_", "what", "dtype", "check"), pairs_first([*WAYS, "emulated"], ["element", "column"], DTYPES, [True, "host"])
 )

@@ -192,12 +192,13 @@ def test_a_warm_call_of_ranks_of_one_node_exchanges_little_and_keeps_its_result(
     whole = [(each * 1e3).astype("int64") << 30 for each in mine if each is not None] or [None, None]
     with hybrid.testing.pretend(device="cpu"):
         first = hybrid.multiply(*mine, comm=comm)
+        hybrid.multiply(*mine, comm=comm)
         with hybrid.testing.count() as counts:
             second = hybrid.multiply(*(each if each is None else -2 * each for each in mine), comm=comm)
         for _ in range(10):  # of several real products, one right after the other
             exact = hybrid.multiply(whole[0], whole[1] if whole[1] is None else whole[1] >> 25, comm=comm)
             assert comm.rank or (exact == whole[0] @ (whole[1] >> 25)).all()
-    assert counts.exchanges <= 4
+    assert counts.exchanges <= 2
     assert comm.rank or (np.allclose(first, a @ b) and np.allclose(second, 4 * a @ b))
 
 
