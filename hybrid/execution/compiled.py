@@ -181,7 +181,8 @@ class _InProcess:
         if self._check:
             team.enter("check")
             if not (self._small and _is_close(a, b, c)):
-                settle(verify_alone(a, b, c, self._threads, by=self._decision.multiplied_by), warns=True)
+                decision = self._decision
+                settle(verify_alone(a, b, c, self._threads, by=decision.multiplied_by, plan=decision.plan), warns=True)
         return c
 
 

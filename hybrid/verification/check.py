@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -74,6 +75,7 @@ def random_x(random: np.random.Generator, widths: Sequence[int], group: int) -> 
     return np.where(turned, -x, x)[there]
 
 
+@lru_cache(maxsize=16)  # which every call of the same shapes asks for again
 def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
     """What kernels/check.cu needs to know of this problem's products: a relative variance, 1/l, what tiny numbers that are
     flushed to zero make, the largest square that is judged; and the largest integers of which sums may be exact."""
@@ -85,7 +87,9 @@ def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
     # Subnormal numbers may be flushed to zero, in A, in B or as a product.
     flushed = float(of_type.tiny) * 2 * smallest_x(group) * group * terms**0.5
     largest_square = min(1e300, (float(of_type.max) / 4 * smallest_x(group)) ** 2) if problem.dtype == "float32" else 1e300
-    return np.array([variance, 1 / terms, flushed, largest_square, min(_EXACT_UP_TO[problem.dtype], most_exact(group))])
+    numbers = np.array([variance, 1 / terms, flushed, largest_square, min(_EXACT_UP_TO[problem.dtype], most_exact(group))])
+    numbers.flags.writeable = False
+    return numbers
 
 
 @record
@@ -159,6 +163,7 @@ def spread_beside(sizes: np.ndarray, limit: float) -> float:
     return spread
 
 
+@lru_cache(maxsize=64)
 def usual_largest(sums: int) -> float:
     """The size, in standard deviations, that the largest of so many differences of a right product exceeds with the probability
     _LOOKED_AT_AGAIN."""

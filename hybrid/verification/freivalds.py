@@ -230,13 +230,14 @@ def verify_alone(
     suspects: Sequence[Suspect] = (),
     by: MultipliedBy = unsaid,
     *,
+    plan: Plan | None = None,
     short_operands: str = "",
 ) -> Check:
-    """`verify` with this process as the only rank.
+    """`verify` with this process as the only rank. `plan`: of this product, where there is one for this process alone.
 
     `short_operands`: the 16-bit type in which A and B were multiplied, where they were ("float16" or "bfloat16").
     """
-    plan = plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
+    plan = plan or plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
     return verify(Team(), plan, _views(a, b, c), threads, wrong, suspects, by, new_seed())
 
 
