@@ -24,8 +24,7 @@ from hybrid.commands.streams import file_of_json
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline, wall
-from hybrid.execution.calls import exactly, threads_until_decided
-from hybrid.execution.outcome import Outcome, RunOptions
+from hybrid.execution.outcome import Outcome, RunOptions, exactly, threads_until_decided
 from hybrid.execution.real_products import run_typed_product
 from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
 from hybrid.host.matrix_file import matrix_name

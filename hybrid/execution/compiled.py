@@ -24,8 +24,8 @@ from hybrid.core.text import readable
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import UsageError
-from hybrid.execution.calls import settle
 from hybrid.execution.multiply import Asked, Call, RootCall, call_of
+from hybrid.execution.outcome import settle
 from hybrid.host.memory import available_host_bytes, empty_result
 from hybrid.host.threads import limited_threads, usable_cores
 from hybrid.ranks.heartbeat import busy

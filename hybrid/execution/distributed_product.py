@@ -34,10 +34,9 @@ from hybrid.core.spans import Span, consecutive
 from hybrid.core.timeline import Timeline
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
-from hybrid.execution.calls import exactly
-from hybrid.execution.checked_run import CheckedRun
+from hybrid.execution.outcome import exactly
 from hybrid.execution.product import element_types
-from hybrid.execution.rank_run import RankRun
+from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
@@ -312,11 +311,11 @@ class _DistributedProduct(CheckedRun):
         if self._grid is not None:
             self.run.gather()
 
-    def check_on_devices(self) -> Check:
-        check = self.run.check()
+    def check_on_devices(self, check: RankCheck) -> Check:
+        result = check.result()
         if not self.plan.own_rows_suffice:
             verify_gathered(self.team, self.share.b_rows, on_host(self._b), self._all_of_b, self.threads)
-        return check
+        return result
 
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         if self._grid is not None and self.plan.operands is OperandLocation.BLOCKS_2D:

@@ -27,9 +27,8 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
-from hybrid.execution.calls import exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.distributed_product import Shares, decide_on_distributed, request_of, run_distributed_product
-from hybrid.execution.outcome import RunOptions
+from hybrid.execution.outcome import RunOptions, exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.product import element_types, run_product, views_in_workspace
 from hybrid.execution.real_products import RealProducts, element_of_rows, part_of_product
 from hybrid.execution.redistribution import scattered

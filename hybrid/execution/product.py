@@ -20,9 +20,8 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Spread, Timeline, slowest, wall
 from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
-from hybrid.execution.checked_run import CheckedRun
 from hybrid.execution.outcome import Outcome, RunOptions
-from hybrid.execution.rank_run import RankRun, SumElsewhere
+from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, SumElsewhere
 from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
@@ -139,13 +138,13 @@ class _Product(CheckedRun):
         outcome = Outcome(self.decision, seen["A"], seen["B"], c, {}, Spread.of(totals), result, repeats=len(totals))
         return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
 
-    def check_on_devices(self) -> Check:
+    def check_on_devices(self, check: RankCheck) -> Check:
         elsewhere: SumElsewhere | None = None
         if len(self.plan.topology.nodes) > 1:
             from hybrid.verification.copies import sums_of_other_nodes
 
             elsewhere = partial(sums_of_other_nodes, self.team, self.plan, self._operands, self._views, self.threads)
-        return self.run.check(elsewhere)
+        return check.result(elsewhere)
 
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         team, plan, by = self.team, self.plan, self.decision.multiplied_by

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One rank's part of a multiplication: set up once, run as often as wanted."""
+"""One rank's part of a product, wherever its matrices lie: multiply, check on the devices, and repair what is wrong. It is set up
+once, and run as often as wanted."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from hybrid.devices.row_sums import NOT_INTEGRAL
 from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import Progress
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
-from hybrid.host.memory import RowView
+from hybrid.host.memory import NumbersView, RowView
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.check_layout import Piece, check_layout, group_columns
 from hybrid.planning.plan import Plan
@@ -34,23 +35,20 @@ from hybrid.transport.rank_device import (
     make_transport,
     operands_in_place,
 )
-from hybrid.verification.check import MOST_SUSPECTS, Check, Suspect
+from hybrid.verification.check import MOST_SUSPECTS, Check, Suspect, WrongParts
 from hybrid.verification.copies import CopiedPieces, CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
 from hybrid.verification.device_check import DeviceCheck, judge
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
+    from hybrid.execution.repair import Recomputed
     from hybrid.transport.nccl import DeviceGather
     from hybrid.transport.panels import PanelMoves
-    from hybrid.verification.check import WrongParts
-
-
-# -------- modular product
-# What computes the tiles of a rank's share from remainders, kept with the rank's device from product to product.
 
 
 def modular_product(rank_device: RankDevice, decision: Decision, rank: int, settings: Settings) -> ModularProduct | None:
-    """None where the rank's products are native. In a grid's layer a rank may have no terms at all."""
+    """What computes the tiles of a rank's share from remainders, kept with its device from product to product. None where the
+    rank's products are native. In a grid's layer a rank may have no terms at all."""
     plan, share = decision.plan.on_device(rank)
     if share.layout.remainders is None or not plan.problem.l:
         return None
@@ -71,15 +69,12 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
     return made
 
 
-# -------- rank check
-# One rank's part of the check of a product that its device multiplies: sums on the device, and checksums of all that is
-# copied.
-
 SumElsewhere = Callable[[Sequence[CopiedPieces]], InMemory]
 
 
 class RankCheck:
-    """It is made for a call, and used for each of its products. `matrices`, `in_place`: as for `make_transport`."""
+    """One rank's part of the check of products that devices multiply: sums on the device, and checksums of all that is copied.
+    It is made for a call, and used for each of its products. `matrices`, `in_place`: as for `make_transport`."""
 
     def __init__(
         self,
@@ -94,6 +89,8 @@ class RankCheck:
         self._where = placements[team.rank].name
         self.device: DeviceCheck | None = None
         self.copies: CopyChecksums | None = None
+        self._modular: ModularProduct | None = None
+        self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         self._all_in_place = all(operand in in_place for operand in "ABC")
         if matrices is not None and not self._all_in_place:
             device, problem = rank_device.device, plan.problem
@@ -102,14 +99,17 @@ class RankCheck:
             # The cores of ranks whose matrices the root copies are free.
             users = placements if plan.at_root else [placements[team.rank]]
             threads = sum(placement.threads.count for placement in users)
-            pieces = self._pieces()
+            # A root that copies its own arrays sums the copies of all ranks, other ranks their own.
+            everybody = plan.at_root and team.rank == plan.root
+            pieces = dict(enumerate(self._all_pieces)) if everybody else {team.rank: self._all_pieces[team.rank]}
             # The root's arrays and shared matrices have the same panels, but not the same ranks copy them.
             copied_for = f"own pieces of ranks {[*pieces]}"
             own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces, rank) for rank in pieces})
             self.copies = CopyChecksums(problem, pieces, device, own, operands, origin, threads)
 
-    def check_in(self, buffers: Buffers) -> None:
-        """Have sums computed of what is in this rank's buffers."""
+    def check_in(self, buffers: Buffers, modular: ModularProduct | None) -> None:
+        """Have sums computed of what is in this rank's buffers, where `modular` computes the tiles."""
+        self._modular = modular
         if self._plan.shares[self._team.rank].order:
             operations, problem = operations_on(self._rank_device.device), self._plan.problem
             layout = self._all_pieces[self._team.rank].layout
@@ -117,21 +117,33 @@ class RankCheck:
             self.device = self._once("sums", lambda: DeviceCheck(operations, layout, problem), size)
             self.device.use(buffers)
 
-    def begin(self) -> None:
-        """Begin a product."""
-        if self.copies is not None:
-            self.copies.begin()
-
-    def abandon(self) -> None:
-        """Give up the product, which has failed. When this returns, no matrix is read any more."""
-        if self.copies is not None:
-            self.copies.abandon()
-
-    def findings(self, elsewhere: SumElsewhere | None = None) -> Findings:
-        """What this rank has found, when the product is complete.
+    def result(self, elsewhere: SumElsewhere | None = None) -> Check:
+        """The check of the product. Every rank calls it, when C is where it belongs.
 
         `elsewhere(pieces)`: sums those pieces in this node's memory that ranks of other nodes copy.
         """
+        with self._team.phase("check") as checking, busy():
+            checking.mine = self._own_findings(elsewhere)
+        self._findings, plan = checking.all, self._plan
+        result = judge(plan.problem, group_columns(plan.device_memory), checking.all, self._all_pieces, plan.root)
+        if not result.ok and self._modular is not None:
+            self._modular.forget()  # what it keeps may be what is wrong
+        return result
+
+    def suspects(self) -> tuple[Suspect, ...]:
+        """After an undecided check, all sums of C that look wrong, the same on every rank: of these the host may tell whether
+        they are right without regard to rounding.
+
+        There are none where other sums may be wrong, too, or where all elements are integers.
+        """
+        sums = [found.sums for found in self._findings if found.sums is not None]
+        if not all(found.all_told for found in self._findings) or any(of_rank.not_judged for of_rank in sums):
+            return ()
+        if all(max(of_rank.largest_a, of_rank.largest_b) < NOT_INTEGRAL for of_rank in sums):
+            return ()
+        return tuple(suspect for found in self._findings for suspect in found.suspects)
+
+    def _own_findings(self, elsewhere: SumElsewhere | None) -> Findings:
         suspects: tuple[Suspect, ...] = ()
         sums, on_device = None, np.empty(0, np.uint64)
         if self.device is not None:
@@ -155,19 +167,14 @@ class RankCheck:
             checksums[numbers] = on_device[numbers]
             in_memory[own] = summed + numbers, checksums
 
-    def judge(self, findings: Sequence[Findings]) -> Check:
-        """The check, from all ranks' findings."""
-        plan = self._plan
-        return judge(plan.problem, group_columns(plan.device_memory), findings, self._all_pieces, plan.root)
-
-    def wrong_copies(self, findings: Sequence[Findings]) -> list[tuple[WrongCopy, np.ndarray]]:
-        """The pieces that were copied wrong, by all ranks' findings, each with those of its rows that are wrong. Every rank
+    def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
+        """After a check that failed, the pieces that were copied wrong, each with those of its rows that are wrong. Every rank
         calls it.
 
         Where an operand was written since it was summed, nobody's device is told to be wrong.
         """
         pieces = self._all_pieces
-        copies = wrong_copies(findings, pieces, self._plan.root)
+        copies = wrong_copies(self._findings, pieces, self._plan.root)
         with self._team.phase("repair") as telling:
             telling.mine = [self._checksums_of(copy) for copy in copies]
         found = []
@@ -202,12 +209,6 @@ class RankCheck:
         return self._once(
             "pieces", lambda: PiecesOfRanks(CopiedPieces(check_layout(plan, each)) for each in range(self._team.size))
         )
-
-    def _pieces(self) -> dict[int, CopiedPieces]:
-        """The pieces of the ranks whose copies this rank sums: its own, or at a root that copies its own arrays those of all
-        ranks."""
-        plan, own, pieces = self._plan, self._team.rank, self._all_pieces
-        return dict(enumerate(pieces)) if plan.at_root and own == plan.root else {own: pieces[own]}
 
     def _once(self, what: str, make: Callable[[], Any], device_bytes: int = 0) -> Any:
         """What `make` gave before for a plan with the same panels, or now gives."""
@@ -270,12 +271,11 @@ class RankRun:
             self._device_gather = DeviceGather(team, plan, self._rank_device, c_of_node)
         self._panels = make_panels(team, plan, self._share, self._rank_device, moves) if moves is not None else None
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
-        self._check: RankCheck | None = None
-        self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
+        self.device_check: RankCheck | None = None
         if plan.check == "device":
-            self._check = RankCheck(team, plan, self._rank_device, matrices, decision.placements, in_place)
+            self.device_check = RankCheck(team, plan, self._rank_device, matrices, decision.placements, in_place)
         if plan.staged:
-            observer = self._check.copies if self._check else None
+            observer = self.device_check.copies if self.device_check else None
             self._transport, self._buffers = make_transport(
                 team,
                 plan,
@@ -290,8 +290,8 @@ class RankRun:
             )
             with team.phase("prepare", timed=False), busy():
                 self._modular = modular_product(self._rank_device, decision, team.rank, settings)
-                if self._check is not None:
-                    self._check.check_in(self._buffers)
+                if self.device_check is not None:
+                    self.device_check.check_in(self._buffers, self._modular)
             team.timeline.add("prepare", began, time.perf_counter())
         self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
 
@@ -300,8 +300,8 @@ class RankRun:
         self._rank_device.pin(self._team, self._to_pin)
         self._to_pin = ()
         self._submitted = 0
-        if self._check is not None:
-            self._check.begin()
+        if self.device_check is not None and self.device_check.copies is not None:
+            self.device_check.copies.begin()
         if self._rank_device.flags is not None:
             self._rank_device.flags.new_round()
         for moving in (self._panels, self._device_gather):
@@ -345,51 +345,13 @@ class RankRun:
     def abandon(self) -> None:
         """Give up the product, which has failed on this rank or another. When this returns, no thread of the check reads the
         matrices."""
-        if self._check is not None:
-            self._check.abandon()
-
-    def check(self, elsewhere: SumElsewhere | None = None) -> Check:
-        """The check of the product, by the devices. Every rank calls it, when C is where it belongs. `elsewhere`: as for
-        `RankCheck.findings`."""
-        assert self._check is not None
-        with self._team.phase("check") as checking, busy():
-            checking.mine = self._check.findings(elsewhere)
-        self._findings = checking.all
-        judged = self._check.judge(checking.all)
-        if not judged.ok and self._modular is not None:
-            self._modular.forget()  # what it keeps may be what is wrong
-        return judged
-
-    def suspects(self, check: Check | None) -> tuple[Suspect, ...]:
-        """All sums of C that look wrong by an undecided check, the same on every rank: of these the host may tell whether they
-        are right without regard to rounding.
-
-        There are none where other sums may be wrong, too, or where all elements are integers.
-        """
-        if check is None or not all(found.all_told for found in self._findings):
-            return ()
-        sums = [found.sums for found in self._findings if found.sums is not None]
-        if any(of_rank.not_judged for of_rank in sums):
-            return ()
-        if all(max(of_rank.largest_a, of_rank.largest_b) < NOT_INTEGRAL for of_rank in sums):
-            return ()
-        return tuple(suspect for found in self._findings for suspect in found.suspects)
-
-    def needs_host(self, check: Check | None, wrong: WrongParts | None) -> bool:
-        """Whether the host has to check, too: where this check is undecided, or sums are wrong of a product that may be repaired,
-        for which the host marks in `wrong` what is wrong."""
-        if check is None or check.undecided:
-            return True
-        return wrong is not None and not check.ok and all(fault.code == CheckFailed.code for fault in check.faults)
+        if self.device_check is not None and self.device_check.copies is not None:
+            self.device_check.copies.abandon()
 
     @property
     def arithmetic(self) -> Computed:
         """The arithmetic of this rank's part of C in the last product; empty where all of it is native."""
         return self._modular.done if self._modular is not None else {}
-
-    def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
-        """After a check that failed, the pieces that were copied wrong, and which of their rows. Every rank calls it."""
-        return self._check.wrong_copies(self._findings) if self._check is not None else []
 
     def note_work(self) -> None:
         """Note, after the clock has stopped, when each copy and kernel of the product ran. A phase must follow, which tells the
@@ -401,7 +363,7 @@ class RankRun:
     def _multiply(self) -> Timings:
         device = self._rank_device.device
         if self._staged:
-            check = self._check.device if self._check is not None else None
+            check = self.device_check.device if self.device_check is not None else None
             gather = self._panels or self._device_gather
             parts = self._share, self._buffers, self._transport, device, self._entering
             return ShareRun(*parts, check, gather, self._modular).run()
@@ -414,3 +376,79 @@ class RankRun:
         if phase == "multiply":
             self._progress("multiply", self._submitted, self._tiles)
             self._submitted += 1
+
+
+class CheckedRun:
+    """One rank's part of a product. Every rank makes one, and calls its methods; subclasses know where the matrices are."""
+
+    def __init__(self, session: Session, decision: Decision, settings: Settings) -> None:
+        self.session, self.team, self.decision, self.settings = session, session.team, decision, settings
+        self.plan, self.share = decision.plan, decision.plan.shares[session.team.rank]
+        self.threads = decision.placements[session.team.rank].threads.count
+
+    @cached_property
+    def run(self) -> RankRun:
+        """The multiplication, set up."""
+        return self.set_up()
+
+    def set_up(self) -> RankRun:
+        """Set up the multiplication."""
+        raise NotImplementedError
+
+    def multiply(self) -> None:
+        """Compute the product, or compute it once more."""
+        raise NotImplementedError
+
+    def check_on_devices(self, check: RankCheck) -> Check:
+        """The result of this check, and of what was copied to where the devices read it."""
+        raise NotImplementedError
+
+    def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+        """The check from host memory. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
+        raise NotImplementedError
+
+    def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
+        """Compute the wrong parts of C on CPUs."""
+        raise NotImplementedError
+
+    def checked(self) -> Check | None:
+        """The check of the last product, after its repair; None where no check is asked for."""
+        if self.plan.check == "off":
+            return None
+        wrong = self._no_wrong_parts() if self.settings.on_fault == "repair" else None
+        result = self._looked_at(wrong)
+        if result.ok or wrong is None:
+            return result
+        from hybrid.execution.repair import repaired  # which most products need not load
+
+        return repaired(self, result, wrong)
+
+    def multiplied_again(self) -> tuple[Check, WrongParts]:
+        """Compute the whole product once more: its check, and the parts that this finds wrong."""
+        timeline, wrong, began = self.team.timeline, self._no_wrong_parts(), time.perf_counter()
+        repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
+        self.multiply()
+        check = self._looked_at(wrong)
+        timeline.repeat = repeat
+        timeline.add("repair", began, time.perf_counter())
+        return check, wrong
+
+    def in_numbers(self, views: Sequence[RowView]) -> list[RowView]:
+        """A, B and C in host memory, with elements with which the host computes: those of 16 bits as float32."""
+        short = self.plan.problem.short_operands
+        return [NumbersView(view) if short and view.array.itemsize == 2 else view for view in views]
+
+    def _looked_at(self, wrong: WrongParts | None) -> Check:
+        on_devices = self.run.device_check
+        if on_devices is None:
+            return self.check_on_host(wrong)
+        check = self.check_on_devices(on_devices)
+        # Where sums are wrong of a product that may be repaired, the host marks in `wrong` what is wrong.
+        sums_are_wrong = not check.ok and all(fault.code == CheckFailed.code for fault in check.faults)
+        if check.undecided or (wrong is not None and sums_are_wrong):
+            by_host = self.check_on_host(wrong, on_devices.suspects())
+            return check.settled(by_host) if check.undecided else check
+        return check
+
+    def _no_wrong_parts(self) -> WrongParts:
+        return WrongParts(self.plan.problem.n, self.plan.problem.m)

@@ -17,7 +17,7 @@ from hybrid.arrays.root_operands import refuse_out
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import UsageError
-from hybrid.execution.calls import refuse_no_rank
+from hybrid.execution.outcome import refuse_no_rank
 from hybrid.planning.grid import Part, moves
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.ranks.messages import Matrices, Series, copy_own, exchange

@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 
 from hybrid.core.spans import Span, pieces
-from hybrid.execution.checked_run import CheckedRun
+from hybrid.execution.rank_run import CheckedRun
 from hybrid.host.blas import blas
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
@@ -35,8 +35,9 @@ def repaired(product: CheckedRun, failed: Check, wrong: WrongParts) -> Check:
 
     `wrong`: the parts that the check has found wrong.
     """
-    session, decision, run = product.session, product.decision, product.run
-    plan, copies, checked = decision.plan, run.wrong_copies(), failed
+    session, decision, on_devices = product.session, product.decision, product.run.device_check
+    plan, checked = decision.plan, failed
+    copies = on_devices.wrong_copies() if on_devices is not None else []
     blamed: dict[int, str] = {}
     done: list[Recomputed] = []
     again: frozenset[int] = frozenset()  # the ranks for which the product was computed once more
@@ -45,7 +46,7 @@ def repaired(product: CheckedRun, failed: Check, wrong: WrongParts) -> Check:
             return failed
         again = frozenset(blamed)
         checked, wrong = product.multiplied_again()  # a device does that sooner than a CPU
-        copies = [] if checked.ok else run.wrong_copies()
+        copies = [] if checked.ok or on_devices is None else on_devices.wrong_copies()
     if not checked.ok:
         if not _blame(copies, blamed):
             return failed

@@ -18,7 +18,7 @@ from hybrid.core.spans import Span, block
 from hybrid.core.timeline import Timeline
 from hybrid.devices.cpu import multiply_on_cpu, some_matrices
 from hybrid.errors import CheckFailed
-from hybrid.execution.calls import settle
+from hybrid.execution.outcome import settle
 from hybrid.execution.real_products import RealProducts
 from hybrid.execution.redistribution import connect, exchanged
 from hybrid.host.blas import blas

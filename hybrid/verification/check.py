@@ -261,15 +261,6 @@ class Check:
         return replace(by_host, note=by_host.note or ("" if self.ok else unusual))
 
 
-def settled(by_devices: Check | None, by_host: Check | None) -> Check:
-    """The result of one or both checks, of which one at least was made: the devices', unless there is none or it is undecided."""
-    if by_devices is None or by_host is None:
-        found = by_devices or by_host
-        assert found is not None
-        return found
-    return by_devices.settled(by_host) if by_devices.undecided else by_devices
-
-
 def worse_of(before: Check | None, check: Check) -> Check:
     """The worse of two checks, with what was repaired by either."""
     if before is None:
