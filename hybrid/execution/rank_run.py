@@ -307,7 +307,7 @@ class RankRun:
         for moving in (self._panels, self._device_gather):
             if moving is not None:
                 moving.begin()
-        kept = self._rank_device.used_for(self._plan, self._modular)
+        kept = self._rank_device.used_by(self._modular)
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
         if self._modular is not None and (self._poisoned or not kept):

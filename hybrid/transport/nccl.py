@@ -303,7 +303,7 @@ class DeviceGather:
         self._to = of_ranks.get(team.rank, -1)
         self.sends = team.rank in of_ranks  # whether this rank's tiles are sent, and not copied to this node's memory
         self._own: deque[Event] = deque()  # of this rank's tiles, until they are multiplied and copied
-        self._open = False  # all collectives of the product are enqueued
+        self.is_open = False  # all collectives of the product are enqueued
         self._to_send: deque[tuple[Any, list[Event]]] = deque()  # pieces, each with what it is sent after
         self._sending: deque[Event] = deque()
         self._pieces, self._slots = pieces_received(plan, team.rank), slots_of(plan, team.rank)
@@ -314,13 +314,9 @@ class DeviceGather:
 
     def begin(self) -> None:
         """A product begins."""
-        self._open = False
+        self.is_open = False
         for kept in (self._own, self._to_send, self._sending, self._computed, self._receiving, self._copied):
             kept.clear()
-
-    def collectives_enqueued(self) -> None:
-        """Note that all collectives of this product are enqueued."""
-        self._open = True
 
     def computed(self, tile: Tile, source: Any, after: list[Event]) -> None:
         """Note that a tile of this rank is in `source` when the events are complete."""
@@ -339,7 +335,7 @@ class DeviceGather:
         memory, and receive into the slots that are free, or will be without waiting for another rank."""
         while self._sending and self._group.done(self._sending[0]):
             self._sending.popleft()
-        while self._open and self._to_send and len(self._sending) < _SENT_AHEAD:
+        while self.is_open and self._to_send and len(self._sending) < _SENT_AHEAD:
             part, after = self._to_send.popleft()
             self._sending.append(self._group.send(part, self._to, after))
         while self._receiving and self._group.done(self._receiving[0][-1]):
@@ -347,7 +343,7 @@ class DeviceGather:
             # Submitted only now, since a copy to pageable memory blocks the host until it is made.
             into = self._c[piece.rows][:, piece.columns.slice]
             self._copied.append(self._device.copy_received(into, there, [event]))
-        while self._open and self._may_receive():
+        while self.is_open and self._may_receive():
             self._receive(len(self._copied) + len(self._receiving))
 
     def wait_for_stored(self) -> None:
@@ -451,5 +447,5 @@ class NcclTransport(HostTransport):
 
     def _open_gather(self) -> None:
         """Let C leave or arrive once all collectives of B are enqueued: none of them may have to wait for C."""
-        if self._gather is not None and len(self._gathered) == self._panels:
-            self._gather.collectives_enqueued()
+        if self._gather is not None:
+            self._gather.is_open = len(self._gathered) == self._panels

@@ -54,7 +54,7 @@ class RankDevice:
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
-        self._last_writer: tuple[object, object] | None = None  # the plan's shares, and `by`, of the last `used_for`
+        self._last_writer: object = None  # of the last `used_by`
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
         self._kept: list[_KeptForPlan] = []  # for the last plans, that of the newest last
@@ -175,15 +175,11 @@ class RankDevice:
             self.device_group.destroy()
         self.links, self.memory, self.flags, self.reserved = None, None, None, 0
 
-    def used_for(self, plan: Plan, by: object) -> bool:
-        """Note that a product of this plan begins, which writes to the memory. `by`: what computes its remainders, and keeps
-        some there; None for native products.
-
-        Returns whether the product before had the same plan and was computed by the same, so that what it has kept in the memory
-        is still there.
-        """
-        before, self._last_writer = self._last_writer, (plan.shares, by)
-        return before is not None and before[0] is plan.shares and before[1] is by
+    def used_by(self, modular: object) -> bool:
+        """Note that a product begins, which writes to the memory. `modular`: what makes its remainders there; None for native
+        products. Returns whether the product before had the same, whose remainders are then still there."""
+        before, self._last_writer = self._last_writer, modular
+        return before is modular
 
     def _forget_views(self) -> None:
         self._kept.clear()
