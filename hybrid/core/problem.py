@@ -125,11 +125,11 @@ class Problem:
         return 2 * self.n * self.l * self.m
 
     def bytes(self, rows: int, columns: int) -> int:
-        """The bytes of so many rows of so many columns of C."""
+        """The bytes of a part of C of this shape."""
         return rows * columns * self.item_size
 
     def operand_bytes(self, rows: int, columns: int) -> int:
-        """The bytes of so many rows of so many columns of A or B."""
+        """The bytes of a part of A or B of this shape."""
         return rows * columns * self.operand_item_size
 
     @property
@@ -157,7 +157,7 @@ class AskedProduct:
 
 
 def padded(columns: int, item_size: int) -> int:
-    """The row stride, in elements, of a GPU's buffer of so many columns: with it, every row is aligned for the widest copies."""
+    """The row stride, in elements, of a GPU's buffer with this number of columns: it aligns every row for the widest copies."""
     in_a_copy = WIDEST_COPY // item_size
     return -(-columns // in_a_copy) * in_a_copy
 

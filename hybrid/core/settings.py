@@ -31,7 +31,7 @@ class Settings:
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
     transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
     grid: str = "auto"  # the grid of nodes: auto, rows (each multiplies its rows of A by all of B), RxC or RxCxL
-    gateways: int = 1  # ranks of a node that exchange column panels with other nodes, if it has so many
+    gateways: int = 1  # the most ranks of a node that exchange column panels with other nodes
     stall: float = 60.0  # seconds without progress after which a rank counts as stuck; 0: never
     message_bytes: int = 256 * MiB  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
@@ -40,7 +40,7 @@ class Settings:
     resume_rows: int = 0  # rows of a part, with --resume; 0: those of about a minute, or as the journal says
     staged: bool = False  # on a CPU, copy panels into buffers as for a GPU
     poison: bool = False  # fill the devices' buffers with NaN before each product, so that elements nobody wrote are found
-    ranks_per_node: int = 0  # treat so many ranks each as a node of their own; 0: the real nodes
+    ranks_per_node: int = 0  # pretend that each node has this number of ranks; 0: the real nodes
     host_memory: int = 0  # bytes of host memory a node may use; 0: what the system has available
     gpu_memory: int = 0  # bytes of each GPU that may be used; 0: what is free
     price: str = ""  # by which the command tells what a product costs, such as 2.50/GPU-h, 20/node-h or 0.30/kWh
@@ -211,7 +211,7 @@ class Price:
         return f"{self.amount:.12g}/{self.per}"
 
     def cost(self, seconds: float, gpus: int, nodes: int, joules: float | None) -> float | None:
-        """What so many GPUs or nodes cost for these seconds, or this energy. None where the energy is not known, or there is no
+        """What these GPUs or nodes cost for the time, or the energy. None where the energy is not known, or there is no
         GPU to pay for."""
         if self.per == "kWh":
             return None if joules is None else self.amount * joules / _JOULES_OF_A_KILOWATT_HOUR

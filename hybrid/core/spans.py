@@ -38,7 +38,7 @@ class Span:
         return Span(lo, max(lo, min(self.hi, other.hi)))
 
     def part(self, parts: int, number: int) -> Span:
-        """Part `number` of so many parts, whose lengths differ by at most one."""
+        """Part `number` of `parts` parts, whose lengths differ by at most one."""
         of_length = block(len(self), parts, number)
         return Span(self.lo + of_length.lo, self.lo + of_length.hi)
 
@@ -59,7 +59,7 @@ def block(total: int, parts: int, part: int) -> Span:
 
 
 def pieces(span: Span, size: int) -> Iterator[Span]:
-    """`span` in consecutive pieces of `size`, of which the last may be shorter; none for an empty span."""
+    """`span` in consecutive pieces of `size`; the last may be shorter. None for an empty span."""
     for lo in range(span.lo, span.hi, size):
         yield Span(lo, min(lo + size, span.hi))
 
@@ -94,7 +94,7 @@ class Topology:
 
     @classmethod
     def of_equal_nodes(cls, ranks: int, ranks_per_node: int) -> Topology:
-        """Nodes of so many ranks each; the last one may have fewer."""
+        """Nodes of `ranks_per_node` ranks; the last one may have fewer."""
         return cls(tuple(tuple(range(piece.lo, piece.hi)) for piece in pieces(Span(0, ranks), ranks_per_node)))
 
     @classmethod
@@ -106,7 +106,7 @@ class Topology:
         return cls(tuple(tuple(ranks) for ranks in nodes.values()))
 
     def split(self, ranks_per_node: int) -> Topology:
-        """Every node split into nodes of at most so many ranks."""
+        """Every node split into nodes of at most `ranks_per_node` ranks."""
         starts = [(ranks, start) for ranks in self.nodes for start in range(0, len(ranks), ranks_per_node)]
         return Topology(tuple(ranks[start : start + ranks_per_node] for ranks, start in starts))
 

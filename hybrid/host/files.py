@@ -143,7 +143,7 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
     """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: it is found before the work, not
     after it.
 
-    `size`: None for a few bytes of which the number is not known. `folder`: a folder of many files is to be written.
+    `size`: None for a few bytes, whose number is not known. `folder`: a folder of many files is to be written.
     """
     target = Path(led_to(path))
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Matrices in files: .npy, HDF5, Zarr and Matrix Market. The ending of a file's name says the format.
 
-`open_matrix` gives a MatrixFile, of which every rank reads the rows it needs. `new_matrix` gives a MatrixOutput: one process
+`open_matrix` gives a MatrixFile, from which every rank reads the rows it needs. `new_matrix` gives a MatrixOutput: one process
 begins the file under a temporary name, then several write rows of it. Elements are read and written, never mapped, so that a
 file which is cut short, or a full disk, is an error and not a SIGBUS. Pickles are not read.
 """
@@ -34,7 +34,7 @@ BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is to
 _NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
 _MOST_NAMES = 8  # of matrices in a file that an error lists
 
-_WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr"}  # formats of which a file holds several matrices
+_WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr"}  # formats whose files hold several matrices
 _OF_OTHERS = (".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # which are not written
 _NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
 
@@ -122,7 +122,7 @@ def _refuse_name(path: str, name: str) -> None:
 
 
 class MatrixFile:
-    """A matrix of numbers in a file, of which every rank reads the rows it needs."""
+    """A matrix of numbers in a file. Every rank reads the rows it needs."""
 
     at_once = False  # `read` takes as long as the whole file takes, whatever the rows, and tells of its progress at the end only
 
@@ -255,8 +255,8 @@ class MatrixOutput:
         self.size = len(header) + shape[0] * self.row_bytes  # in bytes; where libraries write, a few KiB more than it takes
 
     def refuse(self, size: int) -> None:
-        """UsageError where it could not be written, DoesNotFit where it could not with so many bytes: it is found before the
-        work, not after it."""
+        """UsageError where no file could be written, DoesNotFit where none of `size` bytes could: found before the work, not after
+        it."""
         refuse_unwritable(self.path, size)
 
     def begin(self, beside: Path) -> int:

@@ -53,7 +53,7 @@ os.register_at_fork(after_in_child=_new_pool)  # the threads exist in the parent
 
 
 class Calls:
-    """Calls that at most so many threads make, in the order in which the calls are added; who waits for them makes some, too."""
+    """Calls that up to `threads` threads make, in the order in which they are added; the thread that waits for them helps."""
 
     def __init__(self, threads: int) -> None:
         self._most, self._todo = min(max(1, threads), MOST_THREADS), deque[Callable[[], object]]()
@@ -218,7 +218,7 @@ def core_quota(root: Path = Path("/")) -> float | None:
 
 
 def announce_threads(count: int) -> None:
-    """Have products use so many threads, also outside `limited_threads`, and BLAS start no more. It has no effect once NumPy has
+    """Have products use `count` threads, also outside `limited_threads`, and BLAS start no more. It has no effect once NumPy has
     loaded it."""
     global _announced
     if "numpy" not in sys.modules:
@@ -231,7 +231,7 @@ def announce_threads(count: int) -> None:
 
 
 def _of_blas(count: int) -> int:
-    """The threads that BLAS itself uses where products use so many."""
+    """The threads that BLAS itself uses where products use `count`."""
     return 1 if count <= MOST_THREADS else count
 
 

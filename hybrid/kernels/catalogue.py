@@ -175,7 +175,7 @@ def named(name: str) -> Kernel | None:
 
 
 def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
-    """Why the kernel cannot multiply A and B of this type, where B has so many columns, on a GPU of this compute capability; ""
+    """Why the kernel cannot multiply A and B of this type, where B has `columns` columns, on a GPU of this compute capability; ""
     if it can."""
     if dtype not in kernel.dtypes:
         return f"kernel {kernel.name} does not take {dtype}"
@@ -202,7 +202,7 @@ def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CA
 def launch_of(
     kernel: Kernel, dtype: str, rows: int, columns: int, capability: int, width: int = 1, *, adds: bool = False
 ) -> Launch:
-    """The launch that computes a C of so many rows and columns, or with `adds` adds to it. `width`: of vector loads and copies,
+    """The launch that computes a C of this shape, or with `adds` adds to it. `width`: of vector loads and copies,
     in elements, as `copy_width` gives it for A, B and C."""
     form = _form(kernel, dtype, capability)
     assert form is not None, refusal(kernel, dtype, columns, capability)

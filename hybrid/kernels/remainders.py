@@ -61,7 +61,7 @@ def guarding(gpu: Gpu, rows: int, columns: int) -> Launch:
 
 
 def products_of(gpu: Gpu, element: str, rows: int, columns: int, moduli: int) -> Launch:
-    """The products modulo so many moduli; or, with an element type (of C), one product of signed bytes."""
+    """The products modulo each of the moduli; or, with an element type (of C), one product of signed bytes."""
     expression = f"byte_products<{element}>" if element else "products"
     if gpu.capability == _HOPPER:
         return _of_clusters(gpu, expression, rows, columns, moduli)

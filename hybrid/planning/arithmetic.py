@@ -19,18 +19,18 @@ from hybrid.planning.machine_model import H200, MachineModel
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)  # as in kernels/moduli.cuh
 UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
-# For each type (units along k, n): with at least so many units, the guard looks at one unit in n. That proves enough of usual
+# For each type (units, n): from `units` units along k on, the guard looks at every n-th one alone. That proves enough of usual
 # numbers.
 _SAMPLED = {"float64": (17, 8), "float32": (17, 3)}
 
 _INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers to which scaled elements are rounded
-_EXACT_BITS = {"float64": 53, "float32": 24}  # every integer of so many bits is a number of the type
+_EXACT_BITS = {"float64": 53, "float32": 24}  # every integer with up to this number of bits is a number of the type
 _FOR_INTEGERS = (3, 5, 7)  # numbers of moduli for which there are kernels; 7 are enough for 53 bits
-# Numbers of moduli, each with the least ratio Σ|a·b| / (|row|·|column|) that must be proved for so many to be as accurate as
-# native arithmetic. With these bounds none of thousands of random matrices had a larger error
+# Numbers of moduli, each with the least ratio Σ|a·b| / (|row|·|column|) that must be proved before it is as accurate as native
+# arithmetic. With these bounds none of thousands of random matrices had a larger error
 # (tests/experiments/test_accuracy.py).
 _PROVED = {"float64": ((15, 2.0**-6),), "float32": ((7, 2.0**-3), (8, 2.0**-6))}
-_FAST = {"float64": (14, 2.0**-2)}  # so many are about as accurate, if the ratio is estimated to be at least this
+_FAST = {"float64": (14, 2.0**-2)}  # a number that is about as accurate, where the ratio is estimated to be at least this
 _ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24}  # the relative error of an element of C that is rounded once
 _NO_OVERFLOW = {"float64": 2.0**1023, "float32": 2.0**127}
 _UNDERFLOW = {"float64": 2.0**-1074, "float32": 2.0**-150}  # a subnormal element is rounded by no more
@@ -70,8 +70,8 @@ class Arithmetic:
     def error_bound(self, inner: int, dtype: str, ratio: float, least: float = math.inf) -> float:
         """The proved bound of an element's error relative to (|A|·|B|)ᵢⱼ, for scaled lines and an element that does not overflow.
 
-        `ratio`: (|A|·|B|)ᵢⱼ is at least so many times the norm of the row times the norm of the column. `least`: that product of
-        the norms is at least this.
+        `ratio`: the least of (|A|·|B|)ᵢⱼ divided by the norm of the row times the norm of the column. `least`: the least product
+        of these norms.
 
         Rounding moves each element of a scaled line by a half at most, so a sum of products by √inner/2 times the sum of both
         norms, plus inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, unless the elements already have as
@@ -120,7 +120,7 @@ class Summary:
 
 
 def sampling(inner: int, dtype: str) -> int:
-    """The guard looks at one of so many units along k."""
+    """n, where the guard looks at every n-th unit along k."""
     units, every = _SAMPLED[dtype]
     return every if inner >= units * UNIT else 1
 
@@ -216,7 +216,7 @@ def native_speed(capability: int, model: MachineModel, dtype: str) -> float | No
 
 
 def gain_of_remainders(capability: int, model: MachineModel, problem: Problem, rows: int, *, fast: bool) -> float | None:
-    """The time of native kernels divided by that of kernels from remainders, for a row block of so many rows, by the rates that
+    """The time of native kernels divided by that of kernels from remainders, for a row block of `rows` rows, by the rates that
     the doctor measured, or else those of this compute capability; None where nothing is known of it."""
     if model.byte_multiply_adds_per_byte == H200.byte_multiply_adds_per_byte:
         if capability not in _RATES:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # less memory where that is short.
 GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE = 64, 512
 NUMBERS_A_ROW = 5  # that the kernel `compare_sums` (kernels/check.cu) finds for each row of C
-# It sums these up for so many rows at a time, not less than a thread-block tile has, to so many numbers.
+# From each ROWS_TOGETHER rows, not less than a thread-block tile has, it makes NUMBERS_TOGETHER sums.
 ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4
 NUMBERS_A_PIECE = 5  # the kernel `total_pieces` reads three of each piece and writes two
 _LINKS = 64  # the most that bring parts of B
@@ -157,7 +157,7 @@ def group_columns(device_memory: int) -> int:
 
 
 def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memory: int) -> int:
-    """The most bytes that the check takes on a device that multiplies so many rows."""
+    """The most bytes that the check takes on a device that multiplies `rows` rows."""
     group, panels = group_columns(device_memory), tiling.column_panels_in(problem.m)
     groups = -(-problem.m // group) + panels
     sums = groups * (2 * problem.l + 3 * rows + 1)

@@ -5,7 +5,7 @@ distribution must send.
 Of P nodes with a block of rows each, a grid of P×1, every one needs all of B: the more nodes, the more of the network's time that
 takes. In a grid of r×c nodes, each needs only the rows of A of its row of the grid, and the columns of B of its column. With d
 layers of such grids each layer multiplies a part of the columns of A by the same rows of B, and the layers' results are added up:
-that pays where l is much larger than n and m, or where memory has room for so many partial results.
+that pays where l is much larger than n and m, or where memory has room for the partial results.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def least_received_with(problem: Problem, nodes: int, memory: int) -> float:
 
 
 AUTO, ROWS = "auto", "rows"
-_LOOKED_AT = 64  # nodes of which the costs are computed, where there are more: those of a grid need nearly the same
+_LOOKED_AT = 64  # nodes whose costs are computed, where there are more: the nodes of a grid have nearly the same costs
 _WORTH_IT = 0.9  # a grid must receive less than this part of what row blocks do, which neither move A nor add anything up
 
 
@@ -143,7 +143,7 @@ class Grid:
 
     @property
     def is_rows(self) -> bool:
-        """Whether every node computes whole rows of C: those of which it has A's rows, however many these are."""
+        """Whether every node computes whole rows of C: the rows that it has of A, however many these are."""
         return self.columns == self.layers == 1
 
     @property
@@ -203,7 +203,7 @@ class Placement:
 
 
 def parse(text: str, nodes: int) -> Grid | None:
-    """The grid that `rows`, `2x3` or `2x3x2` means for so many nodes; None for `auto`. UsageError for any other text."""
+    """The grid that `rows`, `2x3` or `2x3x2` means for this number of nodes; None for `auto`. UsageError for any other text."""
     if text == AUTO:
         return None
     if text == ROWS:
@@ -236,7 +236,7 @@ def received(grid: Grid, node: int, problem: Problem, topology: Topology, placem
 
 
 def candidates(nodes: int) -> Iterator[Grid]:
-    """All grids of so many nodes; those with several layers in both ways of numbering."""
+    """All grids of this number of nodes; those with several layers in both ways of numbering."""
     for layers in _divisors(nodes):
         for rows in _divisors(nodes // layers):
             columns = nodes // layers // rows
@@ -416,7 +416,7 @@ class GridLayout:
         return Rectangle(whole.rows.part(len(members), members.index(rank)), whole.columns)
 
     def _messages(self, size: int) -> int:
-        """The fewest messages in which so many bytes can travel."""
+        """The fewest messages in which `size` bytes can travel."""
         return max(1, -(-size // max(1, self.message_bytes)))
 
     def _node(self, rank: int) -> int:

@@ -100,8 +100,8 @@ class MachineModel:
 
     @classmethod
     def read(cls, path: str) -> MachineModel:
-        """The model in a file: a JSON object of this class's fields, of which those left out are an H200's; or the doctor's JSON
-        lines, of which the last one with a model counts. UsageError, in one line, for any other file."""
+        """The model in a file: a JSON object of this class's fields, where an H200's stand for those left out; or the doctor's
+        JSON lines, whose last one with a model counts. UsageError, in one line, for any other file."""
         said = _said_in(path)
         unknown = sorted(set(said) - {known.name for known in fields(cls)})
         if unknown:

@@ -60,7 +60,7 @@ class Plan:
 
     def on_device(self, rank: int) -> tuple[Plan, RankShare]:
         """The plan by which a rank's device computes, and the rank's share of that. On a grid this is the rank's part of the
-        product, of which a CPU multiplies each panel in place as it arrives."""
+        product; a CPU multiplies each panel of it in place as it arrives."""
         if self.parts:
             return self.parts[rank], self.parts[rank].shares[0]
         share, layout = self.shares[rank], self.grid_layout
@@ -324,7 +324,7 @@ def senders_to(plan: Plan, rank: int) -> list[int]:
 
 
 def rows_of_pieces(plan: Plan, share: RankShare, rows: int) -> list[Span]:
-    """The pieces in which so many rows of a tile are sent, by their rows."""
+    """The pieces in which a tile of `rows` rows is sent, by their rows."""
     return list(pieces(Span(0, rows), _most_rows(plan, share)))
 
 
@@ -459,7 +459,7 @@ def _needs(
 
 
 def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> DoesNotFit | None:
-    """The error that says where a matrix of so many bytes has no room on a node. None if it fits.
+    """The error that says where a matrix of `needed` bytes has no room on a node. None if it fits.
 
     `free`: for the ranks of the node. `shared`: the matrix lies in node-shared memory.
     """

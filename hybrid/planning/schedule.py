@@ -29,7 +29,7 @@ ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kerne
 
 @record
 class Tiling:
-    """The sizes of the panels, of which an operand's last may be smaller, and how many of them are on a device at a time.
+    """The sizes of the panels (an operand's last one may be smaller), and how many of them are on a device at a time.
 
     It is the same on every rank, though a rank may have fewer or more panels than that.
     """
@@ -46,7 +46,7 @@ class Tiling:
     moduli: int = 0  # planes of remainders beside the buffers; 0: products are native
 
     def column_panels_in(self, columns: int) -> int:
-        """The number of column panels in so many columns."""
+        """The number of column panels in this number of columns."""
         return -(-columns // self.panel_columns)
 
     def loads(self, rows: int, columns: int) -> int:
@@ -86,7 +86,7 @@ class Layout:
 
 
 def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layout:
-    """The layout for a row block of so many rows; an empty one where there are none."""
+    """The layout for a row block of `rows` rows; an empty one where there are none."""
     if not rows:
         return Layout(0, 0, 0, Region(0, 0), Region(0, 0), 0)
     height = min(rows, tiling.panel_rows * tiling.row_panels)
@@ -375,5 +375,5 @@ class RankShare:
 
     @cached_property
     def uses(self) -> tuple[Uses, ...]:
-        """The uses of each arrival of `order`, kept likewise."""
+        """The uses of each arrival of `order`, kept with it."""
         return uses_of(self.order)

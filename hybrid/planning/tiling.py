@@ -49,7 +49,9 @@ class PlanRequest:
     left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
     bytes_there: int = 0  # of the matrices, that the root holds already
     besides: tuple[int, ...] = ()  # for each rank the host memory that it takes for other things
-    besides_on_gpu: tuple[int, ...] = ()  # the same of its GPU's memory, where GPUs multiply
+    besides_on_gpu: tuple[
+        int, ...
+    ] = ()  # for each rank the memory of its GPU that it takes for other things, where GPUs multiply
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
     staged: bool = False  # a CPU, too, copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
@@ -206,8 +208,8 @@ def _panel_columns(r: PlanRequest) -> int:
 
 
 def _least_lines(r: PlanRequest, at_least: int, bytes_of_line: int) -> int:
-    """The rows or columns of a panel that has at least so many, and whose copy is long enough for the link: each brings so many
-    bytes."""
+    """The rows or columns of a panel: `at_least` of them, and enough, of `bytes_of_line` each, for a copy that is long enough for
+    the link."""
     return -(-max(at_least, r.model.least_panel_bytes // max(1, bytes_of_line)) // KERNEL_TILE) * KERNEL_TILE
 
 
@@ -217,7 +219,7 @@ def _out_of_core(r: PlanRequest, memory: int) -> Tiling:
     Panel sizes that are asked for are halved where they do not fit; where even the smallest panels do not, these are taken.
     """
     wanted = r.model.least_streamed_panels
-    best: dict[int, tuple[float, Tiling]] = {}  # with at least so many streamed panels
+    best: dict[int, tuple[float, Tiling]] = {}  # by the least number of streamed panels that fit beside the stationary ones
     for halvings in range(r.model.least_tile_elements.bit_length()):
         factor = 1 + halvings * r.model.half_tile_cost
         if wanted in best and best[wanted][0] <= factor * (r.rows + r.problem.m):
@@ -249,7 +251,7 @@ def _parts(length: int) -> Iterator[int]:
 def _candidate(r: PlanRequest, memory: int, stationary: str, part: int, halvings: int) -> tuple[Tiling, int]:
     """A tiling in which about `part` lines of the stationary operand are resident, and how many streamed panels fit beside them.
 
-    With `halvings` tiles are halved so many times from the best size. An operand that can be resident as a whole had better be
+    Tiles are halved `halvings` times from the best size. An operand that can be resident as a whole had better be
     the stationary one: at least one of its panels is left to come.
     """
     p, model = r.problem, r.model

@@ -38,7 +38,7 @@ from hybrid.selection.decision import (
 )
 from hybrid.transport.rank_device import RankDevice, device_key, prepare_rank_device
 
-TOO_OFTEN = 2  # a rank whose device made so many products wrong is left out of the next
+TOO_OFTEN = 2  # products that a rank's device makes wrong before it is left out of the next
 
 
 @record
