@@ -161,8 +161,8 @@ def request_of(
         problem, operands = types.problem(first.whole[0][0], l, first.whole[1][1]), OperandLocation.BLOCKS_2D
         placed = _placement(shares)
     else:
-        rows_a = consecutive(share.a[0] for share in shares)
-        rows_b = consecutive(share.b[0] * (1 + types.complex_a) for share in shares)
+        rows_a = tuple(consecutive(share.a[0] for share in shares))
+        rows_b = tuple(consecutive(share.b[0] * (1 + types.complex_a) for share in shares))
         problem, operands = types.problem(rows_a[-1].hi, l, first.b[1]), OperandLocation.ROW_BLOCKS
         placed, problem = Placement.of_rows(problem, rows_a, rows_b, rows_a), problem.with_operands(types.short_operands)
     return PlanRequest(

@@ -255,8 +255,7 @@ class MatrixOutput:
         self.size = len(header) + shape[0] * self.row_bytes  # in bytes; where libraries write, a few KiB more than it takes
 
     def refuse(self, size: int) -> None:
-        """UsageError where no file could be written, DoesNotFit where none of `size` bytes could: found before the work, not after
-        it."""
+        """UsageError where no file could be written, DoesNotFit where none of `size` bytes could: known before the work."""
         refuse_unwritable(self.path, size)
 
     def begin(self, beside: Path) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
@@ -188,8 +188,9 @@ class Placement:
     c: tuple[Part, ...]
 
     @classmethod
-    def of_rows(cls, problem: Problem, a: Sequence[Span], b: Sequence[Span], c: Sequence[Span]) -> Placement:
-        """The placement in which all ranks have whole rows, these."""
+    @lru_cache(maxsize=16)
+    def of_rows(cls, problem: Problem, a: tuple[Span, ...], b: tuple[Span, ...], c: tuple[Span, ...]) -> Placement:
+        """The placement in which all ranks have whole rows, these. It is cached: the next product's is often the same."""
         l, m = Span(0, problem.l), Span(0, problem.m)
         return cls(*(tuple(Part((rows,), (width,)) for rows in of) for of, width in ((a, l), (b, m), (c, m))))
 
