@@ -38,7 +38,9 @@ from hybrid.selection.decision import (
 )
 from hybrid.transport.rank_device import RankDevice, device_key, prepare_rank_device
 
+SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
 TOO_OFTEN = 2  # products that a rank's device makes wrong before it is left out of the next
+_shared_bytes_lately = ttl_cached(lambda: free_bytes_in(shared_memory_folder()))
 
 
 @record
@@ -163,9 +165,6 @@ def session_of(team: Team) -> Session:
     return _sessions[team]
 
 
-SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
-
-
 def take_inventory(session: Session, settings: Settings) -> Inventory:
     """This rank's inventory. Raises what makes it unable to take part; to be called within a phase."""
     gpus: tuple[Gpu, ...] = ()
@@ -201,20 +200,13 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
     return FreeMemory(
         host=session.team.host,
         host_bytes=settings.host_memory or available_host_bytes(now=now),
-        shared_bytes=_shared_bytes() if now else _shared_bytes_lately(),
+        shared_bytes=free_bytes_in(shared_memory_folder()) if now else _shared_bytes_lately(),
         gpu_bytes=on_gpu if gpu or not now else 0,  # before the first product the GPU is not known yet
         gpu_id=gpu.uuid if gpu else "",
         gpu_reserved=reserved,
         gpu_pooled=pooled_bytes(gpu) if gpu else 0,
         gpu_queried=now,
     )
-
-
-def _shared_bytes() -> int:
-    return free_bytes_in(shared_memory_folder())
-
-
-_shared_bytes_lately = ttl_cached(_shared_bytes)
 
 
 def agree(session: Session, request: PlanRequest, settings: Settings, inventories: Sequence[Inventory]) -> Decision:
