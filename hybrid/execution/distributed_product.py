@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.arrays.distributed import Block2D, refuse_no_grid
-from hybrid.arrays.gemm import Gemm, ProductType, product_type
+from hybrid.arrays.gemm import Gemm, ProductType, product_type, real_operands
 from hybrid.arrays.integers import DIGIT, Exact, largest_of, temporary_bytes
 from hybrid.arrays.interop import (
     as_rows,
@@ -34,9 +34,10 @@ from hybrid.core.spans import Span, consecutive
 from hybrid.core.timeline import Timeline
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
-from hybrid.execution.outcome import exactly
+from hybrid.execution.outcome import exactly, settle
 from hybrid.execution.product import element_types
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun
+from hybrid.execution.real_products import RealProducts
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
@@ -212,40 +213,78 @@ def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> C
     return renumbered
 
 
-def decide_on_distributed(
-    session: Session, shares: Sequence[Shares], inventories: Sequence[Inventory], settings: Settings
-) -> tuple[ProductType, bool, Settings, Decision]:
-    """The types of the product, whether integers that lie on a GPU stay there, the settings, and the decision. Every rank calls
-    it, with what all ranks have.
+class DistributedProduct:
+    """A product of which each rank keeps its part. Every rank makes one, with what all ranks have, and calls `part`.
 
     Integers that lie on GPUs stay there if there is room for all that is made of them. Else they go through the host's memory.
     """
 
-    def decided(*, stays: bool) -> tuple[ProductType, bool, Settings, Decision]:
-        types, asked = shares[0].types, settings
+    def __init__(self, session: Session, shares: Sequence[Shares], inventories: Sequence[Inventory], settings: Settings) -> None:
+        self._session, self._shares, self._inventories = session, shares, inventories
+        on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shares)
+        self._stays = shares[0].types.exact is not None and on_gpus
+        if self._stays:
+            try:
+                self._decide(settings)
+                self._stays = self.decision.plan.device == "cuda"
+            except DoesNotFit:
+                self._stays = False
+        if not self._stays:
+            self._decide(settings)
+
+    def _decide(self, settings: Settings) -> None:
+        """Decide how the product is computed, with integers where they lie if `_stays`."""
+        shares, stays, types = self._shares, self._stays, self._shares[0].types
         if types.exact is not None and all(each.types == types for each in shares):  # `request_of` refuses others
             largest = [each.largest for each in shares]
             types = types.bounded(shares[0].depth, largest, _most(settings) if stays else None)
         if not stays:
-            asked = exactly(settings, types)
+            settings = exactly(settings, types)
         elif settings.precision != "native":  # sums stay below `_most`, and then products from remainders are exact as well
-            asked = replace(settings, precision="auto")
+            settings = replace(settings, precision="auto")
         on_gpus = tuple(each.bytes_on_gpu(types.exact if stays else None) for each in shares)
         besides = tuple(
             each.copied_bytes + types.bytes_beside(each.a[0] * each.b[1]) * (not (stays and each.on_gpu[0])) for each in shares
         )
         request = request_of(shares, types.computed, besides, on_gpus if any(on_gpus) else ())
-        return types, stays, asked, agree(session, request, asked, inventories)
+        self.decision = agree(self._session, request, settings, self._inventories)
+        self._types, self._settings = types, settings
 
-    on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shares)
-    if shares[0].types.exact is not None and on_gpus:
-        try:
-            found = decided(stays=True)
-        except DoesNotFit:
-            found = None
-        if found is not None and found[3].plan.device == "cuda":
-            return found
-    return decided(stays=False)
+    def part(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str]) -> Any:
+        """This rank's part of C, from its parts of A, B, and the C that is added or None. It lies where the part of A does.
+
+        `named`: as of `RealProducts`.
+        """
+        team, types, plan, of_a = self._session.team, self._types, self.decision.plan, a
+        beside, threads = None, self.decision.placements[team.rank].threads.count
+        if types.exact is not None:
+            with team.phase("scatter"), busy():
+                a, b = (where_it_lies(each) if self._stays else on_host(each) for each in (a, b))
+                beside = a if on_gpu(a) else None
+                if c is not None:
+                    c = to_device_of(a, c) if beside is not None else on_host(c)
+        products = RealProducts(team, types, threads, (len(a), b.shape[1]), c=c, named=named, beside=beside)
+        for number, prime in enumerate(types.primes):
+            real = a, b
+            if prime or types.complex_b:
+                with team.phase("scatter", timed=False), busy():
+                    real = real_operands(a, b, types, prime, device=plan.device, threads=threads)
+            team.timeline = Timeline()
+            with limited_threads(threads):
+                product, check = _RealProduct(self._session, self.decision, *real, self._settings).result()
+                if plan.device != "cuda" or plan.grid_layout is not None:
+                    with team.phase("scatter"):
+                        product = to_device_of(real[0], product)
+            settle(check, warns=team.rank == 0)
+            del real  # before the next ones are made
+            products.add(number, product)
+            del product
+        result = products.finish()
+        if types.finishes:
+            result = to_device_of(of_a, result)
+        if types.exact is not None:
+            await_callers_work(result)  # so that it is complete, as other products are
+        return result
 
 
 def _most(settings: Settings) -> int:
@@ -254,21 +293,8 @@ def _most(settings: Settings) -> int:
     return most_exact(GROUP_COLUMNS) if settings.check == "on" else (1 << 53) - 1
 
 
-def run_distributed_product(session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> tuple[Any, Check | None]:
-    """This rank's part of C, on the device where its part of A lies, and what the check found; None where nothing is checked.
-    Every rank calls it."""
-    team, plan = session.team, decision.plan
-    team.timeline = Timeline()
-    with limited_threads(decision.placements[team.rank].threads.count):
-        c, check = _DistributedProduct(session, decision, a, b, settings).result()
-        if plan.device != "cuda" or plan.grid_layout is not None:
-            with team.phase("scatter"):
-                c = to_device_of(a, c)
-        return c, check
-
-
-class _DistributedProduct(CheckedRun):
-    """A product of which each rank keeps its part."""
+class _RealProduct(CheckedRun):
+    """A real product of which each rank keeps its part."""
 
     def __init__(self, session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> None:
         super().__init__(session, decision, settings)

@@ -27,10 +27,10 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
-from hybrid.execution.distributed_product import Shares, decide_on_distributed, request_of, run_distributed_product
+from hybrid.execution.distributed_product import DistributedProduct, Shares, request_of
 from hybrid.execution.outcome import RunOptions, exactly, refuse_no_rank, settle, threads_until_decided
 from hybrid.execution.product import element_types, run_product, views_in_workspace
-from hybrid.execution.real_products import RealProducts, element_of_rows, part_of_product
+from hybrid.execution.real_products import RealProducts, element_of_rows
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import StackCall
 from hybrid.host.memory import empty_matrix
@@ -143,24 +143,15 @@ class RowBlockCall:
         if not any(transposed):
             team.pretend_nodes(settings.ranks_per_node)
             _, inventories, shapes = zip(*looking.all, strict=True)
-            decided = decide_on_distributed(session, shapes, inventories, settings)
-            self._types, self._stays, self._settings, self.decision = decided
+            self._of_parts = DistributedProduct(session, shapes, inventories, settings)
+            self.decision = self._of_parts.decision
         return transposed
 
     def product(self) -> RowBlock:
         """This rank's rows of the product."""
-        session, decision = self._session, self.decision
-
-        def multiply(a: Any, b: Any) -> Any:
-            product, check = run_distributed_product(session, decision, a, b, self._settings)
-            settle(check, warns=session.team.rank == 0)
-            return product
-
-        arrays = tuple(None if each is None else each.array for each in self._operands)
-        first_row = decision.plan.shares[session.team.rank].rows.lo
-        named, stays = element_of_rows(first_row), self._stays
-        part = part_of_product(session, decision, arrays, self._types, multiply, named=named, stays=stays)
-        return RowBlock(part, first_row=first_row)
+        a, b, c = (None if each is None else each.array for each in self._operands)
+        first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
+        return RowBlock(self._of_parts.part(a, b, c, element_of_rows(first_row)), first_row=first_row)
 
 
 def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
@@ -260,7 +251,8 @@ class Block2DCall:
             self._of_rows = RowBlockCall(session, rows, None, replace(asked, gemm={"dtype": gemm.dtype or None}))
             self.decision = self._of_rows.decision
             return
-        self._types, _, self._settings, self.decision = decide_on_distributed(session, shares, inventories, settings)
+        self._of_parts = DistributedProduct(session, shares, inventories, settings)
+        self.decision = self._of_parts.decision
 
     def product(self) -> Block2D:
         """This rank's part of the product."""
@@ -269,17 +261,10 @@ class Block2DCall:
             whole = self._of_rows.product().array
             return Block2D(whole[np.ix_(a.indices[0], b.indices[1])], self._shape, a.rows, b.columns)
 
-        def multiply(real_a: Any, real_b: Any) -> Any:
-            product, check = run_distributed_product(self._session, self.decision, real_a, real_b, self._settings)
-            settle(check, warns=False)
-            return product
-
         def named(row: int, column: int) -> str:
             return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
 
-        arrays = a.array, b.array, None
-        part = part_of_product(self._session, self.decision, arrays, self._types, multiply, named=named)
-        return Block2D(part, self._shape, a.rows, b.columns)
+        return Block2D(self._of_parts.part(a.array, b.array, None, named), self._shape, a.rows, b.columns)
 
 
 class RootCall:

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.gemm import ProductType, complex_view, finished, real_operands
+from hybrid.arrays.gemm import ProductType, complex_view, finished
 from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, magnitude, refusal
-from hybrid.arrays.interop import await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
+from hybrid.arrays.interop import empty_beside
 from hybrid.arrays.sources import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -208,46 +208,3 @@ def run_typed_product(
 
 
 _NOTHING = RowView(np.empty((0, 0)), Span(0, 0))
-
-
-def part_of_product(
-    session: Session,
-    decision: Decision,
-    operands: Sequence[Any],
-    types: ProductType,
-    multiply: Callable[[Any, Any], Any],
-    *,
-    named: Callable[[int, int], str],
-    stays: bool = False,
-) -> Any:
-    """This rank's part of a product of which each rank keeps a part; it lies where the rank's part of A does.
-
-    `operands`: its parts of A, B and C; C may be None. `multiply`: gives this rank's part of the real product of two matrices,
-    and raises where that product is wrong. `named`: as of `RealProducts`. `stays`: integers that lie on a GPU stay there: the
-    real products' operands are made beside A and B, and C is put together beside A.
-    """
-    team, threads = session.team, decision.placements[session.team.rank].threads.count
-    a, b, c = operands
-    beside = None
-    if types.exact is not None:
-        with team.phase("scatter"), busy():
-            a, b = (where_it_lies(each) if stays else on_host(each) for each in (a, b))
-            beside = a if on_gpu(a) else None
-            if c is not None:
-                c = to_device_of(a, c) if beside is not None else on_host(c)
-    products = RealProducts(team, types, threads, (len(a), b.shape[1]), c=c, named=named, beside=beside)
-    for number, prime in enumerate(types.primes):
-        real = a, b
-        if prime or types.complex_b:
-            with team.phase("scatter", timed=False), busy():
-                real = real_operands(a, b, types, prime, device=decision.plan.device, threads=threads)
-        product = multiply(*real)
-        del real  # before the next ones are made
-        products.add(number, product)
-        del product
-    result = products.finish()
-    if types.finishes:
-        result = to_device_of(operands[0], result)
-    if types.exact is not None:
-        await_callers_work(result)  # so that it is complete, as other products are
-    return result
