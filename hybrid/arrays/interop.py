@@ -19,16 +19,8 @@ from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
 
-def as_matrix(value: Any, name: str) -> np.ndarray:
-    """`value` as a NumPy matrix: a view where possible, a copy of what lies on a GPU. UsageError if it is no matrix."""
-    array = as_array(value, name)
-    if array.ndim != 2:
-        raise UsageError(f"{name} must have two dimensions, not {array.ndim}", code="dimensions")
-    return array
-
-
 def as_array(value: Any, name: str) -> np.ndarray:
-    """`value` as a NumPy array of any number of dimensions."""
+    """`value` as a NumPy array: a view where possible, a copy of what lies on a GPU. UsageError if it is none of numbers."""
     if value is None:
         raise UsageError(
             f"{name} is None at the root: pass the matrix there, or comm= where another rank has it", code="no-operand"

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, TransposedRowBlock, refuse_no_grid
 from hybrid.arrays.gemm import is_number
-from hybrid.arrays.interop import as_matrix, copy_back, on_gpu
+from hybrid.arrays.interop import as_array, copy_back, on_gpu
 from hybrid.arrays.root_operands import refuse_out
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
@@ -108,7 +108,9 @@ def _agreed(
         kind = _KINDS.get(type(a), "nothing" if a is None or team.rank != root else "matrix")
         given = a.rows.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, Distributed) else a
         place = a.part if isinstance(a, Block2D) else None
-        own = np.empty((0, 0)) if kind == "nothing" else as_matrix(given, "a")
+        own = np.empty((0, 0)) if kind == "nothing" else as_array(given, "a")
+        if own.ndim != 2:
+            raise UsageError(f"a must have two dimensions, not {own.ndim}", code="dimensions")
         if not is_number(own.dtype):
             raise UsageError(f"a has elements of {own.dtype}, and only numbers are distributed", code="no-numbers")
         free = free_memory_of(session, Settings.gather({"stall": stall}), None, now=True)
