@@ -312,7 +312,7 @@ class _RealProduct(CheckedRun):
 
     def result(self) -> tuple[Any, Check | None]:
         """This rank's part of C, and the check."""
-        run = self.run
+        run = self.run = self._set_up()
         try:
             self.multiply()
             return self._c, self.checked()
@@ -320,7 +320,7 @@ class _RealProduct(CheckedRun):
             run.abandon()
             raise
 
-    def set_up(self) -> RankRun:
+    def _set_up(self) -> RankRun:
         def nobody(phase: str, done: int, of: int) -> None:
             """Is told of the progress."""
 
@@ -350,10 +350,10 @@ class _RealProduct(CheckedRun):
         return verify(self.team, self.plan, (a, b, c), self.threads, wrong, suspects, self.decision.multiplied_by)
 
     def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
-        from hybrid.execution.repair import recompute
+        from hybrid.execution.repair import Recomputing
 
         a, b, c = self._on_host()
-        done = recompute(self.team, self.plan, (a, b, c), wrong, self.threads)
+        done = Recomputing(self.team, self.plan, (a, b, c), self.threads).run(wrong)
         with self.team.phase("repair"):
             copy_back(c.array, self._c)
         return done

@@ -123,7 +123,7 @@ class _Product(CheckedRun):
             self._fill(b_is_there="B" in kept)
             wall.enter("prepare")
             self._from_root = FromRoot(team, plan, self._views, self._operands, self.settings)
-            run = self.run
+            run = self.run = self._set_up()
             try:
                 with ExitStack() as measured:
                     totals = self._repeat(measured)
@@ -171,17 +171,17 @@ class _Product(CheckedRun):
         return check
 
     def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
-        from hybrid.execution.repair import recompute
+        from hybrid.execution.repair import Recomputing
 
         team, plan = self.team, self.plan
         if not plan.at_root:
             a, b, c = self.in_numbers([self._views[key] for key in "ABC"])
-            return recompute(team, plan, (a, b, c), wrong, self.threads)
+            return Recomputing(team, plan, (a, b, c), self.threads).run(wrong)
         with team.phase("repair") as computing:
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
                 alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
-                done = recompute(Team(), alone, (a, b, c), wrong, self._threads_of_all, row_blocks)
+                done = Recomputing(Team(), alone, (a, b, c), self._threads_of_all).run(wrong, row_blocks)
                 copy_back(c.array, self._views["C"].array)
                 computing.mine = [replace(each, by=plan.root) for each in done]
         return computing.all[plan.root]
@@ -272,7 +272,7 @@ class _Product(CheckedRun):
                 self.run.make_ready()
                 self._from_root.begin()
 
-    def set_up(self) -> RankRun:
+    def _set_up(self) -> RankRun:
         plan, rank, (a, b, c) = self.plan, self.team.rank, (self._views[key] for key in "ABC")
         rows, progress = plan.shares[rank].rows, self._options.progress
         if plan.grid_layout is not None:

@@ -381,19 +381,12 @@ class RankRun:
 class CheckedRun:
     """One rank's part of a product. Every rank makes one, and calls its methods; subclasses know where the matrices are."""
 
+    run: RankRun  # the multiplication, set up
+
     def __init__(self, session: Session, decision: Decision, settings: Settings) -> None:
         self.session, self.team, self.decision, self.settings = session, session.team, decision, settings
         self.plan, self.share = decision.plan, decision.plan.shares[session.team.rank]
         self.threads = decision.placements[session.team.rank].threads.count
-
-    @cached_property
-    def run(self) -> RankRun:
-        """The multiplication, set up."""
-        return self.set_up()
-
-    def set_up(self) -> RankRun:
-        """Set up the multiplication."""
-        raise NotImplementedError
 
     def multiply(self) -> None:
         """Compute the product, or compute it once more."""

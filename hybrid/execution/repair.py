@@ -60,12 +60,12 @@ def repaired(product: CheckedRun, failed: Check, wrong: WrongParts) -> Check:
             blamed.setdefault(share.rank, cause)
     if not blamed:
         return failed.settled(checked)
-    session.note_wrong(blamed)
+    session.times_wrong.update(blamed.keys())
     may = may_leave_out(product.settings) and not plan.has_row_blocks
     left_out = plan.topology.left_out(session.left_out) if may else frozenset()
     lines = [
         _line(decision, rank, cause, done, once_more=rank in again)
-        + _consequence(session.times_wrong(rank), leaves=rank in left_out)
+        + _consequence(session.times_wrong[rank], leaves=rank in left_out)
         for rank, cause in sorted(blamed.items())
     ]
     return replace(checked, note=f"{_NOTE}; {checked.note}" if checked.note else _NOTE, repaired=tuple(lines))
@@ -165,24 +165,6 @@ class Recomputed:
     check: Check  # of the part as it is now
 
 
-def recompute(
-    team: Team,
-    plan: Plan,
-    matrices: Sequence[RowView],
-    wrong: WrongParts,
-    threads: int,
-    row_blocks: Sequence[Span] = (),
-) -> list[Recomputed]:
-    """Compute again the parts of C that are wrong, and write them to it. Every rank calls this and gets the same result.
-
-    `matrices`: A, B and C as `verify` takes them. `wrong`: the same on all ranks. Where ranks of a node share the matrices,
-    another rank computes a part than the one that multiplied it. `row_blocks`: of the ranks that multiplied, where they are not
-    the plan's; no part reaches over two of them.
-    """
-    recomputing = _Recomputing(team, plan, matrices, threads)
-    return recomputing.run(wrong, row_blocks or [share.rows for share in plan.shares])
-
-
 @dataclass(frozen=True)
 class _Task:
     """A part of C to be computed again, and the rank that does it."""
@@ -192,15 +174,22 @@ class _Task:
     by: int
 
 
-class _Recomputing:
+class Recomputing:
+    """Computes parts of C again and writes them to it. Every rank makes one. Where ranks of a node share the matrices, another
+    rank computes a part than the one that multiplied it."""
+
     def __init__(self, team: Team, plan: Plan, matrices: Sequence[RowView], threads: int) -> None:
+        """`matrices`: A, B and C as `verify` takes them."""
         self._team, self._plan, self._threads = team, plan, threads
         self._a, self._b, self._c = matrices
         several_nodes = len(plan.topology.nodes) > 1
         self._sends = several_nodes and not plan.has_row_blocks  # to the ranks that have C
         self._b_is_parted = plan.has_row_blocks or (several_nodes and plan.b_stays_parted)
 
-    def run(self, wrong: WrongParts, row_blocks: Sequence[Span]) -> list[Recomputed]:
+    def run(self, wrong: WrongParts, row_blocks: Sequence[Span] = ()) -> list[Recomputed]:
+        """Compute the parts that are wrong. Every rank calls it, with the same ones, and gets the same result. `row_blocks`: of
+        the ranks that multiplied, where they are not the plan's; no part reaches over two of them."""
+        row_blocks = row_blocks or [share.rows for share in self._plan.shares]
         tasks = sorted(self._tasks(wrong, row_blocks), key=lambda task: (task.columns, task.rows))
         if not (self._sends or self._b_is_parted):
             return self._together(tasks, None)

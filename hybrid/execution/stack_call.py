@@ -152,7 +152,7 @@ class StackCall:
                     wrong += [replace(fault.of(name), rank=team.rank) for fault in of_product]
             checking.mine = found.kind, found.error, tuple(wrong), tuple(mended)
         kinds, errors, faults, repaired = zip(*checking.all, strict=True)
-        self._session.note_wrong(rank for rank, of_rank in enumerate(repaired) if of_rank)
+        self._session.times_wrong.update(rank for rank, of_rank in enumerate(repaired) if of_rank)
         all_faults, all_repaired = (tuple(each for of_rank in some for each in of_rank) for some in (faults, repaired))
         check = Check(max(kinds), max(errors), 0.0, not all_faults, all_faults, repaired=all_repaired)
         settle(check, warns=team.rank == self._root)

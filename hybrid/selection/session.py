@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,11 +61,11 @@ class Session:
         self.rank_device: RankDevice | None = None
         self.shared_arrays = SharedArrays()
         self.remembered: Remembered | None = None
-        self.workspace_serial = (
-            0  # of the team's last phase when the workspace was made: the same on every rank; 0: there is none
-        )
+        # Of the team's last phase when the workspace was made: the same on every rank; 0: there is none.
+        self.workspace_serial = 0
         self._workspace = np.empty(0, np.uint8)
-        self._times_wrong: Counter[int] = Counter()  # by rank, in how many products its device was wrong, which were repaired
+        # By rank, in how many products its device was wrong, which were repaired: the same on every rank.
+        self.times_wrong: Counter[int] = Counter()
         team.when_freed(self._end)
 
     @property
@@ -91,18 +91,10 @@ class Session:
     def drop_workspace(self) -> None:
         self._workspace, self.workspace_serial = np.empty(0, np.uint8), 0
 
-    def note_wrong(self, ranks: Iterable[int]) -> None:
-        """The devices of these ranks made one product wrong. Every rank calls it with the same ranks."""
-        self._times_wrong.update(list(ranks))
-
-    def times_wrong(self, rank: int) -> int:
-        """How many products the device of this rank has made wrong so far."""
-        return self._times_wrong[rank]
-
     @property
     def left_out(self) -> tuple[int, ...]:
         """The ranks that shall get no rows where others of their node can take them: the same on every rank."""
-        return tuple(sorted(rank for rank, times in self._times_wrong.items() if times >= TOO_OFTEN))
+        return tuple(sorted(rank for rank, times in self.times_wrong.items() if times >= TOO_OFTEN))
 
     def device(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
         """This rank's device, ready for the kernel: the one of the last product, or a new one where the plan needs another. Every
