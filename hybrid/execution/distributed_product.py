@@ -264,7 +264,7 @@ class DistributedProduct:
                 if c is not None:
                     c = to_device_of(a, c) if beside is not None else on_host(c)
         products = RealProducts(team, types, threads, (len(a), b.shape[1]), c=c, named=named, beside=beside)
-        for number, prime in enumerate(types.primes):
+        for prime in types.primes:
             real = a, b
             if prime or types.complex_b:
                 with team.phase("scatter", timed=False), busy():
@@ -277,7 +277,7 @@ class DistributedProduct:
                         product = to_device_of(real[0], product)
             settle(check, warns=team.rank == 0)
             del real  # before the next ones are made
-            products.add(number, product)
+            products.add(product)
             del product
         result = products.finish()
         if types.finishes:

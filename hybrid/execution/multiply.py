@@ -342,7 +342,7 @@ class RootCall:
             options = RunOptions(out=out, measured=False, seed=self._seed + number, scattered=scattered)
             outcome = run_product(session, decision, first, second, self.settings, options)
             settle(outcome.check, warns=given is not None)
-            products.add(number, outcome.c.array)
+            products.add(outcome.c.array)
         return products.finish(given.out if given is not None else None)
 
     def _one_after_the_other(self, count: int) -> Any:

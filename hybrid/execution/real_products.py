@@ -37,8 +37,8 @@ class RealProducts:
     """The real products of which one product of any type consists, and one rank's part of C, which is made of its parts of
     theirs:
 
-        for number, prime in enumerate(types.primes):
-            products.add(number, the product of A and B modulo the prime)
+        for prime in types.primes:
+            products.add(the product of A and B modulo the prime)
         c = products.finish()
     """
 
@@ -59,12 +59,13 @@ class RealProducts:
         self._team, self._types, self._gemm, self._threads = team, types, types.gemm, threads
         self._shape, self._c, self._named, self._beside = shape, c, named or element_of_rows(0), beside
         self._product: Any = None
+        self._added = 0
         self._primes = types.exact.primes if types.exact is not None and shape is not None else ()
         if shape is not None and self._primes:
             self._digits = empty_beside(beside, (len(self._primes), *shape), DIGIT)
 
-    def add(self, number: int, product: Any) -> None:
-        """Add the real product `number`: where there are several, its memory may be used for others afterwards.
+    def add(self, product: Any) -> None:
+        """Add the next real product: where there are several, its memory may be used for others afterwards.
 
         Modulo primes this gives the digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), which are balanced: of the product modulo p, all
         but the own digit is known from the primes before (Garner's algorithm).
@@ -72,6 +73,7 @@ class RealProducts:
         if not self._primes or self._shape is None:
             self._product = product
             return
+        number = self._added
         *before, prime = self._primes[: number + 1]
         alpha, beta = self._gemm.alpha, self._gemm.beta
 
@@ -89,6 +91,7 @@ class RealProducts:
 
         with busy():
             by_parts(self._beside, self._shape, add, self._threads)
+        self._added += 1
 
     def finish(self, into: Any = None) -> Any:
         """This rank's part of C, in `into` where that is given, or None where it has none. Every rank calls it.
@@ -184,14 +187,14 @@ def run_typed_product(
     rows, threads = plan.c_rows_at_the_end(team.rank), decision.placements[team.rank].threads.count
     products = RealProducts(team, types, threads, (len(rows), m), named=element_of_rows(rows.lo))
     outcome: Outcome | None = None
-    for number, prime in enumerate(types.primes):
+    for prime in types.primes:
         latest = run_product(session, decision, *product.sources(prime), settings, options)
         outcome = latest if outcome is None else outcome.followed_by(latest)
         if outcome.check is not None and not outcome.check.ok:
             return outcome
         if types.converts:
             with team.phase("gather", timed=False):
-                products.add(number, latest.c[rows])
+                products.add(latest.c[rows])
         if types.primes[1:]:
             del latest
             outcome = replace(outcome, a=_NOTHING, b=_NOTHING, c=_NOTHING)

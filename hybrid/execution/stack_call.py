@@ -95,10 +95,10 @@ class StackCall:
         products = RealProducts(self._team, types, threads, (count * n, m), c=of_c, named=self._element)
         own = None if room is None else room[self._span.slice]
         into = None if own is None or types.finishes else real_view(own) if types.complex_b else own
-        for number, prime in enumerate(types.primes):
+        for prime in types.primes:
             with self._team.phase("scatter"), busy():
                 first, second = self._real_stacks(a, b, prime)
-            products.add(number, self._multiplied(first, second, into).reshape(count * real.n, real.m))
+            products.add(self._multiplied(first, second, into).reshape(count * real.n, real.m))
         finished: np.ndarray = products.finish(_rows(own) if own is not None and types.finishes else None)
         return finished.reshape(count, n, m)
 
