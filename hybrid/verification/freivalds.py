@@ -252,10 +252,14 @@ def plan_alone(problem: Problem) -> Plan:
     return make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))
 
 
+def _all_read_b(plan: Plan) -> bool:
+    """Whether every rank has all of B in its memory."""
+    return len(plan.topology.nodes) == 1 and not plan.has_row_blocks
+
+
 def needs_no_sums_of_others(plan: Plan) -> bool:
-    """Whether each rank sums all of B by itself: it is in the memory of all, and small, or there is one rank."""
-    in_reach = len(plan.topology.nodes) == 1 and not plan.has_row_blocks
-    return in_reach and (plan.topology.size == 1 or plan.problem.l * plan.problem.m <= _SMALL_B)
+    """Whether each rank sums all of B by itself: it has it, and it is small, or there is one rank."""
+    return _all_read_b(plan) and (plan.topology.size == 1 or plan.problem.l * plan.problem.m <= _SMALL_B)
 
 
 class HostCheck:
@@ -291,7 +295,7 @@ class HostCheck:
     def result(self, seed: int | None = None, wrong: WrongParts | None = None) -> Check:
         """The check. `seed`, `wrong`: as for `verify`."""
         by_itself = seed is not None and needs_no_sums_of_others(self._plan)
-        found = None if by_itself else self.compared()
+        found = None if by_itself else self.compared(seed)
         with self._team.phase("check") as comparing:
             comparing.mine = found or self.compared(seed)
         return self.judged(comparing.all, wrong)
@@ -302,12 +306,13 @@ class HostCheck:
         plan, problem, m = self._plan, self._plan.problem, self._plan.problem.m
         self._a, self._b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         self._c = self._matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, m), problem.dtype)
-        self._by_itself = seed is not None and needs_no_sums_of_others(plan)
+        x_is_known = seed is not None and _all_read_b(plan)  # every rank makes the same x
+        self._by_itself = x_is_known and needs_no_sums_of_others(plan)
+        whole = self._matrices[1][Span(0, problem.l)] if x_is_known else self._b
         if self._by_itself:
-            self._b = self._matrices[1][Span(0, problem.l)]
-        largest_integer = comparison_numbers(problem, GROUP_COLUMNS)[4]
-        peaks, others = sampled_peaks(self._b, largest_integer)
-        if not self._by_itself:
+            self._b = whole
+        peaks, others = sampled_peaks(whole, comparison_numbers(problem, GROUP_COLUMNS)[4])
+        if not x_is_known:
             with self._team.phase("check") as agreeing:
                 agreeing.mine = new_seed(), peaks, others
             seeds, of_ranks, of_others = zip(*agreeing.all, strict=True)
