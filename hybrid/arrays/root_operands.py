@@ -15,7 +15,7 @@ from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
 from hybrid.arrays.integers import largest_of
 from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, on_gpu
-from hybrid.arrays.sources import RootMatrix
+from hybrid.arrays.sources import MadeMatrix, RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
@@ -209,7 +209,7 @@ class RootShapes:
         locations = [*(shared.location_of(array, transposed=True) for array in lying), shared.location_of(c)]
         allocated_bytes = sum(array.nbytes for array in in_place if array is not None)
         if len(team.topology.nodes) > 1:  # what is computed from the root's arrays is kept, to be sent
-            beside += sum(problem.bytes(*source.shape) for source in sources if source.write is not None)
+            beside += sum(problem.bytes(*source.shape) for source in sources if isinstance(source, MadeMatrix))
         all_shared = len(team.topology.nodes) == 1 < team.size and None not in locations[:2]
         of_c = problem.bytes(problem.n, problem.m)
         if (locations[2] is not None) if all_shared else (c is not None):

@@ -71,26 +71,12 @@ class SharedMatrix(MatrixSource):
 
 class RootMatrix(MatrixSource):
     """A or B of a real product, from an array at the root, in host memory or on a GPU that multiplies it there. The other ranks
-    know its shape only.
-
-    With `write` it is computed whenever its rows are needed, straight into the memory where they are needed. No copy of it is
-    kept, except by a root that sends its rows to other nodes.
-    """
+    know its shape only."""
 
     at_root = True
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        array: np.ndarray | None = None,
-        write: Callable[[Span, np.ndarray, int], None] | None = None,
-        dtype: str = "",
-        threads: int = 1,
-    ) -> None:
-        """`write(rows, into, threads)`: writes these rows, of type `dtype`, into `into`, which is in row-major order. `threads`:
-        those that make the copy that is kept."""
-        self.shape, self.write = shape, write
-        self._array, self._dtype, self._threads = array, dtype, threads
+    def __init__(self, shape: tuple[int, int], array: Any = None) -> None:
+        self.shape, self.array = shape, array
 
     @classmethod
     def of(cls, key: str, matrix: np.ndarray, types: ProductType, prime: int, threads: int) -> RootMatrix:
@@ -102,18 +88,11 @@ class RootMatrix(MatrixSource):
         as_it_is = not prime and heights == 1 and not (key == "B" and types.gemm.conjugate_b)
         if as_it_is and cls(matrix.shape, matrix).in_place(types.promoted) is not None:
             return cls(shape, real_view(matrix))
-
-        def write(rows: Span, into: np.ndarray, threads: int) -> None:
-            write_real_rows(key, matrix, rows, into, threads, types, prime)
-
-        return cls(shape, write=write, dtype=types.computed, threads=threads)
+        return MadeMatrix(shape, key, matrix, types, prime, threads)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        if self.write is not None:
-            self.write(rows, into, threads)
-        else:
-            part = self.array[rows.slice]
-            copy_rows(into, elements_of(part) if into.dtype == storage("bfloat16") else part, threads)
+        part = self.array[rows.slice]
+        copy_rows(into, elements_of(part) if into.dtype == storage("bfloat16") else part, threads)
         progress(len(rows))
 
     def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
@@ -121,28 +100,46 @@ class RootMatrix(MatrixSource):
         return np.ascontiguousarray(self.array[rows.slice], dtype)
 
     def in_place(self, dtype: str) -> np.ndarray | None:
-        array = self._array
-        if self.write is not None or array is None or array.dtype.name != dtype or not array.dtype.isnative:
-            return None
-        if not array.flags.c_contiguous:
+        array = self.array
+        if array is None or array.dtype.name != dtype or not array.dtype.isnative or not array.flags.c_contiguous:
             return None
         return elements_of(array) if on_gpu(array) or array.flags.aligned else None
 
     def as_it_lies(self, dtype: str) -> np.ndarray | None:
         """What `in_place` gives; in host memory also a matrix that is the transpose of one in row-major order."""
         array = self.in_place(dtype)
-        if array is not None or self.write is not None or self._array is None or on_gpu(self._array):
+        if array is not None or self.array is None or on_gpu(self.array):
             return array
-        turned = RootMatrix(self.shape[::-1], self._array.T).in_place(dtype)
+        turned = RootMatrix(self.shape[::-1], self.array.T).in_place(dtype)
         return None if turned is None else turned.T
 
-    @property
-    def array(self) -> np.ndarray:
-        if self._array is None:
-            assert self.write is not None, "only the root has this array"
-            self._array = np.empty(self.shape, self._dtype)
-            self.write(Span(0, self.shape[0]), self._array, self._threads)
-        return self._array
+
+class MadeMatrix(RootMatrix):
+    """A or B of a real product that the root makes of its array whenever rows are needed, straight into the memory where they
+    are needed. No copy of it is kept, except by a root that sends its rows to other nodes."""
+
+    def __init__(
+        self, shape: tuple[int, int], key: str, matrix: np.ndarray, types: ProductType, prime: int, threads: int
+    ) -> None:
+        """`threads`: those that make the copy that is kept."""
+        self.shape = shape
+        self._key, self._matrix, self._types, self._prime, self._threads = key, matrix, types, prime, threads
+
+    @cached_property
+    def array(self) -> np.ndarray:  # type: ignore[override]
+        made = np.empty(self.shape, self._types.computed)
+        self.rows(Span(0, self.shape[0]), made, self._threads, _untold)
+        return made
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        write_real_rows(self._key, self._matrix, rows, into, threads, self._types, self._prime)
+        progress(len(rows))
+
+    def in_place(self, dtype: str) -> np.ndarray | None:
+        return None
+
+    def as_it_lies(self, dtype: str) -> np.ndarray | None:
+        return None
 
 
 # Generated matrices are the same for any number of ranks and threads, and any rank can generate any row: the elements, in
