@@ -35,9 +35,6 @@ from hybrid.verification.freivalds import verify_alone
 _ROWS = "rows"  # the series that move rows before a product
 _ROWS_AHEAD = 1  # collectives that are started while the one before is under way
 
-# -------- rows
-# Rows of A and B that nodes need before they multiply.
-
 
 def gateways(plan: Plan, number: int = 1) -> list[tuple[int, ...]]:
     """The ranks that exchange data with other nodes, up to so many on a node.
@@ -146,10 +143,6 @@ def _to_all_nodes(b: RowView, columns: Span, rows_of: Sequence[Sequence[Span]], 
     return exchange({node: parts[me] for node in parts if node != me}, {**parts, me: []}, me)
 
 
-# -------- panels
-# Column panels of B and C that move between nodes of which each multiplies its rows of A by all of B.
-
-
 def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bool, settings: Settings) -> PanelMoves | None:
     """How column panels of B reach the shared matrices of all nodes, and those of C the root's node; None where there is one
     node, or they form a grid, or both go from device to device. Every rank calls it.
@@ -195,14 +188,12 @@ def _by_gateways(team: Team, plan: Plan, operand: str, height: int, move: Callab
     return Moves(f"{operand} {number}", communicators[number], of_panels, [ranks[team.node] for ranks in communicators])
 
 
-# -------- grid
-# On a grid of nodes every rank takes part: it sends and receives rectangles of A, then of B and C, panel by panel.
-
 _TO_GRID, _FROM_GRID = "to the grid", "from the grid"
 
 
 class OnGrid:
-    """One rank's matrices and moves of a product on a grid. Every rank makes one.
+    """One rank's matrices and moves of a product on a grid. Every rank makes one: it sends and receives rectangles of A, then of
+    B and C, panel by panel.
 
     `matrices`: what it multiplies and computes; its node's ranks have B in common.
     """

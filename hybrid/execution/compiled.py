@@ -211,10 +211,6 @@ def _environment() -> Mapping[Any, Any]:
     return os.environ.copy() if found is None else found
 
 
-# -------- plan
-# A plan as a user has it.
-
-
 class ProductPlan:
     """How products of operands of the planned shapes and types are computed; made by `hybrid.plan`."""
 

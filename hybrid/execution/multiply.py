@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The calls of `multiply`, in each form of operands, and of `empty`: all ranks decide together, compute, and raise together."""
+"""The calls of `multiply`, one class for each form of operands, and of `empty`. When a call is made, all ranks agree on what is
+computed and how; `product` computes it. All ranks raise together."""
 
 from __future__ import annotations
 
@@ -40,9 +41,6 @@ from hybrid.selection.decision import Decision, same_on_all_ranks
 from hybrid.selection.session import Session, agree, free_memory_of, take_inventory
 from hybrid.verification.freivalds import new_seed
 
-# -------- empty call
-# One call of `empty`: a matrix in memory that the ranks of the root's node share.
-
 
 def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int, stall: float | None) -> np.ndarray | None:
     """A matrix of undefined contents: the same on all ranks of the root's node, None on other nodes. Every rank calls it."""
@@ -77,10 +75,6 @@ def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
     if not (0 <= rows <= LARGEST_SIZE and 0 <= columns <= LARGEST_SIZE):
         raise UsageError(f"shape {shape!r} is not that of a matrix: its sizes are 0 to {LARGEST_SIZE}", code="shapes")
     return rows, columns
-
-
-# -------- calls
-# One call of `multiply` on this rank: when it is made, all ranks agree on what is computed and how; `product` computes it.
 
 
 @dataclass(frozen=True)
@@ -133,11 +127,12 @@ class RowBlockCall:
             transposed = _transposed(self._operands, gemm)
             refuse_unused_c(self._operands[2], asked.gemm)
             said = {"kind": "a product of RowBlocks", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
-            self._operands = operands = _without_views(self._operands)
+            a, b, c = (each.rows if isinstance(each, TransposedRowBlock) else each for each in self._operands)
+            self._operands = a, b, c
             looking.mine = said, None, None
             if not any(transposed):
                 threads = partial(threads_until_decided, team, settings)
-                shapes_here = Shares.of(*operands, gemm, check=settings.check == "host", threads=threads)
+                shapes_here = Shares.of(a, b, c, gemm, check=settings.check == "host", threads=threads)
                 looking.mine = said, take_inventory(session, settings), shapes_here
         same_on_all_ranks([said for said, *_ in looking.all])
         if not any(transposed):
@@ -163,12 +158,6 @@ def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
             raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank", code="mixed-kinds")
     a, b, c = (isinstance(each, TransposedRowBlock) for each in operands)
     return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
-
-
-def _without_views(operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-    """The RowBlocks themselves, of which some operands are the transposes."""
-    a, b, c = (each.rows if isinstance(each, TransposedRowBlock) else each for each in operands)
-    return a, b, c
 
 
 def _rows_of_operands(session: Session, operands: tuple[Any, Any, Any], transposed: tuple[bool, ...]) -> tuple[Any, Any, Any]:

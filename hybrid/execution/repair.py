@@ -147,8 +147,6 @@ def _consequence(times: int, *, leaves: bool) -> str:
     return f"; it was wrong in {times} products: {then}"
 
 
-# -------- computing again
-
 _BYTES_AT_ONCE = 32 << 20  # of C
 _COLUMNS_AT_ONCE = 512  # at most, where columns of B, or what was computed, are sent to other ranks
 

@@ -18,7 +18,6 @@ from hybrid.devices.check_operations import summary_of
 from hybrid.errors import CheckFailed
 from hybrid.planning.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
 
-# -------- rounding
 # How large a difference between C·x and A·(B·x) may rounding errors explain?
 #
 # With u the unit roundoff, the sum of l products for c[i,j] errs by about u²/3 times the squares of all partial sums, as a
@@ -190,8 +189,6 @@ def most_exact(group: int) -> int:
     return _EXACT_UP_TO["float64"] // ((2 * smallest_x(group) - 1) * group)
 
 
-# -------- the result
-
 MOST_NAMED = 3  # wrong rows of one product, or of one rank, in a message
 MOST_SUSPECTS = 16  # rows: in fewer, all sums that look wrong become suspects; else one in each of so many rows
 
@@ -278,7 +275,6 @@ class Suspect:
     size: float  # of the difference, in units of those to be expected
 
 
-# -------- wrong parts
 # Which parts of C are wrong, or look so: squares of 64 rows and columns, the width of the groups that the check sums.
 
 SIDE = GROUP_COLUMNS

@@ -69,7 +69,6 @@ _SMALL_B = 1 << 18  # elements of B that a rank sums about as soon as it gets th
 _ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
 
 
-# -------- sums
 # One product and a stack of products are summed alike. Arrays have three axes: products, of which an operand may have one for
 # all; rows; columns or groups of columns.
 
@@ -180,8 +179,6 @@ def columns_of(group: int, columns: Span) -> Span:
     first = columns.lo + group * GROUP_COLUMNS
     return Span(first, min(first + GROUP_COLUMNS, columns.hi))
 
-
-# -------- one product
 
 # Who multiplied these columns of a row of C: for messages, "" where that is not said; and the rank, where it was one.
 MultipliedBy = Callable[[int, Span], tuple[str, int | None]]
@@ -464,9 +461,6 @@ def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int =
     return np.concatenate([parts[rank] for rank in order], axis=axis)
 
 
-# -------- stacks
-
-
 @dataclass(frozen=True)
 class StackCheck:
     """The result of checking one rank's stack of products. `kind` and `error` are those of `Check`."""
@@ -528,7 +522,6 @@ def _stack_modulo_a_prime(a: np.ndarray, b: np.ndarray, c: np.ndarray, random: n
     return StackCheck("exact", float(len(wrong)), wrong)
 
 
-# -------- modulo a prime
 # Products of integers may be exact in float64 while the check's usual sums, whose terms are multiplied by x, would be rounded.
 
 _LEAST, _MOST = 1 << 19, 1 << 20  # of the prime
@@ -584,7 +577,6 @@ class Modular:
         return np.flatnonzero(wrong)
 
 
-# -------- elements again
 # The elements of suspicious sums, computed again in higher precision: are they wrong, or are these rounding errors?
 #
 # Each addition errs by u times its result at most, so the 2-norm of a sum's partial sums tells how large random rounding
