@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The numbers that the check rests on: its random vectors show any two columns that change places, and errors that are the same
-in all columns; a product is exact where nothing rounds, in it and in the check; checksums show a single bit."""
+in all columns; a product is exact where nothing rounds, in it and in the check; checksums show a single bit. And a failure within
+the check reaches all ranks."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import hybrid
 from hybrid.core.problem import Problem
 from hybrid.devices.row_sums import NOT_INTEGRAL, checksum_weights, mixed_total, row_checksums
+from hybrid.errors import HybridError
+from hybrid.verification import freivalds
 from hybrid.verification.check import is_exact, random_x, smallest_x
 from hybrid.verification.freivalds import Modular
 
@@ -87,3 +91,23 @@ def test_checksums_show_a_bit_and_rows_or_columns_that_have_changed_places(rows,
     swapped[[0, -1]], moved[:, [0, -1]] = swapped[[-1, 0]], moved[:, [-1, 0]]
     assert checksum(matrix) == checksum(matrix.copy())
     assert checksum(matrix) not in {checksum(bit), checksum(swapped), checksum(moved)}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("size", [60, 700])
+def test_a_failure_within_the_check_reaches_all_ranks(comm, monkeypatch, size):
+    """Each rank sums a small B by itself; of a large one it needs others' sums, and what follows is in no phase."""
+    ones = np.ones((size, size))
+    mine = (ones, ones) if comm.rank == 0 else (None, None)
+
+    def fails(*given):
+        raise MemoryError("no room")
+
+    for failing in range(comm.size):
+        for _ in range(3):
+            hybrid.multiply(*mine, comm=comm, device="cpu")
+        with monkeypatch.context() as patched:
+            if comm.rank == failing:
+                patched.setattr(freivalds, "times", fails)
+            with pytest.raises(HybridError, match=f"rank {failing} .*no room"):
+                hybrid.multiply(*mine, comm=comm, device="cpu")
