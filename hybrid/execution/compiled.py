@@ -64,7 +64,8 @@ class Compiled:
         if comm is not None or c is not None or type(a) is not np.ndarray or type(b) is not np.ndarray:
             return cls(common_communicator(operands) if comm is None else comm, root, options)
         values = (root, *options.values())
-        key = a.shape, b.shape, a.dtype, b.dtype, values, tuple(map(type, values))  # 1, 1.0 and True are equal
+        told_apart = tuple(map(type, values)), str(options["alpha"])  # 1, 1.0 and True are equal, and so are 0.0 and -0.0
+        key = a.shape, b.shape, a.dtype, b.dtype, values, told_apart
         try:
             found = _kept.get(key)
         except TypeError:  # an option that cannot be hashed
@@ -82,17 +83,19 @@ class Compiled:
         known = self._in_process
         if known is not None and known.takes(a, b, out):
             return known.product(a, b, out)
+        around = _surroundings()
         with one_call(self._comm, self._stall) as session:
             call = call_of(session, (a, b, c), out, self._asked)
             product = call.product()
-            self._keep(session, call)
+            self._keep(session, call, around)
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
     def decide(self, a: Any, b: Any, c: Any) -> Decision | None:
         """What is decided for such operands; None for a stack, whose products each rank computes whole."""
+        around = _surroundings()
         with one_call(self._comm, self._stall) as session:
             call = call_of(session, (a, b, c), None, self._asked)
-            self._keep(session, call)
+            self._keep(session, call, around)
         return call.decision
 
     def raised(self, error: UsageError) -> NoReturn:
@@ -100,10 +103,10 @@ class Compiled:
         with one_call(self._comm, self._stall):
             raise error
 
-    def _keep(self, session: Session, call: Call) -> None:
+    def _keep(self, session: Session, call: Call, around: tuple[object, ...]) -> None:
         self._in_process = None
         if self._comm is None and isinstance(call, RootCall) and call.decision is not None:
-            self._in_process = _InProcess.of(session, call, call.decision)
+            self._in_process = _InProcess.of(session, call, call.decision, around)
 
 
 _kept: dict[Any, Compiled] = {}
@@ -112,19 +115,18 @@ _kept: dict[Any, Compiled] = {}
 class _InProcess:
     """A product of NumPy matrices by BLAS in this process, where they lie: what a call of `RootCall` would find out again."""
 
-    def __init__(self, session: Session, settings: Settings, decision: Decision) -> None:
+    def __init__(self, session: Session, settings: Settings, decision: Decision, around: tuple[object, ...]) -> None:
+        """`around`: `_surroundings` before it was decided."""
         plan = decision.plan
         self._session, self._settings, self._decision, problem = session, settings, decision, plan.problem
         self._shape, self._type = (problem.n, problem.m), np.dtype(problem.dtype)
         self._threads, self._check = decision.placements[0].threads.count, plan.check != "off"
         self._small = problem.n * problem.l * problem.m <= _SMALL
         self._device = CpuDevice(product=_matmul) if self._small else CpuDevice()
-        # On these the decision depends; a call compares them, since they may change between any two.
-        self._cores, self._quota, self._environment = usable_cores(), core_quota_lately(), dict(_environment())
-        self._needed = 0 if settings.host_memory else plan.bytes_on_node(0)
+        self._around, self._needed = around, 0 if settings.host_memory else plan.bytes_on_node(0)
 
     @classmethod
-    def of(cls, session: Session, call: RootCall, decision: Decision) -> _InProcess | None:
+    def of(cls, session: Session, call: RootCall, decision: Decision, around: tuple[object, ...]) -> _InProcess | None:
         """None where a product of such a call takes more than BLAS and a check."""
         plan, settings, given = decision.plan, call.settings, call.given
         if (
@@ -139,7 +141,7 @@ class _InProcess:
             return None
         as_they_are = given.a.dtype == given.b.dtype == np.dtype(plan.problem.dtype) and not given.types.converts
         plain = as_they_are and replace(given.types.gemm, dtype="") == PRODUCT
-        return cls(session, settings, decision) if plain else None
+        return cls(session, settings, decision, around) if plain else None
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
         """Whether these arrays can be multiplied as they lie, and the decision still holds."""
@@ -154,12 +156,7 @@ class _InProcess:
             and not (np.may_share_memory(out, a) or np.may_share_memory(out, b))
         ):
             return False
-        return (
-            _environment() == self._environment
-            and usable_cores() == self._cores
-            and core_quota_lately() == self._quota
-            and (not self._needed or available_host_bytes() >= self._needed)
-        )
+        return _surroundings() == self._around and (not self._needed or available_host_bytes() >= self._needed)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """The product, by one thread at a time."""
@@ -205,10 +202,11 @@ def _is_close(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
         return bool((np.abs(first @ second - c) <= 4 * np.finfo(c.dtype).eps * norms).all())
 
 
-def _environment() -> Mapping[Any, Any]:
-    """The environment's variables: as the system encodes them, where that takes no time."""
-    found: Mapping[Any, Any] | None = getattr(os.environ, "_data", None)
-    return os.environ.copy() if found is None else found
+def _surroundings() -> tuple[object, ...]:
+    """What a decision depends on beside the call, which may change between any two: the environment's variables, as the system
+    encodes them where that takes no time, and the cores."""
+    variables: Mapping[Any, Any] = getattr(os.environ, "_data", None) or os.environ
+    return dict(variables), usable_cores(), core_quota_lately()
 
 
 class ProductPlan:

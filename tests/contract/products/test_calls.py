@@ -185,6 +185,22 @@ def test_a_product_like_one_before_heeds_what_has_changed_since(n):
     np.testing.assert_allclose(hybrid.multiply(a, b), a @ b)
 
 
+@pytest.mark.parametrize("n", [8, 121])
+def test_what_changes_while_a_call_computes_is_heeded_by_the_next(monkeypatch, n):
+    a, b = operands(13, n, n, n)
+    monkeypatch.setenv("HYBRID_CHECK", "off")
+
+    def as_another_thread_may(into, source, before):
+        monkeypatch.delenv("HYBRID_CHECK")
+
+    with hybrid.testing.plant("multiply", how=as_another_thread_may):
+        hybrid.multiply(a, b)
+    with hybrid.testing.plant("multiply"), refused(hybrid.errors.CheckFailed, "check-product"):
+        hybrid.multiply(a, b)
+    signs = [np.signbit(hybrid.multiply(a, b, alpha=zero)) for zero in (0.0, -0.0)]
+    assert (signs[0] ^ signs[1]).all()
+
+
 @RANKS
 def test_a_warm_call_of_ranks_of_one_node_exchanges_little_and_keeps_its_result(comm):
     a, b = operands(11)
