@@ -8,11 +8,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+enum { LANES = 16 };  // one for each direction of up to eight links
+
 // Loops that are waited for together: one that its caller runs, or all checksums of a product.
 typedef struct {
     int64_t left;  // rows that are not done
     int threads, working;  // that may work at these loops at once, and that do
-    int waits, waiting;  // threads that may wait for events at once, since they keep a core each; and that do
+    int waiting;  // threads that wait for events
+    char awaited[LANES];  // whether one waits for an event of this lane; the others come later, and waiting keeps a core
     int failure;  // what `wait` of EventWait returned when it failed
 } Batch;
 
@@ -34,6 +37,7 @@ typedef struct Loop {
     int64_t begun, end, unit, most;  // rows before `begun` are taken; a thread takes a multiple of `unit` at a time, up to `most`
     int working;
     int freed;  // whether the thread that ends it frees it
+    int lane;  // events of one lane are complete in the order in which their loops came
     enum State state;
     EventWait how;
     void* event;
@@ -84,11 +88,13 @@ static void work_at(Pool* pool, Loop* loop)
     if (loop->state == COPYING && !batch->failure) {
         loop->state = AWAITED;
         ++batch->waiting;
+        batch->awaited[loop->lane] = 1;
         pthread_mutex_unlock(&pool->lock);
         int failure = loop->how.enter(loop->how.context);
         if (!failure) failure = loop->how.wait(loop->event);
         pthread_mutex_lock(&pool->lock);
         --batch->waiting;
+        batch->awaited[loop->lane] = 0;
         if (failure) batch->failure = failure;
         loop->state = READY;
         pthread_cond_signal(&pool->work);
@@ -109,14 +115,14 @@ static void work_at(Pool* pool, Loop* loop)
     if (!--batch->working && !batch->waiting && !batch->left) pthread_cond_broadcast(&pool->done);
 }
 
-// The first loop that can be worked at, or else the first whose event somebody should wait for.
+// The first loop that can be worked at, or else the first of a lane in which nobody waits.
 static Loop* open_loop(const Pool* pool)
 {
     Loop* copying = NULL;
     for (Loop* loop = pool->first; loop; loop = loop->next) {
         const Batch* batch = loop->batch;
         if (loop->state == READY && batch->working < batch->threads) return loop;
-        if (loop->state == COPYING && batch->waiting < batch->waits && !copying) copying = loop;
+        if (loop->state == COPYING && !batch->awaited[loop->lane] && !copying) copying = loop;
     }
     return copying;
 }
@@ -182,17 +188,16 @@ static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_
     pthread_mutex_unlock(&pool->lock);
 }
 
-// A new batch, for so many threads, and so many that wait for events, or for fewer if no more can be started. NULL if there is no
-// thread, or no memory.
-Batch* new_batch(Pool* pool, int threads, int waits)
+// A new batch, for so many threads besides those that wait for events of so many lanes, or for fewer if no more can be started. NULL
+// if there is no thread, or no memory.
+Batch* new_batch(Pool* pool, int threads, int lanes)
 {
     Batch* batch = calloc(1, sizeof *batch);
     pthread_mutex_lock(&pool->lock);
-    int some = have_threads(pool, threads + waits);
+    int some = have_threads(pool, threads + lanes);
     pthread_mutex_unlock(&pool->lock);
     if (batch && some) {
         batch->threads = threads;
-        batch->waits = waits;
         return batch;
     }
     free(batch);

@@ -145,10 +145,11 @@ static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
     __atomic_fetch_add(of->total, total, __ATOMIC_RELAXED);
 }
 
-// Has rows of a piece summed: all of them, or with `again` one of so many, which have been summed before. `how`: after this event;
-// NULL: at once. Returns 0, or 1 if there is no memory.
+// Has rows of a piece summed: all of them, or with `again` one of so many, which have been summed before. `how`: after this event of
+// a lane; NULL: at once. Returns 0, or 1 if there is no memory.
 int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
-        const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t again, const EventWait* how, void* event)
+        const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t again, const EventWait* how, void* event,
+        int lane)
 {
     if (!rows) return 0;
     Checksums* of = malloc(sizeof *of);
@@ -161,6 +162,7 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
         loop.state = COPYING;
         loop.how = *how;
         loop.event = event;
+        loop.lane = lane % LANES;
     }
     *of = (Checksums){loop, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total};
     pthread_mutex_lock(&pool->lock);

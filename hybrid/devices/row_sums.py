@@ -76,7 +76,7 @@ def _load() -> Any:
     library.new_pool.restype = library.new_batch.restype = _ADDRESS
     library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
     matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER]
-    library.put.argtypes = [_ADDRESS, _ADDRESS, *matrix, *sums, _ADDRESS, _ADDRESS]
+    library.put.argtypes = [_ADDRESS, _ADDRESS, *matrix, *sums, _ADDRESS, _ADDRESS, _COUNT]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
     rows = [_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _NUMBER]  # with the pool before, and x or y and what says how wide it is behind
     library.group_sums.argtypes = [*rows, *[_ADDRESS] * 4, _NUMBER, _NUMBER]
@@ -431,7 +431,7 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, wei
 # Threads in C for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the
 # memory, too; for two, 12 in all took 1.2 times as long as 20 on 32 cores.
 _MOST_THREADS = 12
-_MOST_WAITS = 16  # threads that wait for copies: one for each direction of up to eight links
+_LANES = 16  # as in pool.h
 # How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
 # that submits the copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those
 # of C are shorter: several threads shall sum the last tile together.
@@ -471,14 +471,14 @@ class RowChecksums:
         self._events: list[Event] = []  # that the threads wait for
         self._process, self._library, self._batch = os.getpid(), _library(), None
         if in_c and self._library.loaded is not None:
-            some, waits = max(1, min(threads, links * _MOST_THREADS)), min(_MOST_WAITS, 2 * links)
-            self._batch = self._library.loaded.new_batch(self._library.pool, some, waits)
+            some, lanes = max(1, min(threads, links * _MOST_THREADS)), min(_LANES, 2 * links)
+            self._batch = self._library.loaded.new_batch(self._library.pool, some, lanes)
 
     def __del__(self) -> None:
         self.abandon()
 
-    def sum(self, rows: RowsToSum, event: Event, device: Device) -> None:
-        """Have these rows summed when the event of the device is complete."""
+    def sum(self, rows: RowsToSum, event: Event, device: Device, link: int = 0) -> None:
+        """Have these rows summed after the event of the device. Those of one link and direction come in this order."""
         how = device.event_wait
         if not self._batch or _is_transposed(rows.matrix):
             self._calls.soon(partial(self._sum_by_numpy, rows, event, device))
@@ -486,7 +486,7 @@ class RowChecksums:
             self._put(rows, 0)
         else:
             self._events.append(event)
-            self._put(rows, 0, ctypes.byref(how), event.ptr)
+            self._put(rows, 0, ctypes.byref(how), event.ptr, 2 * link + (rows.operand == "C"))
 
     def _sum_by_numpy(self, rows: RowsToSum, event: Event, device: Device) -> None:
         device.wait(event)
@@ -525,14 +525,14 @@ class RowChecksums:
         if self._batch and (failure := self._library.loaded.wait_for(self._library.pool, self._batch)):
             raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
 
-    def _put(self, rows: RowsToSum, again: int, how: Any = None, event: int = 0) -> None:
+    def _put(self, rows: RowsToSum, again: int, how: Any = None, event: int = 0, lane: int = 0) -> None:
         matrix, columns, address = rows.matrix, rows.columns, self._address
         stride, item_size, of_c = matrix.strides[0], matrix.itemsize, rows.operand == "C"
         first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
         weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
         layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
         sums = weights, checksums, rows.number, total, again
-        if self._library.loaded.put(self._library.pool, self._batch, first, *layout, *sums, how, event):
+        if self._library.loaded.put(self._library.pool, self._batch, first, *layout, *sums, how, event, lane):
             raise MemoryError("no memory for checksums")
         if of_c and not again:
             self._of_c.append(rows)

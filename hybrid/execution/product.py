@@ -60,9 +60,9 @@ def element_types(problem: Problem) -> dict[str, str]:
 
 
 def views_in_workspace(session: Session, plan: Plan, *, make: bool) -> dict[str, RowView] | None:
-    """A, B and C in memory that the ranks of the only node keep from call to call. None where they are too large for that, or
-    where it is not there and not to be made; else every rank calls it."""
-    if plan.staged or plan.at_root or not 1 < len(plan.topology.nodes[0]) == plan.topology.size:
+    """A, B and C in memory that the ranks of the only node keep from call to call. None where they are too large for that, for
+    GPUs, which register each matrix for their copies, or where it is not there and not to be made; else every rank calls it."""
+    if plan.device != "cpu" or plan.staged or plan.at_root or not 1 < len(plan.topology.nodes[0]) == plan.topology.size:
         return None
     p, types = plan.problem, element_types(plan.problem)
     shapes = {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}

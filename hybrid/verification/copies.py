@@ -323,7 +323,7 @@ class CopyChecksums:
         entry = RowsToSum(
             piece.operand, matrix, rows, piece.columns, weights, of_rows, first_sum, of_pieces, piece.number, number
         )
-        self._by_threads.sum(entry, event, self._device)
+        self._by_threads.sum(entry, event, self._device, rank)
 
     def _matrix_of(self, rank: int, piece: Piece) -> tuple[Any, int]:
         """The array in which a piece lies, and which of the array's rows is the piece's first."""
