@@ -175,7 +175,8 @@ def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: in
 def by_parts(
     beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], None], threads: int, *, with_room: bool = True
 ) -> None:
-    """`work(rows, room)` for a few rows at a time of a matrix of this shape. `with_room`: there is room for as many remainders.
+    """`work(rows, room)` for some rows at a time of a matrix of this shape. `with_room`: there is room for as many remainders;
+    in host memory the rows are then few.
 
     `beside`: an array on the GPU where the work is done; else the work is that of so many threads.
     """
@@ -183,7 +184,7 @@ def by_parts(
     there = on_gpu(beside)
 
     def do(rows: Span) -> None:
-        parts = [rows] if there else list(rows_of_about(_CACHED_BYTES, rows, width * 8))
+        parts = list(rows_of_about(_CACHED_BYTES, rows, width * 8)) if with_room and not there else [rows]
         room = _room((max(map(len, parts), default=0), width), beside) if with_room else []
         for part in parts:
             work(part, room)
