@@ -366,10 +366,11 @@ def test_errors_may_follow_each_other(comm):
 
 def fail_and_go_on(comm, failing, fault, settings, code):
     a, b = operands(1, 200, 200, 200)
+    first = a[1:] if fault["phase"] == "scatter" else a  # in a product like the last one it is part of `agree`
     with hybrid.testing.pretend(**settings):
         with hybrid.testing.plant("rank", failing, **fault) as planted:
             try:
-                hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm)
+                hybrid.multiply(*((first, b) if comm.rank == 0 else (None, None)), comm=comm)
             except RankFailed as failed:
                 said = (failed.code, f"rank {failing} " in str(failed))
             else:
