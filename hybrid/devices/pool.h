@@ -10,14 +10,8 @@
 
 enum { LANES = 16 };  // one for each direction of up to eight links
 
-// Loops that are waited for together: one that its caller runs, or all checksums of a product.
-typedef struct {
-    int64_t left;  // rows that are not done
-    int threads, working;  // that may work at these loops at once, and that do
-    int waiting;  // threads that wait for events
-    char awaited[LANES];  // whether one waits for an event of this lane; the others come later, and waiting keeps a core
-    int failure;  // what `wait` of EventWait returned when it failed
-} Batch;
+typedef struct Batch Batch;
+typedef struct Loop Loop;
 
 // How a thread waits for an event, as by cuCtxSetCurrent and cuEventSynchronize. Both return 0, or an error.
 typedef struct {
@@ -26,27 +20,46 @@ typedef struct {
     int (*wait)(void* event);
 } EventWait;
 
-enum State { READY, COPYING, AWAITED };  // COPYING: the loop begins after an event, and no thread waits for it yet
-
 // A loop over rows, which threads take some at a time.
-typedef struct Loop {
-    struct Loop* next;
+struct Loop {
+    Loop* next;
     Batch* batch;
     void (*body)(const void* operands, int64_t first, int64_t end);
     const void* operands;
     int64_t begun, end, unit, most;  // rows before `begun` are taken; a thread takes a multiple of `unit` at a time, up to `most`
     int working;
     int freed;  // whether the thread that ends it frees it
-    int lane;  // events of one lane are complete in the order in which their loops came
-    enum State state;
     EventWait how;
-    void* event;
-} Loop;
+    void* event;  // after which the loop begins
+};
+
+typedef struct {
+    Loop *first, *last;
+} Queue;
+
+// Loops whose events are complete in the order in which they came: one thread waits for them, one after the other.
+typedef struct Lane {
+    struct Lane* next;
+    Batch* batch;
+    Queue loops;
+    int served;  // a thread waits, or will
+} Lane;
+
+// Loops that are waited for together: one that its caller runs, or all checksums of a product.
+struct Batch {
+    int64_t left;  // rows that are not done
+    int threads, working;  // that may work at these loops at once, and that do
+    int waiting;  // threads that serve a lane
+    int dropped;
+    int failure;  // what `wait` of EventWait returned when it failed
+    Lane lanes[LANES];
+};
 
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    Loop* first;  // loops with rows that no thread has taken, in the order in which they came
+    Queue loops;  // with rows that no thread has taken, in the order in which they can be worked at
+    Lane* lanes;  // that no thread serves yet
     int threads;
 } Pool;
 
@@ -63,11 +76,30 @@ Pool* new_pool(void)
 
 // All functions below that are static are called with the lock.
 
-static void leave(Pool* pool, const Loop* loop)
+static void append(Queue* queue, Loop* loop)
 {
-    Loop** at = &pool->first;
-    while (*at && *at != loop) at = &(*at)->next;
-    if (*at) *at = loop->next;
+    loop->next = NULL;
+    if (queue->first)
+        queue->last->next = loop;
+    else
+        queue->first = loop;
+    queue->last = loop;
+}
+
+static void leave(Queue* queue, const Loop* loop)
+{
+    Loop* before = NULL;
+    for (Loop* each = queue->first; each && each != loop; each = each->next) before = each;
+    if (before)
+        before->next = loop->next;
+    else
+        queue->first = loop->next;
+    if (queue->last == loop) queue->last = before;
+}
+
+static void tell_if_done(Pool* pool, const Batch* batch)
+{
+    if (!batch->working && !batch->waiting && !batch->left) pthread_cond_broadcast(&pool->done);
 }
 
 // The number of rows to take next: fewer and fewer towards the end, so that all threads end together.
@@ -80,30 +112,16 @@ static int64_t next_rows(const Loop* loop)
     return some < left ? some : left;
 }
 
-// Does rows of the loop until all are taken, after its event. Gives up the lock while it works or waits.
+// Does rows of the loop until all are taken. Gives up the lock while it works.
 static void work_at(Pool* pool, Loop* loop)
 {
     Batch* batch = loop->batch;
     ++loop->working;
-    if (loop->state == COPYING && !batch->failure) {
-        loop->state = AWAITED;
-        ++batch->waiting;
-        batch->awaited[loop->lane] = 1;
-        pthread_mutex_unlock(&pool->lock);
-        int failure = loop->how.enter(loop->how.context);
-        if (!failure) failure = loop->how.wait(loop->event);
-        pthread_mutex_lock(&pool->lock);
-        --batch->waiting;
-        batch->awaited[loop->lane] = 0;
-        if (failure) batch->failure = failure;
-        loop->state = READY;
-        pthread_cond_signal(&pool->work);
-    }
     ++batch->working;
     while (loop->begun < loop->end) {
         int64_t first = loop->begun, end = batch->failure ? loop->end : first + next_rows(loop);
         loop->begun = end;
-        if (end == loop->end) leave(pool, loop);
+        if (end == loop->end) leave(&pool->loops, loop);
         if (!batch->failure) {
             pthread_mutex_unlock(&pool->lock);
             loop->body(loop->operands, first, end);
@@ -112,19 +130,42 @@ static void work_at(Pool* pool, Loop* loop)
         batch->left -= end - first;
     }
     if (!--loop->working && loop->freed) free(loop);
-    if (!--batch->working && !batch->waiting && !batch->left) pthread_cond_broadcast(&pool->done);
+    --batch->working;
+    tell_if_done(pool, batch);
 }
 
-// The first loop that can be worked at, or else the first of a lane in which nobody waits.
+// Waits for the events of a lane until it is empty. Gives up the lock while it waits.
+static void serve(Pool* pool, Lane* lane)
+{
+    Batch* batch = lane->batch;
+    ++batch->waiting;
+    for (Loop* loop; (loop = lane->loops.first);) {
+        leave(&lane->loops, loop);
+        if (!batch->failure && !batch->dropped) {
+            pthread_mutex_unlock(&pool->lock);
+            int failure = loop->how.enter(loop->how.context);
+            if (!failure) failure = loop->how.wait(loop->event);
+            pthread_mutex_lock(&pool->lock);
+            if (failure) batch->failure = failure;
+        }
+        if (batch->dropped || batch->failure) {
+            batch->left -= loop->end;
+            free(loop);
+        } else {
+            append(&pool->loops, loop);
+            pthread_cond_signal(&pool->work);
+        }
+    }
+    lane->served = 0;
+    --batch->waiting;
+    tell_if_done(pool, batch);
+}
+
 static Loop* open_loop(const Pool* pool)
 {
-    Loop* copying = NULL;
-    for (Loop* loop = pool->first; loop; loop = loop->next) {
-        const Batch* batch = loop->batch;
-        if (loop->state == READY && batch->working < batch->threads) return loop;
-        if (loop->state == COPYING && !batch->awaited[loop->lane] && !copying) copying = loop;
-    }
-    return copying;
+    Loop* loop = pool->loops.first;
+    while (loop && loop->batch->working >= loop->batch->threads) loop = loop->next;
+    return loop;
 }
 
 static void* work(void* of_pool)
@@ -132,13 +173,18 @@ static void* work(void* of_pool)
     Pool* pool = of_pool;
     pthread_mutex_lock(&pool->lock);
     for (;;) {
+        Lane* lane = pool->lanes;
         Loop* loop = open_loop(pool);
-        if (!loop) {
+        if (!lane && !loop) {
             pthread_cond_wait(&pool->work, &pool->lock);
             continue;
         }
+        if (lane) pool->lanes = lane->next;
         pthread_cond_signal(&pool->work);  // each wakes the next: to wake all would keep the submitting thread too long
-        work_at(pool, loop);
+        if (lane)
+            serve(pool, lane);
+        else
+            work_at(pool, loop);
     }
     return NULL;
 }
@@ -154,11 +200,16 @@ static int have_threads(Pool* pool, int threads)
     return pool->threads;
 }
 
-static void enqueue(Pool* pool, Loop* loop)
+// Has a loop done: at once, or after its event.
+static void enqueue(Pool* pool, Loop* loop, Lane* lane)
 {
-    Loop** at = &pool->first;
-    while (*at) at = &(*at)->next;
-    *at = loop;
+    append(lane ? &lane->loops : &pool->loops, loop);
+    if (lane && lane->served) return;
+    if (lane) {
+        lane->served = 1;
+        lane->next = pool->lanes;
+        pool->lanes = lane;
+    }
     pthread_cond_signal(&pool->work);
 }
 
@@ -181,7 +232,7 @@ static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_
     pthread_mutex_lock(&pool->lock);
     if (threads > 1) {
         have_threads(pool, threads - 1);
-        enqueue(pool, &loop);
+        enqueue(pool, &loop, NULL);
     }
     work_at(pool, &loop);
     wait_until_done(pool, &batch);
@@ -198,6 +249,7 @@ Batch* new_batch(Pool* pool, int threads, int lanes)
     pthread_mutex_unlock(&pool->lock);
     if (batch && some) {
         batch->threads = threads;
+        for (int i = 0; i < LANES; ++i) batch->lanes[i].batch = batch;
         return batch;
     }
     free(batch);
@@ -219,16 +271,27 @@ int wait_for(Pool* pool, Batch* batch)
 void drop(Pool* pool, Batch* batch)
 {
     pthread_mutex_lock(&pool->lock);
-    for (Loop** at = &pool->first; *at;) {
-        Loop* loop = *at;
-        if (loop->batch != batch) {
-            at = &loop->next;
-            continue;
-        }
-        *at = loop->next;
+    batch->dropped = 1;
+    for (Loop *loop = pool->loops.first, *next; loop; loop = next) {
+        next = loop->next;
+        if (loop->batch != batch) continue;
+        leave(&pool->loops, loop);
         batch->left -= loop->end - loop->begun;
         loop->begun = loop->end;
         if (!loop->working) free(loop);
+    }
+    for (Lane** at = &pool->lanes; *at;) {  // that nobody serves: their loops are freed here, the others' by who does
+        Lane* lane = *at;
+        if (lane->batch != batch) {
+            at = &lane->next;
+            continue;
+        }
+        *at = lane->next;
+        for (Loop* loop; (loop = lane->loops.first);) {
+            leave(&lane->loops, loop);
+            batch->left -= loop->end;
+            free(loop);
+        }
     }
     wait_until_done(pool, batch);
     pthread_mutex_unlock(&pool->lock);

@@ -159,15 +159,13 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
     loop.end = (rows - from + step - 1) / step;
     loop.most = 1 + BYTES_AT_ONCE / (columns * item_size + 1);
     if (how) {
-        loop.state = COPYING;
         loop.how = *how;
         loop.event = event;
-        loop.lane = lane % LANES;
     }
     *of = (Checksums){loop, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total};
     pthread_mutex_lock(&pool->lock);
     batch->left += loop.end;
-    enqueue(pool, &of->loop);
+    enqueue(pool, &of->loop, how ? &batch->lanes[lane % LANES] : NULL);
     pthread_mutex_unlock(&pool->lock);
     return 0;
 }
