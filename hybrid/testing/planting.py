@@ -185,6 +185,7 @@ def plant(
     phase
         For ``"rank"``: the phase as an error's message names it, such as ``"agree"``, ``"scatter"``, ``"multiply"``, ``"gather"``
         or ``"check"``; of commands also ``"start"`` and ``"MPI start"``, before it; or ``"wait"``, a wait for other ranks.
+        A product like the one before it may have no ``"scatter"``: A and B then come with ``"agree"``.
 
     Yields
     ------
