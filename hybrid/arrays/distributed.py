@@ -448,7 +448,7 @@ def _are_counts(pair: Any) -> bool:
 
 
 def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bounds, ...]:
-    """The blocks of so many rows or columns that a process gets where they are dealt to processes in turn."""
+    """The blocks of one process in a cyclic distribution of rows or columns."""
     if block < 1:
         raise UsageError(f"blocks of {block} rows or columns cannot be dealt", code="blocks")
     return tuple((lo, min(lo + block, length)) for lo in range(process * block, length, processes * block))

@@ -127,7 +127,7 @@ _REAL_PARTS = _FLOATS | _COMPLEX
 
 @record
 class ProductType:
-    """The types of one product, and what is made of it, the same on every rank.
+    """The types of one product and how its result is formed; the same on every rank.
 
     `computed`: the type of the real products that give C. `result`: the type of C. `complex_a`: in the real product's A, the
     real and imaginary parts of A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and
@@ -153,7 +153,7 @@ class ProductType:
         return replace(self, gemm=gemm)
 
     def bounded(self, terms: int, largest: Iterable[tuple[int, ...]], most: int | None = None) -> ProductType:
-        """The types for sums of so many products of integers. `largest`: for each rank the largest magnitudes of its A, B and
+        """The types for integer dot products of this length. `largest`: for each rank the largest magnitudes of its A, B and
         C; `most`: as of `Exact.of`."""
         a, b, c = map(max, zip(*largest, strict=True))
         exact = Exact.of(terms, (a, b), alpha=self.gemm.alpha, beta=self.gemm.beta, largest_c=c, most=most)
@@ -198,7 +198,7 @@ class ProductType:
         return Problem(n, l * (1 + self.complex_a), m * (1 + self.complex_b), self.computed)
 
     def bytes_beside(self, elements: int) -> int:
-        """The bytes that so many elements of C take, beside those of the real product's C."""
+        """Temporary bytes for this many elements of C, without the real product's own C."""
         if self.exact is not None:
             return self.exact.bytes_beside(elements, self.result)
         return elements * numpy_type(self.result).itemsize if self.converts else 0

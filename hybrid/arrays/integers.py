@@ -94,7 +94,7 @@ class Exact:
         return cls(bound, "float64", primes)
 
     def bytes_beside(self, elements: int, result: str) -> int:
-        """The bytes that so many elements of C take beside those of one product in floating point."""
+        """Temporary bytes for this many elements of C, without one floating-point product."""
         return elements * (len(self.primes) * DIGIT.itemsize + np.dtype(result).itemsize)
 
 

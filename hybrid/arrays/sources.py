@@ -7,6 +7,7 @@ have `Elements` of any type, of which a `TypedProduct` makes the sources.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -35,15 +36,15 @@ def _untold(done: int) -> None:
     """Tell nobody of the progress."""
 
 
-class MatrixSource:
+class MatrixSource(ABC):
     """Where A or B of a real product comes from. Every rank has the same kind of source."""
 
     shape: tuple[int, int]
     at_root = False  # the root has all rows; otherwise any rank can write any row
 
+    @abstractmethod
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         """Write these rows into `into`, converted to its type."""
-        raise NotImplementedError
 
     def in_place(self, dtype: str) -> np.ndarray | None:
         """The array itself, for bfloat16 as its bits, if it can be multiplied without being converted or copied first; else
@@ -222,17 +223,17 @@ def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: 
         generator.standard_normal(out=into, dtype=into.dtype.type)
 
 
-class Elements:
+class Elements(ABC):
     """The elements of a matrix that is generated or read from a file, of any type that a product may have. Any rank can make any
     rows."""
 
     shape: tuple[int, int]
     dtype: np.dtype
 
+    @abstractmethod
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         """Write these rows into `into`, which is in row-major order. Its type is the same, for bfloat16 also that of its bits,
         or one that holds all of its numbers."""
-        raise NotImplementedError
 
     def most(self) -> int:
         """A bound of the magnitudes of the elements, where these are integers."""

@@ -5,6 +5,7 @@ once, and run as often as wanted."""
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -378,7 +379,7 @@ class RankRun:
             self._submitted += 1
 
 
-class CheckedRun:
+class CheckedRun(ABC):
     """One rank's part of a product. Every rank makes one, and calls its methods; subclasses know where the matrices are."""
 
     run: RankRun  # the multiplication, set up
@@ -388,21 +389,21 @@ class CheckedRun:
         self.plan, self.share = decision.plan, decision.plan.shares[session.team.rank]
         self.threads = decision.placements[session.team.rank].threads.count
 
+    @abstractmethod
     def multiply(self) -> None:
         """Compute the product, or compute it once more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_on_devices(self, check: RankCheck) -> Check:
         """The result of this check, and of what was copied to where the devices read it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         """The check from host memory. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
-        raise NotImplementedError
 
+    @abstractmethod
     def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         """Compute the wrong parts of C on CPUs."""
-        raise NotImplementedError
 
     def checked(self) -> Check | None:
         """The check of the last product, after its repair; None where no check is asked for."""

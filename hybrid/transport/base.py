@@ -4,6 +4,7 @@ everywhere, by which every rank copies its row block of A and all of B from the 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,7 +50,7 @@ class CopyObserver(Protocol):
         WEIGHTED_ROWS."""
 
 
-class Transport:
+class Transport(ABC):
     """Submits a rank's copies to its devices. It is made once for a plan, and used for any number of products, each from `begin`
     to `finish`."""
 
@@ -67,18 +68,18 @@ class Transport:
         """Whether `load` would return without waiting for other ranks."""
         return True
 
+    @abstractmethod
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event | None:
         """Copy to the device a row panel, or of a column panel or k-slab the rows that this rank loads. None where nothing needs
         to be copied."""
-        raise NotImplementedError
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
         """Copy the other rows of a column panel or k-slab from the devices of the ranks that loaded them."""
         return []
 
+    @abstractmethod
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
         """Copy a tile of C from the device to where it belongs."""
-        raise NotImplementedError
 
     def advance(self) -> None:
         """Go on with other ranks' copies, as far as that is possible without waiting."""

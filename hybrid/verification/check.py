@@ -174,7 +174,7 @@ def usual_largest(sums: int) -> float:
 
 
 def is_exact_product(dtype: str, terms: int, largest_a: float, largest_b: float) -> bool:
-    """Whether sums of so many products of integers up to these magnitudes are exact; False where they are not known to be."""
+    """Whether integer dot products of this length and these magnitudes are exact; False if that is unknown."""
     return dtype == "float64" and terms * max(1.0, largest_a) * max(1.0, largest_b) <= _EXACT_UP_TO[dtype]
 
 
