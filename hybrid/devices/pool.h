@@ -112,6 +112,12 @@ static int64_t next_rows(const Loop* loop)
     return some < left ? some : left;
 }
 
+// Each thread that finds more work than its own wakes one: to wake all would keep the submitting thread too long.
+static void wake_another(Pool* pool)
+{
+    if (pool->lanes || pool->loops.first) pthread_cond_signal(&pool->work);
+}
+
 // Does rows of the loop until all are taken. Gives up the lock while it works.
 static void work_at(Pool* pool, Loop* loop)
 {
@@ -122,6 +128,7 @@ static void work_at(Pool* pool, Loop* loop)
         int64_t first = loop->begun, end = batch->failure ? loop->end : first + next_rows(loop);
         loop->begun = end;
         if (end == loop->end) leave(&pool->loops, loop);
+        wake_another(pool);
         if (!batch->failure) {
             pthread_mutex_unlock(&pool->lock);
             loop->body(loop->operands, first, end);
@@ -179,12 +186,13 @@ static void* work(void* of_pool)
             pthread_cond_wait(&pool->work, &pool->lock);
             continue;
         }
-        if (lane) pool->lanes = lane->next;
-        pthread_cond_signal(&pool->work);  // each wakes the next: to wake all would keep the submitting thread too long
-        if (lane)
+        if (lane) {
+            pool->lanes = lane->next;
+            wake_another(pool);
             serve(pool, lane);
-        else
+        } else {
             work_at(pool, loop);
+        }
     }
     return NULL;
 }

@@ -145,29 +145,34 @@ static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
     __atomic_fetch_add(of->total, total, __ATOMIC_RELAXED);
 }
 
-// Has rows of a piece summed: all of them, or with `again` one of so many, which have been summed before. `how`: after this event of
-// a lane; NULL: at once. Returns 0, or 1 if there is no memory.
+// Has the rows of a piece summed, after this event of a lane; where `how` is NULL, at once. Returns 0, or 1 if there is no memory.
 int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
-        const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t again, const EventWait* how, void* event,
-        int lane)
+        const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, const EventWait* how, void* event, int lane)
 {
     if (!rows) return 0;
     Checksums* of = malloc(sizeof *of);
     if (!of) return 1;
-    int64_t step = again ? again : 1, from = again && rows > 1;  // the first row has weights: it takes longer than all the rest
-    Loop loop = {.batch = batch, .body = sum_bits, .operands = of, .unit = 1, .freed = 1};
-    loop.end = (rows - from + step - 1) / step;
-    loop.most = 1 + BYTES_AT_ONCE / (columns * item_size + 1);
+    int64_t together = 1 + BYTES_AT_ONCE / (columns * item_size + 1);  // always as many: more parts would make the lock matter
+    Loop loop = {.batch = batch, .body = sum_bits, .operands = of, .end = rows, .unit = together, .most = together, .freed = 1};
     if (how) {
         loop.how = *how;
         loop.event = event;
     }
-    *of = (Checksums){loop, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total};
+    *of = (Checksums){loop, {first_row, columns, row_bytes, item_size}, 0, 1, weights, sums, number, total};
     pthread_mutex_lock(&pool->lock);
-    batch->left += loop.end;
+    batch->left += rows;
     enqueue(pool, &of->loop, how ? &batch->lanes[lane % LANES] : NULL);
     pthread_mutex_unlock(&pool->lock);
     return 0;
+}
+
+// Sums again one of `step` rows of a piece that has been summed.
+void sum_again(const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size, const uint64_t* weights,
+               uint64_t* sums, uint64_t number, uint64_t* total, int64_t step)
+{
+    int64_t from = rows > 1;  // the first row has weights: it takes longer than all the rest
+    Checksums of = {{0}, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total};
+    sum_bits(&of, 0, (rows - from + step - 1) / step);
 }
 
 // ---- sums of groups of columns

@@ -75,13 +75,14 @@ def _load() -> Any:
     library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
     library.new_pool.restype = library.new_batch.restype = _ADDRESS
     library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
-    matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER]
+    matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS]
     library.put.argtypes = [_ADDRESS, _ADDRESS, *matrix, *sums, _ADDRESS, _ADDRESS, _COUNT]
+    library.sum_again.argtypes = [*matrix, *sums, _NUMBER]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
     rows = [_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _NUMBER]  # with the pool before, and x or y and what says how wide it is behind
     library.group_sums.argtypes = [*rows, *[_ADDRESS] * 4, _NUMBER, _NUMBER]
     library.products.argtypes = [*rows, *[_ADDRESS] * 3, _NUMBER, _NUMBER]
-    for function in (library.drop, library.group_sums, library.products):
+    for function in (library.drop, library.sum_again, library.group_sums, library.products):
         function.restype = None
     return library
 
@@ -466,7 +467,8 @@ class RowChecksums:
 
     def __init__(self, threads: int, links: int = 1, *, in_c: bool = True) -> None:
         """`links`: of so many devices, whose copies bring the rows."""
-        self._calls, self._by_numpy, self._of_c = Calls(threads), list[RowsToSum](), list[RowsToSum]()
+        self._calls, self._by_numpy = Calls(threads), list[RowsToSum]()
+        self._of_c: list[tuple[int, ...]] = []  # of C, what `sum_again` takes
         self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
         self._events: list[Event] = []  # that the threads wait for
         self._process, self._library, self._batch = os.getpid(), _library(), None
@@ -483,10 +485,10 @@ class RowChecksums:
         if not self._batch or _is_transposed(rows.matrix):
             self._calls.soon(partial(self._sum_by_numpy, rows, event, device))
         elif how is None:
-            self._put(rows, 0)
+            self._put(rows)
         else:
             self._events.append(event)
-            self._put(rows, 0, ctypes.byref(how), event.ptr, 2 * link + (rows.operand == "C"))
+            self._put(rows, ctypes.byref(how), event.ptr, 2 * link + (rows.operand == "C"))
 
     def _sum_by_numpy(self, rows: RowsToSum, event: Event, device: Device) -> None:
         device.wait(event)
@@ -498,11 +500,10 @@ class RowChecksums:
     def wait(self) -> None:
         """Wait until all rows have been summed, of which all copies are complete. Some rows of C are then summed once more."""
         self._calls.wait()
-        self._wait_for_c()
-        of_c, self._of_c = self._of_c, []
-        for rows in of_c:
-            self._put(rows, _AGAIN)
-        self._wait_for_c()
+        if self._batch and (failure := self._library.loaded.wait_for(self._library.pool, self._batch)):
+            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
+        for where in self._of_c:
+            self._library.loaded.sum_again(*where, _AGAIN)
         for rows in self._by_numpy:
             elements, weights, into = _elements(rows)
             if rows.operand == "C" and len(elements):
@@ -521,21 +522,17 @@ class RowChecksums:
         for kept in (self._events, self._of_c, self._by_numpy):
             kept.clear()
 
-    def _wait_for_c(self) -> None:
-        if self._batch and (failure := self._library.loaded.wait_for(self._library.pool, self._batch)):
-            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
-
-    def _put(self, rows: RowsToSum, again: int, how: Any = None, event: int = 0, lane: int = 0) -> None:
+    def _put(self, rows: RowsToSum, how: Any = None, event: int = 0, lane: int = 0) -> None:
         matrix, columns, address = rows.matrix, rows.columns, self._address
-        stride, item_size, of_c = matrix.strides[0], matrix.itemsize, rows.operand == "C"
+        stride, item_size = matrix.strides[0], matrix.itemsize
         first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
         weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
         layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
-        sums = weights, checksums, rows.number, total, again
-        if self._library.loaded.put(self._library.pool, self._batch, first, *layout, *sums, how, event, lane):
+        where = first, *layout, weights, checksums, rows.number, total
+        if self._library.loaded.put(self._library.pool, self._batch, *where, how, event, lane):
             raise MemoryError("no memory for checksums")
-        if of_c and not again:
-            self._of_c.append(rows)
+        if rows.operand == "C" and len(rows.rows):
+            self._of_c.append(where)
 
     def _address(self, array: np.ndarray) -> int:
         known = self._arrays.get(id(array))
