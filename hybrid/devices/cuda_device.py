@@ -299,6 +299,8 @@ class CudaDevice:
             return self._kernels.prepared(launch, arguments)
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
+        if not matrix.size:
+            return lambda stream: None
         memset = self._runtime.memsetAsync
         return lambda stream: memset(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
 

@@ -112,10 +112,18 @@ static int64_t next_rows(const Loop* loop)
     return some < left ? some : left;
 }
 
-// Each thread that finds more work than its own wakes one: to wake all would keep the submitting thread too long.
+// The first loop at which another thread may work.
+static Loop* open_loop(const Pool* pool)
+{
+    Loop* loop = pool->loops.first;
+    while (loop && loop->batch->working >= loop->batch->threads) loop = loop->next;
+    return loop;
+}
+
+// Wakes one thread that can work. Each that begins wakes the next: to wake all would keep the submitting thread too long.
 static void wake_another(Pool* pool)
 {
-    if (pool->lanes || pool->loops.first) pthread_cond_signal(&pool->work);
+    if (pool->lanes || open_loop(pool)) pthread_cond_signal(&pool->work);
 }
 
 // Does rows of the loop until all are taken. Gives up the lock while it works.
@@ -160,19 +168,12 @@ static void serve(Pool* pool, Lane* lane)
             free(loop);
         } else {
             append(&pool->loops, loop);
-            pthread_cond_signal(&pool->work);
+            wake_another(pool);
         }
     }
     lane->served = 0;
     --batch->waiting;
     tell_if_done(pool, batch);
-}
-
-static Loop* open_loop(const Pool* pool)
-{
-    Loop* loop = pool->loops.first;
-    while (loop && loop->batch->working >= loop->batch->threads) loop = loop->next;
-    return loop;
 }
 
 static void* work(void* of_pool)
@@ -218,7 +219,7 @@ static void enqueue(Pool* pool, Loop* loop, Lane* lane)
         lane->next = pool->lanes;
         pool->lanes = lane;
     }
-    pthread_cond_signal(&pool->work);
+    wake_another(pool);
 }
 
 static void wait_until_done(Pool* pool, const Batch* batch)
