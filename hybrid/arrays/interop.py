@@ -106,6 +106,16 @@ def copy_back(changed: Any, array: Any) -> None:
             array[...] = changed if is_there else to_device_of(array, on_host(changed))
 
 
+def fill(array: Any, value: float, threads: int) -> None:
+    """Set all elements of an array, wherever it lies, before this returns."""
+    if not on_gpu(array):
+        copy_rows(array, value, threads)
+        return
+    with array.device:
+        array.fill(value)
+        array.device.synchronize()
+
+
 def to_device_of(other: Any, array: np.ndarray) -> Any:
     """The array, copied to the GPU of `other` if that lies on one."""
     if not on_gpu(other):

