@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What every test may use. How the tests are chosen, seeded, agreed on by ranks and counted: the plugins in tests/support."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import os

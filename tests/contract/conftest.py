@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the tests of jobs and of the check may use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

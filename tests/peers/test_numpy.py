@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """NumPy's own tests of matmul, taken from the installed package, with hybrid.multiply in matmul's place."""
 
-from __future__ import annotations
-
 import numpy
 import numpy._core.tests.test_multiarray as theirs
 import pytest

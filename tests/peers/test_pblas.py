@@ -5,8 +5,6 @@ Of each problem the whole matrices are multiplied: a Block2D has no submatrix th
 (docs/python.md#blocks-of-a-grid).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """SciPy's own tests of BLAS's GEMM, taken from the installed package, and all its flags and layouts, by hybrid.multiply."""
 
-from __future__ import annotations
-
 from itertools import cycle, product
 
 import numpy as np

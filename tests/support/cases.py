@@ -6,8 +6,6 @@ one process or by the ranks of a communicator. What is drawn follows from the se
 the line that names it: `cases.run(cases.Case(...))`.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Products whose check is tested: operands of many kinds, the forms in which ranks multiply them, and what a refusal names."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A page as a real browser shows it: headless Chromium, spoken to over its own pipes, with no package between."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

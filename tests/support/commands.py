@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Commands as users start them, for the tests."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -2,8 +2,6 @@
 """Distributed matrices for tests: rows in any number on each rank, blocks of grids and of ScaLAPACK, and the whole matrix again,
 by plain MPI. The products themselves are drawn by support.cases."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

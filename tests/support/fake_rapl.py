@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A folder with RAPL's files, to stand for /sys/class/powercap."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 RANGE = 262_143_328_850  # microjoules at which these counters go round

@@ -2,8 +2,6 @@
 """Commands and scripts started by a process that has loaded NumPy before and forks: a thousand interpreters that each load it
 would take most of the tests' time."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

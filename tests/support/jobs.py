@@ -5,8 +5,6 @@ What belongs to a job the kernel tells: processes have a variable in their envir
 /dev/shm and a /tmp that only this job sees (of root, or where users may make namespaces; elsewhere files are not looked for).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

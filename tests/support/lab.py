@@ -4,8 +4,6 @@
 A comment `//! CODE` stands on the line that a finding must name, `//! CASE: CODE` where a file has several cases.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ where this is the only run of the user's tests, since another one kills processe
 looked at here: jobs of tests/support/jobs.py have folders of their own.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

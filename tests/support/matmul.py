@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """python -m hybrid.matmul as users start it, for the tests: alone, on a node and on several; what it says, and how it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

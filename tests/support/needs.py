@@ -4,8 +4,6 @@
 Without it they are skipped, and say so.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

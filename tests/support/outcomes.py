@@ -4,8 +4,6 @@
 python tests/support/outcomes.py FILE
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Counts what peers' own cases get from hybrid.multiply: right, refused with a documented code, or wrong."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Tests under mpirun: the ranks agree on every outcome, rank 0 alone prints, and a stuck rank cannot hang the run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@
 `--seed N` takes another one, as the nightly run does.
 """
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What runs by default and what only with --all: of large tables of cases, a choice that still has every value in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What chooses and counts the tests."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 from hypothesis import given

@@ -3,8 +3,6 @@
 in all columns; a product is exact where nothing rounds, in it and in the check; checksums show a single bit. And a failure within
 the check reaches all ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

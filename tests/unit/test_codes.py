@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Every failure and finding has a code: one list, hybrid.errors.CODES, which docs/failures.md shows and the package uses up."""
 
-from __future__ import annotations
-
 import ast
 import re
 import signal

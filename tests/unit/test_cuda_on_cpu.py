@@ -2,8 +2,6 @@
 """The CPU's CUDA runtime keeps CUDA's rules: threads meet at barriers and in warps or are named, shared memory has no value at
 first, copies complete when they are waited for, and every order of the threads is one that a GPU may take."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

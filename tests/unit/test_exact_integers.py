@@ -2,8 +2,6 @@
 """How products of integers become exact: in one product where no sum is rounded, else modulo the fewest of the largest primes of
 which every product is exact and which together tell all results apart. So are counts of walks, which are powers of a matrix."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Which rank takes which GPU, on machines made up of lists; where NCCL's library is looked for; and how long memory is locked."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

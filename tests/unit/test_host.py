@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """How many threads a rank takes and how much memory there is, from what the system, Slurm and OpenMP say."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

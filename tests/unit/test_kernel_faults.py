@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Every planted fault is noticed, in the mode that is said to find it soonest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

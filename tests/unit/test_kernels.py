@@ -3,8 +3,6 @@
 for ragged shapes, unaligned rows and any order of threads; nothing beside C is written. `auto` takes the best of them that a GPU
 can run, and a launch covers C within CUDA's limits."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -2,8 +2,6 @@
 """kernels/check.cu: the sums, squares, largest magnitudes and checksums that the check makes on a GPU are those that NumPy makes
 of the same matrices, for any shape and alignment, with and without matrix units for float64."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 from math import isqrt, prod

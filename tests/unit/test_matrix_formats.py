@@ -2,8 +2,6 @@
 """Formats of matrices in files: a name's ending says which; any rows are read in any type from files however others stored
 them; what several processes write is read as it was, by any library; what is malformed is refused in one line."""
 
-from __future__ import annotations
-
 import os
 from itertools import cycle, product
 

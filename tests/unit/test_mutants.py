@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The command that plants mutants: on a tree of two files, each verdict, resuming, and the drawing of mutants."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

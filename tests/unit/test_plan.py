@@ -2,8 +2,6 @@
 """Which arithmetic a tile gets, what is proved of its errors, how remainders lie in memory; and the numbers of a machine that the
 plan assumes, which change a plan and never a product."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

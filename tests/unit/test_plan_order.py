@@ -2,8 +2,6 @@
 """The order in which panels of A and B reach a device: each tile of C is computed from what is there, all of C is computed once,
 and nothing is overwritten before its last use."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """How texts of settings are read: numbers of bytes, rates of networks, prices, and names that were nearly meant."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 """A fault of at least 20 of the product's own rounding errors is found wherever it is, of integers any fault, of copies a single
 bit; the refusal has its code and names rank, rows and columns (docs/check.md, What the check finds)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.checked import FORMS, WAYS, assert_right, exact, named, operands, place_of, product, repaired, rounding, way

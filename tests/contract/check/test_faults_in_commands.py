@@ -2,8 +2,6 @@
 """A command whose product is wrong ends with 3 on every rank, hands nothing of it out, and its JSON line tells what was wrong;
 with --on-fault repair it ends with 0 and tells what it repaired (docs/use.md, docs/failures.md)."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -2,8 +2,6 @@
 """Wherever a rank is wrong, or what it receives, all ranks refuse the product with the same code and line, which names that rank;
 nobody hangs, and the next product is right (docs/check.md, docs/failures.md)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.checked import WAYS_OF_RANKS, assert_right, forms_of, named, operands, product, rounding, way

@@ -2,8 +2,6 @@
 """On real GPUs: every kernel multiplies right, right products pass, faults are found and repaired, wherever operands lie
 (python -m pytest -m gpu; mpirun -n P python -m pytest --with-mpi -m "gpu and mpi")."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -2,8 +2,6 @@
 """With on_fault="repair" a product that fails its check is made right in every element, a warning at the root tells whose device
 was wrong, and what cannot be made right is refused (docs/failures.md, Repairs; docs/check.md, Repair)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.checked import FORMS, WAYS, assert_right, exact, forms_of, named, operands, product, repaired, rounding, way

@@ -2,8 +2,6 @@
 """No right product is refused, and none is changed: of matrices of any structure, type and size, in any form, in pieces of any
 size, in any order of summation, checked where it is multiplied or by the host (docs/check.md, Is a difference rounding?)."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

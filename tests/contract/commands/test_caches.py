@@ -2,8 +2,6 @@
 """Where kernels are kept (docs/use.md, SECURITY.md): a folder that nobody else may write to, made so, never changed; else among
 the temporary files, and a line says so. A checkout and a home that cannot be written to are no matter."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat

@@ -2,8 +2,6 @@
 """`python -m hybrid` lists the commands; each has --help and --version, a program of its own, shell completion, and a manual
 page."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

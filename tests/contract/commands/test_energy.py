@@ -3,8 +3,6 @@
 short a time and missing counters are no figure but a reason. The counters are made up, in a folder that stands for the
 system's."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -2,8 +2,6 @@
 """--explain prints, without GPUs or MPI, the plan that runs: rows, device, kernel, grid, memory, and what is refused, for this
 machine or for one you do not have; its numbers follow from the sizes and the machine."""
 
-from __future__ import annotations
-
 import os
 import re
 from itertools import product

@@ -2,8 +2,6 @@
 """docs/files.md: A and B are read from .npy, HDF5, Zarr and Matrix Market files and C is written to them by any number of
 ranks, whole or not at all; what is malformed or would lose something is refused in a line before anything is computed."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shlex

@@ -2,8 +2,6 @@
 """The matrices that --fill makes: the page's formulas, the same on any machine and for any ranks, nodes, threads and types;
 others for another seed."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

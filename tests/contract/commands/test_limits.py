@@ -2,8 +2,6 @@
 """What the system refuses, or takes away meanwhile, is one line that names it (docs/failures.md): open files, a small or full
 /dev/shm, memory, and threads that cannot be started."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -2,8 +2,6 @@
 """What docs/use.md says of a product's output: the table on the terminal, the JSON line, the trace and the file tell of the same
 product; every key of the JSON line is on the page; the last line is for scripts."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -3,8 +3,6 @@
 disk, and the file has the bits of an undisturbed job; what would be another product, or other bits, is refused and left as it
 is."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -2,8 +2,6 @@
 """scripts/run.sh takes the number of ranks anywhere and sets up what is missing, but touches no environment that is not its
 own; where it cannot write it says so in a line."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

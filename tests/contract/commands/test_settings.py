@@ -3,8 +3,6 @@
 makes no sense, and a variable that is nearly one of ours, is refused with its name, by the command and by `hybrid.multiply`
 alike."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

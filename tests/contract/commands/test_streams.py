@@ -2,8 +2,6 @@
 """A reader that leaves, as `head` does, is no failure: commands and scripts end quietly, with their work done; a full disk is
 one; closed streams and any locale are no matter."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -2,8 +2,6 @@
 """Types of the command (docs/use.md): A, B and C have the type of --dtype, or files their own and C NumPy's; files are
 converted where nothing is lost; what an integer type does not hold is refused; the page's operations are counted."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

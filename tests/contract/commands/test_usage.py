@@ -2,8 +2,6 @@
 """Wrong usage ends with 2 and one line that names what is wrong, by code and word, from rank 0 alone, before anything is
 computed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -6,8 +6,6 @@ A healthy job ends with 0, a finding or a failure with 1, wrong usage with 2, an
 planted by hybrid.testing, below the command.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

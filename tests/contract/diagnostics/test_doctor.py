@@ -4,8 +4,6 @@ is wrong, and says the same in JSON. Probes that may crash run in a child proces
 (docs/cluster.md).
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ block) + 1 lines, and with --where one more a rank, so that they can be counted 
 error. Without a GPU and without a compiler the CPU threads still greet, and the exit code is 1.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

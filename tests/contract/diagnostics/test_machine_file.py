@@ -3,8 +3,6 @@
 hand-written JSON. What a product needs is forecast before anything is allocated (docs/cluster.md, Does it fit?).
 """
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -2,8 +2,6 @@
 """docs/python.md, Blocks of a grid: products of matrices distributed in two dimensions, also as ScaLAPACK deals them, are right
 for every grid, block size, order and type; what makes up no matrix is refused on all ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -2,8 +2,6 @@
 """docs/algorithm.md: which bytes travel. On one node none of the matrices; between nodes what the distribution makes necessary
 and no more, as the plan counts it; elements are computed without messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

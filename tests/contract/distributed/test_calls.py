@@ -2,8 +2,6 @@
 """docs/python.md, Calls: threads of ranks take turns; a call from within another one is refused; an interrupt is never lost. What
 holds of one process, and of forked ones, is in tests/contract/products/test_calls.py."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -2,8 +2,6 @@
 """docs/python.md, Calls: any communicator of mpi4py's will do: parts, copies and other orders of the ranks, and freed ones leave
 nothing behind. Integers, shapes and refusals do not depend on the number of ranks, nor products beyond rounding."""
 
-from __future__ import annotations
-
 import gc
 import os
 

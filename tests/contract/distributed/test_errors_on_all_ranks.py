@@ -2,8 +2,6 @@
 """docs/failures.md, Exceptions: an error on one rank is raised on all of them, with the same class, code and one line that names
 the rank; and the next call works. All agree on settings before any data moves."""
 
-from __future__ import annotations
-
 import os
 import signal
 

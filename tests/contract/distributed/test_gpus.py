@@ -2,8 +2,6 @@
 """docs/algorithm.md, Transports, and docs/python.md, Calls: GPUs of ranks by each transport, with NumPy in CuPy's place and,
 where there are GPUs, on them. A rank uses one GPU, the least used of its node; contexts and page-locked memory are given back."""
 
-from __future__ import annotations
-
 import json
 import sys
 from itertools import product

@@ -2,8 +2,6 @@
 """docs/algorithm.md, Grids of nodes: on every grid, with any number of ranks a node, gateways and message sizes, a product is the
 same. A grid of other nodes, or from GPU to GPU, is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.distributed import heights, refused, rows_of, whole

@@ -2,8 +2,6 @@
 """docs/use.md, Where kernels are kept: CuPy reads compiled kernels only from a folder to which nobody else can write. And kernels
 on GPUs: each multiplies every shape right, also beyond 2³¹ elements, and energy is within reason."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

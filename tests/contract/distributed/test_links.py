@@ -4,8 +4,6 @@
 Network namespaces stand for nodes: root is needed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -2,8 +2,6 @@
 """docs/python.md, Calls: a rank that does not call is named in a warning, and with `stall` or HYBRID_STALL by RankMissing on
 those that wait and on those that call later. The communicator is lost then, a duplicate is not. Nobody hangs."""
 
-from __future__ import annotations
-
 import re
 import time
 import warnings

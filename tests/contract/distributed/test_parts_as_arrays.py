@@ -2,8 +2,6 @@
 """docs/python.md, Row blocks: what a RowBlock, its transpose and a Block2D have of an array. Elements are computed by each rank
 alone; what would take this rank's part for the whole matrix is refused."""
 
-from __future__ import annotations
-
 import copy
 import operator
 import pickle

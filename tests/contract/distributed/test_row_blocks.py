@@ -2,8 +2,6 @@
 """docs/python.md, Row blocks: products of matrices of which every rank has some rows, any number of them, are right for all
 types, layouts, flags and settings, stay where A's rows lie, and know their communicator."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from dataclasses import replace

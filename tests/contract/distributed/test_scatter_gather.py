@@ -2,8 +2,6 @@
 """docs/python.md: `scatter` gives each rank consecutive rows of a matrix, of any type of numbers, in equal shares or as many as
 each rank says; it distributes RowBlocks anew; `gather` brings them to any root, into `out` where there is one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.distributed import heights, refused, rows_of, whole

@@ -2,8 +2,6 @@
 """docs/python.md, Node-shared matrices: what `hybrid.empty` makes is one matrix for all ranks of the root's node, None elsewhere;
 products take it where it lies; nobody else can open it, and it goes when the root lets go of it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -2,8 +2,6 @@
 """docs/algorithm.md, Transports: operands reach the devices in place, from the host, from peers or pushed by the root, with the
 same product; what cannot be used is refused with a reason, faults on the way are found, and nothing is left open."""
 
-from __future__ import annotations
-
 import gc
 import os
 

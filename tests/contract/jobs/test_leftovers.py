@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`python -m hybrid.doctor --clean` removes and names your files of jobs that were killed, and nothing else (docs/cluster.md)."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

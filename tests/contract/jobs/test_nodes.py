@@ -2,8 +2,6 @@
 """On several nodes, too, a rank that is killed ends the job in one line that names its node, and all is gone there; and a slow
 link is no failure (docs/failures.md). Network namespaces stand for nodes: root is needed."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """scripts/ordeal.py: random faults to random jobs, counted; the nightly ordeal runs it for long (docs/failures.md, Tried)."""
 
-from __future__ import annotations
-
 import json
 import sys
 

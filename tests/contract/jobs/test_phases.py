@@ -2,8 +2,6 @@
 """Whatever happens to one rank, in whichever phase: the job ends on all ranks, with the documented exit code and one line that
 says which rank, host and phase, and why, by its code. Nothing of it stays (docs/failures.md)."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -2,8 +2,6 @@
 """Programs over hybrid.multiply: whatever goes wrong on one rank is raised on all of them, by its code, and the next call works;
 and a rank that does not call is named instead of waited for for ever (docs/failures.md)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.selection import exhaustive

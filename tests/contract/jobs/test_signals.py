@@ -2,8 +2,6 @@
 """A signal to a worker, its supervisor, all ranks or mpirun ends the job within seconds: with the exit code of the table in
 docs/failures.md, one line that names the cause by its code, and nothing that stays."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -2,8 +2,6 @@
 """A job is refused before any data moves, on all ranks and in one line, where the ranks are not started together or where MPI has
 too little to start with; and where it can be helped MPI starts (docs/failures.md, docs/cluster.md)."""
 
-from __future__ import annotations
-
 import resource
 import sys
 

@@ -2,8 +2,6 @@
 """SECURITY.md: compiled code is loaded only from a folder and files that are yours and that nobody else can write to; anything
 else by the name of a library is compiled anew. What was compiled is kept."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """docs/learn.md, What students' code may do, and SECURITY.md: files of its own only, no network, little memory, small files."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

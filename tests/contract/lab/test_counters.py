@@ -2,8 +2,6 @@
 """docs/learn.md: of a right kernel the lab counts loads, sectors of 32 bytes, steps of 32 banks, and branches at which a warp
 parts. A kernel with one access a line is compared with CUDA's rules, worked out here for each warp."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -2,8 +2,6 @@
 """docs/learn.md, Exercises: solutions get all points however they are written, errors cost some; a class is graded on the same
 shapes, which are drawn anew and given again by --seed."""
 
-from __future__ import annotations
-
 import json
 import re
 

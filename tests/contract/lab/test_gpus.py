@@ -2,8 +2,6 @@
 """docs/learn.md, What a multiprocessor holds: GPUs by name, and how a kernel would run on one; and the same kernels on a GPU that
 is here."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

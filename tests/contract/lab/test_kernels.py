@@ -5,8 +5,6 @@ Faults are put into the lectures' two kernels. Each row: the kernel, what is rep
 part of the line that the finding names ("": it names none).
 """
 
-from __future__ import annotations
-
 import json
 import re
 

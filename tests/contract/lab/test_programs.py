@@ -2,8 +2,6 @@
 """docs/learn.md, A whole program: it runs as it stands, and each fault of its kernels and of its use of memory is found by its
 line. What it has right is not accused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

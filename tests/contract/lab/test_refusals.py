@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the lab cannot run is refused in one line with its code and, where it is in the file, its line; nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -2,8 +2,6 @@
 """docs/learn.md, The picture on the blackboard, and the pages of `lab run --html`: the steps are those that the kernel does, the
 counters stand beside their lines, and nothing that a file says becomes HTML."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -2,8 +2,6 @@
 """docs/errata.md: each error of the documents is run beside the right kernel, and which elements come out wrong is what the sizes
 alone say."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 

@@ -2,8 +2,6 @@
 """python -m hybrid.lectures: the lectures' scripts and programs from any folder, from a checkout and as an installed package has
 them; and the documents' programs, complete and corrected."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

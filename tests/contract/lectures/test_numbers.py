@@ -2,8 +2,6 @@
 """The documents' numbers: every launch they speak of, their tables beside recorded lines of a GPU, the reads of each element, and
 how large Pascal's triangle may be. Without a GPU no speed of a kernel is told."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What is packed: all modules and what they read; and the same bytes every time."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import io

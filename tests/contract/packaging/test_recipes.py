@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The recipes of packaging/ say what setup.cfg says: name, version, licence, Pythons, dependencies with their ranges."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

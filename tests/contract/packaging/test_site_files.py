@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What a site runs of packaging/: the modulefile is loaded, and ReFrame's test reads what hybrid.accept writes."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import operator

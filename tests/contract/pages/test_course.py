@@ -2,8 +2,6 @@
 """docs/course: a page's commands run one after the other in a folder, print what stands below them and draw the pictures that it
 shows; so do its notebook's cells."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

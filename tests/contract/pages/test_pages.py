@@ -6,8 +6,6 @@ ranks if it uses mpi4py; a comment above it, <!-- then: EXPRESSION -->, says wha
 printed, or a listing. A comment <!-- not run: REASON --> above a block leaves it out.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -2,8 +2,6 @@
 """docs/learn.md, Counting paths, exactly: the lecture's figures; any power of any matrix is that of Python's integers, on any
 number of ranks and at any length; a wrong product is noticed."""
 
-from __future__ import annotations
-
 import json
 import re
 from decimal import Decimal

@@ -2,8 +2,6 @@
 """Graphs in files: each format is read as `--help` says, what is no graph is refused with its line, what is too large before
 memory is taken; and what is written can be read."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

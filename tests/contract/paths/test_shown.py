@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What `hybrid.paths` shows besides the numbers: every path, the sum that a number is, the picture, a JSON line; and usage."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -2,8 +2,6 @@
 """What becomes of arrays: the result is one of its own, or `out` and nothing beside it; operands are left alone and let go of;
 and what a call takes of memory was forecast, or refused with nothing allocated."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 import weakref

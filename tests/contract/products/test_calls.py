@@ -2,8 +2,6 @@
 """Calls leave a program alone: threads take turns, forked processes multiply by themselves, the
 program's own messages arrive, and an error on one rank is raised on all of them, after which the next call works."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

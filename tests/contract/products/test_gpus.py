@@ -2,8 +2,6 @@
 """On GPUs products are what they must be, whatever holds the operands: of CuPy arrays the result is one, on their GPU. NumPy
 stands for CuPy, and the emulated GPU for kernels, where there is no GPU; `pytest -m gpu` shows the same on real ones."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

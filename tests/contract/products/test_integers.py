@@ -2,8 +2,6 @@
 """Products of integers are exact, whatever their size, and never wrap around: an element that the result's type does not hold is
 refused by its place and value, with a type that holds all."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -3,8 +3,6 @@
 types and layouts are, whatever is asked for beside them, and however it is carried out. Of several ranks the root gets the same
 product and the others None, whatever the nodes, grids, devices and transports are."""
 
-from __future__ import annotations
-
 import pytest
 from support import cases
 from support.needs import lacking

@@ -2,8 +2,6 @@
 """What cannot be multiplied, asked for or written to is refused before anything is done: by an error of one class and code on all
 ranks, after which arrays are as they were and the next call works."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

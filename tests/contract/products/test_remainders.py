@@ -2,8 +2,6 @@
 """Products from remainders have the same bits for any ranks, panels and transports, err by no more than the command says is
 proved, and are chosen where docs/remainders.md says so."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

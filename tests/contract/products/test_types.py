@@ -2,8 +2,6 @@
 """A product has the type that NumPy gives it, or the one that `dtype=` names where that loses nothing but rounding; 16 bits are
 rounded once, from sums in float32."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from itertools import product

@@ -4,8 +4,6 @@
 docs/benchmarks.md names a command beside every number; these are those commands with small arguments.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

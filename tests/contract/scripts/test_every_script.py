@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Each public script tells what it does, refuses what it does not know in one line, and says what is not installed."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

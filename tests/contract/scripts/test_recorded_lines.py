@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Every number of a measured table comes from a line in docs/measured, and pages are what the commands make of these lines."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

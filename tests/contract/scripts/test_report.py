@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """scripts/report.py makes one page of all figures from recorded lines: whole, safe whatever they hold, right in a browser."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

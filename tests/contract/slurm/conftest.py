@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The tests of a real Slurm (tests/slurm/cluster): collected only where `-m` names the marker `cluster`; one cluster for all."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -2,8 +2,6 @@
 """Jobs of Slurm that do not end by themselves: cancelled, asked to end, overdue, or with a rank killed. All end, and no process
 of them stays on any node (slurm/README.md, docs/failures.md)."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

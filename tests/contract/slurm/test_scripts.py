@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Every script of slurm/, submitted as it is to a real Slurm: the job's state, greetings and products, and where ranks run."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -4,8 +4,6 @@
 tests/contract/slurm/test_scripts.py submits the scripts on a real Slurm.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """hybrid.testing does what it says: each fault happens where it was asked for and nowhere else, and nothing of it stays."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import os

@@ -2,8 +2,6 @@
 """Products by all ranks on GPUs, their own or those for which NumPy stands (`python -m hybrid.testing --gpus N`). Rank 0 prints
 what each rank has seen, as JSON: on_gpus.py GPUS PART…"""
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

@@ -2,8 +2,6 @@
 """What is special on GPUs, and products at random on them: on_gpus.py SEED COUNT. NumPy stands for them, one for each rank,
 through `python -m hybrid.testing --gpus N`."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from pathlib import Path
