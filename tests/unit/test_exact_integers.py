@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.cases import refused
 from support.selection import examples
 
 from hybrid.arrays.integers import EXACT_BITS, Exact, balanced, largest_modulus, largest_of, primes_below
@@ -67,11 +66,6 @@ def test_primes_are_enough_and_none_too_large(terms, largest_a, largest_b, most)
 def test_the_page_tells_how_many_products_that_takes(bits, checked, count):
     """With 1000 terms: for integers that fill 32 and 64 bits, and on GPUs, whose own check is to be exact, too."""
     assert len(Exact.of(1000, (2**bits, 2**bits), most=2**40 if checked else None).primes) == count
-
-
-def test_sums_too_long_for_any_primes_are_refused():
-    with refused(UsageError, "too-long"):
-        Exact.of(2**52, (2**64, 2**64))
 
 
 def test_of_what_was_broadcast_nothing_is_looked_at_twice():

@@ -2,7 +2,6 @@
 """Which arithmetic a tile gets, what is proved of its errors, how remainders lie in memory; and the numbers of a machine that the
 plan assumes, which change a plan and never a product."""
 
-import json
 import math
 import re
 from collections import Counter, deque
@@ -129,19 +128,6 @@ def test_any_model_is_read_as_written_and_has_a_plan(model, memory, tmp_path_fac
     for share in planned(Problem(300, 200, 100), Topology(((0, 1),)), **how).shares:
         terms = sum(len(tile.rows) * len(tile.columns) * len(tile.inner or range(200)) for tile in share.tiles())
         assert terms == len(share.rows) * 100 * 200
-
-
-def test_what_a_file_leaves_out_is_an_h200s_and_of_the_doctors_lines_the_last_counts(tmp_path):
-    path = tmp_path / "doctor.jsonl"
-    path.write_text('{"most_slabs": 4}')
-    assert MachineModel.read(str(path)) == replace(H200, most_slabs=4)
-    lines = [json.dumps({"command": "doctor", "machine_model": model}) for model in ({"most_slabs": 4}, {"most_slabs": 5}, None)]
-    path.write_text("\n".join([*lines, json.dumps({"command": "matmul"})]))
-    assert MachineModel.read(str(path)).most_slabs == 5
-    for wrong in (lines[2], '{"slab": 1}', '{"most_slabs": 1.5}', '{"most_slabs": -1}', '{"adding_speed": NaN}', "[1]", "", "{"):
-        path.write_text(wrong)
-        with pytest.raises(UsageError):
-            MachineModel.read(str(path))
 
 
 def test_plans_follow_the_model():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Where kernels are kept (docs/use.md, SECURITY.md): a folder that nobody else may write to, made so, never changed; else among
-the temporary files, and a line says so. A checkout and a home that cannot be written to are no matter."""
+the temporary files, and a line says so. Nothing planted there is loaded. A checkout and a home may be read-only."""
 
 import os
 import shlex
@@ -166,3 +166,51 @@ def test_a_disk_without_room_for_kernels(tmp_path, places):
     line = line_of_failure(mounted(nowhere, LOOPS, tmp_path, **places), 1)
     assert "HYBRID_CACHE" in line
     assert code_in(line) == "kernel-cache"
+
+
+def open_to_others(path):
+    path.write_text("planted")
+    path.chmod(0o777)
+
+
+def a_link(path):
+    path.unlink()
+    (path.parent / "planted").write_text("planted")
+    path.symlink_to("planted")
+
+
+def another_users(path):
+    path.write_text("planted")
+    os.chown(path, 12345, -1)
+
+
+OF_ROOT = pytest.param(another_users, marks=[pytest.mark.exhaustive, pytest.mark.needs("root")])
+
+
+@pytest.mark.parametrize("plant", [open_to_others, pytest.param(a_link, marks=pytest.mark.exhaustive), OF_ROOT])
+def test_a_planted_library_is_not_loaded(tmp_path, places, plant):
+    """It would not load: it is compiled anew, and private."""
+    assert quickly(LOOPS, **places).returncode == 0
+    (library,) = (tmp_path / "cache").rglob("loops-*.so")
+    plant(library)
+    assert quickly(LOOPS, **places).returncode == 0
+    assert (mode(library) & 0o077, library.is_symlink(), b"planted" in library.read_bytes()) == (0, False, False)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.exhaustive
+def test_planted_objects_and_headers_of_the_emulated_gpu_are_not_used(tmp_path):
+    """The runtime, its precompiled header, and kernels."""
+
+    def run(kernel):
+        successful(start([*LOOPS[:6], "--device", "emulate", "--kernel", kernel], XDG_CACHE_HOME=str(tmp_path), limit=240))
+
+    run("naive")
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for path in kept:
+        open_to_others(path)
+    run("tiled")
+    run("naive")
+    made = [path for path in kept if b"planted" not in path.read_bytes()]
+    assert made
+    assert all(mode(path) & 0o077 == 0 for path in made)

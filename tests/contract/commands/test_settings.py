@@ -12,7 +12,6 @@ from support.matmul import MATMUL, code_in, good, line_of_failure, record, run
 
 import hybrid
 import hybrid.testing
-from hybrid.errors import UsageError
 
 
 def documented():
@@ -87,23 +86,6 @@ def test_variables_of_the_scripts_are_no_mistake():
 
 
 A, B = np.eye(3), np.ones((3, 2))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"threads": -3}, {"threads": True}, {"threads": 1.0}, {"stall": float("nan")}, {"stall": -1}, {"check": "maybe"},
-        {"check": 0.0}, {"check": ["on"]}, {"check": b"on"}, {"device": "gpu"}, {"on_fault": "ignore"}, {"precision": "exact"},
-        {"host_memory": "5x"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_the_library_refuses_the_same_values(wrong):
-    (name,) = wrong
-    with pytest.raises(UsageError) as refused:
-        hybrid.multiply(A, B, **wrong)
-    assert name in str(refused.value) or wrong[name] in str(refused.value)
-    assert refused.value.code in ("setting", "number")
 
 
 @pytest.mark.parametrize(

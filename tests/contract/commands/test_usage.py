@@ -7,7 +7,6 @@ import subprocess
 
 import numpy as np
 import pytest
-from support.commands import start, under_a_launcher
 from support.matmul import MATMUL, code_in, good, line_of_failure, names_in, run
 from support.selection import exhaustive
 
@@ -87,46 +86,6 @@ def test_ranks_that_are_started_differently_are_refused(second):
     line = line_of_failure(done, 2)
     assert "rank 1" in line or second in ("8 8", "8 8 8 --kernal")
     assert code_in(line) == {"8 8": "sizes", "8 8 8 --kernal": "option"}.get(second, "ranks-differ")
-
-
-RANK_OF_SIZE = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK", "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}
-
-
-@launcher
-@pytest.mark.parametrize("size", exhaustive(["OMPI_COMM_WORLD_SIZE"], RANK_OF_SIZE))
-def test_a_launcher_of_another_mpi_is_refused(size, tmp_path):
-    """Every process would take itself for rank 0 of 1 and do all the work again."""
-    done = start([*under_a_launcher(tmp_path), *MATMUL], 8, 8, 8, **{size: "2", RANK_OF_SIZE[size]: "0"})
-    assert done.returncode  # of this shell, which a supervisor ends as it would an mpirun that waits
-    assert code_in(line_of_failure(done)) == "wrong-mpirun"
-
-
-@launcher
-@pytest.mark.needs("no launcher above")
-@pytest.mark.parametrize(
-    ("size", "rank", "more"),
-    [
-        ("PMI_SIZE", "0", {}), ("PMI_SIZE", "1", {"PMI_FD": "9", "PMI_HOSTNAME": "here", "MPI_LOCALNRANKS": "2"}),
-        ("OMPI_COMM_WORLD_SIZE", "0", {}), ("SLURM_STEP_NUM_TASKS", "1", {}),
-    ],
-)  # fmt: skip
-def test_variables_of_a_launcher_that_has_ended_are_named(size, rank, more):
-    done = run(8, 8, 8, **{size: "2", RANK_OF_SIZE[size]: rank}, **more)
-    line = line_of_failure(done, 1)
-    assert f"{RANK_OF_SIZE[size]}={rank}" in line
-    assert f"{size}=2" in line
-    assert code_in(line) == "stale-launcher"
-
-
-@launcher
-def test_a_program_under_a_launcher_of_another_mpi_is_refused_too(tmp_path):
-    (tmp_path / "program.py").write_text(
-        "from mpi4py import MPI\nimport hybrid\nfrom hybrid.errors import StartError\n"
-        "try:\n    hybrid.multiply([[1.0]], [[1.0]], comm=MPI.COMM_WORLD)\n"
-        "except StartError as error:\n    print(error.code)\n"
-    )
-    command = [*under_a_launcher(tmp_path, "srun"), *MATMUL[:1], tmp_path / "program.py"]
-    assert start(command, SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="0").stdout == "wrong-mpirun\n"
 
 
 @pytest.mark.parametrize(

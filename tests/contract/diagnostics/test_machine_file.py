@@ -55,7 +55,7 @@ def test_the_plan_uses_the_files_numbers_and_an_h200s_for_the_rest(tmp_path, tex
     exhaustive(
         ["{", '{"nonsense": 1}', '{"link_bytes_per_second": -1}', ""],
         ["{", '{"nonsense": 1}', '{"link_bytes_per_second": -1}', "", "[]", '{"link_bytes_per_second": "fast"}',
-         '{"link_bytes_per_second": null}', '{"command": "doctor"}'],
+         '{"link_bytes_per_second": null}', '{"command": "doctor"}', '{"most_slabs": 1.5}', '{"adding_speed": NaN}'],
     ),
 )  # fmt: skip
 def test_a_file_that_is_no_machine_is_refused_before_anything_runs(tmp_path, text):

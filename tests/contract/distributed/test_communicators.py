@@ -10,7 +10,6 @@ import pytest
 from support.distributed import heights, rows_of, whole
 
 import hybrid
-from hybrid.errors import UsageError
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.exhaustive(above=2)]
 
@@ -53,15 +52,6 @@ def test_different_parts_compute_different_products_at_the_same_time(comm):
     for n in (10, 40 + 10 * (comm.rank % 2)):
         check(part, n=n)
     part.Free()
-
-
-def test_what_is_no_communicator_is_refused(comm):
-    from mpi4py import MPI
-
-    for wrong in (MPI.COMM_NULL, "world", 3, MPI.INFO_NULL):
-        with pytest.raises((UsageError, TypeError, AttributeError)) as found:
-            hybrid.multiply(np.eye(2), np.eye(2), comm=wrong)
-        assert isinstance(found.value, UsageError), wrong
 
 
 def test_communicators_that_come_and_go_leave_nothing_open(comm):

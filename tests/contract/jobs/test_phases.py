@@ -172,30 +172,3 @@ def test_an_interrupt_while_ranks_wait_for_each_other_is_called_one(start, who, 
     """And not OverflowError or "out of memory", as where ranks take one exchange for another."""
     end = start(planted(f"rank={who} phase=wait at={wait} how=SIGINT", "hybrid.paths", "five", "--length", 3000), 2).end()
     assert (end.code, [cause for cause in end.codes if " " not in cause], end.left) == (1, ["interrupted"], [])
-
-
-RAGGED = """
-import hybrid, numpy, signal, os, sys
-from mpi4py import MPI
-import hybrid.testing
-comm = MPI.COMM_WORLD
-a = numpy.arange(81.0).reshape(9, 9) if comm.rank == 0 else None
-first = a[:8] if comm.rank == 0 and sys.argv[1] == "scatter" else a  # in a product like the last one it is part of `agree`
-for how in ("raise", "memory", "exit 3", lambda: os.kill(os.getpid(), signal.SIGINT)):
-    with hybrid.testing.plant("rank", rank=1, phase=sys.argv[1], how=how) as planted:
-        try:
-            hybrid.multiply(first, a, comm=comm)
-            print("nothing", planted)
-        except hybrid.errors.RankFailed as error:
-            print(f"{comm.rank} {type(error).__name__} {error.code} {'rank 1' in str(error)}", flush=True)
-    c = hybrid.multiply(a, a, comm=comm)
-    assert comm.rank or numpy.array_equal(c, a @ a)
-"""
-
-
-@pytest.mark.parametrize("phase", exhaustive(["multiply"], ["agree", "scatter", "multiply", "gather"]))
-def test_in_a_program_every_rank_raises_the_error_and_the_next_call_works(start, phase):
-    end = start(["-c", RAGGED, phase], 2).end()
-    assert (end.code, end.lines) == (0, []), end
-    causes = ("rank-failed", "out-of-memory", "rank-left", "interrupted")
-    assert sorted(end.out.splitlines()) == sorted(f"{rank} RankFailed {cause} True" for cause in causes for rank in (0, 1))

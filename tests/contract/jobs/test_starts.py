@@ -73,14 +73,6 @@ def test_a_program_that_another_mpi_s_launcher_started_is_refused_too(tmp_path):
     assert done.stdout == "wrong-mpirun True\n", done.stderr
 
 
-def test_ranks_that_were_started_with_other_options_are_refused_together(start):
-    differing = (
-        'import os, runpy, sys; sys.argv = ["m", "9", "8", os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]]\n'
-    )
-    end = start(["-c", differing + 'runpy.run_module("hybrid.matmul", run_name="__main__")'], 2).end()
-    assert (end.code, end.codes, end.left) == (2, ["ranks-differ"], [])
-
-
 # A limit, the ranks, the exit code and the code of the line.
 LITTLE = [({"RLIMIT_NOFILE": 40}, 2, "open-files"), ({"RLIMIT_FSIZE": 1 << 20}, 2, "file-limit")]
 

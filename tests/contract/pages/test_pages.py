@@ -24,7 +24,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "kernels/READM
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 LINKED = [*PAGES, *sorted((ROOT / "docs/course").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 ENVIRONMENT_MAKERS = ("bash scripts/run.sh", "bash scripts/test.sh", "bash .ci/")  # CI runs them
-DEFAULT = ("README.md",)  # the others with --all
+DEFAULT = ("README.md", "docs/testing.md")  # the others with --all
 LIMIT = 600  # seconds of a command that compiles a dozen kernels on a busy machine
 
 _BLOCK = re.compile(r"(?:^<!-- (then|not run): (.+) -->\n)?^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)

@@ -357,9 +357,12 @@ def test_an_error_on_one_rank_is_raised_on_all_and_the_next_call_works(comm, how
 
 @RANKS
 def test_errors_may_follow_each_other(comm):
+    """Also where the root enters a phase again, as `agree` in a product like the last one."""
     for settings in NODES:
         for failing in (0, comm.size - 1):
             fail_and_go_on(comm, failing, {"phase": "multiply", "how": "raise"}, settings, "rank-failed")
+    for entry in (0, 1, 2):
+        fail_and_go_on(comm, 0, {"phase": "agree", "how": "memory", "at": entry}, {}, "out-of-memory")
 
 
 def fail_and_go_on(comm, failing, fault, settings, code):

@@ -10,6 +10,7 @@ from support.cases import held, refused
 from support.needs import lacking
 
 import hybrid
+import hybrid.testing
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 
 A, B, C = np.ones((4, 3)), np.ones((3, 5)), np.ones((4, 5))
@@ -124,14 +125,16 @@ SETTINGS = [
     ({"precision": "double"}, UsageError, "setting"),
     ({"on_fault": "mend"}, UsageError, "setting"),
     ({"check": "perhaps"}, UsageError, "setting"),
-    ({"check": 1.5}, UsageError, "setting"),
+    *(({"check": each}, UsageError, "setting") for each in (1.5, 0.0, ["on"], b"on")),
     ({"threads": -1}, UsageError, "setting"),
     ({"threads": True}, UsageError, "setting"),
+    ({"threads": 1.0}, UsageError, "setting"),
     ({"threads": "many"}, UsageError, "setting"),
     ({"host_memory": "much"}, UsageError, "number"),
     ({"gpu_memory": -1}, UsageError, "setting"),
     ({"gpu_memory": 1.5}, UsageError, "setting"),
     ({"stall": -1}, UsageError, "setting"),
+    ({"stall": float("nan")}, UsageError, "setting"),
     ({"root": -1}, UsageError, "root"),
     ({"root": 99}, UsageError, "root"),
     ({"root": False}, UsageError, "root"),
@@ -192,8 +195,9 @@ def test_operands_that_make_no_product_are_refused(request, table, with_comm):
             a = b = None
             more = {name: value for name, value in more.items() if name not in ("c", "out")}
         if code:
-            with refused(UsageError, code):
+            with refused(UsageError, code) as found:
                 hybrid.multiply(a, b, **more, **where)
+            assert "rank 0" not in str(found.value), "of others than the root, which is the last"
         else:
             hybrid.multiply(a, b, **more, **where)
             continue
@@ -206,8 +210,10 @@ def test_operands_that_make_no_product_are_refused(request, table, with_comm):
 @pytest.mark.usefixtures("fitting")
 @pytest.mark.parametrize(("asked", "error", "code"), SETTINGS, ids=str)
 def test_settings_that_cannot_be_are_refused(asked, error, code):
-    with refused(error, code):
+    with refused(error, code) as found:
         hybrid.multiply(A, B, **asked)
+    (name, value), *_ = asked.items()
+    assert code != "setting" or name in str(found.value) or str(value) in str(found.value)
     assert_works()
 
 
@@ -249,8 +255,9 @@ def test_settings_that_cannot_be_are_refused_on_all_ranks_also_where_one_asks_fo
             continue
         with refused(error, code):
             hybrid.multiply(A, B, comm=comm, **asked)
-        with refused(UsageError, code, "ranks-differ"):
+        with hybrid.testing.count() as counts, refused(UsageError, code, "ranks-differ") as found:
             hybrid.multiply(A, B, comm=comm, **(asked if comm.rank == comm.size - 1 else {}))
+        assert (counts.multiplications, found.value.on_all_ranks) == (0, True)
     assert_works(comm)
 
 
@@ -264,6 +271,7 @@ DIFFERENT = [
     ({"root": 0}, {"root": 1}),
     ({"check": True}, {"check": "host"}),
     ({"device": "cpu"}, {"device": "emulate"}),
+    ({"kernel": "blas"}, {"kernel": "loops"}),
     ({"precision": "fast"}, {"precision": "native"}),
     ({"host_memory": "1G"}, {"host_memory": "2G"}),
 ]
@@ -293,7 +301,7 @@ def test_only_communicators_of_one_group_that_are_still_there_are_taken(comm):
 
     half = comm.Split(comm.rank % 2)
     between = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
-    for wrong in (between, "world", 3):
+    for wrong in (between, "world", 3, MPI.INFO_NULL):
         with refused(UsageError, "communicator"):
             hybrid.multiply(A, B, comm=wrong)
     between.Free()

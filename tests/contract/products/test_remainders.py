@@ -14,7 +14,6 @@ from support.selection import exhaustive
 
 import hybrid
 import hybrid.testing
-from hybrid.errors import UsageError
 
 FAST = {"device": "emulate", "precision": "fast"}
 WAYS = {
@@ -217,12 +216,3 @@ def test_what_is_chosen_is_what_the_pages_say():
         found = re.search(r"modulo (\d+)", lines.get("precision", ""))
         assert (int(found[1]) if found else 0) == moduli, (arguments, lines)
         assert re.match(transport, lines["transport"].split()[1]), (arguments, lines)
-
-
-@pytest.mark.needs("compiler")
-def test_a_kernel_by_name_has_no_remainders():
-    a, b = operands("float64")
-    for asked, code in (({"kernel": "tensor", **FAST}, "option-combination"), ({"precision": "double"}, "setting")):
-        with pytest.raises(UsageError) as refused:
-            hybrid.multiply(a, b, **asked)
-        assert refused.value.code == code

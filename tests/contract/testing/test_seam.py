@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """hybrid.testing does what it says: each fault happens where it was asked for and nowhere else, and nothing of it stays."""
 
-import doctest
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.commands import ROOT, module, start
+from support.commands import module, start
 from support.selection import exhaustive
 
 import hybrid
@@ -427,16 +426,3 @@ def test_nothing_of_the_package_loads_it():
     assert done.returncode == 0
     assert "hybrid.execution.product" in done.stdout
     assert "hybrid.testing" not in done.stdout
-
-
-def test_the_page_s_examples_do_what_they_show():
-    page = (ROOT / "docs/testing.md").read_text()
-    assert doctest.testfile(str(ROOT / "docs/testing.md"), module_relative=False).failed == 0
-    needs = "mpirun" if hybrid.testing.lacking("mpirun") else "--gpus" if hybrid.testing.lacking("compiler") else "nothing"
-    console = re.search(r"```console\n(.*?)```", page, re.DOTALL)
-    lines = console[1].splitlines()
-    for command, shown in zip(lines[::2], lines[1::2], strict=True):
-        if needs not in command:
-            path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-            done = start(["bash", "-c", command.removeprefix("$ ")], PATH=path, cwd=ROOT, limit=120)
-            assert done.stdout.splitlines()[-1] == shown, done.stderr
