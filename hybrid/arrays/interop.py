@@ -98,6 +98,12 @@ def on_host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def may_share_gpu_memory(one: Any, other: Any) -> bool:
+    """Whether two contiguous arrays on a GPU have an address in common."""
+    first, second = one.data.ptr, other.data.ptr
+    return bool(first < second + other.nbytes and second < first + one.nbytes)
+
+
 def copy_back(changed: Any, array: Any) -> None:
     """Copy `changed` into an array on a GPU; any other has been changed itself, as `on_host` gave it."""
     if on_gpu(array):

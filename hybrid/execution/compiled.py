@@ -9,6 +9,7 @@ the others pass; what they agreed on is kept by `hybrid.selection.session`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -18,13 +19,15 @@ import numpy as np
 
 from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, common_communicator
 from hybrid.arrays.gemm import PRODUCT
+from hybrid.arrays.interop import await_callers_work, empty_beside, may_share_gpu_memory
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int
 from hybrid.core.text import readable
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import UsageError
-from hybrid.execution.multiply import Asked, Call, RootCall, call_of
+from hybrid.execution.distributed_product import RealProduct
+from hybrid.execution.multiply import Asked, Call, GpuCall, RootCall, call_of
 from hybrid.execution.outcome import settle
 from hybrid.host.memory import available_host_bytes, empty_result
 from hybrid.host.threads import limited_threads, usable_cores
@@ -55,17 +58,17 @@ class Compiled:
         gemm = {name: options[name] for name in _OF_GEMM}
         flags = {name: value for name, value in options.items() if name not in gemm}
         self._comm, self._stall, self._asked = comm, options["stall"], Asked(as_int(root), gemm, flags)
-        self._in_process: _InProcess | None = None
+        self._warm: _InProcess | _OnGpu | None = None
 
     @classmethod
     def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
         """What is known of products of such operands (A, B, and C or None). `options`: all keywords of the call but out."""
         a, b, c = operands
-        if comm is not None or c is not None or type(a) is not np.ndarray or type(b) is not np.ndarray:
+        if comm is not None or c is not None or type(a) is not type(b) or not (type(a) is np.ndarray or _is_cupys(type(a))):
             return cls(common_communicator(operands) if comm is None else comm, root, options)
         values = (root, *options.values())
         told_apart = tuple(map(type, values)), str(options["alpha"])  # 1, 1.0 and True are equal, and so are 0.0 and -0.0
-        key = a.shape, b.shape, a.dtype, b.dtype, values, told_apart
+        key = type(a), a.shape, b.shape, a.dtype, b.dtype, values, told_apart
         try:
             found = _kept.get(key)
         except TypeError:  # an option that cannot be hashed
@@ -80,7 +83,7 @@ class Compiled:
 
     def run(self, a: Any, b: Any, c: Any, out: Any) -> Any:
         """The product of these operands."""
-        known = self._in_process
+        known = self._warm
         if known is not None and known.takes(a, b, out):
             return known.product(a, b, out)
         around = _surroundings()
@@ -104,9 +107,11 @@ class Compiled:
             raise error
 
     def _keep(self, session: Session, call: Call, around: tuple[object, ...]) -> None:
-        self._in_process = None
+        self._warm = None
         if self._comm is None and isinstance(call, RootCall) and call.decision is not None:
-            self._in_process = _InProcess.of(session, call, call.decision, around)
+            self._warm = _InProcess.of(session, call, call.decision, around)
+        elif self._comm is None and isinstance(call, GpuCall):
+            self._warm = _OnGpu.of(session, call, around)
 
 
 _kept: dict[Any, Compiled] = {}
@@ -181,6 +186,64 @@ class _InProcess:
                 decision = self._decision
                 settle(verify_alone(a, b, c, self._threads, by=decision.multiplied_by, plan=decision.plan), warns=True)
         return c
+
+
+class _OnGpu:
+    """A product of CuPy matrices where they lie on this process's GPU: what a call of `GpuCall` would find out again."""
+
+    def __init__(self, session: Session, call: GpuCall, around: tuple[object, ...]) -> None:
+        """`around`: `_surroundings` before it was decided."""
+        plan = call.decision.plan
+        self._session, self._settings, self._decision, self._around = session, call.settings, call.decision, around
+        self._shape, self._type = (plan.problem.n, plan.problem.m), np.dtype(plan.problem.dtype)
+        self._host_bytes = 0 if call.settings.host_memory else plan.bytes_on_node(0)
+        self._gpu_bytes = plan.bytes_on_gpu(0) + plan.problem.bytes(*self._shape)
+
+    @classmethod
+    def of(cls, session: Session, call: GpuCall, around: tuple[object, ...]) -> _OnGpu | None:
+        """None where a product of such a call takes more than kernels that multiply and check."""
+        plan, (a, b) = call.decision.plan, call.operands
+        share = plan.shares[0]
+        if plan.device != "cuda" or plan.transport != "host" or call.settings.poison or len(call.shape) != 2:
+            return None
+        as_they_are = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not call.types.converts
+        at_once = share.order and share.holds_all and share.layout.slots == 1
+        plain = as_they_are and at_once and replace(call.types.gemm, dtype="") == PRODUCT
+        return cls(session, call, around) if plain else None
+
+    def takes(self, a: Any, b: Any, out: Any) -> bool:
+        """Whether these matrices can be multiplied where they lie, and the decision still holds."""
+        made = self._session.rank_device
+        if made is None or made.gpu is not self._decision.placements[0].gpu:
+            return False
+        for each in (a, b) if out is None else (a, b, out):
+            if not (made.device.holds(each) and each.flags.c_contiguous):
+                return False
+        if out is not None and not (
+            (out.shape, out.dtype) == (self._shape, self._type) and not any(map(may_share_gpu_memory, (out, out), (a, b)))
+        ):
+            return False
+        return _surroundings() == self._around and self._session.has_room(self._host_bytes, self._gpu_bytes)
+
+    def product(self, a: Any, b: Any, out: Any) -> Any:
+        """The product, by one thread at a time."""
+        session, decision = self._session, self._decision
+        with one_at_a_time, session.team.together(), callers_context():
+            session.use_gpu()
+            session.team.enter("agree")
+            c = empty_beside(a, self._shape, self._type) if out is None else out
+            await_callers_work(c)
+            assert session.rank_device is not None
+            made: RealProduct = session.rank_device.once_for_plan(
+                self, decision.plan, lambda: RealProduct(session, decision, self._settings)
+            )
+            settle(made.in_place(a, b, c), warns=True)
+        return c
+
+
+def _is_cupys(matrix: type) -> bool:
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and matrix is cupy.ndarray
 
 
 def _matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:

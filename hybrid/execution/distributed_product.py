@@ -248,14 +248,14 @@ class DistributedProduct:
         )
         request = request_of(shares, types.computed, besides, on_gpus if any(on_gpus) else ())
         self.decision = agree(self._session, request, settings, self._inventories)
-        self._types, self._settings = types, settings
+        self.types, self.settings = types, settings
 
     def part(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str]) -> Any:
         """This rank's part of C, from its parts of A, B, and the C that is added or None. It lies where the part of A does.
 
         `named`: as of `RealProducts`.
         """
-        team, types, plan, of_a = self._session.team, self._types, self.decision.plan, a
+        team, types, plan, of_a = self._session.team, self.types, self.decision.plan, a
         beside, threads = None, self.decision.placements[team.rank].threads.count
         if types.exact is not None:
             with team.phase("scatter"), busy():
@@ -271,7 +271,7 @@ class DistributedProduct:
                     real = real_operands(a, b, types, prime, device=plan.device, threads=threads)
             team.timeline = Timeline()
             with limited_threads(threads):
-                product, check = _RealProduct(self._session, self.decision, *real, self._settings).result()
+                product, check = RealProduct(self._session, self.decision, self.settings).result(*real)
                 if plan.device != "cuda" or plan.grid_layout is not None:
                     with team.phase("scatter"):
                         product = to_device_of(real[0], product)
@@ -293,11 +293,16 @@ def _most(settings: Settings) -> int:
     return most_exact(GROUP_COLUMNS) if settings.check == "on" else (1 << 53) - 1
 
 
-class _RealProduct(CheckedRun):
+class RealProduct(CheckedRun):
     """A real product of which each rank keeps its part."""
 
-    def __init__(self, session: Session, decision: Decision, a: Any, b: Any, settings: Settings) -> None:
+    def __init__(self, session: Session, decision: Decision, settings: Settings) -> None:
         super().__init__(session, decision, settings)
+        self._grid: OnGrid | None = None
+        self._is_set_up = False
+
+    def result(self, a: Any, b: Any) -> tuple[Any, Check | None]:
+        """This rank's part of C, from its parts of A and B, and the check."""
         plan, layout = self.plan, self.plan.grid_layout
         device = plan.device if layout is None else "cpu"  # a grid's parts travel from host to host
         height, width = layout.placement.c[self.team.rank].shape if layout else (len(self.share.rows), plan.problem.m)
@@ -307,17 +312,35 @@ class _RealProduct(CheckedRun):
             )
             self._c = empty_beside(self._a, (height, width), plan.problem.dtype)
             await_callers_work(self._a, self._b, self._c)
-        self._grid = OnGrid(self.team, plan, {"A": self._a, "B": self._b, "C": self._c}) if layout else None
+        if layout is not None:
+            self._grid = OnGrid(self.team, plan, {"A": self._a, "B": self._b, "C": self._c})
         self._all_of_b = RowView(self._b, self.share.b_rows) if plan.own_rows_suffice else self._gathered_b()
+        self.run = self._set_up()
+        return self._c, self._computed()
 
-    def result(self) -> tuple[Any, Check | None]:
-        """This rank's part of C, and the check."""
-        run = self.run = self._set_up()
+    def in_place(self, a: Any, b: Any, c: Any) -> Check | None:
+        """Compute c = a · b where the matrices lie, in the memory of this process's GPU, and check it. This may be called again
+        and again: nothing refers to the matrices afterwards."""
+        self._a, self._b, self._c, self._all_of_b = a, b, c, RowView(b, self.share.b_rows)
+        self.team.timeline = Timeline()
+        try:
+            if self._is_set_up:
+                self.run.use(RankMatrices(a, self._all_of_b, c))
+            else:
+                self.run, self._is_set_up = self._set_up(), True
+            return self._computed()
+        finally:
+            self._a = self._b = self._c = self._all_of_b = None
+            if self._is_set_up:
+                self.run.let_go()
+
+    def _computed(self) -> Check | None:
+        """Compute the product. Returns its check."""
         try:
             self.multiply()
-            return self._c, self.checked()
+            return self.checked()
         except BaseException:
-            run.abandon()
+            self.run.abandon()
             raise
 
     def _set_up(self) -> RankRun:

@@ -139,7 +139,7 @@ class RowBlockCall:
             team.pretend_nodes(settings.ranks_per_node)
             _, inventories, shapes = zip(*looking.all, strict=True)
             self._of_parts = DistributedProduct(session, shapes, inventories, settings)
-            self.decision = self._of_parts.decision
+            self.decision, self.settings = self._of_parts.decision, self._of_parts.settings
         return transposed
 
     def product(self) -> RowBlock:
@@ -184,21 +184,21 @@ class GpuCall:
         a, b, c = operands
         refuse_unused_c(c, asked.gemm)
         gemm = Gemm.of(asked.gemm)
-        first, second, _, self._shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
-        types, self._out = product_type(first.dtype, second.dtype, gemm.dtype).of(gemm), out
+        first, second, _, self.shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
+        self.types, self.operands, self._out = product_type(first.dtype, second.dtype, gemm.dtype).of(gemm), (first, second), out
         c = None if gemm.beta == 0 or c is None else arrays_of(a, c, on_device=True)[1]
         if c is not None:
-            refuse_wrong_c(c, self._shape, types)
+            refuse_wrong_c(c, self.shape, self.types)
             c = RowBlock(c.reshape(first.shape[0], second.shape[1]))
         if out is not None:
-            refuse_wrong_out(out, (first, second), c, self._shape, types)
+            refuse_wrong_out(out, (first, second), c, self.shape, self.types)
         blocks = RowBlock(first), RowBlock(second), c
         self._of_blocks = RowBlockCall(session, blocks, None, asked.without_transposes())
-        self.decision = self._of_blocks.decision
+        self.decision, self.settings = self._of_blocks.decision, self._of_blocks.settings
 
     def product(self) -> Any:
         """The product, on the GPU."""
-        product = self._of_blocks.product().array.reshape(self._shape)
+        product = self._of_blocks.product().array.reshape(self.shape)
         if self._out is None:
             return product
         copy_back(product, self._out)

@@ -29,7 +29,7 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, RankPlacement
 from hybrid.selection.session import Session
-from hybrid.transport.base import RankMatrices
+from hybrid.transport.base import HostTransport, RankMatrices, Transport
 from hybrid.transport.rank_device import (
     RankDevice,
     make_panels,
@@ -295,6 +295,22 @@ class RankRun:
                     self.device_check.check_in(self._buffers, self._modular)
             team.timeline.add("prepare", began, time.perf_counter())
         self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
+        self._kernel = decision.kernel
+
+    def use(self, matrices: RankMatrices) -> None:
+        """Multiply these matrices next: one rank's, which lie in place on its device, as those before them did."""
+        made, plan, rank = self._rank_device, self._plan, self._team.rank
+        in_place = operands_in_place(plan, rank, made.device, matrices)
+        made.device.use_kernel(self._kernel, plan.problem.operand_dtype, adding=plan.adds)
+        self._transport = HostTransport(made.device, rank, matrices, in_place=in_place)
+        self._buffers = made.own_buffers(plan, rank, in_place)
+        if self.device_check is not None and self.device_check.device is not None:
+            self.device_check.device.use(self._buffers)
+
+    def let_go(self) -> None:
+        """Refer no more to the matrices."""
+        self._matrices = None
+        del self._transport, self._buffers
 
     def make_ready(self) -> None:
         """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""

@@ -66,6 +66,7 @@ class Session:
         self._workspace = np.empty(0, np.uint8)
         # By rank, in how many products its device was wrong, which were repaired: the same on every rank.
         self.times_wrong: Counter[int] = Counter()
+        self._gpu_bytes_lately = ttl_cached(self._gpu_bytes)
         team.when_freed(self._end)
 
     @property
@@ -103,7 +104,7 @@ class Session:
             self.release_device()
         with wall.within("GPU start" if plan.device == "cuda" else "prepare"):
             self.rank_device = prepare_rank_device(self.team, self.rank_device, plan, gpus, kernel)
-        self._use_gpu()
+        self.use_gpu()
         return self.rank_device
 
     def why_test_fails(self, test: Test, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel, *, again: bool) -> str:
@@ -113,20 +114,28 @@ class Session:
         """
         if self.rank_device is None or self.rank_device.key != device_key(plan, gpus):
             self.device(plan, gpus, kernel)
-        self._use_gpu()
+        self.use_gpu()
         assert self.rank_device is not None
         return self.rank_device.refusal(self.team, "peers" if test is Test.PEERS else "nccl", again=again)
 
-    def _use_gpu(self) -> None:
+    def use_gpu(self) -> None:
         """Have this thread's CUDA calls work on the rank's GPU, to the end of the call, or of the command."""
         if self.rank_device is not None and self.rank_device.gpu is not None:
             gpu_context(self.rank_device.gpu.index).stay()
+
+    def has_room(self, host_bytes: int, gpu_bytes: int) -> bool:
+        """Whether a product of this process alone may take so much memory, as it was a moment ago."""
+        return available_host_bytes() >= host_bytes and self._gpu_bytes_lately() >= gpu_bytes
+
+    def _gpu_bytes(self) -> int:
+        made = self.rank_device
+        return _room_on(made.gpu, made.bytes_reserved) if made is not None and made.gpu is not None else 0
 
     def release_device(self) -> None:
         """Give back the device's memory. Every rank calls it."""
         if self.rank_device is None:
             return
-        self._use_gpu()
+        self.use_gpu()
         with self.team.phase("prepare", timed=False):  # nobody frees memory that another rank has still open
             self.rank_device.close()
         with self.team.phase("prepare", timed=False):
@@ -134,7 +143,7 @@ class Session:
 
     def _close(self) -> None:
         with callers_context():  # the communicator may be freed outside of calls
-            self._use_gpu()
+            self.use_gpu()
             if self.rank_device is not None:
                 self.rank_device.leave()
             self.rank_device = self.remembered = None
@@ -183,12 +192,11 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
     with `now`, measured."""
     device = session.rank_device
     # Buffers reserved for earlier products are used again by this one, or given back before it begins.
-    reserved = device.reserved + device.reserved_for_check if device is not None and device.gpu == gpu else 0
+    reserved = device.bytes_reserved if device is not None and device.gpu == gpu else 0
     on_gpu = settings.gpu_memory or sys.maxsize
     if gpu and now:
         with wall.within("GPU start"):  # the first time it waits for the GPU's context and CUDA's runtime
-            free = free_bytes(gpu) + reserved
-        on_gpu = min(on_gpu, free - min(SPARE_GPU_BYTES, free // 8))
+            on_gpu = min(on_gpu, _room_on(gpu, reserved))
     return FreeMemory(
         host=session.team.host,
         host_bytes=settings.host_memory or available_host_bytes(now=now),
@@ -199,6 +207,12 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
         gpu_pooled=pooled_bytes(gpu) if gpu else 0,
         gpu_queried=now,
     )
+
+
+def _room_on(gpu: Gpu, reserved: int) -> int:
+    """The bytes of a GPU that the next product may take, of which so many are reserved already."""
+    free = free_bytes(gpu) + reserved
+    return free - min(SPARE_GPU_BYTES, free // 8)
 
 
 def agree(session: Session, request: PlanRequest, settings: Settings, inventories: Sequence[Inventory]) -> Decision:

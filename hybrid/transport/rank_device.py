@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hybrid.transport.peers import LinkRequest, NodeLinks
 
 
-_MOST_KEPT_PLANS = 4
+_MOST_KEPT_PLANS = 64
 _MOST_KEPT_BYTES = 64 << 20  # of a device, unless one plan takes more: a small part of what forecasts leave free of large GPUs
 
 
@@ -41,7 +41,7 @@ class _KeptForPlan:
 
     shares: object
     device_bytes: int = 0  # beside the reserved memory
-    made: dict[str, Any] = field(default_factory=dict)
+    made: dict[object, Any] = field(default_factory=dict)
 
 
 class RankDevice:
@@ -57,7 +57,7 @@ class RankDevice:
         self._last_writer: object = None  # of the last `used_by`
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
-        self._kept: list[_KeptForPlan] = []  # for the last plans, that of the newest last
+        self._kept: dict[int, _KeptForPlan] = {}  # for the last plans, by the ids of their shares, that of the newest last
         self.links: NodeLinks | None = None  # to the other ranks of the node
         self._probed: Topology | None = None  # whose ranks have fetched from each other's devices
         self._refusals: dict[tuple[str, Topology], str] = {}
@@ -185,18 +185,20 @@ class RankDevice:
         self._kept.clear()
         self._last_writer = None  # it has views, too
 
-    def once_for_plan(self, what: str, plan: Plan, make: Callable[[], Any], device_bytes: int = 0) -> Any:
+    def once_for_plan(self, what: object, plan: Plan, make: Callable[[], Any], device_bytes: int = 0) -> Any:
         """What `make` gave before for a plan with the same panels, or now gives. `device_bytes`: that it takes of the device,
         beside `memory`.
 
         Views of device memory are kept so, and launches that work on them: making them takes longer than a small copy. They are
-        kept for several plans, for programs whose products have two shapes in turn.
+        kept for many plans, for programs whose products have several shapes in turn.
         """
-        kept = next((each for each in self._kept if each.shares is plan.shares), _KeptForPlan(plan.shares))
-        self._kept = [*[each for each in self._kept if each is not kept][1 - _MOST_KEPT_PLANS :], kept]
+        key = id(plan.shares)
+        kept = self._kept[key] = self._kept.pop(key, None) or _KeptForPlan(plan.shares)
         if what not in kept.made:
-            while len(self._kept) > 1 and self.reserved_for_check + device_bytes > _MOST_KEPT_BYTES:
-                del self._kept[0]
+            while len(self._kept) > 1 and (
+                len(self._kept) > _MOST_KEPT_PLANS or self.reserved_for_check + device_bytes > _MOST_KEPT_BYTES
+            ):
+                del self._kept[next(iter(self._kept))]
             kept.made[what] = make()
             kept.device_bytes += device_bytes
         return kept.made[what]
@@ -212,7 +214,12 @@ class RankDevice:
     @property
     def reserved_for_check(self) -> int:
         """Bytes of the device that checks take beside `memory`."""
-        return sum(each.device_bytes for each in self._kept)
+        return sum(each.device_bytes for each in self._kept.values())
+
+    @property
+    def bytes_reserved(self) -> int:
+        """Bytes of the device that this project holds, for the next product to use."""
+        return self.reserved + self.reserved_for_check
 
 
 def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
