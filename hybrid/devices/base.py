@@ -159,7 +159,7 @@ class KernelDevice(Device, Protocol):
 _MOST_CACHED_TILES = 10_000
 # Prepared operations are kept for so many places of a matrix that is used where it lies: in a loop of products the results
 # alternate between two.
-MOST_PLACES = 4
+MOST_PLACES = 8
 
 Place = tuple[int, int]  # address and row stride in bytes: all that kernels know of a matrix beside its sizes
 

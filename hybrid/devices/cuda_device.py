@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain, cycle
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from hybrid.devices.cuda_gpus import Gpu, GpuContext, cuda_driver, enable_peer_a
 from hybrid.devices.cuda_kernels import CompiledKernel, CompiledKernels, Multiply, Together, multiplication
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel, Launch
+
+Result = TypeVar("Result")
 
 _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # The streams of each queue, and their priority: thread blocks of a stream with a lower number are started first. Multiplications
@@ -67,6 +69,10 @@ class RecordedEvent:
     def synchronize(self) -> None:
         self._event.synchronize()
 
+    def record(self) -> None:
+        """Record it anew: it marks the end of what is on its stream now."""
+        self._event.record(self.stream)
+
 
 class OpenedEvent:
     """Another process's interprocess event, to be given to Stream.wait_event. It is destroyed as a RecordedEvent is."""
@@ -97,6 +103,25 @@ def is_transposed(matrix: Any) -> bool:
     return columns > 1 and matrix.strides[1] != matrix.itemsize and (rows == 1 or matrix.strides[0] == matrix.itemsize)
 
 
+class _Enqueued(NamedTuple):
+    """An operation on a stream, behind the events in `after`."""
+
+    stream: Any
+    after: Sequence[RecordedEvent]
+    enqueue: Callable[[Any], None]
+    end: RecordedEvent | None  # None: nothing waits for it
+
+
+def _without_needless_waits(recording: Sequence[_Enqueued]) -> Sequence[_Enqueued]:
+    """The same operations, which wait only for events of other streams, each once."""
+    waits = [[event for event in dict.fromkeys(each.after) if event.stream.ptr != each.stream.ptr] for each in recording]
+    awaited = {event for events in waits for event in events}
+    return [
+        each._replace(after=events, end=each.end if each.end in awaited else None)
+        for each, events in zip(recording, waits, strict=True)
+    ]
+
+
 class CudaDevice:
     """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory.
 
@@ -122,13 +147,15 @@ class CudaDevice:
         self._streams = {queue: cycle(of_queue) for queue, of_queue in streams.items()}
         self._ipc_events: list[Any] = []
         self._multiplications: dict[tuple[str, str], Multiply] = {}  # by kernel and type
-        self._multiply: Any = None
+        self._multiply: Multiply
         self._kernels = CompiledKernels()  # the others
         self._between: Any = None  # memory in which transposed matrices arrive, kept from copy to copy
         self._between_bytes = 0
         self._timed: list[tuple[str, Any, RecordedEvent]] = []  # phase, begin event, end event
         # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
         self._awaited: dict[int, set[Event]] = {}
+        self._used: dict[int, Any] = {}  # the streams, by their pointers, on which something was enqueued since the last `finish`
+        self._recording: list[_Enqueued] | None = None  # what is enqueued, for `recorded`
         self._time_origin: Any = None  # an event, recorded when perf_counter was
         self._host_time_origin = 0.0
 
@@ -195,11 +222,9 @@ class CudaDevice:
         return self.enqueue("exchange", after, lambda stream: self._copy(into, source, stream))
 
     def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
-        def launch(stream: Any) -> None:
-            with stream:
-                self._multiply(a, b, c, adding)
-
-        return self.enqueue("multiply", after, launch)
+        with self._context:
+            multiply = self._multiply.prepared(a, b, c, adding)
+        return self.enqueue("multiply", after, multiply)
 
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
@@ -239,10 +264,11 @@ class CudaDevice:
         self._awaited.clear()
         # One call waits for all streams: after each, this thread may have to wait for the GIL, which threads of the check use.
         with self._context:
-            last, *others = self._all_streams
+            *others, last = self._used.values() or self._all_streams[:1]
             for stream in others:
                 last.wait_event(stream.record())
             last.synchronize()
+        self._used.clear()
 
         def seconds(event: Any) -> float:
             with self._context:
@@ -340,11 +366,34 @@ class CudaDevice:
                 if event not in awaited:
                     stream.wait_event(event)
             awaited.update(after)
+            self._used[stream.ptr] = stream
             begin = stream.record()
             enqueue(stream)
             end = RecordedEvent(self._context, stream.record(), stream)
         self._timed.append((phase, begin, end))
+        if self._recording is not None:
+            self._recording.append(_Enqueued(stream, after, enqueue, end))
         return end
+
+    def recorded(self, run: Callable[[], Result]) -> tuple[Result, Sequence[_Enqueued]]:
+        """What `run` returns, and what it enqueues, for `enqueue_again`."""
+        recording = self._recording = []
+        try:
+            result = run()
+        finally:
+            self._recording = None
+        return result, _without_needless_waits(recording)
+
+    def enqueue_again(self, recording: Sequence[_Enqueued]) -> None:
+        """Enqueue the same kernels in the same order on the same streams, but for their times, which nobody is told."""
+        with self._context:
+            for each in recording:
+                stream = self._used[each.stream.ptr] = each.stream
+                for event in each.after:
+                    stream.wait_event(event)
+                each.enqueue(stream)
+                if each.end is not None:
+                    each.end.record()
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
         assert into.dtype == source.dtype, "copies do not convert"

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -43,8 +44,20 @@ _OF_FLOATS, _OF_INTEGERS = (0, 68), (10, 72)  # CUDA_R_32F, CUBLAS_COMPUTE_32F; 
 _BY_GEMM_EX = {"e": (2, *_OF_FLOATS), "H": (14, *_OF_FLOATS), "b": (3, *_OF_INTEGERS)}  # CUDA_R_16F, CUDA_R_16BF, CUDA_R_8I
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
 
-# (a, b, c): c = a · b on the current stream; (a, b, c, True): c += a · b, if the kernel can add.
-Multiply = Callable[..., None]
+
+class Multiply(ABC):
+    """Multiplies matrices on the current GPU."""
+
+    @abstractmethod
+    def prepared(self, a: Any, b: Any, c: Any, adding: bool = False) -> KernelCall:
+        """What computes c = a · b, or with `adding`, if the kernel can add, c += a · b, as often as wanted. It refers to the
+        matrices by their addresses alone."""
+
+    def __call__(self, a: Any, b: Any, c: Any, adding: bool = False) -> None:
+        """Compute it on the current stream."""
+        from cupy.cuda import get_current_stream
+
+        self.prepared(a, b, c, adding)(get_current_stream())
 
 
 @cache
@@ -181,7 +194,7 @@ class CompiledKernels:
         return PreparedLaunch(self.function(launch), launch.grid, launch.block, packed, launch.shared_bytes)
 
 
-class CompiledKernel:
+class CompiledKernel(Multiply):
     """Multiplies by a kernel that is compiled from our source. Rows of A, B and C are contiguous, with any row stride."""
 
     def __init__(self, kernel: Kernel, dtype: str, capability: int) -> None:
@@ -195,25 +208,20 @@ class CompiledKernel:
         width = copy_width(OPERAND_SIZES[self._dtype], ())
         self.compiled(launch_of(self._kernel, self._dtype, 1, 1, self._capability, width, adds=adds))
 
-    def __call__(self, a: Any, b: Any, c: Any, adding: bool = False) -> None:
-        from cupy.cuda import get_current_stream
-
+    def prepared(self, a: Any, b: Any, c: Any, adding: bool = False) -> KernelCall:
+        """The launch for these matrices. It is cached: preparing takes longer than launching, and the same buffers are
+        multiplied again and again."""
         if not c.size:
-            return
+            return lambda stream: None
         key = (adding, *((matrix.data.ptr, matrix.shape, matrix.strides[0]) for matrix in (a, b, c)))
         if key not in self._launches:
             if len(self._launches) >= _MOST_CACHED_LAUNCHES:
                 self._launches.clear()
-            self._launches[key] = self._prepared(a, b, c, adding)
-        self._launches[key](get_current_stream())
-
-    def _prepared(self, a: Any, b: Any, c: Any, adding: bool) -> PreparedLaunch:
-        """The launch for these matrices. Cached by the caller: preparing takes longer than launching, and the same buffers are
-        multiplied again and again."""
-        rows, columns = c.shape
-        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
-        launch = launch_of(self._kernel, self._dtype, rows, columns, self._capability, width, adds=adding)
-        return self._compiled.prepared(launch, (a, b, c))
+            width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
+            rows, columns = c.shape
+            launch = launch_of(self._kernel, self._dtype, rows, columns, self._capability, width, adds=adding)
+            self._launches[key] = self._compiled.prepared(launch, (a, b, c))
+        return self._launches[key]
 
     def compiled(self, launch: Launch) -> Any:
         """The instance as a CuPy function."""
@@ -286,41 +294,55 @@ def matrix_argument(matrix: Any) -> np.ndarray:
     return np.array((address, *matrix.shape, stride // matrix.itemsize), _MATRIX)
 
 
-def cublas(a: Any, b: Any, c: Any, adding: bool = False) -> None:
-    """c = a · b, or c += a · b, by cuBLAS, on row-major matrices with any row stride, on the current stream.
+class _Cublas(Multiply):
+    """Multiplies by cuBLAS row-major matrices with any row stride.
 
     Products of operands of 16 bits are added up in float32, as by our kernels. Of matrices of bytes, B must be column-major,
     since cuBLAS has fast kernels for that alone, and C is int32.
     """
-    import cupy
-    from cupy_backends.cuda.libs import cublas as library
 
-    rows, inner = a.shape
-    columns = b.shape[1]
-    if not (rows and columns):
-        return
-    if not inner:
-        if not adding:
-            c[...] = 0
-        return
-    handle = cupy.cuda.device.get_cublas_handle()
-    alpha, beta = np.ones((), c.dtype), np.array(adding, c.dtype)
-    by_columns = a.dtype.char == "b"
-    rows_of_b = b.T if by_columns else b
-    leading = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, rows_of_b, c)]
-    library.setStream(handle, cupy.cuda.get_current_stream().ptr)
-    library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
-    # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with the operands exchanged and none transposed.
-    how_b = library.CUBLAS_OP_T if by_columns else library.CUBLAS_OP_N
-    sizes = how_b, library.CUBLAS_OP_N, columns, rows, inner, alpha.ctypes.data
-    if of_type := _BY_GEMM_EX.get(a.dtype.char):
-        of_operands, type_of_c, computed_in = of_type
-        of_b, of_a = (b.data.ptr, of_operands, leading[1]), (a.data.ptr, of_operands, leading[0])
-        of_c, how = (c.data.ptr, type_of_c, leading[2]), (computed_in, library.CUBLAS_GEMM_DEFAULT)
-        library.gemmEx(handle, *sizes, *of_b, *of_a, beta.ctypes.data, *of_c, *how)
-        return
-    gemm = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char]
-    gemm(handle, *sizes, b.data.ptr, leading[1], a.data.ptr, leading[0], beta.ctypes.data, c.data.ptr, leading[2])
+    def prepared(self, a: Any, b: Any, c: Any, adding: bool = False) -> KernelCall:
+        from cupy.cuda.device import get_cublas_handle
+        from cupy_backends.cuda.libs import cublas as library
+
+        rows, inner = a.shape
+        columns = b.shape[1]
+        if not (rows and columns and inner):
+            return (lambda stream: None) if adding or not c.size else (lambda stream: _clear(c, stream))
+        alpha, beta = np.ones((), c.dtype), np.array(adding, c.dtype)
+        by_columns = a.dtype.char == "b"
+        rows_of_b = b.T if by_columns else b
+        leading = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, rows_of_b, c)]
+        # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with the operands exchanged and none transposed.
+        how_b = library.CUBLAS_OP_T if by_columns else library.CUBLAS_OP_N
+        sizes = how_b, library.CUBLAS_OP_N, columns, rows, inner, alpha.ctypes.data
+        gemm: Callable[..., None]
+        before: tuple[int, ...]
+        behind: tuple[int, ...]
+        if of_type := _BY_GEMM_EX.get(a.dtype.char):
+            operands, sums, computed_in = of_type
+            gemm, behind = library.gemmEx, (c.data.ptr, sums, leading[2], computed_in, library.CUBLAS_GEMM_DEFAULT)
+            before = *sizes, b.data.ptr, operands, leading[1], a.data.ptr, operands, leading[0]
+        else:
+            gemm, behind = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char], (c.data.ptr, leading[2])
+            before = *sizes, b.data.ptr, leading[1], a.data.ptr, leading[0]
+        numbers = alpha, beta  # whose addresses are passed
+
+        def call(stream: Any) -> None:
+            handle = get_cublas_handle()
+            library.setStream(handle, stream.ptr)
+            library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
+            gemm(handle, *before, numbers[1].ctypes.data, *behind)
+
+        return call
+
+
+cublas = _Cublas()
+
+
+def _clear(matrix: Any, stream: Any) -> None:
+    with stream:
+        matrix[...] = 0
 
 
 class Together:

@@ -299,6 +299,7 @@ class RealProduct(CheckedRun):
     def __init__(self, session: Session, decision: Decision, settings: Settings) -> None:
         super().__init__(session, decision, settings)
         self._grid: OnGrid | None = None
+        self._all_of_b: Any = None  # a RowView
         self._is_set_up = False
 
     def result(self, a: Any, b: Any) -> tuple[Any, Check | None]:

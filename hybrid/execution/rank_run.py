@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.core.settings import Settings
-from hybrid.devices.base import Buffers, Timings
+from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.check_operations import operations_on
 from hybrid.devices.row_sums import NOT_INTEGRAL
 from hybrid.errors import CheckFailed
@@ -261,6 +261,8 @@ class RankRun:
         self._tiles = sum(len(arrival.releases) for arrival in self._share.order)
         self._timings: Timings = ()
         self._modular: ModularProduct | None = None
+        self._transport: Transport | None = None
+        self._buffers: Buffers | None = None
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
@@ -296,21 +298,18 @@ class RankRun:
             team.timeline.add("prepare", began, time.perf_counter())
         self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
         self._kernel = decision.kernel
+        # Where all matrices lie on the GPU, and its kernels alone multiply, the next product takes the same launches.
+        all_there = self._rank_device.gpu is not None and len(in_place) == len("ABC")
+        self._may_record = all_there and self._modular is None and not self._poisoned
+        self._recordings: dict[tuple[Place, ...], Any] = {}  # what the device has enqueued, by the places of A, B and C
 
     def use(self, matrices: RankMatrices) -> None:
         """Multiply these matrices next: one rank's, which lie in place on its device, as those before them did."""
-        made, plan, rank = self._rank_device, self._plan, self._team.rank
-        in_place = operands_in_place(plan, rank, made.device, matrices)
-        made.device.use_kernel(self._kernel, plan.problem.operand_dtype, adding=plan.adds)
-        self._transport = HostTransport(made.device, rank, matrices, in_place=in_place)
-        self._buffers = made.own_buffers(plan, rank, in_place)
-        if self.device_check is not None and self.device_check.device is not None:
-            self.device_check.device.use(self._buffers)
+        self._matrices = matrices
 
     def let_go(self) -> None:
         """Refer no more to the matrices."""
-        self._matrices = None
-        del self._transport, self._buffers
+        self._matrices = self._transport = self._buffers = None
 
     def make_ready(self) -> None:
         """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
@@ -379,13 +378,46 @@ class RankRun:
 
     def _multiply(self) -> Timings:
         device = self._rank_device.device
-        if self._staged:
-            check = self.device_check.device if self.device_check is not None else None
-            gather = self._panels or self._device_gather
-            parts = self._share, self._buffers, self._transport, device, self._entering
-            return ShareRun(*parts, check, gather, self._modular).run()
+        if not self._staged:
+            assert self._matrices is not None
+            return multiply_in_place(self._share, self._matrices, device, self._entering, self._panels)
+        if not self._may_record:
+            return self._share_run().run()
+        recorded = self._recorded()
+        if recorded is not None:
+            self._entering("multiply")
+            device.enqueue_again(recorded)
+            return device.finish()
+        timings, recorded = device.recorded(self._share_run().run)
+        if len(self._recordings) >= MOST_PLACES:
+            del self._recordings[next(iter(self._recordings))]
+        self._recordings[self._places] = recorded
+        return timings
+
+    @property
+    def _places(self) -> tuple[Place, ...]:
+        """Where the matrices lie."""
         assert self._matrices is not None
-        return multiply_in_place(self._share, self._matrices, device, self._entering, self._panels)
+        return place_of(self._matrices.a), place_of(self._matrices.b.array), place_of(self._matrices.c)
+
+    def _recorded(self) -> Any:
+        """What the device has enqueued for a product of matrices at the same places; None where there was none, lately."""
+        return self._recordings.get(self._places)
+
+    def _share_run(self) -> ShareRun:
+        made, plan, rank, matrices = self._rank_device, self._plan, self._team.rank, self._matrices
+        if self._buffers is None:
+            assert matrices is not None
+            in_place = operands_in_place(plan, rank, made.device, matrices)
+            made.device.use_kernel(self._kernel, plan.problem.operand_dtype, adding=plan.adds)
+            self._transport = HostTransport(made.device, rank, matrices, in_place=in_place)
+            self._buffers = made.own_buffers(plan, rank, in_place)
+            if self.device_check is not None and self.device_check.device is not None:
+                self.device_check.device.use(self._buffers)
+        check = self.device_check.device if self.device_check is not None else None
+        assert self._transport is not None
+        parts = self._share, self._buffers, self._transport, made.device, self._entering
+        return ShareRun(*parts, check, self._panels or self._device_gather, self._modular)
 
     def _entering(self, phase: str) -> None:
         """Tell the phase of the next copy or multiplication, and how many of the share's tiles have been submitted."""

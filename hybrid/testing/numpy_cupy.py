@@ -254,12 +254,14 @@ def _at(address: int, size: int) -> np.ndarray:
 
 
 class _Argument:
-    """A matrix that a kernel gets."""
+    """A matrix that a kernel gets: an address, which keeps no memory alive."""
 
     def __init__(self, matrix: Any, packed: Any) -> None:
         given = packed["data"], packed["rows"], packed["columns"], packed["stride"] * matrix.itemsize
         assert given == (matrix.ctypes.data, *matrix.shape, matrix.strides[0]), "a kernel is given another matrix"
-        self.matrix = np.asarray(matrix)
+        span = sum((count - 1) * step for count, step in zip(matrix.shape, matrix.strides, strict=True)) + matrix.itemsize
+        there = _at(matrix.ctypes.data, max(0, span) if matrix.size else 0)
+        self.matrix = np.ndarray(matrix.shape, matrix.dtype, there, strides=matrix.strides)
 
 
 def _set(name: str, value: Any) -> Callable[..., None]:

@@ -194,6 +194,7 @@ def _devices(stack: ExitStack) -> None:
     from hybrid.devices import cpu
     from hybrid.devices.cpu import CpuDevice, EmulatedDevice
     from hybrid.devices.remainders import ModularProduct
+    from hybrid.execution.rank_run import RankRun
     from hybrid.transport.nccl import DeviceGroup
 
     def copy(kind: str, original: Any, device: Any, into: Any, source: Any, after: Sequence[Any]) -> Any:
@@ -219,6 +220,7 @@ def _devices(stack: ExitStack) -> None:
         parts = [(matrix[rows.slice], None) for each, rows in enumerate(rows_of) if each != rank()]
         return _on_device(group._device, "arrive", parts, after, lambda: original(group, matrix, rows_of, after))
 
+    replace(stack, RankRun, "_recorded", lambda original, run: None)  # each operation is told
     replace(stack, cpu, "multiply_on_cpu", multiply_stack)
     if _cuda("multiply_on_gpu"):
         replace(stack, sys.modules["hybrid.devices.cuda_device"], "multiply_on_gpu", multiply_stack)

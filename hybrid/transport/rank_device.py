@@ -193,7 +193,7 @@ class RankDevice:
         kept for many plans, for programs whose products have several shapes in turn.
         """
         key = id(plan.shares)
-        kept = self._kept[key] = self._kept.pop(key, None) or _KeptForPlan(plan.shares)
+        kept = self._kept[key] = self._kept.pop(key) if key in self._kept else _KeptForPlan(plan.shares)
         if what not in kept.made:
             while len(self._kept) > 1 and (
                 len(self._kept) > _MOST_KEPT_PLANS or self.reserved_for_check + device_bytes > _MOST_KEPT_BYTES

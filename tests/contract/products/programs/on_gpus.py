@@ -4,6 +4,7 @@ through `python -m hybrid.testing --gpus N`."""
 
 import gc
 import sys
+import weakref
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -136,6 +137,31 @@ def results_are_written_to_arrays_there():
     assert refusal(UsageError, *given[:2], **ON_GPU, out=wrong if comm.rank == 0 else None) == "out"
 
 
+def products_like_the_one_before():
+    """Of matrices at the same places with other elements, at others, and written to given arrays; a wrong one is found in each,
+    and no call keeps an array alive."""
+    if comm.size > 1:
+        return
+    for check in (True, False, "host"):
+        a, b = (cupy.asarray(rng.integers(-9, 9, shape).astype(float)) for shape in ((70, 90), (90, 50)))
+        out = cupy.asarray(np.zeros((70, 50)))
+        for number in range(6):
+            a[number, :] = float(number)
+            first = a if number % 2 else cupy.asarray(cupy.asnumpy(a))
+            into = None if number % 3 else out
+            c = hybrid.multiply(first, b, check=check, out=into)
+            assert (c is out) == (into is out)
+            assert np.array_equal(cupy.asnumpy(c), cupy.asnumpy(a) @ cupy.asnumpy(b))
+        with hybrid.testing.plant("multiply"):
+            assert not check or refusal(CheckFailed, a, b, check=check) == "check-product"
+        assert refusal(UsageError, a, b, out=a, check=check) == "out"
+        first = cupy.asarray(cupy.asnumpy(a))
+        alive = weakref.ref(first)
+        hybrid.multiply(first, b, check=check)
+        del first
+        assert alive() is None
+
+
 def the_gpu_is_given_back():
     a, b = rng.standard_normal((40, 30)), rng.standard_normal((30, 50))
     hybrid.multiply(*at_root(a, b), **ON_GPU)
@@ -175,6 +201,7 @@ for each in (
     in_little_memory,
     transposes_arrive_as_they_lie,
     results_are_written_to_arrays_there,
+    products_like_the_one_before,
     the_gpu_is_given_back,
 ):
     each()
