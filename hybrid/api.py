@@ -80,8 +80,8 @@ def multiply(
         "native" has GPUs compute in float64 or float32. "auto" has them compute from remainders, which are bytes, where that is
         at least as accurate and takes less time; "fast" with fewer of them, where that is about as accurate.
     check
-        True verifies the product where it is multiplied, while it is; "host" from host memory alone, independent of all that
-        ran on a GPU; False does not.
+        True verifies the product where it is multiplied, while it is, and a sample of what is copied to GPUs and from them;
+        "full" all that is copied; "host" verifies from host memory alone, independent of all that ran on a GPU; False does not.
     on_fault
         "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more after a wrong copy, else what
         is wrong of it, on the CPU, checks that, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says whose

@@ -38,13 +38,14 @@ constexpr int WEIGHTED_ROWS = 32;
 // is added to squares[i,0]. For each row: the largest magnitude, and the checksum, which are both 0 before. The checksum is the
 // sum of all elements' bits, modulo 2⁶⁴, where a float in an odd column is shifted by 32 bits, and elements of 16 bits by 0, 16,
 // 32 and 48: so words of 64 bits are added, whatever they hold. In one row of 32 each element is multiplied by a weight, so that
-// exchanged columns are found, too; a weight is odd, but shifted likewise.
+// exchanged columns are found, too; a weight is odd, but shifted likewise. Only lines of 64 bytes are summed at whose number, plus
+// the row's, plus sample[1], the 32 bits of sample[0], which repeat, have a 1.
 //
 // A GPU reads floats faster than it can do a dozen operations with each. So bits are shifted when a lane's are added up, and
 // magnitudes are compared until one is no integer.
 template <typename T, int GROUP>
 __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const Word> weights, Matrix<double> sums,
-                         Matrix<double> squares, Matrix<Word> largest, Matrix<Word> checksums)
+                         Matrix<double> squares, Matrix<Word> largest, Matrix<Word> checksums, Matrix<const Word> sample)
 {
     // A group of 64 columns is added up by 8 lanes: their loads use whole sectors, and they exchange less than 32 would.
     constexpr int LANES = GROUP == 64 ? 8 : 32, COLUMNS = 32 * AT_ONCE;
@@ -58,6 +59,7 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
     int shift = (__ffsll(weights_of_columns[0]) - 1 + 8 * int(sizeof(T)) * lane) % 64;
     double peak = 0, sum = 0, square = 0;
     Word checksum = 0;
+    unsigned lines = unsigned(sample(0, 0)), first_line = unsigned(sample(0, 1) + row) + offset * unsigned(sizeof(T)) / 64;
     for (Size from = begin; from < min(begin + SPAN, m.columns); from += COLUMNS) {
         T elements[AT_ONCE];
         double factor[AT_ONCE];
@@ -70,16 +72,18 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
             factor[i] = GROUP && inside ? factors[from + column] : 1.0;
         }
         Word bits = 0;
+        unsigned place = (first_line + unsigned(from * sizeof(T) / 64)) % 32;
+        unsigned summed = lines >> place | lines << (32 - place) % 32;  // bit i: the line that is i behind this lane's first
         if (row % WEIGHTED_ROWS == 0) {
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
-                int column = offset + LANES * i;
-                bits += column < left ? weights_of_columns[from + column] * word_of(elements[i]) : 0;
+                int column = offset + LANES * i, line = LANES * i * int(sizeof(T)) / 64;
+                bits += column < left && summed >> line & 1 ? weights_of_columns[from + column] * word_of(elements[i]) : 0;
             }
             checksum += bits;
         } else {
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) bits += word_of(elements[i]);
+            for (int i = 0; i < AT_ONCE; ++i) bits += summed >> (LANES * i * int(sizeof(T)) / 64) & 1 ? word_of(elements[i]) : 0;
             checksum += bits << shift;
         }
 #pragma unroll

@@ -91,8 +91,10 @@ def _add_how(how: argparse._ArgumentGroup) -> None:
     add_job_options(how)
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
-    check = "verify every product: on (where it is multiplied), host (from host memory alone), off"
-    how.add_argument("--check", choices=("on", "host", "off"), help=f"{check} (on)")
+    check = (
+        "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), off"
+    )
+    how.add_argument("--check", choices=("on", "full", "host", "off"), help=f"{check} (on)")
     how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
     how.add_argument("--on-fault", help="what fails its check: raise refuses it, repair computes what is wrong again (raise)")
     how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")

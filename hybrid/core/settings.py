@@ -26,7 +26,7 @@ class Settings:
     device: str = "auto"  # auto, cpu, cuda, or emulate: the CUDA kernels on the CPU
     kernel: str = "auto"  # auto, or a name of the kernel catalogue
     precision: str = "auto"  # native, auto: from remainders where as accurate and faster, or fast: with fewer of them
-    check: str = "on"  # verify the product: on (where it is multiplied), host (from host memory alone) or off
+    check: str = "on"  # verify the product: on (where it is multiplied), full, host (from host memory alone) or off
     on_fault: str = "raise"  # a product that fails its check: raise refuses it, repair computes again what is wrong of it
     threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
     transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
@@ -121,9 +121,9 @@ def _validated(setting: Field[Any], value: Any) -> Any:
     """The value of this setting, or a UsageError that says which values it may have."""
     if setting.name == "check":  # which may be given as a truth value, too
         if not isinstance(value, (str, bool, int)) and type(value).__name__ not in _BOOL_NAMES:
-            raise UsageError(f"check must be on, host, off, True or False, not {value!r}", code="setting")
+            raise UsageError(f"check must be on, full, host, off, True or False, not {value!r}", code="setting")
         text = str(value).strip().lower()
-        return one_of("check", "on" if text in _YES else "off" if text in _NO else text, ("on", "host", "off"))
+        return one_of("check", "on" if text in _YES else "off" if text in _NO else text, ("on", "full", "host", "off"))
     kind = type(setting.default)
     if setting.name.endswith(_IN_BYTES) and isinstance(value, str):
         value = parse_bytes(value)

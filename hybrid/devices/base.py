@@ -108,6 +108,9 @@ class Device(Protocol):
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         """A call that fills a contiguous matrix with this byte."""
 
+    def giving(self, matrix: Any, here: np.ndarray) -> KernelCall:
+        """A call that copies `host_memory` to a contiguous matrix."""
+
     def telling(self, matrix: Any, there: np.ndarray) -> KernelCall:
         """A call that copies a contiguous matrix to `host_memory`."""
 

@@ -17,6 +17,7 @@ from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     NOT_INTEGRAL,
     Allowed,
+    Sample,
     column_peaks,
     column_weights,
     in_parts,
@@ -72,9 +73,9 @@ class CheckOperations:
         self.device.compile_ahead(launches)
 
     def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-        """New contiguous matrices, uninitialized, by their names: of uint64 where the name begins with "checksum" or "weights",
-        else of float64."""
-        types = {name: "uint64" if name.startswith(("checksum", "weights")) else "float64" for name in shapes}
+        """New contiguous matrices, uninitialized, by their names: of uint64 where the name begins with "checksum", "sample" or
+        "weights", else of float64."""
+        types = {name: "uint64" if name.startswith(("checksum", "sample", "weights")) else "float64" for name in shapes}
         return {name: self.device.empty(shape, types[name]) for name, shape in shapes.items()}
 
     def clear(self, matrix: Any) -> Operation:
@@ -85,6 +86,11 @@ class CheckOperations:
         """A launch of a kernel of check.cu, which says what it reads and writes. `group`: columns in a sum; 0: `row_sums` adds
         squares alone."""
         return Operation(self.device, self._call(name, matrices, group))
+
+    def given(self, matrix: Any) -> tuple[np.ndarray, Operation]:
+        """An array in host memory, and an operation that copies it to a contiguous matrix."""
+        here = self.device.host_memory(matrix.shape, matrix.dtype)
+        return here, Operation(self.device, self.device.giving(matrix, here))
 
     def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
         """An array in host memory, and an operation that copies a contiguous matrix to it."""
@@ -215,6 +221,7 @@ def _row_sums(
     squares: np.ndarray,
     largest: np.ndarray,
     checksums: np.ndarray,
+    sample: np.ndarray,
 ) -> None:
     def add(where: slice, values: np.ndarray) -> None:
         if group:
@@ -224,7 +231,8 @@ def _row_sums(
             _add_squares(values, squares[where, 0], largest[where, 0])
 
     in_parts(matrix, 1, add)
-    row_checksums(matrix, weights[0], checksums[:, 0])
+    lines, first = sample[0].tolist()
+    row_checksums(matrix, weights[0], checksums[:, 0], Sample(32 // lines.bit_count(), first))
 
 
 def _weigh_columns(group: int, sample: np.ndarray, x: np.ndarray, numbers: np.ndarray, weighted: np.ndarray) -> None:

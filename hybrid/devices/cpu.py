@@ -119,6 +119,9 @@ class CpuDevice:
     def clearing(self, matrix: np.ndarray, byte: int) -> KernelCall:
         return lambda stream: matrix.view(np.uint8).fill(byte)
 
+    def giving(self, matrix: np.ndarray, here: np.ndarray) -> KernelCall:
+        return lambda stream: np.copyto(matrix, here)
+
     def telling(self, matrix: np.ndarray, there: np.ndarray) -> KernelCall:
         return lambda stream: np.copyto(there, matrix)
 

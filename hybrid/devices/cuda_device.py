@@ -330,6 +330,10 @@ class CudaDevice:
         memset = self._runtime.memsetAsync
         return lambda stream: memset(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
 
+    def giving(self, matrix: Any, here: np.ndarray) -> KernelCall:
+        copy, how = self._runtime.memcpyAsync, self._runtime.memcpyHostToDevice
+        return lambda stream: copy(matrix.data.ptr, here.ctypes.data, matrix.nbytes, how, stream.ptr)
+
     def telling(self, matrix: Any, there: np.ndarray) -> KernelCall:
         if not matrix.size:
             return lambda stream: None

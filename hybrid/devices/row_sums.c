@@ -101,6 +101,26 @@ static uint64_t weighted_sum(const char* row, const uint64_t* weights, int64_t c
     return sum;
 }
 
+// The checksum of each `step`-th line of a row, from line `first` on; weighted, or as `sum_of_parts` computes it.
+static uint64_t sum_of_lines(const char* row, int64_t columns, int64_t item_size, int64_t first, int64_t step,
+                             const uint64_t* weights, int weighted, int shift)
+{
+    int64_t of_line = LINE / item_size;
+    uint64_t sum = 0;
+    for (int64_t j = first * of_line; j < columns; j += step * of_line) {
+        const char* line = row + j * item_size;
+        int64_t count = columns - j < of_line ? columns - j : of_line;
+        if (weighted)
+            sum += weighted_sum(line, weights + j, count, item_size);
+        else if (count == of_line && !shift)
+            for (int k = 0; k < LINE; k += 8) sum += word(line + k);
+        else
+            for (int64_t k = 0; k < count; ++k)
+                sum += element(line + k * item_size, item_size) << (shift + 8 * item_size * k) % 64;
+    }
+    return sum;
+}
+
 // A row's checksum mixed with the row's number, by the finalizer of SplitMix64.
 static uint64_t mixed(uint64_t checksum, uint64_t number)
 {
@@ -112,7 +132,8 @@ static uint64_t mixed(uint64_t checksum, uint64_t number)
 
 enum { WEIGHTED_ROWS = 32 };  // in one of so many rows, elements are multiplied by their columns' weights
 
-// Rows to be summed: `from`, from + step, from + 2·step …, of a piece of a matrix.
+// Rows to be summed: `from`, from + step, from + 2·step …, of a piece of a matrix. Of row i those lines are summed whose number plus i
+// plus `first_line` is a multiple of `lines`.
 typedef struct {
     Loop loop;
     Rows rows;
@@ -121,6 +142,7 @@ typedef struct {
     uint64_t* sums;  // of all rows of the piece
     uint64_t number;  // of the piece's first row
     uint64_t* total;  // of the rows' checksums, each mixed with the row's number
+    int64_t lines, first_line;
 } Checksums;
 
 static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
@@ -132,7 +154,10 @@ static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
     for (int64_t i = of->from + first * of->step, k = first; k < end; ++k, i += of->step) {
         const char *row = of->rows.elements + i * of->rows.row_bytes, *next_row = row + of->step * of->rows.row_bytes;
         uint64_t sum, number = of->number + (uint64_t)i;
-        if (i % WEIGHTED_ROWS == 0)
+        if (of->lines > 1)
+            sum = sum_of_lines(row, columns, item_size, (of->lines - (i + of->first_line) % of->lines) % of->lines, of->lines,
+                               of->weights, i % WEIGHTED_ROWS == 0, shift);
+        else if (i % WEIGHTED_ROWS == 0)
             sum = weighted_sum(row, of->weights, columns, item_size);
         else if (item_size == 8)
             sum = sum_of_words(row, columns, next_row);
@@ -147,18 +172,19 @@ static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
 
 // Has the rows of a piece summed, after this event of a lane; where `how` is NULL, at once. Returns 0, or 1 if there is no memory.
 int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
-        const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, const EventWait* how, void* event, int lane)
+        const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines, int64_t first_line,
+        const EventWait* how, void* event, int lane)
 {
     if (!rows) return 0;
     Checksums* of = malloc(sizeof *of);
     if (!of) return 1;
-    int64_t together = 1 + BYTES_AT_ONCE / (columns * item_size + 1);  // always as many: more parts would make the lock matter
+    int64_t together = 1 + lines * BYTES_AT_ONCE / (columns * item_size + 1);  // always as many: more would make the lock matter
     Loop loop = {.batch = batch, .body = sum_bits, .operands = of, .end = rows, .unit = together, .most = together, .freed = 1};
     if (how) {
         loop.how = *how;
         loop.event = event;
     }
-    *of = (Checksums){loop, {first_row, columns, row_bytes, item_size}, 0, 1, weights, sums, number, total};
+    *of = (Checksums){loop, {first_row, columns, row_bytes, item_size}, 0, 1, weights, sums, number, total, lines, first_line};
     pthread_mutex_lock(&pool->lock);
     batch->left += rows;
     enqueue(pool, &of->loop, how ? &batch->lanes[lane % LANES] : NULL);
@@ -168,10 +194,10 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
 
 // Sums again one of `step` rows of a piece that has been summed.
 void sum_again(const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size, const uint64_t* weights,
-               uint64_t* sums, uint64_t number, uint64_t* total, int64_t step)
+               uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines, int64_t first_line, int64_t step)
 {
     int64_t from = rows > 1;  // the first row has weights: it takes longer than all the rest
-    Checksums of = {{0}, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total};
+    Checksums of = {{0}, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total, lines, first_line};
     sum_bits(&of, 0, (rows - from + step - 1) / step);
 }
 

@@ -75,7 +75,7 @@ def _load() -> Any:
     library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
     library.new_pool.restype = library.new_batch.restype = _ADDRESS
     library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
-    matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS]
+    matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER, _NUMBER]
     library.put.argtypes = [_ADDRESS, _ADDRESS, *matrix, *sums, _ADDRESS, _ADDRESS, _COUNT]
     library.sum_again.argtypes = [*matrix, *sums, _NUMBER]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
@@ -367,11 +367,38 @@ def column_weights(peaks: np.ndarray, others: np.ndarray, group: int) -> tuple[n
 # A copy arrived as it was sent if the checksums of its rows are the same. A row's checksum is the sum of its elements' bits
 # modulo 2^64, where elements of 4 and 2 bytes are shifted, so that words of 64 bits are added, whatever they hold. In one row
 # of 32 each element is multiplied by a weight, so that exchanged columns are found as well.
+#
+# A host's memory can hardly feed several GPUs and be read once more meanwhile. So of large matrices one cache line of SHARE is
+# summed, in each row other ones. A piece that is missing, stale, misplaced or overwritten too early differs in many lines of
+# each row.
 
 WEIGHTED_ROWS = 32  # of so many rows the checksum of the first is weighted
+LINE = 64  # bytes
+SHARE = 16  # one of so many lines is summed of large matrices, which divides WEIGHTED_ROWS
 _AT_ONCE = 1 << 18  # bytes of rows: they and their temporaries stay in a core's cache
 _WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-_EVERY = slice(None, None, WEIGHTED_ROWS)
+
+
+class Sample(NamedTuple):
+    """Which lines of a piece of a matrix are summed: in row i those whose number plus i plus `first` is a multiple of `step`."""
+
+    step: int = 1
+    first: int = 0
+
+    @property
+    def words(self) -> np.ndarray:
+        """As kernels/check.cu takes it: the bits of the first tell which of 32 lines are summed."""
+        return np.array([[sum(1 << line for line in range(0, 32, self.step)), self.first]], np.uint64)
+
+    def columns_of(self, row: int, columns: int, item_size: int) -> slice | np.ndarray:
+        """The columns that are summed of this row and each `step`-th row after it."""
+        if self.step == 1:
+            return slice(None)
+        lines = np.arange(columns) * item_size // LINE
+        return np.flatnonzero((lines + row + self.first) % self.step == 0)
+
+
+ALL = Sample()
 
 
 @lru_cache(maxsize=8)
@@ -410,8 +437,16 @@ def mixed_total(of_rows: np.ndarray, number: int) -> np.uint64:
     return np.add.reduce(numbered(of_rows, np.arange(number, number + len(of_rows), dtype=np.uint64)), dtype=np.uint64)
 
 
-def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice = _EVERY) -> None:
-    """The checksum of each row, with NumPy. In the `weighted` rows each element is multiplied by the weight of its column; in the
+def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, sample: Sample = ALL) -> None:
+    """The checksum of each row, with NumPy. `weights`: of all columns."""
+    for row in range(min(sample.step, len(matrix))):
+        every, some = slice(row, None, sample.step), sample.columns_of(row, matrix.shape[1], matrix.itemsize)
+        weighted = slice(0) if row else slice(None, None, WEIGHTED_ROWS // sample.step)
+        _sum_rows(matrix[every][:, some], weights[some], into[every], weighted)
+
+
+def _sum_rows(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice) -> None:
+    """The checksums of all elements of each row. In the `weighted` rows each is multiplied by the weight of its column; in the
     others it is not, because NumPy adds faster than it does that."""
     rows, columns = matrix.shape
     words, per_word = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
@@ -465,8 +500,9 @@ class RowChecksums:
     Threads of the C library sum rows, and wait for the events before. Python's do either where these cannot.
     """
 
-    def __init__(self, threads: int, links: int = 1, *, in_c: bool = True) -> None:
-        """`links`: of so many devices, whose copies bring the rows."""
+    def __init__(self, threads: int, links: int = 1, sample: Sample = ALL, *, in_c: bool = True) -> None:
+        """`links`: of so many devices, whose copies bring the rows. `sample`: the lines to sum of each piece."""
+        self._sample = sample
         self._calls, self._by_numpy = Calls(threads), list[RowsToSum]()
         self._of_c: list[tuple[int, ...]] = []  # of C, what `sum_again` takes
         self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
@@ -495,7 +531,7 @@ class RowChecksums:
         self._by_numpy.append(rows)  # which reads a transposed matrix in the order of its memory
         elements, weights, into = _elements(rows)
         for part in row_parts(elements, _CALL_BYTES):
-            row_checksums(elements[part], weights, into[part])
+            row_checksums(elements[part], weights, into[part], self._sample)
 
     def wait(self) -> None:
         """Wait until all rows have been summed, of which all copies are complete. Some rows of C are then summed once more."""
@@ -507,8 +543,9 @@ class RowChecksums:
         for rows in self._by_numpy:
             elements, weights, into = _elements(rows)
             if rows.operand == "C" and len(elements):
-                some, weighted = slice(min(1, len(elements) - 1), None, _AGAIN), slice(int(len(elements) == 1))
-                row_checksums(elements[some], weights, into[some], weighted)
+                for row in range(min(1, len(elements) - 1), len(elements), _AGAIN):
+                    one, some = slice(row, row + 1), self._sample.columns_of(row, elements.shape[1], elements.itemsize)
+                    _sum_rows(elements[one][:, some], weights[some], into[one], slice(int(row == 0)))
             rows.totals[rows.place : rows.place + 1] += mixed_total(into, rows.number)  # modulo 2^64
         self.abandon()
 
@@ -528,7 +565,7 @@ class RowChecksums:
         first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
         weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
         layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
-        where = first, *layout, weights, checksums, rows.number, total
+        where = first, *layout, weights, checksums, rows.number, total, *self._sample
         if self._library.loaded.put(self._library.pool, self._batch, *where, how, event, lane):
             raise MemoryError("no memory for checksums")
         if rows.operand == "C" and len(rows.rows):

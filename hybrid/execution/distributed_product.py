@@ -290,7 +290,7 @@ class DistributedProduct:
 def _most(settings: Settings) -> int:
     """The largest sums of products of integers on a GPU. With larger ones the host would have to check a product that the GPU
     has, for which it would copy all of it: several products of smaller numbers take less time."""
-    return most_exact(GROUP_COLUMNS) if settings.check == "on" else (1 << 53) - 1
+    return most_exact(GROUP_COLUMNS) if settings.check in ("on", "full") else (1 << 53) - 1
 
 
 class RealProduct(CheckedRun):

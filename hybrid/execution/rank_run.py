@@ -4,6 +4,7 @@ once, and run as often as wanted."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from hybrid.core.settings import Settings
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.check_operations import operations_on
-from hybrid.devices.row_sums import NOT_INTEGRAL
+from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
 from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import Progress
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
@@ -70,7 +71,8 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
     return made
 
 
-SumElsewhere = Callable[[Sequence[CopiedPieces]], InMemory]
+SumElsewhere = Callable[[Sequence[CopiedPieces], Sample], InMemory]
+_LARGE = 16 << 20  # bytes of A, B and C, from which on a sample of what is copied is read again for the check
 
 
 class RankCheck:
@@ -92,6 +94,7 @@ class RankCheck:
         self.copies: CopyChecksums | None = None
         self._modular: ModularProduct | None = None
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
+        self._sample = ALL
         self._all_in_place = all(operand in in_place for operand in "ABC")
         if matrices is not None and not self._all_in_place:
             device, problem = rank_device.device, plan.problem
@@ -108,6 +111,13 @@ class RankCheck:
             own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces, rank) for rank in pieces})
             self.copies = CopyChecksums(problem, pieces, device, own, operands, origin, threads)
 
+    def sample(self, sample: Sample) -> None:
+        """Sum these lines of what is copied, which are the same on all ranks."""
+        self._sample = sample
+        for sums in (self.copies, self.device.sums if self.device is not None else None):
+            if sums is not None:
+                sums.sample(sample)
+
     def check_in(self, buffers: Buffers, modular: ModularProduct | None) -> None:
         """Have sums computed of what is in this rank's buffers, where `modular` computes the tiles."""
         self._modular = modular
@@ -121,7 +131,7 @@ class RankCheck:
     def result(self, elsewhere: SumElsewhere | None = None) -> Check:
         """The check of the product. Every rank calls it, when C is where it belongs.
 
-        `elsewhere(pieces)`: sums those pieces in this node's memory that ranks of other nodes copy.
+        `elsewhere(pieces, sample)`: sums those pieces in this node's memory that ranks of other nodes copy.
         """
         with self._team.phase("check") as checking, busy():
             checking.mine = self._own_findings(elsewhere)
@@ -129,7 +139,7 @@ class RankCheck:
         result = judge(plan.problem, group_columns(plan.device_memory), checking.all, self._all_pieces, plan.root)
         if not result.ok and self._modular is not None:
             self._modular.forget()  # what it keeps may be what is wrong
-        return result
+        return replace(result, sampled=self._sample.step) if self._sample.step > 1 else result
 
     def suspects(self) -> tuple[Suspect, ...]:
         """After an undecided check, all sums of C that look wrong, the same on every rank: of these the host may tell whether
@@ -155,7 +165,7 @@ class RankCheck:
         if len(on_device):
             self._add_in_place(in_memory, on_device)
         if elsewhere is not None:
-            in_memory |= elsewhere(self._all_pieces)
+            in_memory |= elsewhere(self._all_pieces, self._sample)
         all_told = len({suspect.row for suspect in suspects}) < MOST_SUSPECTS
         return Findings(self._where, sums, on_device, in_memory, suspects, all_told)
 
@@ -291,10 +301,14 @@ class RankRun:
                 in_place,
                 self._device_gather,
             )
-            with team.phase("prepare", timed=False), busy():
+            with team.phase("prepare", timed=False) as preparing, busy():
+                preparing.mine = secrets.randbelow(SHARE)
                 self._modular = modular_product(self._rank_device, decision, team.rank, settings)
                 if self.device_check is not None:
                     self.device_check.check_in(self._buffers, self._modular)
+            if self.device_check is not None:
+                whole = settings.check == "full" or plan.problem.bytes_of_matrices < _LARGE
+                self.device_check.sample(ALL if whole else Sample(SHARE, preparing.all[plan.root]))
             team.timeline.add("prepare", began, time.perf_counter())
         self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
         self._kernel = decision.kernel

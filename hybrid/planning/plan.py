@@ -246,7 +246,7 @@ def make_plan(request: PlanRequest) -> Plan:
     _refuse_many(problem, -(-request.rows // tiling.panel_rows) + pieces_of_b)
 
     check = request.check
-    if check == "on":  # by the devices, where its sums have room beside the buffers
+    if check in ("on", "full"):  # by the devices, where its sums have room beside the buffers
         needed = layout_of(problem, request.rows, tiling, device).bytes if memory else 0
         needed += most_bytes_of_check(problem, request.rows, tiling, memory) if memory else 0
         check = "device" if staged and not request.grid and needed <= memory else "host"

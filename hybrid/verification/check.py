@@ -231,6 +231,7 @@ class Check:
     # rounded though the product is exact), or found differences that only a look at the elements can tell from rounding errors.
     undecided: bool = False
     repaired: tuple[str, ...] = ()  # what was wrong, where, and how it was computed again; all other fields: after the repair
+    sampled: int = 1  # of what was copied to and from devices, one cache line of so many was compared
 
     @property
     def code(self) -> str:
@@ -253,9 +254,9 @@ class Check:
         """The result of both checks, where this one, a device's, is undecided: the host's. If the host found a fault, the faults
         that the devices named come first."""
         if not by_host.ok:
-            return replace(by_host, faults=self.faults + by_host.faults)
+            return replace(by_host, faults=self.faults + by_host.faults, sampled=self.sampled)
         unusual = f"differences of {self.error:.1f} standard deviations are rounding errors: the host found no fault"
-        return replace(by_host, note=by_host.note or ("" if self.ok else unusual))
+        return replace(by_host, note=by_host.note or ("" if self.ok else unusual), sampled=self.sampled)
 
 
 def worse_of(before: Check | None, check: Check) -> Check:

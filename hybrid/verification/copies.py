@@ -21,8 +21,10 @@ from hybrid.core.spans import Span
 from hybrid.devices.base import Device, Event
 from hybrid.devices.check_operations import operations_on
 from hybrid.devices.row_sums import (
+    ALL,
     RowChecksums,
     RowsToSum,
+    Sample,
     checksum_weights,
     mixed_total,
     numbered,
@@ -232,6 +234,13 @@ class CopyChecksums:
         }
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # by rank and number, the pieces summed here
         self._begun = self._complete = False  # this product's sums; the last product's checksums were all made
+        self._sample = ALL
+
+    def sample(self, sample: Sample) -> None:
+        """In all products, sum these lines of each piece."""
+        self._sample = sample
+        if self._by_device is not None:
+            self._by_device.sample(sample)
 
     def begin(self) -> None:
         """A product begins. The operands are the same as before. What that takes is done when first copies were submitted."""
@@ -249,7 +258,7 @@ class CopyChecksums:
             of_pieces[:] = 0
             of_pieces[kept] = of_kept
         if self._has_host_rows:
-            self._by_threads = RowChecksums(self._threads, len(self._pieces))
+            self._by_threads = RowChecksums(self._threads, len(self._pieces), self._sample)
         if self._by_device is not None:
             self._by_device.begin()
 
@@ -300,7 +309,7 @@ class CopyChecksums:
         if not isinstance(rows, np.ndarray):
             return False
         now = np.empty(len(rows), np.uint64)
-        row_checksums(rows, self._weights[piece.operand][piece.columns.slice], now)
+        row_checksums(rows, self._weights[piece.operand][piece.columns.slice], now, self._sample)
         return bool((now != self.rows_of(place)).any())
 
     def _piece_at(self, place: Place) -> tuple[int, Piece | None]:
@@ -341,15 +350,18 @@ class _ByDevice:
         sizes = [each.layout.checksums for each in pieces.values()]
         self._first = dict(zip(pieces, np.cumsum([0, *sizes]).tolist(), strict=False))
         shapes = {f"weights of {key}": (1, len(each)) for key, each in weights.items()}
-        made = operations.make({**shapes, "all": (3, sum(sizes))})
+        made = operations.make({**shapes, "all": (3, sum(sizes)), "sample": (1, 2)})
         self._weights = {key: made[f"weights of {key}"] for key in weights}
         for key, each in weights.items():
             device.write(self._weights[key], each[None, :])
-        self._clear = operations.clear(made["all"])
+        self._clear, self._of_sample = operations.clear(made["all"]), made["sample"]
         # For each row its checksum, and what the same operation computes besides.
         self._checksums, self._largest, self._squares = (made["all"][part].reshape(-1, 1) for part in range(3))
         self._checksums = self._checksums.view("uint64")
         self._summed: dict[tuple[int, int], Piece] = {}  # by rank and number
+
+    def sample(self, sample: Sample) -> None:
+        self._operations.device.write(self._of_sample, sample.words)
 
     def begin(self) -> None:
         self._summed.clear()
@@ -360,7 +372,7 @@ class _ByDevice:
         rows, begin = matrix[first + part.lo : first + part.hi, piece.columns.slice], self._first[rank] + piece.offset
         there = slice(begin + part.lo, begin + part.hi)
         weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[there]
-        into = squares, squares, self._largest[there], self._checksums[there]
+        into = squares, squares, self._largest[there], self._checksums[there], self._of_sample
         self._operations.kernel("row_sums", rows, weights, weights, *into)([event])
 
     def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]], pieces: Mapping[int, CopiedPieces]) -> None:
@@ -384,6 +396,7 @@ def sums_of_other_nodes(
     views: Mapping[str, RowView],
     threads: int,
     pieces: Sequence[CopiedPieces],
+    sample: Sample,
 ) -> InMemory:
     """By rank of another node, the numbers of its pieces that this rank sums, and their checksums.
 
@@ -408,7 +421,8 @@ def sums_of_other_nodes(
             rows = _rows_here(team, plan, sources, views, piece, place)
             if rows is not None:
                 weights = checksum_weights(plan.problem.l if place[0] == "A" else plan.problem.m, plan.problem.item_size)
-                _sum(rows, weights[piece.columns.slice], of_rows[piece.offset :][: len(piece.rows)], plan.problem.dtype, threads)
+                into = of_rows[piece.offset :][: len(piece.rows)]
+                _sum(rows, weights[piece.columns.slice], into, plan.problem.dtype, threads, sample)
                 mine.append(piece.number)
         found[rank] = mine, of_rank.of_pieces(of_rows)
     return found
@@ -435,14 +449,14 @@ def _rows_here(
     return matrix
 
 
-def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: str, threads: int) -> None:
+def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: str, threads: int, sample: Sample) -> None:
     """Write the rows' checksums, of their elements as `dtype`, to `checksums`."""
 
     def add(part: slice) -> None:
         some = rows[part]
         if some.dtype != dtype or not some.dtype.isnative or not some.flags.aligned or some.strides[1] != some.itemsize:
             some = np.ascontiguousarray(some, dtype)
-        row_checksums(some, weights, checksums[part])
+        row_checksums(some, weights, checksums[part], sample)
 
     for _ in on_threads(threads, add, row_parts(rows, CALL_BYTES)):
         pass

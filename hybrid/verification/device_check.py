@@ -22,7 +22,7 @@ from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
 from hybrid.devices.base import MOST_PLACES, Buffers, Event, Place
 from hybrid.devices.check_operations import CheckOperations, Operation
-from hybrid.devices.row_sums import NOT_INTEGRAL, SAMPLE, checksum_weights
+from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SAMPLE, Sample, checksum_weights
 from hybrid.planning.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
 from hybrid.planning.schedule import Arrival, Tile
 from hybrid.verification.check import (
@@ -127,6 +127,7 @@ class DeviceSums:
                 "numbers": (1, 5),
                 "found": (rows, NUMBERS_A_ROW),
                 "checksum table": table.shape,
+                "sample": (1, 2),
                 "to clear": (1, ends[-1]),
             }
         )
@@ -146,9 +147,15 @@ class DeviceSums:
         self.largest, self.of_rows = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
         self.subtracted = parts[4].reshape(rows, groups)  # -A·(B·x)
         self.summary, self.totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
+        self._sample, self.give_sample = operations.given(m["sample"])
+        self.sample(ALL)
         told, self.tell = operations.told(m["to clear"][:, ends[4] :])
         self._summary_told, totals_told = told[0, : self.summary.size].reshape(-1, NUMBERS_TOGETHER), told[0, self.summary.size :]
         self._checksums_told, self._largest_told = totals_told[::2].view(np.uint64), totals_told[1::2]  # of pieces
+
+    def sample(self, sample: Sample) -> None:
+        """From the next product on, these lines of each piece are in the checksums."""
+        self._sample[...] = sample.words
 
     def checksums(self) -> np.ndarray:
         """The checksums of all rows of all pieces, in the layout's order."""
@@ -295,6 +302,7 @@ class DeviceCheck:
         self._beside.clear()
         self._now.batches.begin()
         self._enqueue(self._clear)
+        self._enqueue(self.sums.give_sample)
 
     def before_overwriting(self, arrival: Arrival) -> list[Event]:
         """Subtract A·(B·x) wherever it still needs the rows of A that this arrival overwrites. Returns what must be complete
@@ -422,7 +430,7 @@ class DeviceCheck:
     def _row_sums(self, piece: Piece, matrix: Any, weights: str, group: int, sums: Any, squares: Any) -> Operation:
         m, columns, rows = self._m, piece.columns.slice, slice(piece.offset, piece.offset + len(piece.rows))
         x = m["weighted x"][:, columns] if group else m["x"]
-        into = sums, squares, self.sums.largest[rows], self.sums.of_rows[rows]
+        into = sums, squares, self.sums.largest[rows], self.sums.of_rows[rows], m["sample"]
         return self._operations.kernel("row_sums", matrix, x, m[weights][:, columns], *into, group=group)
 
 

@@ -20,11 +20,13 @@ from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 from hybrid.devices.base import EventWait
 from hybrid.devices.cpu import CpuDevice, compiled_loops
 from hybrid.devices.row_sums import (
+    SHARE,
     WEIGHTED_ROWS,
     Allowed,
     Integers,
     RowChecksums,
     RowsToSum,
+    Sample,
     can_sum,
     checksum_weights,
     compare,
@@ -350,21 +352,58 @@ def test_comparison_of_sums(rows, columns, more, dtype, kind, of_norms, integral
 @pytest.mark.needs("c compiler")
 @settings(max_examples=60)
 @given(
-    st.integers(0, 200), st.integers(0, 70), st.integers(0, 5), st.sampled_from(["f2", "f4", "f8"]), st.sampled_from("ABC"), SEEDS
+    st.integers(0, 300),
+    st.integers(0, 200),
+    st.integers(0, 5),
+    st.sampled_from(["f2", "f4", "f8"]),
+    st.sampled_from("ABC"),
+    st.builds(Sample, st.sampled_from([1, 1, 2, 16]), st.integers(0, 15)),
+    SEEDS,
 )
-def test_checksums_of_rows(rows, columns, first, dtype, operand, seed):
+def test_checksums_of_rows(rows, columns, first, dtype, operand, sample, seed):
     """Of all bits: any bytes may be elements. Results are added to what was there, and nothing beside them is written."""
     rng = np.random.default_rng(seed)
     whole = rng.integers(0, 256, (rows, np.dtype(dtype).itemsize * (columns + 8)), np.uint8).view(dtype)
     weights, where = checksum_weights(columns + 8, whole.itemsize), Span(first, first + columns)
     wanted = np.empty(rows, np.uint64)
-    row_checksums(whole[:, where.slice], weights[where.slice], wanted)
+    row_checksums(whole[:, where.slice], weights[where.slice], wanted, sample)
+    lines = (np.arange(columns) * whole.itemsize // 64 + np.arange(rows)[:, None] + sample.first) % sample.step == 0
+    bits, by_hand = whole[:, where.slice].view(f"u{whole.itemsize}"), np.empty(rows, np.uint64)
+    row_checksums(np.where(lines, bits, 0).astype(bits.dtype), weights[where.slice], by_hand)
+    np.testing.assert_array_equal(wanted, by_hand)
     for in_c in (True, False):
-        sums, checksums, totals = RowChecksums(3, in_c=in_c), np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
+        sums, checksums, totals = RowChecksums(3, 1, sample, in_c=in_c), np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
         sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5), None, CpuDevice())
         sums.wait()
         np.testing.assert_array_equal(checksums, [7, 7, *wanted, 7])
         assert totals.tolist() == [8, 8 + mixed_total(wanted, 5), 8]
+
+
+@pytest.mark.parametrize("fault", ["missing", "shifted", "rows swapped", "columns swapped", "cut off", "half overwritten"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_sample_tells_a_piece_that_is_not_as_it_should_be(rng, fault, dtype):
+    columns = 2400
+    weights = checksum_weights(columns, np.dtype(dtype).itemsize)
+    for number in range(40):
+        right = rng.standard_normal((48, columns)).astype(dtype)
+        wrong, row, column = right.copy(), int(rng.integers(47)), int(rng.integers(columns // 2))
+        if fault == "missing":
+            wrong[row] = 0
+        elif fault == "shifted":
+            wrong[row, 1:] = right[row, :-1]
+        elif fault == "rows swapped":
+            wrong[[row, row + 1]] = right[[row + 1, row]]
+        elif fault == "columns swapped":
+            wrong[:, [column, column + 99]] = right[:, [column + 99, column]]
+        elif fault == "cut off":
+            wrong[:, -64:] = 0
+        else:
+            wrong[row:, column:] = 0
+        totals = []
+        for each in (right, wrong):
+            row_checksums(each, weights, sums := np.empty(48, np.uint64), Sample(SHARE, number % SHARE))
+            totals.append(mixed_total(sums, 0))
+        assert totals[0] != totals[1], number
 
 
 @pytest.mark.needs("c compiler")

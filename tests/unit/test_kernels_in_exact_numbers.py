@@ -22,7 +22,7 @@ from hybrid.devices.check_operations import (
     shared_bytes,
     subtraction,
 )
-from hybrid.devices.row_sums import NOT_INTEGRAL, checksum_weights
+from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, Sample, checksum_weights
 from hybrid.emulation.checked import stored
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.kernels import remainders
@@ -75,8 +75,9 @@ def test_row_sums(kernels, rng, dtype, group):
         got, wanted = ([np.zeros(sums), np.zeros(sums), np.zeros((rows, 1)), np.zeros((rows, 1), np.uint64)] for _ in "12")
         expression = f"row_sums<{ELEMENTS[dtype]}, {group}>"
         launch = grid_of_row_sums(rows, columns), blocks_of(dtype, dtype, group)[expression], 0
-        kernels[expression](*launch, (matrix, x, weights, *got))
-        by_numpy("row_sums", matrix, x, weights, *wanted, group=group)
+        sample = Sample(*[(1, 0), (8, 5), (16, 15), (16, 1), (2, 1)][columns % 5]).words
+        kernels[expression](*launch, (matrix, x, weights, *got, sample))
+        by_numpy("row_sums", matrix, x, weights, *wanted, sample, group=group)
         np.testing.assert_allclose(got[0], wanted[0], rtol=1e-12, atol=1e-10)
         np.testing.assert_allclose(got[1], wanted[1], rtol=1e-12)
         np.testing.assert_array_equal(got[2], wanted[2])
@@ -87,8 +88,8 @@ def test_row_sums(kernels, rng, dtype, group):
 def test_the_spans_of_a_long_row_go_on_along_y_and_z(kernels, rng):
     row, weights = rng.standard_normal((1, 5000)), checksum_weights(5000, 8)[None, :]
     got, wanted = ([np.zeros((1, 79)), np.zeros((1, 79)), np.zeros((1, 1)), np.zeros((1, 1), np.uint64)] for _ in "12")
-    kernels["row_sums<double, 64>"]((1, 2, 3), (32, 8), 0, (row, row, weights, *got))  # one more than there are spans
-    by_numpy("row_sums", row, row, weights, *wanted, group=64)
+    kernels["row_sums<double, 64>"]((1, 2, 3), (32, 8), 0, (row, row, weights, *got, ALL.words))  # one more than there are spans
+    by_numpy("row_sums", row, row, weights, *wanted, ALL.words, group=64)
     for ours, numpys in zip(got, wanted, strict=True):
         np.testing.assert_allclose(ours, numpys, rtol=1e-12)
     assert got[3] == wanted[3]
@@ -111,7 +112,7 @@ def test_one_unusual_element_is_found_wherever_it_is(kernels, rng, dtype, elemen
     expression = f"row_sums<{ELEMENTS[dtype]}, 64>"
     results = np.zeros((size, 5)), np.zeros((size, 5)), np.zeros((size, 1)), np.zeros((size, 1), np.uint64)
     launch = grid_of_row_sums(size, size), blocks_of(dtype, dtype, 64)[expression], 0
-    kernels[expression](*launch, (matrix, ones, checksum_weights(size, matrix.itemsize)[None, :], *results))
+    kernels[expression](*launch, (matrix, ones, checksum_weights(size, matrix.itemsize)[None, :], *results, ALL.words))
     np.testing.assert_array_equal(results[2], wanted)
     results = np.zeros((size, 2)), np.zeros((size, 1)), np.zeros((size, 1), np.uint64)
     tiles, shared = grid_of_subtraction(size, 2, size, matrix.itemsize)[0], shared_bytes(kernels["capability"], matrix.itemsize)
