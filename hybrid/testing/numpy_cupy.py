@@ -220,6 +220,7 @@ def _runtime(gpus: int) -> SimpleNamespace:
     return SimpleNamespace(
         CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
         memcpyDefault=4,
+        memcpyHostToDevice=1,
         memcpyDeviceToHost=2,
         getDevice=lambda: _here.gpu or 0,
         getDeviceCount=lambda: gpus,

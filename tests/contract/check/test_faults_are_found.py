@@ -251,6 +251,19 @@ def test_a_wrong_copy(rng, operand, way_, how, dtype, at):
     assert all(max(one[0], other[0]) < min(one[1], other[1]) for one, other in ((rows, found.rows), (columns, found.columns)))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sample_of_a_large_copy_tells_what_is_missing_or_misplaced(rng, dtype):
+    """A single bit is found where all is compared."""
+    n = 1200  # more than 16 MiB
+    a, b = operands(rng, "normal", (n, n, n), dtype)
+    faults = [(True, how) for how in ("nothing", "stale row", "rows swapped", "shifted row")] + [("full", "lowest bit")]
+    for check, how in faults:
+        for kind in ("copy in", "copy out"):
+            with way("staged"), plant(kind, how=how) as planted:
+                refused(a, b, "check-copy", check=check)
+            assert planted.done, (kind, how)
+
+
 def place_in(part, whole):
     """The rows and the columns of a contiguous matrix that this part of it has."""
     row, column = divmod((part.ctypes.data - whole.ctypes.data) // whole.itemsize, whole.shape[1])
