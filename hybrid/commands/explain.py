@@ -216,15 +216,13 @@ def _forecast(decision: Decision, machine: Machine, speed: float, settings: Sett
     arrivals = [*islice(plan.shares[0].arrivals(), _TILES_COUNTED)]
     if len(arrivals) == _TILES_COUNTED:
         return
-    found = forecast(plan.problem, arrivals, model, speed, links, moduli=plan.moduli)
-    copied_in, multiplied, copied_out = (
-        f"{moved / model.link_bytes_per_second:.3g} s" for moved in (found.copied_in, found.multiplied, found.copied_out)
-    )
+    moments = forecast(plan.problem, arrivals, model, speed, links, moduli=plan.moduli)
+    copied_in, multiplied, copied_out = (f"{moved / model.link_bytes_per_second:.3g} s" for moved in moments)
     yield (
         f"expected of rank 0, by a link of {model.link_bytes_per_second / 1e9:.3g} GB/s and without the check: A and B copied "
         f"after {copied_in}, multiplied after {multiplied}, C copied back after {copied_out}"
     )
-    yield _estimate(decision, found.copied_out / model.link_bytes_per_second, model.gpu_power_limit_watts, settings.price)
+    yield _estimate(decision, moments[-1] / model.link_bytes_per_second, model.gpu_power_limit_watts, settings.price)
 
 
 def _estimate(decision: Decision, seconds: float, watts: float, price: str) -> str:

@@ -4,11 +4,12 @@ distribution allows, and when nodes of GPUs would have their operands and result
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from hybrid.core.problem import record
+from hybrid.core.problem import Problem, record
 from hybrid.core.text import readable
-from hybrid.planning.grid import Cost, Grid, costs, least_received, least_received_with, received
+from hybrid.planning.grid import Cost, Grid, costs, received
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
@@ -63,6 +64,31 @@ def _bounds(plan: Plan, words: int) -> Iterator[str]:
         f"words (elements): a node receives {words:.3g}, {a_rank:.3g} a rank; the least is {least:.3g} with any memory, and "
         f"{with_memory:.3g} with S = {memory:.3g} a node, as planned (2·n·l·m/(P·√S) = {leading:.3g}, less 3·S that may be there)"
     )
+
+
+def least_received(problem: Problem, nodes: int) -> float:
+    """A lower bound of the elements that some node, of any memory, must receive or send, however the elements of A, B and C are
+    distributed before and after: that of Al Daas, Ballard, Grigori, Kumar and Rouse (2022).
+
+    A node that computes its part of the multiplications, seen as a box, needs as many elements as the faces of the box have, and
+    has a P-th of the matrices before.
+    """
+    if not (problem.n and problem.l and problem.m):
+        return 0.0
+    small, middle, large = sorted((problem.n, problem.l, problem.m))
+    if nodes * middle <= large:
+        needed = (large * middle + large * small) / nodes + middle * small
+    elif nodes * small * small <= large * middle:
+        needed = 2 * math.sqrt(large * middle * small * small / nodes) + large * middle / nodes
+    else:
+        needed = 3 * (large * middle * small / nodes) ** (2 / 3)
+    return needed - (large * middle + large * small + middle * small) / nodes
+
+
+def least_received_with(problem: Problem, nodes: int, memory: int) -> float:
+    """The same for nodes that can hold `memory` elements: the bound of Smith, Lowery, Langou and van de Geijn (2019) for one
+    processor with a fast memory, all of which may be full of operands before. It may be negative."""
+    return 2 * problem.n * problem.l * problem.m / nodes / math.sqrt(memory) - 3 * memory
 
 
 def _timeline(decision: Decision, machine: Machine, network: float) -> Iterator[str]:

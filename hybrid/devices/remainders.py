@@ -35,6 +35,7 @@ from hybrid.kernels.remainders import (
 from hybrid.planning.arithmetic import (
     CHUNK_ROWS,
     GUARDS,
+    INTEGER_BITS,
     MEASURE_BYTES,
     MEASURES,
     SUMMARY_WORDS,
@@ -46,7 +47,6 @@ from hybrid.planning.arithmetic import (
     Summary,
     choose,
     expected,
-    integer_bits,
     joined,
     sampling,
 )
@@ -177,7 +177,7 @@ class RemainderLaunches:
         """Make the lines' remainders."""
         operand = self.operands[name]
         numbers = operand.numbers[:, lines.slice]
-        limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(integer_bits(self._problem.dtype))
+        limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(INTEGER_BITS[self._problem.dtype])
         packing = remainder_packing(name, self._element, arithmetic.moduli, len(lines), self._units)
         into = operand.planes_from(lines.lo, self._units, arithmetic.moduli)
         return [

@@ -23,13 +23,14 @@ UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
 # numbers.
 _SAMPLED = {"float64": (17, 8), "float32": (17, 3)}
 
-_INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers to which scaled elements are rounded
+INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers to which scaled elements are rounded
 _EXACT_BITS = {"float64": 53, "float32": 24}  # every integer with up to this number of bits is a number of the type
 _FOR_INTEGERS = (3, 5, 7)  # numbers of moduli for which there are kernels; 7 are enough for 53 bits
 # Numbers of moduli, each with the least ratio Σ|a·b| / (|row|·|column|) that must be proved before it is as accurate as native
 # arithmetic. With these bounds none of thousands of random matrices had a larger error
 # (tests/experiments/test_accuracy.py).
 _PROVED = {"float64": ((15, 2.0**-6),), "float32": ((7, 2.0**-3), (8, 2.0**-6))}
+MOST_MODULI = {dtype: proved[-1][0] for dtype, proved in _PROVED.items()}  # and so planes of remainders, that a product may need
 _FAST = {"float64": (14, 2.0**-2)}  # a number that is about as accurate, where the ratio is estimated to be at least this
 _ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24}  # the relative error of an element of C that is rounded once
 _NO_OVERFLOW = {"float64": 2.0**1023, "float32": 2.0**127}
@@ -77,7 +78,7 @@ class Arithmetic:
         norms, plus inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, unless the elements already have as
         many bits as they may. The last step errs by a part of P, and rounds once to float64, and for float32 once more.
         """
-        norm = min(self.limit(inner) / 2, 2.0 ** (_INTEGER_BITS[dtype] - 2))
+        norm = min(self.limit(inner) / 2, 2.0 ** (INTEGER_BITS[dtype] - 2))
         moved = math.sqrt(inner) * norm + inner / 4 + math.prod(MODULI[: self.moduli]) * RECONSTRUCTION
         before = moved / norm**2 / ratio
         rounding = _ROUNDING["float64"] if dtype == "float64" else _ROUNDING["float32"] + 2 * _ROUNDING["float64"]
@@ -123,16 +124,6 @@ def sampling(inner: int, dtype: str) -> int:
     """n, where the guard looks at every n-th unit along k."""
     units, every = _SAMPLED[dtype]
     return every if inner >= units * UNIT else 1
-
-
-def most_moduli(dtype: str) -> int:
-    """The largest number of moduli, and so of planes of remainders, that a product may need."""
-    return _PROVED[dtype][-1][0]
-
-
-def integer_bits(dtype: str) -> int:
-    """The bits of the integers to which scaled elements are rounded."""
-    return _INTEGER_BITS[dtype]
 
 
 def expected(dtype: str, *, fast: bool) -> Arithmetic:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A grid of nodes: which part of a product each node computes, what the ranks send each other for it, and the least that any
-distribution must send.
+"""A grid of nodes: which part of a product each node computes, and what the ranks send each other for it.
 
 Of P nodes with a block of rows each, a grid of P×1, every one needs all of B: the more nodes, the more of the network's time that
 takes. In a grid of r×c nodes, each needs only the rows of A of its row of the grid, and the columns of B of its column. With d
@@ -10,7 +9,6 @@ that pays where l is much larger than n and m, or where memory has room for the 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
@@ -92,31 +90,6 @@ def _common(have: tuple[Span, ...], want: tuple[Span, ...], window: Span | None)
                 yield slice(here, here + len(both)), slice(there, there + len(both))
 
 
-def least_received(problem: Problem, nodes: int) -> float:
-    """A lower bound of the elements that some node, of any memory, must receive or send, however the elements of A, B and C are
-    distributed before and after: that of Al Daas, Ballard, Grigori, Kumar and Rouse (2022).
-
-    A node that computes its part of the multiplications, seen as a box, needs as many elements as the faces of the box have, and
-    has a P-th of the matrices before.
-    """
-    if not (problem.n and problem.l and problem.m):
-        return 0.0
-    small, middle, large = sorted((problem.n, problem.l, problem.m))
-    if nodes * middle <= large:
-        needed = (large * middle + large * small) / nodes + middle * small
-    elif nodes * small * small <= large * middle:
-        needed = 2 * math.sqrt(large * middle * small * small / nodes) + large * middle / nodes
-    else:
-        needed = 3 * (large * middle * small / nodes) ** (2 / 3)
-    return needed - (large * middle + large * small + middle * small) / nodes
-
-
-def least_received_with(problem: Problem, nodes: int, memory: int) -> float:
-    """The same for nodes that can hold `memory` elements: the bound of Smith, Lowery, Langou and van de Geijn (2019) for one
-    processor with a fast memory, all of which may be full of operands before. It may be negative."""
-    return 2 * problem.n * problem.l * problem.m / nodes / math.sqrt(memory) - 3 * memory
-
-
 AUTO, ROWS = "auto", "rows"
 _LOOKED_AT = 64  # nodes whose costs are computed, where there are more: the nodes of a grid have nearly the same costs
 _WORTH_IT = 0.9  # a grid must receive less than this part of what row blocks do, which neither move A nor add anything up
@@ -174,10 +147,6 @@ class Grid:
         """The part of C that a node computes; with several layers, the terms of its sums that the node's layer has."""
         return Rectangle(self.of_a(node, problem).rows, self.of_b(node, problem).columns)
 
-    def elements_on(self, node: int, problem: Problem) -> int:
-        """The elements of A, B and C that a node keeps for the grid, beside those that it has by their distribution."""
-        return sum(each.elements for each in (self.of_a(node, problem), self.of_b(node, problem), self.of_c(node, problem)))
-
 
 @record
 class Placement:
@@ -193,10 +162,6 @@ class Placement:
         """The placement in which all ranks have whole rows, these. It is cached: the next product's is often the same."""
         l, m = Span(0, problem.l), Span(0, problem.m)
         return cls(*(tuple(Part((rows,), (width,)) for rows in of) for of, width in ((a, l), (b, m), (c, m))))
-
-    def of_node(self, ranks: tuple[int, ...], operand: str) -> tuple[Part, ...]:
-        """The parts of `operand` ("a", "b" or "c") that these ranks have."""
-        return tuple(getattr(self, operand)[rank] for rank in ranks)
 
     def has_rows(self, problem: Problem) -> bool:
         """Whether every rank has whole rows of A, which are neighbours."""
@@ -224,7 +189,7 @@ def parse(text: str, nodes: int) -> Grid | None:
 def received(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> tuple[int, int, int]:
     """The elements of A, of B and of C that a node receives from others."""
     ranks = topology.nodes[node]
-    of_a, of_b, of_c = (placement.of_node(ranks, operand) for operand in "abc")
+    of_a, of_b, of_c = ([of[rank] for rank in ranks] for of in (placement.a, placement.b, placement.c))
     if grid.is_rows and placement.has_rows(problem):
         own, height = (sum(part.shape[0] for part in of) for of in (of_a, of_c))
         return 0, problem.l * problem.m - sum(part.elements for part in of_b), problem.m * max(0, height - own)
@@ -238,37 +203,24 @@ def received(grid: Grid, node: int, problem: Problem, topology: Topology, placem
 
 def candidates(nodes: int) -> Iterator[Grid]:
     """All grids of this number of nodes; those with several layers in both ways of numbering."""
-    for layers in _divisors(nodes):
-        for rows in _divisors(nodes // layers):
-            columns = nodes // layers // rows
-            yield Grid(rows, columns, layers)
-            if layers > 1 and rows * columns > 1:
-                yield Grid(rows, columns, layers, layers_inside=True)
+    for layers in filter(lambda number: nodes % number == 0, range(1, nodes + 1)):
+        of_layer = nodes // layers
+        for rows in filter(lambda number: of_layer % number == 0, range(1, of_layer + 1)):
+            yield Grid(rows, of_layer // rows, layers)
+            if layers > 1 and of_layer > 1:
+                yield Grid(rows, of_layer // rows, layers, layers_inside=True)
 
 
-def as_it_lies(topology: Topology, placement: Placement) -> Iterator[Grid]:
+def as_it_lies(topology: Topology, placement: Placement) -> list[Grid]:
     """The grid over which A and B are distributed already, if there is one with neighbouring rows and columns and a rank on each
     node: with it no element of C has to move."""
-    ranks = range(topology.size)
-    of_a, of_b = placement.a, placement.b
-    if (
-        len(topology.nodes) < topology.size
-        or not all(len(part.rows) == 1 for part in of_a)
-        or not all(len(part.columns) == 1 for part in of_b)
-    ):
-        return
-    rows = tuple(sorted({part.rows[0] for part in of_a}))
-    columns = tuple(sorted({part.columns[0] for part in of_b}))
-    grid = Grid(len(rows), len(columns), rows_at=rows, columns_at=columns)
-    if (
-        not grid.is_rows
-        and grid.size == topology.size
-        and all(
-            (of_a[rank].rows[0], of_b[rank].columns[0]) == (rows[grid.place(rank)[0]], columns[grid.place(rank)[1]])
-            for rank in ranks
-        )
-    ):
-        yield grid
+    lying = list(zip(placement.a, placement.b, strict=True))
+    if len(topology.nodes) < topology.size or any(len(a.rows) != 1 or len(b.columns) != 1 for a, b in lying):
+        return []
+    places = [(a.rows[0], b.columns[0]) for a, b in lying]
+    rows, columns = (tuple(sorted(set(spans))) for spans in zip(*places, strict=True))
+    is_grid = len(columns) > 1 and places == [(row, column) for row in rows for column in columns]
+    return [Grid(len(rows), len(columns), rows_at=rows, columns_at=columns)] if is_grid else []
 
 
 @record
@@ -288,7 +240,7 @@ def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Co
         Cost(
             grid,
             max(sum(received(grid, node, problem, topology, placement)) for node in nodes),
-            max(grid.elements_on(node, problem) for node in nodes),
+            max(sum(of(node, problem).elements for of in (grid.of_a, grid.of_b, grid.of_c)) for node in nodes),
         )
         for grid in (*candidates(count), *as_it_lies(topology, placement))
     ]
@@ -303,10 +255,6 @@ def choose(problem: Problem, topology: Topology, placement: Placement, memory: i
     by_rows, *others = costs(problem, topology, placement)
     best = next((cost for cost in others if problem.bytes(1, cost.kept) <= memory), by_rows)
     return best.grid if best.received < _WORTH_IT * by_rows.received else by_rows.grid
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 _PANEL_BYTES = 8 << 20  # the least bytes of B that a node receives at a time: enough to keep a network busy
@@ -352,8 +300,7 @@ class GridLayout:
         if self.rows_stay:
             (rows,), (columns,) = self.placement.a[rank].rows, self.placement.a[rank].columns
             return Rectangle(rows, columns)
-        whole, members = self.grid.of_a(self._node(rank), self.problem), self._members(rank)
-        return Rectangle(whole.rows.part(len(members), members.index(rank)), whole.columns)
+        return self._shared_out(self.grid.of_a(self.topology.node_of(rank), self.problem), rank)
 
     def part_of_c(self, rank: int) -> Rectangle:
         """The part of C that a rank computes; where there are several layers, the terms that its layer has of the sums."""
@@ -379,7 +326,7 @@ class GridLayout:
         if operand == "C":
             computed, kept = self.part_of_c(source), self.placement.c[to]
             found = moves(Part.of(computed), kept, Rectangle(computed.rows, self.panel(source, number)))
-            above = self.grid.place(self._node(source))[2] * kept.shape[0]
+            above = self.grid.place(self.topology.node_of(source))[2] * kept.shape[0]
             return [(here, (slice(above + rows.start, above + rows.stop), columns)) for here, (rows, columns) in found]
         if operand == "A":
             whole = self.rows_of_a(to)
@@ -390,17 +337,13 @@ class GridLayout:
 
     def part_of_b(self, rank: int) -> Rectangle:
         """The part of B that a rank's node needs."""
-        return self.grid.of_b(self._node(rank), self.problem)
+        return self.grid.of_b(self.topology.node_of(rank), self.problem)
 
     @cached_property
     def computes_in_place(self) -> bool:
         """Whether every rank computes exactly the part of C that it keeps."""
         ranks = range(self.topology.size)
         return self.grid.layers == 1 and all(Part.of(self.part_of_c(rank)) == self.placement.c[rank] for rank in ranks)
-
-    def bytes_shared_on_node(self, node: int) -> int:
-        """The bytes of the part of B that the node needs, which its ranks share."""
-        return self.problem.bytes(*self.grid.of_b(node, self.problem).shape)
 
     def bytes_on_rank(self, rank: int) -> int:
         """The bytes of the part of A that a rank receives, of the part of C that it computes, and of the terms that it receives
@@ -413,21 +356,13 @@ class GridLayout:
 
     def _received_of_b(self, rank: int) -> Rectangle:
         """The part of B that a rank receives for its node."""
-        whole, members = self.part_of_b(rank), self._members(rank)
+        return self._shared_out(self.part_of_b(rank), rank)
+
+    def _shared_out(self, whole: Rectangle, rank: int) -> Rectangle:
+        """A rank's rows of what its node needs."""
+        members = self.topology.nodes[self.topology.node_of(rank)]
         return Rectangle(whole.rows.part(len(members), members.index(rank)), whole.columns)
 
     def _messages(self, size: int) -> int:
         """The fewest messages in which `size` bytes can travel."""
         return max(1, -(-size // max(1, self.message_bytes)))
-
-    def _node(self, rank: int) -> int:
-        return self.topology.node_of(rank)
-
-    def _members(self, rank: int) -> tuple[int, ...]:
-        return self.topology.nodes[self._node(rank)]
-
-
-@lru_cache(maxsize=16)
-def grid_layout(problem: Problem, topology: Topology, grid: Grid, placement: Placement, message_bytes: int) -> GridLayout:
-    """The layout, cached: what it has worked out serves the next product like this one, too."""
-    return GridLayout(problem, topology, grid, placement, message_bytes)

@@ -17,7 +17,7 @@ from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.planning.arithmetic import aligned
 from hybrid.planning.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
-from hybrid.planning.grid import GridLayout, Rectangle, grid_layout
+from hybrid.planning.grid import GridLayout, Rectangle
 from hybrid.planning.schedule import RankShare, Region, layout_of, slabs_of
 from hybrid.planning.tiling import ONE_RANK, OperandLocation, PlanRequest
 
@@ -173,8 +173,8 @@ class Plan:
     def bytes_shared_on_node(self, node: int) -> int:
         """The bytes of the matrices that the ranks of a node share. With row blocks that is B alone, or nothing where B goes
         from device to device."""
-        p = self.problem
-        for_grid = self.grid_layout.bytes_shared_on_node(node) if self.grid_layout else 0
+        p, layout = self.problem, self.grid_layout
+        for_grid = p.bytes(*layout.grid.of_b(node, p).shape) if layout else 0
         if self.operands is OperandLocation.BLOCKS_2D:
             return for_grid
         if self.has_row_blocks:
@@ -262,32 +262,15 @@ def make_plan(request: PlanRequest) -> Plan:
     plan = Plan(problem, topology, request.root, device, staged, check, tuple(shares), request.operands, device_memory=memory)
     if not request.grid:
         return plan
-    of_grid = grid_layout(problem, topology, request.grid, request.placement, request.message_bytes)
-    return replace(plan, grid_layout=of_grid, parts=_parts(request, of_grid) if staged else ())
-
-
-def _parts(request: PlanRequest, layout: GridLayout) -> tuple[Plan, ...]:
-    """For each rank of a grid the plan of the product that its device computes, as if the rank were alone.
-
-    The column panels of B of such a product arrive from other nodes, so B does not come in k-slabs.
-    """
-    alone = replace(
-        request,
-        topology=ONE_RANK,
-        root=0,
-        operands=OperandLocation.NODE_SHARED,
-        placed=None,
-        left_out=(),
-        accumulates=False,
-        check="off",
-        grid=None,
-        c_leaves=True,
-    )
+    of_grid = GridLayout(problem, topology, request.grid, request.placement, request.message_bytes)
     parts = []
-    for rank in range(request.topology.size):  # most ranks' parts are alike, and then their plan is cached
-        (n, l), (_, m) = layout.rows_of_a(rank).shape, layout.part_of_c(rank).shape
-        parts.append(make_plan(replace(alone, problem=replace(request.problem, n=n, l=l, m=m))))
-    return tuple(parts)
+    for rank in range(topology.size) if staged else ():  # most ranks' parts are alike, and then their plan is cached
+        (n, l), (_, m) = of_grid.rows_of_a(rank).shape, of_grid.part_of_c(rank).shape
+        part = replace(request, problem=replace(problem, n=n, l=l, m=m), topology=ONE_RANK, root=0, check="off", grid=None)
+        # Its column panels of B arrive from other nodes, so B does not come in k-slabs.
+        part = replace(part, operands=OperandLocation.NODE_SHARED, placed=None, left_out=(), accumulates=False, c_leaves=True)
+        parts.append(make_plan(part))
+    return replace(plan, grid_layout=of_grid, parts=tuple(parts))
 
 
 # C between devices: who receives whose C, in which pieces, and through which slots of device memory.
@@ -333,18 +316,14 @@ def pieces_received(plan: Plan, rank: int) -> list[SentPiece]:
     senders, in turn, so that all of them get on."""
     in_turn = []
     for order, sender in enumerate(senders_to(plan, rank)):
-        of_one = list(_pieces_of(plan, plan.shares[sender]))
-        in_turn += [((number + 1) / len(of_one), order, piece) for number, piece in enumerate(of_one)]
+        share, sent = plan.shares[sender], []
+        tiles = [tile for tile in share.tiles() if tile.completes]
+        for number, tile in enumerate(tiles):
+            first = share.rows.lo + tile.rows.lo
+            for rows in rows_of_pieces(plan, share, len(tile.rows)):
+                sent.append(SentPiece(sender, Span(first + rows.lo, first + rows.hi), tile.columns, number, len(tiles)))
+        in_turn += [((number + 1) / len(sent), order, piece) for number, piece in enumerate(sent)]
     return [piece for *_, piece in sorted(in_turn, key=lambda entry: entry[:2])]
-
-
-def _pieces_of(plan: Plan, share: RankShare) -> Iterator[SentPiece]:
-    """A sender's pieces, in the order in which it submits its tiles."""
-    tiles = [tile for tile in share.tiles() if tile.completes]
-    for number, tile in enumerate(tiles):
-        first = share.rows.lo + tile.rows.lo
-        for rows in rows_of_pieces(plan, share, len(tile.rows)):
-            yield SentPiece(share.rank, Span(first + rows.lo, first + rows.hi), tile.columns, number, len(tiles))
 
 
 def slots_of(plan: Plan, rank: int) -> Region:

@@ -318,20 +318,17 @@ def uses_of(order: Sequence[Arrival]) -> tuple[Uses, ...]:
         there[arrival.operand][place] = index
         reads = []
         for tile in arrival.releases:
-            of_a = (each for each in there["A"].values() if order[each].buffer_span.meets(tile.buffer_rows))
-            read = (*of_a, *(each for each in there["B"].values() if _reads(tile, order[each])))
-            reads.append(read)
+            read = [each for each in there["A"].values() if order[each].buffer_span.meets(tile.buffer_rows)]
+            for each in there["B"].values():
+                panel, inner = order[each], tile.inner
+                meets = panel.slot == tile.slot and panel.buffer_span.meets(tile.buffer_columns)
+                if meets and (inner is None or not panel.slab or any(part.meets(inner) for part in panel.slab)):
+                    read.append(each)
+            reads.append(tuple(read))
             for each in read:
                 last_use[each] = index
         found.append(Uses(before, last_use[before] if before >= 0 else -1, tuple(reads)))
     return tuple(found)
-
-
-def _reads(tile: Tile, of_b: Arrival) -> bool:
-    """Whether the tile is computed from this panel or slab of B."""
-    if of_b.slot != tile.slot or not of_b.buffer_span.meets(tile.buffer_columns):
-        return False
-    return tile.inner is None or not of_b.slab or any(part.meets(tile.inner) for part in of_b.slab)
 
 
 @record

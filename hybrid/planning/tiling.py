@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property, lru_cache
+from itertools import product
+from operator import itemgetter
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, pieces
@@ -49,9 +51,7 @@ class PlanRequest:
     left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
     bytes_there: int = 0  # of the matrices, that the root holds already
     besides: tuple[int, ...] = ()  # for each rank the host memory that it takes for other things
-    besides_on_gpu: tuple[
-        int, ...
-    ] = ()  # for each rank the memory of its GPU that it takes for other things, where GPUs multiply
+    besides_on_gpu: tuple[int, ...] = ()  # the same of its GPU, where GPUs multiply
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
     staged: bool = False  # a CPU, too, copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
@@ -124,16 +124,6 @@ class PlanRequest:
         """The ranks of a node, which copy A and B over links of their own; 0: the operands are on the devices already."""
         return 0 if self.row_blocks else max(map(len, self.topology.nodes))
 
-    @property
-    def _may_use_slabs(self) -> bool:
-        return self.copies_to_buffers and self.accumulates and len(self.topology.nodes) == 1 and not self.row_blocks
-
-    @cached_property
-    def _memory(self) -> int:
-        """The bytes of a device that panels may take; 0: as many as they need."""
-        for_check = memory_for_check(self.problem, self.rows, self.device_memory) if self.check == "on" else 0
-        return self.device_memory - for_check if self.copies_to_buffers else 0
-
     def choose_tiling(self) -> Tiling:
         """The tiling for all ranks. Where not even the smallest panels fit, it has these.
 
@@ -145,7 +135,8 @@ class PlanRequest:
             sizes = ((self.rows, tiling.panel_rows), (self.problem.m, tiling.panel_columns))
             if all(panel % UNIT == 0 or length <= panel for length, panel in sizes):
                 return tiling
-        return replace(self, moduli=0)._tiling(slabs=self._may_use_slabs)
+        slabs = self.copies_to_buffers and self.accumulates and len(self.topology.nodes) == 1 and not self.row_blocks
+        return replace(self, moduli=0)._tiling(slabs=slabs)
 
     def _tiling(self, *, slabs: bool) -> Tiling:
         p, nodes = self.problem, len(self.topology.nodes)
@@ -160,8 +151,11 @@ class PlanRequest:
             height, width = max(1, -(-self.rows // row_panels)), max(1, -(-p.m // column_panels))
         rows_first = self.c_leaves or (nodes > 1 and not self.row_blocks)
         resident = Tiling(height, width, row_panels, column_panels, rows_first=rows_first, moduli=self.moduli)
-        if self._memory and layout_of(p, self.rows, resident, self.device).bytes > self._memory:
-            return _out_of_core(self, self._memory)
+        memory = self.device_memory if self.copies_to_buffers else 0
+        if memory and self.check == "on":
+            memory -= memory_for_check(p, self.rows, memory)
+        if memory and layout_of(p, self.rows, resident, self.device).bytes > memory:
+            return _out_of_core(self, memory)
         return _with_slabs(self, resident) if slabs else resident
 
 
@@ -216,26 +210,24 @@ def _least_lines(r: PlanRequest, at_least: int, bytes_of_line: int) -> int:
 def _out_of_core(r: PlanRequest, memory: int) -> Tiling:
     """The tiling for devices of so much memory that should take the least time, mostly the one with the least to copy.
 
-    Panel sizes that are asked for are halved where they do not fit; where even the smallest panels do not, these are taken.
+    Beside the stationary panels it has as many streamed ones as the model wants, or the most that fit. Panel sizes that are asked
+    for are halved where they do not fit; where even the smallest panels do not, these are taken.
     """
     wanted = r.model.least_streamed_panels
-    best: dict[int, tuple[float, Tiling]] = {}  # by the least number of streamed panels that fit beside the stationary ones
+    most, least_time, best = 0, 0.0, Tiling(1, 1, 1, 1)
     for halvings in range(r.model.least_tile_elements.bit_length()):
         factor = 1 + halvings * r.model.half_tile_cost
-        if wanted in best and best[wanted][0] <= factor * (r.rows + r.problem.m):
+        if most == wanted and least_time <= factor * (r.rows + r.problem.m):
             break  # what is halved again cannot take less, even if every row and column is copied only once
         for stationary, length in (("B", r.problem.m), ("A", r.rows)):
             for part in _parts(length):
-                tiling, streamed = _candidate(r, memory, stationary, part, halvings)
-                time = factor * _time(r, tiling)
-                for count in range(1, min(streamed, wanted) + 1):
-                    if count not in best or time < best[count][0]:
-                        best[count] = time, tiling
-    if best:
-        return best[max(best)][1]
-    if max(r.panel_rows, r.panel_columns) > 1:
+                tiling, fitting = _candidate(r, memory, stationary, part, halvings)
+                streamed, time = min(fitting, wanted), factor * _time(r, tiling)
+                if streamed > most or (streamed == most > 0 and time < least_time):
+                    most, least_time, best = streamed, time, tiling
+    if not most and max(r.panel_rows, r.panel_columns) > 1:
         return _out_of_core(replace(r, panel_rows=-(-r.panel_rows // 2), panel_columns=-(-r.panel_columns // 2)), memory)
-    return Tiling(1, 1, 1, 1)
+    return best
 
 
 def _parts(length: int) -> Iterator[int]:
@@ -312,21 +304,11 @@ def _in_tiles(size: int) -> int:
 _NATIVE_LAUNCH_BYTES, _MODULAR_LAUNCH_BYTES = 1 << 20, 10 << 20
 
 
-@record
-class Forecast:
-    """When the last panel is copied in, the last tile multiplied, and the last one copied out. The unit of time is that in which
-    the link copies a byte."""
-
-    copied_in: float
-    multiplied: float
-    copied_out: float
-
-
 def forecast(
     problem: Problem, order: Iterable[Arrival], model: MachineModel, speed: float, links: int = 1, *, moduli: int = 0
-) -> Forecast:
-    """Simulate one arrival after the other on a GPU that copies in, multiplies and copies out at the same time, each one thing at
-    a time.
+) -> tuple[float, float, float]:
+    """When the last panel is copied in, the last tile multiplied, and the last one copied out, in the time in which the link
+    copies a byte. One arrival after the other is simulated, on a GPU that copies in, multiplies and copies out at the same time.
 
     `speed`: of the kernels, relative to the model's native ones. `links`: the number of links that bring B together. Where slabs
     say which rows each of them brings, the first link counts.
@@ -349,7 +331,7 @@ def forecast(
             if tile.completes:
                 gaps = 0 if len(tile.columns) == problem.m else 2 * model.panel_row_overhead_bytes  # twice, as measured
                 copied_out = max(copied_out, multiplied) + elements * problem.item_size + len(tile.rows) * gaps
-    return Forecast(copied_in, multiplied, copied_out)
+    return copied_in, multiplied, copied_out
 
 
 @lru_cache(maxsize=64)
@@ -363,13 +345,9 @@ def soonest(r: PlanRequest) -> tuple[float, tuple[int, int]]:
     p, model, least = r.problem, r.model, _panel_rows(r)
     widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, model.most_column_panels + 1)}
     heights = {min(least * factor, max(1, r.rows)) for factor in (1, 2, 4)}
-    found: list[tuple[float, int, tuple[int, int]]] = []
-    for width in sorted(widths, reverse=True):
-        for height in sorted(heights):
-            row_panels, column_panels = (
-                tuple(pieces(Span(0, length), size)) for length, size in ((r.rows, height), (p.m, width))
-            )
-            order = arrivals(row_panels, column_panels, Tiling(height, width, len(row_panels), len(column_panels)))
-            time = forecast(p, order, model, r.speed, r.links, moduli=r.moduli).copied_out
-            found.append((time, len(found), (height, width)))
-    return min(found)[::2]
+    found = []
+    for width, height in product(sorted(widths, reverse=True), sorted(heights)):
+        row_panels, column_panels = (list(pieces(Span(0, length), size)) for length, size in ((r.rows, height), (p.m, width)))
+        order = arrivals(row_panels, column_panels, Tiling(height, width, len(row_panels), len(column_panels)))
+        found.append((forecast(p, order, model, r.speed, r.links, moduli=r.moduli)[-1], (height, width)))
+    return min(found, key=itemgetter(0))

@@ -26,7 +26,7 @@ from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, cho
 from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, dotted, fastest, named, refusal
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
 from hybrid.planning import grid as grids
-from hybrid.planning.arithmetic import gain_of_remainders, most_moduli, native_speed
+from hybrid.planning.arithmetic import MOST_MODULI, gain_of_remainders, native_speed
 from hybrid.planning.machine_model import H200, MachineModel
 from hybrid.planning.plan import PROCESS_BYTES, FreeMemory, Plan, make_plan, shortage, why_no_nccl, why_no_peers
 from hybrid.planning.tiling import OperandLocation, PlanRequest, soonest
@@ -389,7 +389,7 @@ def _choose_precision(
                 code="option-combination",
             )
         return 0, f"kernel {asked_for.name} was asked for", 1.0
-    moduli = most_moduli(problem.dtype)
+    moduli = MOST_MODULI[problem.dtype]
     if asked.device == "emulate":
         return (moduli, "asked for", 1.0) if fast else (0, "faster on an emulated GPU", 1.0)
     if asked.device != "cuda":

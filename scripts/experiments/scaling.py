@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from experiments.common import cli, plots
 from experiments.nodes.cli import OURS_2D
 from experiments.nodes.cli import Results as NodesResults
+from hybrid.commands.explain_grid import least_received
 from hybrid.commands.matmul_options import rate
 from hybrid.core.problem import Problem
 from hybrid.errors import UsageError
-from hybrid.planning.grid import Grid, candidates, least_received
+from hybrid.planning.grid import Grid, candidates
 from hybrid.reporting import jsonl
 
 ROWS, GRID, LAYERS, LEAST = "row blocks", "grid", "grid with layers", "the least"

@@ -27,7 +27,7 @@ from hybrid.emulation.checked import stored
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, storage
-from hybrid.planning.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits
+from hybrid.planning.arithmetic import INTEGER_BITS, MODULI, UNIT, Arithmetic, Summary, choose
 
 pytestmark = pytest.mark.needs("compiler")
 each_type = pytest.mark.parametrize("dtype", list(ELEMENTS))
@@ -297,7 +297,7 @@ def test_norms_powers_of_two_and_what_the_elements_are(run, rng, dtype, operand)
         assert lines.summary[0, :1].view(float)[0] == np.abs(matrix).max()
         assert lines.summary[0, 1:3].tolist() == [(matrix != np.rint(matrix)).any(), 0]
         assert lines.least == lines.numbers[0][lines.numbers[0] > 0].min()
-        bits = integer_bits(dtype)
+        bits = INTEGER_BITS[dtype]
         for limit in [0.0, 2.0**20, *(Arithmetic(n).limit(inner) for n in (3, 7, 8, 14, 15) if inner < 1000 or n > 3)]:
             runs.scale(here, lines, limit, bits)
             assert models.scaled_well(lines.numbers, limit, bits).all(), limit

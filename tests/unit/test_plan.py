@@ -17,7 +17,7 @@ from support.selection import examples
 
 from experiments.nodes.cli import placed_in_blocks
 from experiments.scaling import received_where_it_suits
-from hybrid.commands.explain_grid import node_forecast
+from hybrid.commands.explain_grid import least_received, least_received_with, node_forecast
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
@@ -33,8 +33,6 @@ from hybrid.planning.grid import (
     candidates,
     choose,
     costs,
-    least_received,
-    least_received_with,
     parse,
     received,
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid.planning.arithmetic import MODULI, UNIT, Arithmetic, Summary, choose, integer_bits, sampling
+from hybrid.planning.arithmetic import INTEGER_BITS, MODULI, UNIT, Arithmetic, Summary, choose, sampling
 
 _DIGIT = 21  # bits: products of two signed digits, added up along 8192 of k, are exact in float64
 _LONGEST = 8192
@@ -62,7 +62,7 @@ class Lines:
             return np.zeros(len(norms), int)
         exponents = _floor_log2(limit) - _floor_log2(norms)
         exponents -= np.ldexp(norms, exponents) >= limit
-        exponents = np.minimum(exponents, integer_bits(self.dtype) - 2 - _floor_log2(most))
+        exponents = np.minimum(exponents, INTEGER_BITS[self.dtype] - 2 - _floor_log2(most))
         return np.where(most > 0, exponents, 0)
 
     def integers(self, exponents: np.ndarray) -> np.ndarray:

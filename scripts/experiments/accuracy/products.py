@@ -15,7 +15,7 @@ from hybrid.devices.remainders import ModularProduct
 from hybrid.execution.pipeline import ShareRun
 from hybrid.host.memory import RowView
 from hybrid.kernels.catalogue import Kernel
-from hybrid.planning.arithmetic import Computed, joined, most_moduli
+from hybrid.planning.arithmetic import MOST_MODULI, Computed, joined
 from hybrid.planning.plan import make_plan
 from hybrid.planning.schedule import RankShare
 from hybrid.planning.tiling import PlanRequest
@@ -40,7 +40,7 @@ class Products:
         **tiling: Any,
     ) -> None:
         how = {"by_integers": by_integers, "keeps_b": keeps_b}
-        topology, moduli = Topology.of_equal_nodes(ranks, ranks), 0 if fast is None else most_moduli(problem.dtype)
+        topology, moduli = Topology.of_equal_nodes(ranks, ranks), 0 if fast is None else MOST_MODULI[problem.dtype]
         plan = make_plan(PlanRequest(problem, topology, device=device.name, moduli=moduli, **tiling))
         assert plan.moduli == moduli, "such panels leave no room for remainders"
         self._device, self._kernel, self._problem = device, kernel, problem

@@ -16,12 +16,12 @@ from hybrid.devices.remainders import OperandMemory
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, Launch
 from hybrid.planning.arithmetic import (
+    INTEGER_BITS,
     PAIR,
     SUMMARY_WORDS,
     UNIT,
     Arithmetic,
     RemainderLayout,
-    integer_bits,
     remainder_layout,
     sampling,
 )
@@ -131,7 +131,7 @@ class Emulation:
                 remainders.remainder_packing(name, self._element, self._moduli, len(lines), self._units),
             )
             found[f"remainders of {name}"] = [
-                self._kernel(scaling, numbers, np.float64(limit), np.int32(integer_bits(self._dtype))),
+                self._kernel(scaling, numbers, np.float64(limit), np.int32(INTEGER_BITS[self._dtype])),
                 self._kernel(packing, matrix, numbers[2:3], operand.planes_from(0, self._units, self._moduli)),
             ]
         return found
