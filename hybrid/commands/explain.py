@@ -74,7 +74,6 @@ def explain(machine: Machine, request: PlanRequest, settings: Settings, network:
         print("\n".join(grid_lines(decision, machine, network)), flush=True)
     if decision.shortage:
         raise decision.shortage
-    decision.plan.refuse_endless()
     limited = settings.gpu_memory or settings.host_memory
     print("it fits" if limited else "memory not checked: --host-memory and --gpu-memory give it")
 

@@ -23,7 +23,7 @@ from hybrid.execution.outcome import Progress
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.host.memory import NumbersView, RowView
 from hybrid.planning.arithmetic import Computed
-from hybrid.planning.check_layout import Piece, check_layout, group_columns
+from hybrid.planning.check_layout import Piece, group_columns
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy
@@ -218,7 +218,7 @@ class RankCheck:
         """The pieces that the ranks copy, for each rank."""
         plan = self._plan
         return self._once(
-            "pieces", lambda: PiecesOfRanks(CopiedPieces(check_layout(plan, each)) for each in range(self._team.size))
+            "pieces", lambda: PiecesOfRanks(CopiedPieces(plan.check_layout(each)) for each in range(self._team.size))
         )
 
     def _once(self, what: str, make: Callable[[], Any], device_bytes: int = 0) -> Any:

@@ -6,14 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain, product
-from typing import TYPE_CHECKING
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, consecutive
 from hybrid.planning.schedule import Arrival, RankShare, Tile, Tiling
-
-if TYPE_CHECKING:
-    from hybrid.planning.plan import Plan
 
 # Columns of C in a group, whose sum is compared: with fewer, smaller errors are found; with more, the check takes less time, and
 # less memory where that is short.
@@ -113,7 +109,7 @@ class CheckLayout:
     def numbers_of_b(self) -> dict[tuple[Span, Span], int]:
         """A number for each piece of B, by its rows and columns. Ranks that get the same pieces number them alike, in whichever
         order they arrive."""
-        of_b = {(piece.columns, piece.rows) for own, _ in self.by_arrival for piece in own if piece.operand == "B"}
+        of_b = {(piece.columns, piece.rows) for piece in self.pieces if piece.operand == "B"}
         return {(rows, columns): number for number, (columns, rows) in enumerate(sorted(of_b))}
 
     def first_row(self, piece: Piece) -> int:
@@ -137,18 +133,6 @@ class CheckLayout:
                 panel, groups = Span(run[0].lo, panel.hi), Span(run[1].lo, groups.hi)
             runs.append((panel, groups))
         return runs
-
-
-def check_layout(plan: Plan, rank: int) -> CheckLayout:
-    """The layout for a rank whose product its device checks."""
-    share = plan.shares[rank]
-    if plan.transport == "nccl":
-        parts = [plan.b_rows_over_link(each) for each in range(plan.topology.size)]
-    elif plan.transport == "peers":
-        parts = [plan.b_rows_over_link(each) for each in plan.topology.nodes[share.node]]
-    else:
-        parts = [Span(0, plan.problem.l)]
-    return CheckLayout(share, plan.problem.l, plan.problem.m, tuple(parts), group_columns(plan.device_memory))
 
 
 def group_columns(device_memory: int) -> int:

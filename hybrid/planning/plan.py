@@ -16,7 +16,7 @@ from hybrid.core.spans import Span, Topology, block, pieces
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.planning.arithmetic import aligned
-from hybrid.planning.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, most_bytes_of_check
+from hybrid.planning.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, CheckLayout, group_columns, most_bytes_of_check
 from hybrid.planning.grid import GridLayout, Rectangle
 from hybrid.planning.schedule import RankShare, Region, layout_of, slabs_of
 from hybrid.planning.tiling import ONE_RANK, OperandLocation, PlanRequest
@@ -70,13 +70,6 @@ class Plan:
         tiling = replace(share.tiling, row_panels=1, column_panels=len(panels))
         row_panels = (rows,) if len(rows) else ()
         return self, replace(share, rows=rows, row_panels=row_panels, column_panels=panels, tiling=tiling)
-
-    def refuse_endless(self) -> None:
-        """UsageError where so little fits on a device that panels would be loaded millions of times."""
-        for part in self.parts:
-            part.refuse_endless()
-        for share in self.shares if not self.parts else ():
-            _refuse_many(self.problem, share.tiling.loads(len(share.rows), self.problem.m))
 
     @property
     def moduli(self) -> int:
@@ -224,17 +217,16 @@ class Plan:
         rows, tiling = len(self.shares[rank].rows), self.shares[rank].tiling
         return most_bytes_of_check(self.problem, rows, tiling, self.device_memory) if self.check == "device" else 0
 
+    def check_layout(self, rank: int) -> CheckLayout:
+        """What a rank's device sums to check its product: B by the rows that each link brings."""
+        p, share = self.problem, self.shares[rank]
+        links = {"nccl": range(self.topology.size), "peers": self.topology.nodes[share.node]}.get(self.transport)
+        of_b = tuple(map(self.b_rows_over_link, links)) if links is not None else (Span(0, p.l),)
+        return CheckLayout(share, p.l, p.m, of_b, group_columns(self.device_memory))
+
     def bytes_on_gpu(self, rank: int) -> int:
         """The memory that a rank takes on its GPU."""
         return self.bytes_of_buffers(rank) + self.bytes_of_device_check(rank) if self.device == "cuda" else 0
-
-
-def _refuse_many(problem: Problem, count: int) -> None:
-    if count > MOST_PIECES:
-        raise UsageError(
-            f"{problem} would be cut into {count:,} panels, more than {MOST_PIECES:,}: allow more memory or larger panels",
-            code="sizes",
-        )
 
 
 @lru_cache(maxsize=16)
@@ -242,12 +234,18 @@ def make_plan(request: PlanRequest) -> Plan:
     """The plan for this request. It is cached: a product is often followed by others like it."""
     problem, topology, device = request.problem, request.topology, request.device
     staged, memory, tiling = request.copies_to_buffers, request.device_memory, request.choose_tiling()
+    needed = layout_of(problem, request.rows, tiling, device).bytes if memory else 0
     pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
-    _refuse_many(problem, -(-request.rows // tiling.panel_rows) + pieces_of_b)
-
+    panels = -(-request.rows // tiling.panel_rows) + pieces_of_b
+    if not tiling.slab_rows and staged and needed <= memory:  # else `shortage` says what is missing
+        panels = tiling.loads(request.rows, problem.m)
+    if panels > MOST_PIECES:
+        raise UsageError(
+            f"{problem} would be cut into {panels:,} panels, more than {MOST_PIECES:,}: allow more memory or larger panels",
+            code="sizes",
+        )
     check = request.check
     if check in ("on", "full"):  # by the devices, where its sums have room beside the buffers
-        needed = layout_of(problem, request.rows, tiling, device).bytes if memory else 0
         needed += most_bytes_of_check(problem, request.rows, tiling, memory) if memory else 0
         check = "device" if staged and not request.grid and needed <= memory else "host"
 

@@ -238,7 +238,6 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
         decision = decide(machine, request, settings)
     if decision.shortage:
         raise decision.shortage
-    decision.plan.refuse_endless()
     if decision.needs_reserved:
         session.release_device()
     if machine.free:
