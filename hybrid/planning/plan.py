@@ -7,7 +7,7 @@ Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
@@ -370,87 +370,72 @@ class FreeMemory:
     gpu_queried: bool = True
 
 
-_ENLARGE = "enlarge /dev/shm (in a container: --shm-size)"
 _USE_LESS = "smaller matrices or float32"
 
 
-def shortage(
-    plan: Plan,
-    free: Sequence[FreeMemory],
-    *,
-    already_there: int = 0,
-    besides: Sequence[int] = (),
-    besides_on_gpu: Sequence[int] = (),
-) -> DoesNotFit | None:
-    """The error that says which node or GPU has no room for its part of the plan, and how much is missing. None if everything
-    fits.
+def shortage(plan: Plan, free: Sequence[FreeMemory], asked: PlanRequest) -> DoesNotFit | None:
+    """The error that says which node or GPU has no room for its part of the plan, and how much is missing; None if all fits.
 
-    `free[rank]`: for all ranks. `already_there`: bytes on the root's node that the plan counts and that are allocated already.
-    `besides[rank]`: host memory that a rank needs and the plan does not count; `besides_on_gpu[rank]`: the same for its GPU.
+    `free`: the memory of each rank. `asked`: tells what the ranks hold already, and what they take besides.
     """
-    for rank in range(plan.topology.size) if plan.staged and plan.device_memory and plan.device != "cuda" else ():
+    topology, p = plan.topology, plan.problem
+    for rank in range(topology.size) if plan.staged and plan.device_memory and plan.device != "cuda" else ():
         if plan.bytes_of_buffers(rank) > plan.device_memory:  # buffers that --gpu-memory limits, on no GPU
             return DoesNotFit(
                 f"a row of A, a column of B and their element of C take {readable(plan.bytes_of_buffers(rank))}, but rank "
                 f"{rank} may take {readable(plan.device_memory)} (--gpu-memory)",
                 code="gpu-memory",
             )
-    for code, needed, available, where, remedy in _needs(plan, free, already_there, besides, besides_on_gpu):
-        if needed > available:
-            return DoesNotFit(
-                f"{plan.problem} needs {readable(needed)} {where}: {readable(needed - available)} are missing; {remedy}",
-                code=code,
-            )
-    return None
-
-
-def _needs(
-    plan: Plan, free: Sequence[FreeMemory], already_there: int, besides: Sequence[int], besides_on_gpu: Sequence[int]
-) -> Iterator[tuple[str, int, int, str, str]]:
-    """For each memory: the code of its error, the bytes that are needed and available, where it is, and what helps."""
-    topology = plan.topology
+    missing: list[DoesNotFit | None] = []
     nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
     for node, members in enumerate(topology.nodes):
         nodes_of_host.setdefault(free[members[0]].host, []).append(node)
     for host, nodes in nodes_of_host.items():
         here = [rank for node in nodes for rank in topology.nodes[node]]
-        there = already_there if plan.root_node in nodes else 0
-        needed = sum(map(plan.bytes_on_node, nodes)) - there + sum(besides[rank] for rank in here if besides)
-        available = min(free[rank].host_bytes for rank in here)
-        where = f"of memory on {host}, which has {readable(available)}"
-        yield "host-memory", needed, available, where, f"use more nodes, {_USE_LESS}"
+        there = asked.bytes_there if plan.operands is asked.operands and plan.root_node in nodes else 0
         several = [node for node in nodes if len(topology.nodes[node]) > 1 and not plan.at_root]
-        available = min(free[rank].shared_bytes for rank in here)
-        where = f"of shared memory on {host}, where {readable(available)} are free"
-        needed = sum(map(plan.bytes_shared_on_node, several)) - there
-        yield "shared-memory", needed, available, where, f"{_ENLARGE} or start one rank a node"
+        needed = sum(map(plan.bytes_on_node, nodes)) - there + sum(asked.besides[rank] for rank in here if asked.besides)
+        shared = sum(map(plan.bytes_shared_on_node, several)) - there
+        missing += _missing_on_host(p, host, needed, shared, [free[rank] for rank in here], "start one rank a node")
     ranks_of_gpu: dict[str, list[int]] = {}
     for rank in range(topology.size) if plan.device == "cuda" else ():
         ranks_of_gpu.setdefault(free[rank].gpu_id, []).append(rank)
     for users in ranks_of_gpu.values():
-        needed = sum(plan.bytes_on_gpu(rank) + (besides_on_gpu[rank] if besides_on_gpu else 0) for rank in users)
-        available = min(free[rank].gpu_bytes for rank in users)
+        needed = sum(plan.bytes_on_gpu(rank) + (asked.besides_on_gpu[rank] if asked.besides_on_gpu else 0) for rank in users)
         named = f"rank {users[0]}" if len(users) == 1 else f"ranks {', '.join(map(str, users))}"
-        where = f"on the GPU of {named} on {free[users[0]].host}, which has {readable(available)} free"
-        yield "gpu-memory", needed, available, where, f"use more GPUs, {_USE_LESS}"
+        where = f"on the GPU of {named} on {free[users[0]].host}"
+        available = min(free[rank].gpu_bytes for rank in users)
+        missing.append(_missing(p, needed, where, available, f"use more GPUs, {_USE_LESS}", "gpu-memory"))
+    return next(filter(None, missing), None)
 
 
 def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> DoesNotFit | None:
-    """The error that says where a matrix of `needed` bytes has no room on a node. None if it fits.
+    """The error that says where a matrix of `needed` bytes has no room on a node; None if it fits.
 
-    `free`: for the ranks of the node. `shared`: the matrix lies in node-shared memory.
+    `free`: the memory of the node's ranks. `shared`: the matrix lies in node-shared memory.
     """
-    places = [("memory", "host-memory", min(each.host_bytes for each in free), "")]
-    if shared:
-        places.append(("shared memory", "shared-memory", min(each.shared_bytes for each in free), f"; {_ENLARGE}"))
-    for kind, code, available, remedy in places:
-        if needed > available:
-            return DoesNotFit(
-                f"a matrix of {readable(needed)} does not fit the {kind} of {free[0].host}, where {readable(available)} are "
-                f"free: {readable(needed - available)} are missing{remedy}",
-                code=code,
-            )
-    return None
+    missing = _missing_on_host("a matrix", free[0].host, needed, needed * shared, free, "take a smaller one")
+    return next(filter(None, missing), None)
+
+
+def _missing_on_host(
+    what: object, host: str, needed: int, shared: int, free: Sequence[FreeMemory], otherwise: str
+) -> list[DoesNotFit | None]:
+    """The errors where `what` needs more than a host has for its ranks: of its memory, and of that which they can share."""
+    least, least_shared = min(each.host_bytes for each in free), min(each.shared_bytes for each in free)
+    enlarge = f"enlarge /dev/shm (in a container: --shm-size) or {otherwise}"
+    return [
+        _missing(what, needed, f"of memory on {host}", least, f"use more nodes, {_USE_LESS}", "host-memory"),
+        _missing(what, shared, f"of shared memory on {host}", least_shared, enlarge, "shared-memory"),
+    ]
+
+
+def _missing(what: object, needed: int, where: str, available: int, remedy: str, code: str) -> DoesNotFit | None:
+    """The error where `what` needs more than is available there; else None."""
+    if needed <= available:
+        return None
+    said = f"{what} needs {readable(needed)} {where}, which has {readable(available)}: {readable(needed - available)} are missing"
+    return DoesNotFit(f"{said}; {remedy}", code=code)
 
 
 _THROUGH_HOSTS = "the nodes form a grid, whose parts travel from host to host"

@@ -281,9 +281,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     plan = plan.with_transport(transport.name)
     if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
         plan = replace(plan, operands=request.operands)
-    there = request.bytes_there if plan.operands is request.operands else 0
-    on_gpu = request.besides_on_gpu
-    missing = shortage(plan, machine.memory, already_there=there, besides=request.besides, besides_on_gpu=on_gpu)
+    missing = shortage(plan, machine.memory, request)
     # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
     if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.free):
         return Unknown(None, gpus, plan, kernel)

@@ -261,7 +261,8 @@ def missing(plan, changed=None, besides_on_gpu=(), already_there=0, **all_ranks)
     ]
     for rank, of_rank in (changed or {}).items():
         free[rank] = replace(free[rank], **of_rank)
-    return str(shortage(plan, free, besides_on_gpu=besides_on_gpu, already_there=already_there) or "")
+    asked = PlanRequest(plan.problem, besides_on_gpu=besides_on_gpu, bytes_there=already_there)
+    return str(shortage(plan, free, asked) or "")
 
 
 def test_what_just_fits_is_taken_and_what_is_missing_is_named():
