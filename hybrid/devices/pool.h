@@ -120,10 +120,12 @@ static Loop* open_loop(const Pool* pool)
     return loop;
 }
 
-// Wakes one thread that can work. Each that begins wakes the next: to wake all would keep the submitting thread too long.
-static void wake_another(Pool* pool)
+// Each thread that takes work wakes another one if there is more; without the lock, since that may take longer than the work.
+static void unlock_and_wake(Pool* pool)
 {
-    if (pool->lanes || open_loop(pool)) pthread_cond_signal(&pool->work);
+    int wakes = pool->lanes || open_loop(pool);
+    pthread_mutex_unlock(&pool->lock);
+    if (wakes) pthread_cond_signal(&pool->work);
 }
 
 // Does rows of the loop until all are taken. Gives up the lock while it works.
@@ -134,14 +136,12 @@ static void work_at(Pool* pool, Loop* loop)
     ++batch->working;
     while (loop->begun < loop->end) {
         int64_t first = loop->begun, end = batch->failure ? loop->end : first + next_rows(loop);
+        int failed = batch->failure;
         loop->begun = end;
         if (end == loop->end) leave(&pool->loops, loop);
-        wake_another(pool);
-        if (!batch->failure) {
-            pthread_mutex_unlock(&pool->lock);
-            loop->body(loop->operands, first, end);
-            pthread_mutex_lock(&pool->lock);
-        }
+        unlock_and_wake(pool);
+        if (!failed) loop->body(loop->operands, first, end);
+        pthread_mutex_lock(&pool->lock);
         batch->left -= end - first;
     }
     if (!--loop->working && loop->freed) free(loop);
@@ -149,7 +149,7 @@ static void work_at(Pool* pool, Loop* loop)
     tell_if_done(pool, batch);
 }
 
-// Waits for the events of a lane until it is empty. Gives up the lock while it waits.
+// Waits for the events of a lane until it is empty, and does itself what one thread does at a time. Gives up the lock meanwhile.
 static void serve(Pool* pool, Lane* lane)
 {
     Batch* batch = lane->batch;
@@ -157,7 +157,7 @@ static void serve(Pool* pool, Lane* lane)
     for (Loop* loop; (loop = lane->loops.first);) {
         leave(&lane->loops, loop);
         if (!batch->failure && !batch->dropped) {
-            pthread_mutex_unlock(&pool->lock);
+            unlock_and_wake(pool);
             int failure = loop->how.enter(loop->how.context);
             if (!failure) failure = loop->how.wait(loop->event);
             pthread_mutex_lock(&pool->lock);
@@ -168,7 +168,7 @@ static void serve(Pool* pool, Lane* lane)
             free(loop);
         } else {
             append(&pool->loops, loop);
-            wake_another(pool);
+            if (loop->end <= loop->most) work_at(pool, loop);
         }
     }
     lane->served = 0;
@@ -189,7 +189,6 @@ static void* work(void* of_pool)
         }
         if (lane) {
             pool->lanes = lane->next;
-            wake_another(pool);
             serve(pool, lane);
         } else {
             work_at(pool, loop);
@@ -209,17 +208,17 @@ static int have_threads(Pool* pool, int threads)
     return pool->threads;
 }
 
-// Has a loop done: at once, or after its event.
-static void enqueue(Pool* pool, Loop* loop, Lane* lane)
+// Has a loop done: at once, or after its event. Returns whether a thread is to be woken for it, which takes some time, with the lock
+// given up.
+static int enqueue(Pool* pool, Loop* loop, Lane* lane)
 {
     append(lane ? &lane->loops : &pool->loops, loop);
-    if (lane && lane->served) return;
-    if (lane) {
-        lane->served = 1;
-        lane->next = pool->lanes;
-        pool->lanes = lane;
-    }
-    wake_another(pool);
+    if (!lane) return 1;
+    if (lane->served) return 0;
+    lane->served = 1;
+    lane->next = pool->lanes;
+    pool->lanes = lane;
+    return 1;
 }
 
 static void wait_until_done(Pool* pool, const Batch* batch)

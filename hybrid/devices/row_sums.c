@@ -178,7 +178,8 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
     if (!rows) return 0;
     Checksums* of = malloc(sizeof *of);
     if (!of) return 1;
-    int64_t together = 1 + lines * BYTES_AT_ONCE / (columns * item_size + 1);  // always as many: more would make the lock matter
+    // Always as many, since the lock matters where parts are smaller. What is sampled is mostly one part.
+    int64_t together = 1 + (lines > 1 ? 2 * lines : 1) * BYTES_AT_ONCE / (columns * item_size + 1);
     Loop loop = {.batch = batch, .body = sum_bits, .operands = of, .end = rows, .unit = together, .most = together, .freed = 1};
     if (how) {
         loop.how = *how;
@@ -187,8 +188,9 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
     *of = (Checksums){loop, {first_row, columns, row_bytes, item_size}, 0, 1, weights, sums, number, total, lines, first_line};
     pthread_mutex_lock(&pool->lock);
     batch->left += rows;
-    enqueue(pool, &of->loop, how ? &batch->lanes[lane % LANES] : NULL);
+    int wakes = enqueue(pool, &of->loop, how ? &batch->lanes[lane % LANES] : NULL);
     pthread_mutex_unlock(&pool->lock);
+    if (wakes) pthread_cond_signal(&pool->work);
     return 0;
 }
 
