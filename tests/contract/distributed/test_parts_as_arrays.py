@@ -94,27 +94,13 @@ def test_the_transpose_is_a_view(make):
 
 
 TAKEN_FOR_THE_WHOLE = [
-    np.asarray,
-    np.linalg.norm,
-    np.sum,
-    np.add.reduce,
-    np.modf,
-    np.copy,
-    np.trace,
-    lambda part: np.asarray(part, dtype=object),
-    lambda part: np.array_equal(part, part),
-    lambda part: np.concatenate([part, part]),
-    lambda part: np.add(part, 1, where=True),
-    lambda part: np.add(part, 1, out=part.array),
-    lambda part: np.add(part, 1, dtype="f8"),
-    lambda part: np.maximum.outer(part, part),
-    lambda part: np.einsum("ij,ij->", part, part),
-    lambda part: part + A,
-    lambda part: A + part,
-    lambda part: np.ones((3, 3)) @ part,
-    lambda part: part @ np.ones((7, 3)),
+    np.asarray, np.linalg.norm, np.sum, np.add.reduce, np.modf, np.copy, np.trace, lambda part: np.asarray(part, dtype=object),
+    lambda part: np.array_equal(part, part), lambda part: np.concatenate([part, part]), lambda part: np.add(part, 1, where=True),
+    lambda part: np.add(part, 1, out=part.array), lambda part: np.add(part, 1, dtype="f8"),
+    lambda part: np.maximum.outer(part, part), lambda part: np.einsum("ij,ij->", part, part), lambda part: part + A,
+    lambda part: A + part, lambda part: np.ones((3, 3)) @ part, lambda part: part @ np.ones((7, 3)),
     lambda part: np.matmul(np.ones((3, 3)), part),
-]
+]  # fmt: skip
 
 
 @kinds

@@ -10,19 +10,8 @@ import hybrid
 from hybrid.errors import DoesNotFit, UsageError
 
 TYPES = [
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "complex64",
-    "complex128",
-    "bool",
-    "int8",
-    "uint64",
-    ">i4",
-    ">f8",
-    "longdouble",
-]
+    "float64", "float32", "float16", "bfloat16", "complex64", "complex128", "bool", "int8", "uint64", ">i4", ">f8", "longdouble",
+]  # fmt: skip
 LAYOUTS = [np.ascontiguousarray, np.asfortranarray, lambda a: np.repeat(a, 2, axis=1)[:, ::2], lambda a: a[::-1].copy()[::-1]]
 
 

@@ -19,36 +19,18 @@ TILES = DATA / "solutions" / "tiles.cu"
 
 # What a warp's lanes x load of B, an element of 4 bytes each, from the beginning of the matrix; and as NumPy has it.
 GLOBAL = {
-    "b[x]": LANES,
-    "b[31 - x]": 31 - LANES,
-    "b[x + 1]": LANES + 1,
-    "b[x / 2]": LANES // 2,
-    "b[x * 2]": LANES * 2,
-    "b[x * 3]": LANES * 3,
-    "b[x * 8]": LANES * 8,
-    "b[x * 15]": LANES * 15,
-    "b[5]": LANES * 0 + 5,
-    "b[x % 8]": LANES % 8,
-    "b[x / 16 * 100 + x % 16]": LANES // 16 * 100 + LANES % 16,
-    "b[x ^ 1]": LANES ^ 1,
+    "b[x]": LANES, "b[31 - x]": 31 - LANES, "b[x + 1]": LANES + 1, "b[x / 2]": LANES // 2, "b[x * 2]": LANES * 2,
+    "b[x * 3]": LANES * 3, "b[x * 8]": LANES * 8, "b[x * 15]": LANES * 15, "b[5]": LANES * 0 + 5, "b[x % 8]": LANES % 8,
+    "b[x / 16 * 100 + x % 16]": LANES // 16 * 100 + LANES % 16, "b[x ^ 1]": LANES ^ 1,
     "b[x % 2 * 256 + x / 2]": LANES % 2 * 256 + LANES // 2,
-}
+}  # fmt: skip
 # What they load of shared memory, in elements of 4, 8 and 1 bytes.
 SHARED = {
-    "s[x]": (LANES, 4),
-    "s[x * 2]": (LANES * 2, 4),
-    "s[x * 3]": (LANES * 3, 4),
-    "s[x * 32 % 1024]": (LANES * 32, 4),
-    "s[x * 33 % 1056]": (LANES * 33, 4),
-    "s[x * 16 % 512]": (LANES * 16, 4),
-    "s[7]": (LANES * 0 + 7, 4),
-    "s[x % 4 * 32]": (LANES % 4 * 32, 4),
-    "d[x]": (LANES, 8),
-    "d[x * 2]": (LANES * 2, 8),
-    "d[x * 16]": (LANES * 16, 8),
-    "c1[x]": (LANES, 1),
-    "c1[x * 4]": (LANES * 4, 1),
-}
+    "s[x]": (LANES, 4), "s[x * 2]": (LANES * 2, 4), "s[x * 3]": (LANES * 3, 4), "s[x * 32 % 1024]": (LANES * 32, 4),
+    "s[x * 33 % 1056]": (LANES * 33, 4), "s[x * 16 % 512]": (LANES * 16, 4), "s[7]": (LANES * 0 + 7, 4),
+    "s[x % 4 * 32]": (LANES % 4 * 32, 4), "d[x]": (LANES, 8), "d[x * 2]": (LANES * 2, 8), "d[x * 16]": (LANES * 16, 8),
+    "c1[x]": (LANES, 1), "c1[x * 4]": (LANES * 4, 1),
+}  # fmt: skip
 
 
 def sectors_of(elements, item=4):

@@ -90,28 +90,17 @@ def test_what_resembles_those_is_taken(tmp_path):
 
 
 WORDS = [
-    (["run", "none.cu"], 2, "file-missing"),
-    (["run"], 2, "option"),
-    (["rum", "tiled"], 2, "setting"),
-    (["run", "tiled", "--siezs", "3", "3", "3"], 2, "option"),
-    (["run", "tiled", "--sizes", "3", "3", "x"], 2, "number"),
-    (["run", "tiled", "--sizes", "3", "4", "5"], 2, "sizes"),
-    (["run", "tiled", "--sizes", "600", "600", "600"], 2, "sizes"),
-    (["run", "tiled", "--gpu", "gtx"], 2, "setting"),
-    (["run", "tiled", "--kernel", "other"], 2, "lab-kernel"),
-    (["run", "tiled", "--let", "Width=k"], 2, "lab-parameters"),
-    (["run", "tiled", "--html", "x", "--json", "x"], 2, "same-file"),
-    (["run", "tiled", "--html", "none/x"], 2, "file-missing"),
-    (["run", "tiled", "--picture", "x.png"], 2, "file-kind"),
-    (["run", "tiled", "--", "8"], 2, "option-combination"),
-    (["run", "folder.cu"], 2, "file-unreadable"),
-    (["run", "pipe.cu"], 2, "file-unreadable"),
-    (["show", "tiled", "--width", "17"], 2, "lab-shown"),
-    (["show", "tiled", "--of", "2,0"], 2, "number"),
-    (["show", "tiled", "--of", "2"], 2, "number"),
-    (["show", "tiled", "--json", "-"], 2, "option"),
-    (["gpus", "gtx"], 2, "setting"),
-]
+    (["run", "none.cu"], 2, "file-missing"), (["run"], 2, "option"), (["rum", "tiled"], 2, "setting"),
+    (["run", "tiled", "--siezs", "3", "3", "3"], 2, "option"), (["run", "tiled", "--sizes", "3", "3", "x"], 2, "number"),
+    (["run", "tiled", "--sizes", "3", "4", "5"], 2, "sizes"), (["run", "tiled", "--sizes", "600", "600", "600"], 2, "sizes"),
+    (["run", "tiled", "--gpu", "gtx"], 2, "setting"), (["run", "tiled", "--kernel", "other"], 2, "lab-kernel"),
+    (["run", "tiled", "--let", "Width=k"], 2, "lab-parameters"), (["run", "tiled", "--html", "x", "--json", "x"], 2, "same-file"),
+    (["run", "tiled", "--html", "none/x"], 2, "file-missing"), (["run", "tiled", "--picture", "x.png"], 2, "file-kind"),
+    (["run", "tiled", "--", "8"], 2, "option-combination"), (["run", "folder.cu"], 2, "file-unreadable"),
+    (["run", "pipe.cu"], 2, "file-unreadable"), (["show", "tiled", "--width", "17"], 2, "lab-shown"),
+    (["show", "tiled", "--of", "2,0"], 2, "number"), (["show", "tiled", "--of", "2"], 2, "number"),
+    (["show", "tiled", "--json", "-"], 2, "option"), (["gpus", "gtx"], 2, "setting"),
+]  # fmt: skip
 
 
 @pytest.mark.needs("compiler")
