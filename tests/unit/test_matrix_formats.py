@@ -180,8 +180,10 @@ def promising(*shape):
 
 BANNER = b"%%MatrixMarket matrix "
 MALFORMED = {
-    "npy": [ b"", b"PK\x03\x04 and so on", b"\x93NUMPY", npy(b"{'a':"), promising(10**12, 10**12), promising(13, 5), promising(-1, 5), promising(2**62, 4), promising(11, 5), promising(60), ],
-    "mtx": [ b"1 2 3\n", b"", BANNER, BANNER + b"array real odd\n1 1\n1\n", BANNER + b"array real general\n-1 2\n", BANNER + b"coordinate real general\n2 2\n", BANNER + b"array real general\n99999999999999999999 1\n", ],
+    "npy": [b"", b"PK\x03\x04 and so on", b"\x93NUMPY", npy(b"{'a':"), promising(10**12, 10**12), promising(13, 5),
+            promising(-1, 5), promising(2**62, 4), promising(11, 5), promising(60)],
+    "mtx": [b"1 2 3\n", b"", BANNER, BANNER + b"array real odd\n1 1\n1\n", BANNER + b"array real general\n-1 2\n",
+            BANNER + b"coordinate real general\n2 2\n", BANNER + b"array real general\n99999999999999999999 1\n"],
     "h5": [b"", b"junk", b"\x89HDF\r\n\x1a\n", b"\x89HDF\r\n\x1a\n" + bytes(100)],
 }  # fmt: skip
 
