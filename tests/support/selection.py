@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,13 @@ def _needs_all(marks: Iterable[pytest.Mark], ranks: int) -> bool:
     return any(ranks > mark.kwargs.get("above", 0) for mark in marks)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Under mpirun each rank reads only the modules that have tests for several."""
+    if not config.getoption("--with-mpi", False) or collection_path.suffix != ".py":
+        return None
+    return None if "mark.mpi" in collection_path.read_text(encoding="utf-8") else True
+
+
 def examples(number: int, one_in: int = 4, **more: Any) -> settings:
     """Hypothesis draws `number` examples with --all, one in `one_in` of them by default."""
     return settings(max_examples=number if _all else -(-number // one_in), **more)
@@ -62,12 +70,12 @@ def _name(value: Any) -> str:
 
 def pairwise(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Few of the combinations such that any two values of different lists come together in one: found greedily."""
-    cases = list(product(*(range(len(options)) for options in values)))
-    missing = {pair for case in cases for pair in _pairs(case)}
+    cases = {case: frozenset(_pairs(case)) for case in product(*(range(len(options)) for options in values))}
+    missing = set().union(*cases.values())
     chosen = []
     while missing:
-        best = max(cases, key=lambda case: len(missing.intersection(_pairs(case))))
-        missing.difference_update(_pairs(best))
+        best = max(cases, key=lambda case: len(missing & cases[case]))
+        missing -= cases[best]
         chosen.append(tuple(options[index] for options, index in zip(map(list, values), best, strict=True)))
     return chosen
 
