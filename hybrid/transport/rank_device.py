@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 _MOST_KEPT_PLANS = 64
-_MOST_KEPT_BYTES = 64 << 20  # of a device, unless one plan takes more: a small part of what forecasts leave free of large GPUs
+# Of a device's memory, what is kept for plans takes at most so much beside `memory`, or that part of it, unless one plan takes more.
+_MOST_KEPT_BYTES, _MOST_KEPT_PART = 64 << 20, 1 / 4
 
 
 @dataclass
@@ -195,9 +196,8 @@ class RankDevice:
         key = id(plan.shares)
         kept = self._kept[key] = self._kept.pop(key) if key in self._kept else _KeptForPlan(plan.shares)
         if what not in kept.made:
-            while len(self._kept) > 1 and (
-                len(self._kept) > _MOST_KEPT_PLANS or self.reserved_for_check + device_bytes > _MOST_KEPT_BYTES
-            ):
+            most = max(_MOST_KEPT_BYTES, int(self.reserved * _MOST_KEPT_PART))
+            while len(self._kept) > 1 and (len(self._kept) > _MOST_KEPT_PLANS or self.reserved_for_check + device_bytes > most):
                 del self._kept[next(iter(self._kept))]
             kept.made[what] = make()
             kept.device_bytes += device_bytes
