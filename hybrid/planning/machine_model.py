@@ -15,7 +15,7 @@ from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any
 
-from hybrid.core.problem import record
+from hybrid.core.problem import Problem, record
 from hybrid.errors import UsageError, one_line
 
 KiB, MiB = 1 << 10, 1 << 20
@@ -67,6 +67,11 @@ class MachineModel:
     # Rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC.
     least_cpu_panel_rows: int = 2000
     most_cpu_row_panels: int = 512  # estimated
+    # Multiply-adds of a CPU core by BLAS in float64; in float32 it does twice as many. Measured, without a recorded line: NumPy
+    # took 4.6 ms for 1024×1024 on 16 virtual cores of an H200's host.
+    core_multiply_adds_per_second: float = 15e9
+    # What a product of host arrays takes on a GPU beside its copies and kernels: launches, and the host's own work; estimated.
+    gpu_call_seconds: float = 3e-4
     # For --explain alone: watts that a GPU keeps within; estimated: what an H200 SXM is usually set to; the doctor asks NVML.
     gpu_power_limit_watts: float = 700.0
     # For --explain alone: what a node's link to the other nodes carries; estimated: 200 Gbit/s; the doctor measures it in a job
@@ -92,6 +97,13 @@ class MachineModel:
         roofline, with the link in place of the memory."""
         known = {"float64": self.float64_multiply_adds_per_byte, "float32": self.float32_multiply_adds_per_byte}
         return known.get(dtype, self.half_multiply_adds_per_byte)
+
+    def cpu_is_faster(self, problem: Problem, threads: int) -> bool:
+        """Whether so many threads of a CPU multiply matrices in host memory sooner than a GPU to which they are copied."""
+        multiply_adds, item = problem.n * problem.l * problem.m, problem.item_size
+        on_cpu = multiply_adds * item / 8 / (self.core_multiply_adds_per_second * threads)
+        copied = problem.bytes_of_matrices + multiply_adds / self.multiply_adds_per_byte(problem.dtype)
+        return on_cpu < self.gpu_call_seconds + copied / self.link_bytes_per_second
 
     @classmethod
     def of(cls, path: str) -> MachineModel:

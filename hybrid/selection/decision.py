@@ -236,6 +236,8 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable where what is asked for cannot be had."""
     asked_for = kernel_asked_for(settings)
     chosen, device_reason = _choose_device(settings, asked_for, machine.ranks)
+    if chosen and _cpu_is_faster(machine, request, settings):
+        chosen, device_reason = [], "so small a product takes longer on a GPU, with the copies to it"
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
     capability = min((gpu.capability for gpu in chosen), default=EMULATED_CAPABILITY)
@@ -316,6 +318,20 @@ def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[In
         raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or choose device {instead}")
     chosen = choose_gpus([inventory.gpus for inventory in ranks])
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
+
+
+def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -> bool:
+    """Whether the CPU is left to multiply the arrays of a process alone, where nothing that is asked for takes a GPU."""
+    free = settings.device == settings.kernel == settings.transport == "auto" and not settings.staged
+    if (
+        not free
+        or settings.precision == "fast"
+        or machine.topology.size > 1
+        or request.operands is not OperandLocation.ROOT_ARRAYS
+    ):
+        return False
+    threads = threads_of_ranks(machine.topology, settings, [machine.ranks[0].processor])
+    return machine.model.cpu_is_faster(request.problem, threads[0].count)
 
 
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:

@@ -58,7 +58,8 @@ class Session:
 
     def __init__(self, team: Team) -> None:
         self.team = team
-        self.rank_device: RankDevice | None = None
+        self.rank_device: RankDevice | None = None  # with memory of its own, which stays while a CPU multiplies others in place
+        self._in_place: RankDevice | None = None  # the CPU that does
         self.shared_arrays = SharedArrays()
         self.remembered: Remembered | None = None
         # Of the team's last phase when the workspace was made: the same on every rank; 0: there is none.
@@ -72,8 +73,12 @@ class Session:
     @property
     def remembered_serial(self) -> int:
         """The serial of the decision that this rank would take again; 0 if there is none."""
-        known, device = self.remembered, self.rank_device
-        return known.serial if known and device and known.memory_version == device.memory_version else 0
+        known = self.remembered
+        return known.serial if known and known.memory_version == self._memory_version else 0
+
+    @property
+    def _memory_version(self) -> int:
+        return self.rank_device.memory_version if self.rank_device is not None else 0
 
     def workspace(self, size: int) -> np.ndarray:
         """So many bytes, or more, that the ranks of the only node share, and that are kept for the next call. Every rank calls
@@ -100,6 +105,9 @@ class Session:
     def device(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
         """This rank's device, ready for the kernel: the one of the last product, or a new one where the plan needs another. Every
         rank calls it."""
+        if plan.device == "cpu" and not plan.staged:
+            self._in_place = prepare_rank_device(self.team, self._in_place, plan, gpus, kernel)
+            return self._in_place
         if self.rank_device is not None and self.rank_device.key != device_key(plan, gpus):
             self.release_device()
         with wall.within("GPU start" if plan.device == "cuda" else "prepare"):
@@ -151,6 +159,7 @@ class Session:
     def _end(self) -> None:
         """The communicator has been freed, and nobody can name this rank's copies of shared arrays any more."""
         self._close()
+        self._in_place = None
         self.drop_workspace()
         self.shared_arrays = SharedArrays()
         _sessions.pop(self.team, None)
@@ -242,8 +251,8 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
         session.release_device()
     if machine.free:
         session.remembered = None
-    elif session.rank_device is not None:
-        session.remembered = Remembered(session.team.serial, asked, decision, session.rank_device.memory_version)
+    else:
+        session.remembered = Remembered(session.team.serial, asked, decision, session._memory_version)
     return decision
 
 

@@ -162,16 +162,28 @@ def products_like_the_one_before():
         assert alive() is None
 
 
+def small_products_are_left_to_the_cpu():
+    """Of a process alone that asks for no GPU; those of large matrices are not, nor are any that lie on the GPU."""
+    if comm.size > 1:
+        return
+    a, b, wide = rng.standard_normal((30, 20)), rng.standard_normal((20, 10)), np.broadcast_to(0.0, (30_000, 30_000))
+    for given, device in (((a, b), "cpu"), ((wide, wide), "cuda"), ((cupy.asarray(a), cupy.asarray(b)), "cuda")):
+        plan = hybrid.plan(*given, check=False, host_memory="1T", gpu_memory="1M" if given[0] is not wide else None)
+        assert f" on {device}: " in plan.explain(), plan.explain()
+    assert " on cuda: " in hybrid.plan(a, b, device="cuda").explain()
+
+
 def the_gpu_is_given_back():
     a, b = rng.standard_normal((40, 30)), rng.standard_normal((30, 50))
     hybrid.multiply(*at_root(a, b), **ON_GPU)
+    before = cupy.cuda.driver.ctxGetCurrent()  # that of its GPU, for a rank that had none
     hybrid.multiply(*at_root(a, b), comm=comm, device="cpu")
     other = comm.Dup()
     c = hybrid.multiply(*at_root(np.asfortranarray(a), b), comm=other, device="cuda")
     assert comm.rank or np.allclose(c, a @ b)
     other.Free()
     gc.collect()
-    assert not cupy.cuda.driver.ctxGetCurrent(), "a call leaves a context current"
+    assert cupy.cuda.driver.ctxGetCurrent() == before, "a call leaves another context current"
 
 
 def products_at_random(seed, count):
@@ -202,6 +214,7 @@ for each in (
     transposes_arrive_as_they_lie,
     results_are_written_to_arrays_there,
     products_like_the_one_before,
+    small_products_are_left_to_the_cpu,
     the_gpu_is_given_back,
 ):
     each()
