@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ import numpy as np
 from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, common_communicator
 from hybrid.arrays.gemm import PRODUCT
 from hybrid.arrays.interop import await_callers_work, empty_beside, may_share_gpu_memory
+from hybrid.arrays.sources import RootMatrix
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int
 from hybrid.core.text import readable
@@ -28,13 +30,15 @@ from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import UsageError
 from hybrid.execution.distributed_product import RealProduct
 from hybrid.execution.multiply import Asked, Call, GpuCall, RootCall, call_of
-from hybrid.execution.outcome import settle
-from hybrid.host.memory import available_host_bytes, empty_result
+from hybrid.execution.outcome import RunOptions, settle
+from hybrid.execution.product import RootProduct
+from hybrid.host.memory import empty_result
 from hybrid.host.threads import limited_threads, usable_cores
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import team_of
 from hybrid.selection.decision import Decision, core_quota_lately
 from hybrid.selection.session import Session, session_of
+from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.freivalds import verify_alone
 
 _MOST_KEPT = 256  # plans; none of them holds a matrix
@@ -58,7 +62,7 @@ class Compiled:
         gemm = {name: options[name] for name in _OF_GEMM}
         flags = {name: value for name, value in options.items() if name not in gemm}
         self._comm, self._stall, self._asked = comm, options["stall"], Asked(as_int(root), gemm, flags)
-        self._warm: _InProcess | _OnGpu | None = None
+        self._warm: _Kept | None = None
 
     @classmethod
     def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
@@ -107,72 +111,114 @@ class Compiled:
             raise error
 
     def _keep(self, session: Session, call: Call, around: tuple[object, ...]) -> None:
-        self._warm = None
-        if self._comm is None and isinstance(call, RootCall) and call.decision is not None:
-            self._warm = _InProcess.of(session, call, call.decision, around)
-        elif self._comm is None and isinstance(call, GpuCall):
-            self._warm = _OnGpu.of(session, call, around)
+        self._warm = _kept_for(session, call, around) if self._comm is None else None
 
 
 _kept: dict[Any, Compiled] = {}
 
 
-class _InProcess:
-    """A product of NumPy matrices by BLAS in this process, where they lie: what a call of `RootCall` would find out again."""
+class _Kept(ABC):
+    """A product of this process alone, of matrices of the type in which it is computed: what a call would find out again."""
 
     def __init__(self, session: Session, settings: Settings, decision: Decision, around: tuple[object, ...]) -> None:
         """`around`: `_surroundings` before it was decided."""
         plan = decision.plan
-        self._session, self._settings, self._decision, problem = session, settings, decision, plan.problem
-        self._shape, self._type = (problem.n, problem.m), np.dtype(problem.dtype)
-        self._threads, self._check = decision.placements[0].threads.count, plan.check != "off"
-        self._small = problem.n * problem.l * problem.m <= _SMALL
-        self._device = CpuDevice(product=_matmul) if self._small else CpuDevice()
-        self._around, self._needed = around, 0 if settings.host_memory else plan.bytes_on_node(0)
+        self.session, self.settings, self.decision, self.plan, self._around = session, settings, decision, plan, around
+        self.shape, self.type = (plan.problem.n, plan.problem.m), np.dtype(plan.problem.dtype)
+        self._host_bytes = 0 if settings.host_memory else plan.bytes_on_node(0)
+        of_c = plan.problem.bytes(*self.shape) if plan.has_row_blocks else 0
+        self._gpu_bytes = plan.bytes_on_gpu(0) + of_c if plan.device == "cuda" else 0
 
-    @classmethod
-    def of(cls, session: Session, call: RootCall, decision: Decision, around: tuple[object, ...]) -> _InProcess | None:
-        """None where a product of such a call takes more than BLAS and a check."""
-        plan, settings, given = decision.plan, call.settings, call.given
-        if (
-            plan.device != "cpu"
-            or not plan.at_root
-            or plan.staged
-            or decision.kernel.name != "blas"
-            or not plan.problem.operations
-        ):
-            return None
-        if settings.poison or settings.on_fault != "raise" or given is None or len(given.shape) != 2:
-            return None
-        as_they_are = given.a.dtype == given.b.dtype == np.dtype(plan.problem.dtype) and not given.types.converts
-        plain = as_they_are and replace(given.types.gemm, dtype="") == PRODUCT
-        return cls(session, settings, decision, around) if plain else None
-
-    def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
+    @abstractmethod
+    def takes(self, a: Any, b: Any, out: Any) -> bool:
         """Whether these arrays can be multiplied as they lie, and the decision still holds."""
+
+    @abstractmethod
+    def product(self, a: Any, b: Any, out: Any) -> Any:
+        """The product, in `out` where that is given, by one thread at a time."""
+
+    def holds(self) -> bool:
+        """Whether all that the decision depends on, beside the arrays, is as it was, and there is memory."""
+        return _surroundings() == self._around and self.session.has_room(self._host_bytes, self._gpu_bytes)
+
+    def takes_on_host(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
+        """As `takes`, of arrays in host memory."""
         for each in (a, b):
             flags = each.flags
             if not ((flags.c_contiguous or flags.f_contiguous) and flags.aligned):
                 return False
         if out is not None and not (
             type(out) is np.ndarray
-            and (out.shape, out.dtype) == (self._shape, self._type)
+            and (out.shape, out.dtype) == (self.shape, self.type)
             and out.flags.carray
             and not (np.may_share_memory(out, a) or np.may_share_memory(out, b))
         ):
             return False
-        return _surroundings() == self._around and (not self._needed or available_host_bytes() >= self._needed)
+        return self.holds()
+
+    @property
+    def device(self) -> RankDevice | None:
+        """The device on the GPU of the product; None where it is not ready."""
+        made = self.session.rank_device
+        return made if made is not None and made.gpu is self.decision.placements[0].gpu else None
+
+    @contextmanager
+    def on_gpu(self, make: Callable[[], Any]) -> Iterator[Any]:
+        """A context in which the GPU is ready, for what `make` has set up for products of this kind."""
+        with one_at_a_time, self.session.team.together(), callers_context():
+            self.session.use_gpu()
+            self.session.team.enter("agree")
+            assert self.session.rank_device is not None
+            yield self.session.rank_device.once_for_plan(self, self.plan, make)
+
+
+def _kept_for(session: Session, call: Call, around: tuple[object, ...]) -> _Kept | None:
+    """What is kept for calls such as this one; None where each finds out all anew."""
+    if isinstance(call, RootCall):
+        given, decision = call.given, call.decision
+        if given is None or decision is None or len(given.shape) != 2:
+            return None
+        a, b, types = given.a, given.b, given.types
+    elif isinstance(call, GpuCall) and len(call.shape) == 2:
+        (a, b), types, decision = call.operands, call.types, call.decision
+    else:
+        return None
+    plan, settings = decision.plan, call.settings
+    as_they_are = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.converts
+    if not (as_they_are and plan.problem.operations and replace(types.gemm, dtype="") == PRODUCT) or settings.poison:
+        return None
+    if plan.device == "cuda" and plan.transport == "host":
+        share = plan.shares[0]
+        if isinstance(call, RootCall):
+            return _ToGpu(session, settings, decision, around) if plan.at_root and not call.on_gpu else None
+        at_once = share.order and share.holds_all and share.layout.slots == 1
+        return _OnGpu(session, settings, decision, around) if at_once else None
+    in_place = plan.device == "cpu" and plan.at_root and not plan.staged and decision.kernel.name == "blas"
+    return _InProcess(session, settings, decision, around) if in_place and settings.on_fault == "raise" else None
+
+
+class _InProcess(_Kept):
+    """A product of NumPy matrices by BLAS in this process, where they lie."""
+
+    def __init__(self, *known: Any) -> None:
+        super().__init__(*known)
+        problem = self.plan.problem
+        self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
+        self._small = problem.n * problem.l * problem.m <= _SMALL
+        self._device = CpuDevice(product=_matmul) if self._small else CpuDevice()
+
+    def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
+        return self.takes_on_host(a, b, out)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """The product, by one thread at a time."""
-        with one_at_a_time, self._session.team.together():
+        with one_at_a_time, self.session.team.together():
             return self.computed(a, b, out)
 
     def computed(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """The product, checked."""
-        team = self._session.team
+        team = self.session.team
         team.enter("agree")
-        c = out if out is not None else empty_result(*self._shape, self._type.name)
+        c = out if out is not None else empty_result(*self.shape, self.type.name)
         team.enter("multiply")
         if self._small:
             self._device.multiply(a, b, c, [])
@@ -183,62 +229,53 @@ class _InProcess:
         if self._check:
             team.enter("check")
             if not (self._small and _is_close(a, b, c)):
-                decision = self._decision
-                settle(verify_alone(a, b, c, self._threads, by=decision.multiplied_by, plan=decision.plan), warns=True)
+                settle(verify_alone(a, b, c, self._threads, by=self.decision.multiplied_by, plan=self.plan), warns=True)
         return c
 
 
-class _OnGpu:
-    """A product of CuPy matrices where they lie on this process's GPU: what a call of `GpuCall` would find out again."""
+class _ToGpu(_Kept):
+    """A product of NumPy matrices that are copied to this process's GPU."""
 
-    def __init__(self, session: Session, call: GpuCall, around: tuple[object, ...]) -> None:
-        """`around`: `_surroundings` before it was decided."""
-        plan = call.decision.plan
-        self._session, self._settings, self._decision, self._around = session, call.settings, call.decision, around
-        self._shape, self._type = (plan.problem.n, plan.problem.m), np.dtype(plan.problem.dtype)
-        self._host_bytes = 0 if call.settings.host_memory else plan.bytes_on_node(0)
-        self._gpu_bytes = plan.bytes_on_gpu(0) + plan.problem.bytes(*self._shape)
+    def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
+        return self.device is not None and self.takes_on_host(a, b, out)
 
-    @classmethod
-    def of(cls, session: Session, call: GpuCall, around: tuple[object, ...]) -> _OnGpu | None:
-        """None where a product of such a call takes more than kernels that multiply and check."""
-        plan, (a, b) = call.decision.plan, call.operands
-        share = plan.shares[0]
-        if plan.device != "cuda" or plan.transport != "host" or call.settings.poison or len(call.shape) != 2:
-            return None
-        as_they_are = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not call.types.converts
-        at_once = share.order and share.holds_all and share.layout.slots == 1
-        plain = as_they_are and at_once and replace(call.types.gemm, dtype="") == PRODUCT
-        return cls(session, call, around) if plain else None
+    def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+        with self.on_gpu(self._set_up) as made:
+            c = empty_result(*self.shape, self.type.name) if out is None else out
+            settle(made.of_arrays(a, b, c), warns=True)
+        return c
+
+    def _set_up(self) -> RootProduct:
+        p = self.plan.problem
+        operands = RootMatrix((p.n, p.l), None), RootMatrix((p.l, p.m), None)  # which each product has of its own
+        return RootProduct(self.session, self.decision, operands, self.settings, RunOptions(measured=False))
+
+
+class _OnGpu(_Kept):
+    """A product of CuPy matrices where they lie on this process's GPU."""
 
     def takes(self, a: Any, b: Any, out: Any) -> bool:
-        """Whether these matrices can be multiplied where they lie, and the decision still holds."""
-        made = self._session.rank_device
-        if made is None or made.gpu is not self._decision.placements[0].gpu:
+        made = self.device
+        if made is None:
             return False
         for each in (a, b) if out is None else (a, b, out):
             if not (made.device.holds(each) and each.flags.c_contiguous):
                 return False
         if out is not None and not (
-            (out.shape, out.dtype) == (self._shape, self._type) and not any(map(may_share_gpu_memory, (out, out), (a, b)))
+            (out.shape, out.dtype) == (self.shape, self.type) and not any(map(may_share_gpu_memory, (out, out), (a, b)))
         ):
             return False
-        return _surroundings() == self._around and self._session.has_room(self._host_bytes, self._gpu_bytes)
+        return self.holds()
 
     def product(self, a: Any, b: Any, out: Any) -> Any:
-        """The product, by one thread at a time."""
-        session, decision = self._session, self._decision
-        with one_at_a_time, session.team.together(), callers_context():
-            session.use_gpu()
-            session.team.enter("agree")
-            c = empty_beside(a, self._shape, self._type) if out is None else out
+        with self.on_gpu(self._set_up) as made:
+            c = empty_beside(a, self.shape, self.type) if out is None else out
             await_callers_work(c)
-            assert session.rank_device is not None
-            made: RealProduct = session.rank_device.once_for_plan(
-                self, decision.plan, lambda: RealProduct(session, decision, self._settings)
-            )
             settle(made.in_place(a, b, c), warns=True)
         return c
+
+    def _set_up(self) -> RealProduct:
+        return RealProduct(self.session, self.decision, self.settings)
 
 
 def _is_cupys(matrix: type) -> bool:

@@ -36,7 +36,7 @@ from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.outcome import exactly, settle
 from hybrid.execution.product import element_types
-from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun
+from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, tell_nobody
 from hybrid.execution.real_products import RealProducts
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
@@ -299,8 +299,6 @@ class RealProduct(CheckedRun):
     def __init__(self, session: Session, decision: Decision, settings: Settings) -> None:
         super().__init__(session, decision, settings)
         self._grid: OnGrid | None = None
-        self._all_of_b: Any = None  # a RowView
-        self._is_set_up = False
 
     def result(self, a: Any, b: Any) -> tuple[Any, Check | None]:
         """This rank's part of C, from its parts of A and B, and the check."""
@@ -315,44 +313,21 @@ class RealProduct(CheckedRun):
             await_callers_work(self._a, self._b, self._c)
         if layout is not None:
             self._grid = OnGrid(self.team, plan, {"A": self._a, "B": self._b, "C": self._c})
-        self._all_of_b = RowView(self._b, self.share.b_rows) if plan.own_rows_suffice else self._gathered_b()
-        self.run = self._set_up()
-        return self._c, self._computed()
+            self.run = self._grid.run(self.session, self.decision, self.settings, tell_nobody)
+        else:
+            all_of_b = RowView(self._b, self.share.b_rows) if plan.own_rows_suffice else self._gathered_b()
+            matrices, to_pin = RankMatrices(self._a, all_of_b, self._c), [self._a, all_of_b.array, self._c]
+            self.run = RankRun(self.session, self.decision, matrices, to_pin, self.settings, tell_nobody)
+            self._all_of_b = all_of_b
+        return self._c, self.computed()
 
     def in_place(self, a: Any, b: Any, c: Any) -> Check | None:
-        """Compute c = a · b where the matrices lie, in the memory of this process's GPU, and check it. This may be called again
-        and again: nothing refers to the matrices afterwards."""
-        self._a, self._b, self._c, self._all_of_b = a, b, c, RowView(b, self.share.b_rows)
-        self.team.timeline = Timeline()
+        """Compute c = a · b where the matrices lie, in the memory of this process's GPU, and check it."""
+        self._a, self._b, self._c = a, b, c
         try:
-            if self._is_set_up:
-                self.run.use(RankMatrices(a, self._all_of_b, c))
-            else:
-                self.run, self._is_set_up = self._set_up(), True
-            return self._computed()
+            return self.of_this_process(RankMatrices(a, RowView(b, self.share.b_rows), c))
         finally:
-            self._a = self._b = self._c = self._all_of_b = None
-            if self._is_set_up:
-                self.run.let_go()
-
-    def _computed(self) -> Check | None:
-        """Compute the product. Returns its check."""
-        try:
-            self.multiply()
-            return self.checked()
-        except BaseException:
-            self.run.abandon()
-            raise
-
-    def _set_up(self) -> RankRun:
-        def nobody(phase: str, done: int, of: int) -> None:
-            """Is told of the progress."""
-
-        if self._grid is not None:
-            return self._grid.run(self.session, self.decision, self.settings, nobody)
-        matrices = RankMatrices(self._a, self._all_of_b, self._c)
-        read_and_written = [self._a, self._all_of_b.array, self._c]
-        return RankRun(self.session, self.decision, matrices, read_and_written, self.settings, nobody)
+            self._a = self._b = self._c = None
 
     def multiply(self) -> None:
         with self.team.phase("scatter", timed=False):

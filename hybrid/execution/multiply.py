@@ -281,7 +281,7 @@ class RootCall:
         if isinstance(shapes, UsageError):
             raise shapes
         shared.drop([looking.all[root][3]])
-        self._shapes, self.settings = shapes, settings
+        self._shapes, self.settings, self.on_gpu = shapes, settings, shapes.on_gpu
         self._inventories = [said[1] for said in looking.all]
         if shapes.count is None:
             request = _request_of(session, shapes, root)

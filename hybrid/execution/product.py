@@ -86,10 +86,10 @@ def run_product(
     options: RunOptions | None = None,
 ) -> Outcome:
     """Compute the product as often as the options say. Every rank calls it."""
-    return _Product(session, decision, (a, b), settings, options or RunOptions()).result()
+    return RootProduct(session, decision, (a, b), settings, options or RunOptions()).result()
 
 
-class _Product(CheckedRun):
+class RootProduct(CheckedRun):
     """A product whose C comes to the root's node, or to the root's own memory."""
 
     def __init__(
@@ -137,6 +137,15 @@ class _Product(CheckedRun):
                 c = RowView(self._result, c.rows)
         outcome = Outcome(self.decision, seen["A"], seen["B"], c, {}, Spread.of(totals), result, repeats=len(totals))
         return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
+
+    def of_arrays(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Check | None:
+        """Compute c = a · b of arrays of this process, which a device reads and writes where they lie, and check it."""
+        self._views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
+        self._from_root = FromRoot(self.team, self.plan, self._views, self._operands, self.settings)
+        try:
+            return self.of_this_process(RankMatrices(a, self._views["B"], c))
+        finally:
+            del self._views, self._from_root
 
     def check_on_devices(self, check: RankCheck) -> Check:
         elsewhere: SumElsewhere | None = None

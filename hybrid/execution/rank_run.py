@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.core.settings import Settings
+from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.check_operations import operations_on
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
@@ -22,6 +23,7 @@ from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import Progress
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.host.memory import NumbersView, RowView
+from hybrid.host.threads import limited_threads
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.check_layout import Piece, group_columns
 from hybrid.planning.plan import Plan
@@ -96,10 +98,9 @@ class RankCheck:
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         self._sample = ALL
         self._all_in_place = all(operand in in_place for operand in "ABC")
+        self._copied: tuple[Any, ...] = ()
         if matrices is not None and not self._all_in_place:
-            device, problem = rank_device.device, plan.problem
             origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
-            operands = matrices.a, matrices.b, matrices.c
             # The cores of ranks whose matrices the root copies are free.
             users = placements if plan.at_root else [placements[team.rank]]
             threads = sum(placement.threads.count for placement in users)
@@ -109,7 +110,16 @@ class RankCheck:
             # The root's arrays and shared matrices have the same panels, but not the same ranks copy them.
             copied_for = f"own pieces of ranks {[*pieces]}"
             own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces, rank) for rank in pieces})
-            self.copies = CopyChecksums(problem, pieces, device, own, operands, origin, threads)
+            self._copied = pieces, own, origin, threads
+            self.use(matrices)
+
+    def use(self, matrices: RankMatrices | None) -> None:
+        """In the next products these matrices are copied; None: refer to those before no more."""
+        self.copies = None
+        if matrices is not None and self._copied:
+            pieces, own, origin, threads = self._copied
+            operands, device = (matrices.a, matrices.b, matrices.c), self._rank_device.device
+            self.copies = CopyChecksums(self._plan.problem, pieces, device, own, operands, origin, threads)
 
     def sample(self, sample: Sample) -> None:
         """Sum these lines of what is copied, which are the same on all ranks."""
@@ -307,8 +317,8 @@ class RankRun:
                 if self.device_check is not None:
                     self.device_check.check_in(self._buffers, self._modular)
             if self.device_check is not None:
-                whole = settings.check == "full" or plan.problem.bytes_of_matrices < _LARGE
-                self.device_check.sample(ALL if whole else Sample(SHARE, preparing.all[plan.root]))
+                self._sums_all = settings.check == "full" or plan.problem.bytes_of_matrices < _LARGE
+                self.device_check.sample(ALL if self._sums_all else Sample(SHARE, preparing.all[plan.root]))
             team.timeline.add("prepare", began, time.perf_counter())
         self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
         self._kernel = decision.kernel
@@ -317,13 +327,20 @@ class RankRun:
         self._may_record = all_there and self._modular is None and not self._poisoned
         self._recordings: dict[tuple[Place, ...], Any] = {}  # what the device has enqueued, by the places of A, B and C
 
-    def use(self, matrices: RankMatrices) -> None:
-        """Multiply these matrices next: one rank's, which lie in place on its device, as those before them did."""
-        self._matrices = matrices
+    def use(self, matrices: RankMatrices, read_and_written: Sequence[Any]) -> None:
+        """Multiply these matrices next, of a process alone, which lie where those before them did: in host memory, or in place
+        on the device."""
+        self._matrices, self._to_pin = matrices, read_and_written
+        if self.device_check is not None:
+            self.device_check.use(matrices)
+            self.device_check.sample(ALL if self._sums_all else Sample(SHARE, secrets.randbelow(SHARE)))
 
     def let_go(self) -> None:
         """Refer no more to the matrices."""
         self._matrices = self._transport = self._buffers = None
+        self._to_pin = ()
+        if self.device_check is not None:
+            self.device_check.use(None)
 
     def make_ready(self) -> None:
         """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
@@ -424,7 +441,8 @@ class RankRun:
             assert matrices is not None
             in_place = operands_in_place(plan, rank, made.device, matrices)
             made.device.use_kernel(self._kernel, plan.problem.operand_dtype, adding=plan.adds)
-            self._transport = HostTransport(made.device, rank, matrices, in_place=in_place)
+            observer = self.device_check.copies if self.device_check is not None else None
+            self._transport = HostTransport(made.device, rank, matrices, observer, in_place=in_place)
             self._buffers = made.own_buffers(plan, rank, in_place)
             if self.device_check is not None and self.device_check.device is not None:
                 self.device_check.device.use(self._buffers)
@@ -441,6 +459,10 @@ class RankRun:
             self._submitted += 1
 
 
+def tell_nobody(phase: str, done: int, of: int) -> None:
+    """Tell of no progress."""
+
+
 class CheckedRun(ABC):
     """One rank's part of a product. Every rank makes one, and calls its methods; subclasses know where the matrices are."""
 
@@ -450,6 +472,32 @@ class CheckedRun(ABC):
         self.session, self.team, self.decision, self.settings = session, session.team, decision, settings
         self.plan, self.share = decision.plan, decision.plan.shares[session.team.rank]
         self.threads = decision.placements[session.team.rank].threads.count
+        self._is_set_up = False
+
+    def of_this_process(self, matrices: RankMatrices) -> Check | None:
+        """Compute the product of these matrices of a process alone, which are the subclass's as well, and check it. That may be
+        done again and again, with others; between two products nothing refers to any."""
+        self.team.timeline = Timeline()
+        read_and_written = matrices.a, matrices.b.array, matrices.c
+        try:
+            if self._is_set_up:
+                self.run.use(matrices, read_and_written)
+            else:
+                parts = self.session, self.decision, matrices, read_and_written, self.settings
+                self.run, self._is_set_up = RankRun(*parts, tell_nobody), True
+            return self.computed()
+        finally:
+            if self._is_set_up:
+                self.run.let_go()
+
+    def computed(self) -> Check | None:
+        """Compute the product. Returns its check."""
+        try:
+            self.multiply()
+            return self.checked()
+        except BaseException:
+            self.run.abandon()
+            raise
 
     @abstractmethod
     def multiply(self) -> None:
@@ -477,7 +525,8 @@ class CheckedRun(ABC):
             return result
         from hybrid.execution.repair import repaired  # which most products need not load
 
-        return repaired(self, result, wrong)
+        with limited_threads(self.threads):
+            return repaired(self, result, wrong)
 
     def multiplied_again(self) -> tuple[Check, WrongParts]:
         """Compute the whole product once more: its check, and the parts that this finds wrong."""
@@ -497,12 +546,14 @@ class CheckedRun(ABC):
     def _looked_at(self, wrong: WrongParts | None) -> Check:
         on_devices = self.run.device_check
         if on_devices is None:
-            return self.check_on_host(wrong)
+            with limited_threads(self.threads):
+                return self.check_on_host(wrong)
         check = self.check_on_devices(on_devices)
         # Where sums are wrong of a product that may be repaired, the host marks in `wrong` what is wrong.
         sums_are_wrong = not check.ok and all(fault.code == CheckFailed.code for fault in check.faults)
         if check.undecided or (wrong is not None and sums_are_wrong):
-            by_host = self.check_on_host(wrong, on_devices.suspects())
+            with limited_threads(self.threads):
+                by_host = self.check_on_host(wrong, on_devices.suspects())
             return check.settled(by_host) if check.undecided else check
         return check
 

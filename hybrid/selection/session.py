@@ -133,7 +133,8 @@ class Session:
 
     def has_room(self, host_bytes: int, gpu_bytes: int) -> bool:
         """Whether a product of this process alone may take so much memory, as it was a moment ago."""
-        return available_host_bytes() >= host_bytes and self._gpu_bytes_lately() >= gpu_bytes
+        enough = not host_bytes or available_host_bytes() >= host_bytes
+        return enough and (not gpu_bytes or self._gpu_bytes_lately() >= gpu_bytes)
 
     def _gpu_bytes(self) -> int:
         made = self.rank_device
