@@ -143,7 +143,7 @@ class RootProduct(CheckedRun):
         self._views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
         self._from_root = FromRoot(self.team, self.plan, self._views, self._operands, self.settings)
         try:
-            return self.of_this_process(RankMatrices(a, self._views["B"], c))
+            return self.of_this_process(RankMatrices(a, self._views["B"], c), (a, b, c))
         finally:
             del self._views, self._from_root
 

@@ -329,9 +329,9 @@ class RankRun:
 
     def use(self, matrices: RankMatrices, read_and_written: Sequence[Any]) -> None:
         """Multiply these matrices next, of a process alone, which lie where those before them did: in host memory, or in place
-        on the device."""
+        on the device. `read_and_written`: those that are copied."""
         self._matrices, self._to_pin = matrices, read_and_written
-        if self.device_check is not None:
+        if self.device_check is not None and read_and_written:
             self.device_check.use(matrices)
             self.device_check.sample(ALL if self._sums_all else Sample(SHARE, secrets.randbelow(SHARE)))
 
@@ -474,16 +474,15 @@ class CheckedRun(ABC):
         self.threads = decision.placements[session.team.rank].threads.count
         self._is_set_up = False
 
-    def of_this_process(self, matrices: RankMatrices) -> Check | None:
+    def of_this_process(self, matrices: RankMatrices, copied: Sequence[Any] = ()) -> Check | None:
         """Compute the product of these matrices of a process alone, which are the subclass's as well, and check it. That may be
-        done again and again, with others; between two products nothing refers to any."""
+        done again and again, with others; between two products nothing refers to any. `copied`: those of them that are."""
         self.team.timeline = Timeline()
-        read_and_written = matrices.a, matrices.b.array, matrices.c
         try:
             if self._is_set_up:
-                self.run.use(matrices, read_and_written)
+                self.run.use(matrices, copied)
             else:
-                parts = self.session, self.decision, matrices, read_and_written, self.settings
+                parts = self.session, self.decision, matrices, copied, self.settings
                 self.run, self._is_set_up = RankRun(*parts, tell_nobody), True
             return self.computed()
         finally:

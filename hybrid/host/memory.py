@@ -50,9 +50,8 @@ def host_bytes_in(root: Path = Path("/")) -> int:
     folder in which /proc and /sys are."""
     limits = []
     with suppress(OSError):  # not Linux
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) * 1024)
+        _, name, after = (root / "proc/meminfo").read_text().partition("MemAvailable:")
+        limits += [int(after.split(maxsplit=1)[0]) * 1024] if name else []
     limits += _allowed_by_control_groups(root)
     return min(limits) if limits else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
