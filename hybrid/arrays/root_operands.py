@@ -90,16 +90,23 @@ class RootOperands:
         return self.a.shape[-2], self.b.shape[-1]
 
     @property
+    def _out_for_c(self) -> np.ndarray | None:
+        """`out`, where C can be computed in it without a copy at the end."""
+        out, added = self.out, self.c
+        if out is None or added is not None or not (out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative):
+            return None
+        return out if out.dtype == self.types.result else None
+
+    @property
     def real_out(self) -> np.ndarray | None:
         """The memory of `out` as C of the real product; None where that cannot be computed there."""
-        if self.out is None or self.types.converts or self.c is not None or not can_hold(self.out, self.types.result):
-            return None
-        return real_view(self.out) if self.types.complex_b else self.out
+        out = None if self.types.converts else self._out_for_c
+        return real_view(out) if out is not None and self.types.complex_b else out
 
     def room(self) -> np.ndarray:
         """An array for a stack's products: the memory of `out` where it can be."""
-        can = self.out is not None and self.c is None and can_hold(self.out, self.types.result)
-        whole = self.out if can and self.out is not None else np.empty(self.shape, numpy_type(self.types.result))
+        out = self._out_for_c
+        whole = np.empty(self.shape, numpy_type(self.types.result)) if out is None else out
         return whole.reshape(math.prod(self.batch), *self.core)
 
     def given_back(self, result: Any, out: Any) -> Any:
@@ -232,11 +239,6 @@ class RootShapes:
         return (self.bytes_beside if is_root else sent) + made + of_c
 
 
-def can_hold(out: np.ndarray, dtype: str) -> bool:
-    """Whether C can be computed in `out` itself, without a copy at the end."""
-    return out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative and out.dtype == dtype
-
-
 def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
     """UsageError for a C that is given without a word on beta; callers of BLAS pass beta=0 when C is not to be read."""
     if c is not None and asked_gemm.get("beta") is None:
@@ -287,8 +289,10 @@ def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int
         return
     if any(_overlap(out, each) for each in operands):
         raise UsageError("out overlaps a or b, which are still read while it is written", code="overlap")
-    if c is not None and _overlap(out, c) and not _is_same(out, c):
-        raise UsageError("out overlaps c without being the same array", code="overlap")
+    if c is not None and _overlap(out, c):
+        places = (each.__array_interface__["data"] for each in (out, c))
+        if len({*places}) > 1 or (out.strides, out.dtype) != (c.strides, c.dtype):
+            raise UsageError("out overlaps c without being the same array", code="overlap")
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
@@ -300,14 +304,6 @@ def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
         return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number may be given
     except RuntimeError:  # TooHardError
         return True
-
-
-def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether the two arrays have the same elements at the same place."""
-    return one.__array_interface__["data"] == other.__array_interface__["data"] and (one.strides, one.dtype) == (
-        other.strides,
-        other.dtype,
-    )
 
 
 def _overlaps_itself(array: np.ndarray) -> bool:

@@ -58,7 +58,7 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
             why_no_gpu = "" if gpus else "no GPU is assumed: --gpus-per-node gives their number"
             inventories[rank] = Inventory(Processor((number,), None, {}), gpus, why_no_gpu, memory, 0, model)
     in_order = tuple(inventories[rank] for rank in range(ranks))
-    return Machine(topology, in_order, tuple(each.free for each in in_order), dict.fromkeys(Test, ""))
+    return Machine(topology, in_order, dict.fromkeys(Test, ""))
 
 
 def explain(machine: Machine, request: PlanRequest, settings: Settings, network: float = 0.0) -> None:

@@ -61,7 +61,7 @@ class PlanRequest:
     panel_columns: int = 0
     slab_rows: int = 0
     device_memory: int = 0  # bytes that each rank may take on its device; 0: as many as it needs
-    check: str = "off"  # the product is verified: "on" (by the device that multiplied, where it can), "host" or "off"
+    check: str = "off"  # the product is verified: "on" or "full" (by the device that multiplied, where it can), "host" or "off"
     model: MachineModel = H200
     grid: Grid | None = None  # the grid that the nodes form; None: every node multiplies its rows of A by all of B
     message_bytes: int = 1 << 28  # the most that a rank of a grid receives at a time
@@ -152,7 +152,7 @@ class PlanRequest:
         rows_first = self.c_leaves or (nodes > 1 and not self.row_blocks)
         resident = Tiling(height, width, row_panels, column_panels, rows_first=rows_first, moduli=self.moduli)
         memory = self.device_memory if self.copies_to_buffers else 0
-        if memory and self.check == "on":
+        if memory and self.check in ("on", "full"):
             memory -= memory_for_check(p, self.rows, memory)
         if memory and layout_of(p, self.rows, resident, self.device).bytes > memory:
             return _out_of_core(self, memory)

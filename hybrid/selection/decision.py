@@ -70,21 +70,21 @@ class Test(Enum):
 
 @record
 class Machine:
-    """What is known of all ranks. `ranks[rank]` is a rank's inventory.
-
-    `free[rank]`: its free memory, measured for this product; empty if it was not measured: then the inventories have what is
-    known without asking the GPUs. `outcomes`: for each test that was made, why it failed; "" where it passed.
-    """
+    """What is known of all ranks: their inventories; and for each test that was made, why it failed, "" where it passed."""
 
     topology: Topology
     ranks: tuple[Inventory, ...]
-    free: tuple[FreeMemory, ...] = ()
     outcomes: Mapping[Test, str] = field(default_factory=dict)
 
     @property
     def memory(self) -> Sequence[FreeMemory]:
-        """Each rank's free memory, as far as it is known."""
-        return self.free or [rank.free for rank in self.ranks]
+        """Each rank's free memory."""
+        return [rank.free for rank in self.ranks]
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether free memory was measured for this product; else it is what is known without asking the GPUs."""
+        return all(rank.free.gpu_queried for rank in self.ranks)
 
     @property
     def model(self) -> MachineModel:
@@ -285,7 +285,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         plan = replace(plan, operands=request.operands)
     missing = shortage(plan, machine.memory, request)
     # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
-    if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.free):
+    if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.is_measured):
         return Unknown(None, gpus, plan, kernel)
     if moduli and not plan.moduli:
         cut = settings.panel_rows or settings.panel_columns or settings.slab_rows
@@ -481,13 +481,13 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None],
 
     The usual product, which is like the one before, needs no more. Asking the driver would take as long as a small product.
     """
-    if machine.free:
+    if machine.is_measured:
         return False
     for rank, (memory, gpu) in enumerate(zip(machine.memory, gpus, strict=True)):
         if memory.gpu_id != (gpu.uuid if gpu else ""):
             return True
         enough = plan.bytes_on_gpu(rank) <= memory.gpu_reserved and _bytes_of_arrays(plan, rank, request) <= memory.gpu_pooled
-        if plan.device == "cuda" and not (memory.gpu_queried or enough):
+        if plan.device == "cuda" and not enough:
             return True
     return False
 

@@ -250,7 +250,7 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
         raise decision.shortage
     if decision.needs_reserved:
         session.release_device()
-    if machine.free:
+    if machine.is_measured:
         session.remembered = None
     else:
         session.remembered = Remembered(session.team.serial, asked, decision, session._memory_version)
@@ -263,7 +263,8 @@ def _find_out(session: Session, machine: Machine, settings: Settings, unknown: U
     if unknown.test is None:
         with team.phase("agree", timed=False) as looking:
             looking.mine = free_memory_of(session, settings, unknown.gpus[team.rank], now=True)
-        return replace(machine, free=tuple(looking.all))
+        ranks = (replace(rank, free=free) for rank, free in zip(machine.ranks, looking.all, strict=True))
+        return replace(machine, ranks=tuple(ranks))
     again = settings.transport != "auto"  # who asks for a transport may have mended what an earlier test failed for
     outcome = session.why_test_fails(unknown.test, unknown.plan, unknown.gpus, unknown.kernel, again=again)
     return replace(machine, outcomes={**machine.outcomes, unknown.test: outcome})
