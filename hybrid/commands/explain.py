@@ -127,11 +127,11 @@ def _between_nodes(plan: Plan, settings: Settings) -> str:
 
 
 def _node(plan: Plan, node: int) -> str:
-    ranks = plan.topology.nodes[node]
+    ranks, rows = plan.topology.nodes[node], plan.rows_on(node)
+    of_b = f"rows {rows['B']}" if plan.b_stays_parted else "all"
     return (
-        f"node {node}: ranks {ranks[0]}–{ranks[-1]}, rows {plan.a_rows_on(node)} of A, "
-        f"{f'rows {plan.b_rows_on(node)}' if plan.b_stays_parted else 'all'} of B, "
-        f"rows {plan.c_rows_on(node)} of C: {readable(plan.bytes_shared_on_node(node))} shared, "
+        f"node {node}: ranks {ranks[0]}–{ranks[-1]}, rows {rows['A']} of A, "
+        f"{of_b} of B, rows {rows['C']} of C: {readable(plan.bytes_shared_on_node(node))} shared, "
         f"{readable(plan.bytes_on_node(node))} with its processes ({readable(PROCESS_BYTES)} each)"
     )
 

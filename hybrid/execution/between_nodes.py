@@ -68,12 +68,10 @@ class FromRoot:
         self._team, self._plan, self._views, self._operands = team, plan, views, operands
         self._message_bytes = settings.message_bytes
         self._series: Series | None = None
-        self._sent: list[tuple[str, RootMatrix, Callable[[int], Span]]] = []  # operands, and the rows that a node needs
+        self._sent: list[tuple[str, RootMatrix]] = []
         if len(plan.topology.nodes) > 1 and not plan.at_root:
-            rows_on = {"A": plan.a_rows_on} | ({"B": plan.b_rows_on} if plan.b_stays_parted else {})
-            for key, operand in zip("AB", operands, strict=True):
-                if key in rows_on and isinstance(operand, RootMatrix):
-                    self._sent.append((key, operand, rows_on[key]))
+            keys = "AB" if plan.b_stays_parted else "A"
+            self._sent = [(key, each) for key, each in zip(keys, operands, strict=False) if isinstance(each, RootMatrix)]
         if self._sent:
             team.connect(_ROWS, gateways(plan)[0])
 
@@ -97,8 +95,8 @@ class FromRoot:
     def _collectives(self) -> Iterator[Start]:
         """Each sends every node at most so many bytes as a message may have. The root's rows are converted when they are sent."""
         team, plan, problem = self._team, self._plan, self._plan.problem
-        for key, operand, rows_on in self._sent:
-            cut = [self._cut(rows_on(node), operand.shape[1]) for node in range(len(plan.topology.nodes))]
+        for key, operand in self._sent:
+            cut = [self._cut(plan.rows_on(node)[key], operand.shape[1]) for node in range(len(plan.topology.nodes))]
             for number in range(max(map(len, cut))):
                 parts = {node: of[number] for node, of in enumerate(cut) if number < len(of) and node != plan.root_node}
                 sends, receives = dict[int, list[np.ndarray]](), dict[int, list[np.ndarray]]()
@@ -152,7 +150,8 @@ def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bo
     problem, nodes = plan.problem, range(len(plan.topology.nodes))
     if len(nodes) == 1 or plan.b_stays_parted:
         return None
-    b_rows, c_rows = [[plan.b_rows_from(node)] for node in nodes], [plan.a_rows_on(node) for node in nodes]
+    b_rows = [[plan.topology.rows_of_node(node, problem.l)] for node in nodes]
+    c_rows = [plan.rows_on(node)["A"] for node in nodes]
 
     def of_b(columns: Span) -> Start:
         if from_root:

@@ -54,13 +54,11 @@ class RunOptions:
         if self.after is None:
             return {}
         before, nodes = self.after.decision.plan, range(len(plan.topology.nodes))
-        rows = {"A": (plan.a_rows_on, before.a_rows_on), "C": (plan.c_rows_on, before.c_rows_on)}
-        found = {"A": self.after.a, "C": self.after.c}
-        kept = {key: found[key] for key, (now, then) in rows.items() if all(now(node) == then(node) for node in nodes)}
-        same_owners = all(one.b_rows == other.b_rows for one, other in zip(plan.shares, before.shares, strict=True))
-        if same_owners and all(plan.b_rows_on(node) == before.b_rows_on(node) for node in nodes):
-            kept["B"] = self.after.b
-        return kept
+        found, shares = {"A": self.after.a, "B": self.after.b, "C": self.after.c}, zip(plan.shares, before.shares, strict=True)
+        alike = {key for key in found if all(plan.rows_on(node)[key] == before.rows_on(node)[key] for node in nodes)}
+        if any(one.b_rows != other.b_rows for one, other in shares):
+            alike.discard("B")
+        return {key: view for key, view in found.items() if key in alike}
 
 
 @record

@@ -211,7 +211,7 @@ class RootProduct(CheckedRun):
         `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks.
         """
         team, plan, problem, node = self.team, self.plan, self.plan.problem, self.team.node
-        rows = {"A": plan.a_rows_on(node), "B": plan.b_rows_on(node), "C": plan.c_rows_on(node)}
+        rows = plan.rows_on(node)
         columns, types = {"A": problem.l, "B": problem.m, "C": problem.m}, element_types(problem)
         if plan.at_root:
             return self._arrays_of_root({"A": problem.n, "B": problem.l, "C": problem.n}, columns, types)

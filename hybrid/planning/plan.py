@@ -116,18 +116,6 @@ class Plan:
         the others' rows come from their devices or by the grid."""
         return self.topology.size == 1 or self.transport in ("peers", "nccl") or self.grid_layout is not None
 
-    def a_rows_on(self, node: int) -> Span:
-        """The rows of A that the ranks of a node multiply."""
-        return self.topology.rows_of_node(node, self.problem.n)
-
-    def b_rows_from(self, node: int) -> Span:
-        """The rows of B that the ranks of this node provide."""
-        return self.topology.rows_of_node(node, self.problem.l)
-
-    def b_rows_on(self, node: int) -> Span:
-        """The rows of B in the node's shared memory: all of them, unless each node has only those that its ranks provide."""
-        return self.b_rows_from(node) if self.b_stays_parted else Span(0, self.problem.l)
-
     def b_rows_over_link(self, rank: int) -> Span:
         """The rows of B that cross this rank's link: with "peers" for all ranks of its node, with "nccl" for all ranks."""
         share, members = self.shares[rank], self.topology.nodes[self.topology.node_of(rank)]
@@ -138,12 +126,16 @@ class Plan:
             return Span(share.slabs[0][number].lo, share.slabs[-1][number].hi)
         return block(self.problem.l, len(members), number)
 
-    def c_rows_on(self, node: int) -> Span:
-        """The rows of C in a node's host memory: on the root's node all of them, since C is gathered there; elsewhere the node's
-        own, or none where the nodes form a grid or C goes from device to device."""
-        if node == self.root_node:
-            return Span(0, self.problem.n)
-        return Span(0, 0) if self.c_only_at_root else self.a_rows_on(node)
+    def rows_on(self, node: int) -> dict[str, Span]:
+        """The rows of A, B and C in a node's host memory.
+
+        Of A these are the rows that its ranks multiply; of B all, or those that its ranks provide, where `b_stays_parted`. C is
+        gathered on the root's node; another has the rows that it computes, or none where `c_only_at_root`.
+        """
+        p, of_a = self.problem, self.topology.rows_of_node(node, self.problem.n)
+        of_b = self.topology.rows_of_node(node, p.l) if self.b_stays_parted else Span(0, p.l)
+        of_c = Span(0, p.n) if node == self.root_node else Span(0, 0) if self.c_only_at_root else of_a
+        return {"A": of_a, "B": of_b, "C": of_c}
 
     def c_rows_at_the_end(self, rank: int) -> Span:
         """The rows of the gathered C that this rank checks and writes to a file.
@@ -172,8 +164,8 @@ class Plan:
             return for_grid
         if self.has_row_blocks:
             return for_grid if self.own_rows_suffice else p.operand_bytes(p.l, p.m)
-        of_a, of_b = p.operand_bytes(len(self.a_rows_on(node)), p.l), p.operand_bytes(len(self.b_rows_on(node)), p.m)
-        return for_grid + of_a + of_b + p.bytes(len(self.c_rows_on(node)), p.m)
+        rows = {key: len(span) for key, span in self.rows_on(node).items()}
+        return for_grid + p.operand_bytes(rows["A"], p.l) + p.operand_bytes(rows["B"], p.m) + p.bytes(rows["C"], p.m)
 
     def bytes_of_buffers(self, rank: int) -> int:
         """The bytes of the buffers on a rank's device: row panels of A, column panels of B, tiles of C, and what it receives of

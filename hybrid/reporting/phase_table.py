@@ -67,7 +67,7 @@ def moved_bytes(plan: Plan, phase: str) -> int:
     p = plan.problem
     a, b, c = p.operand_bytes(p.n, p.l), p.operand_bytes(p.l, p.m), p.bytes(p.n, p.m)
     nodes = len(plan.topology.nodes)
-    rows_on_other_nodes = sum(len(plan.a_rows_on(node)) for node in range(nodes) if node != plan.root_node)
+    rows_on_other_nodes = sum(len(plan.rows_on(node)["A"]) for node in range(nodes) if node != plan.root_node)
     # How often each row of B is loaded from host memory. Other devices fetch it from one that has loaded it.
     loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.transport, 0)
     return {

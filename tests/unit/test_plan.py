@@ -185,8 +185,8 @@ def test_ranks_that_were_wrong_get_no_rows_where_others_of_their_node_take_them(
 
 def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
     plan = planned(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), root=3)
-    assert [str(plan.c_rows_on(node)) for node in (0, 1)] == ["0:6", "0:12"]
-    assert [str(plan.a_rows_on(node)) for node in (0, 1)] == ["0:6", "6:12"]
+    assert [str(plan.rows_on(node)["C"]) for node in (0, 1)] == ["0:6", "0:12"]
+    assert [str(plan.rows_on(node)["A"]) for node in (0, 1)] == ["0:6", "6:12"]
     assert [plan.bytes_shared_on_node(node) for node in (0, 1)] == [8 * (30 + 35 + 42), 8 * (30 + 35 + 84)]
 
 
@@ -542,7 +542,7 @@ def joined(problem, topology, **fields):
 def test_receivers_take_turns_and_c_lies_at_the_root_alone():
     plan = joined(Problem(70, 10, 10), Topology.of_equal_nodes(7, 3), root=4)
     assert receivers(plan) == {0: 3, 1: 4, 2: 5, 6: 3}
-    assert [len(plan.c_rows_on(node)) for node in range(3)] == [0, 70, 0]
+    assert [len(plan.rows_on(node)["C"]) for node in range(3)] == [0, 70, 0]
     assert not joined(Problem(70, 10, 10), Topology.of_equal_nodes(4, 4)).c_between_devices, "on one node it need not"
     assert plan.bytes_of_buffers(3) > plan.with_transport("host").bytes_of_buffers(3), "slots count"
 
