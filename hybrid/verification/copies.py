@@ -233,8 +233,7 @@ class CopyChecksums:
             for rank, each in pieces.items()
         }
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # by rank and number, the pieces summed here
-        self._begun = self._complete = False  # this product's sums; the last product's checksums were all made
-        self._sample = ALL
+        self._begun, self._sample = False, ALL
 
     def sample(self, sample: Sample) -> None:
         """In all products, sum these lines of each piece."""
@@ -243,20 +242,17 @@ class CopyChecksums:
             self._by_device.sample(sample)
 
     def begin(self) -> None:
-        """A product begins. The operands are the same as before. What that takes is done when first copies were submitted."""
+        """A product begins. What that takes is done when first copies were submitted."""
         self._begun = False
 
     def _begin_once(self) -> None:
         if self._begun:
             return
-        self._begun, keeps = True, self._complete and self._by_device is None
+        self._begun = True
         self.abandon()
         for rank, (_, of_pieces) in self._made.items():
-            self._summed[rank] = {number: each for number, each in self._summed[rank].items() if keeps and each.operand != "C"}
-            kept = list(self._summed[rank])
-            of_kept = of_pieces[kept]
+            self._summed[rank].clear()
             of_pieces[:] = 0
-            of_pieces[kept] = of_kept
         if self._has_host_rows:
             self._by_threads = RowChecksums(self._threads, len(self._pieces), self._sample)
         if self._by_device is not None:
@@ -264,7 +260,6 @@ class CopyChecksums:
 
     def abandon(self) -> None:
         """The product has failed. When this returns, no matrix is read any more."""
-        self._complete = False
         if self._by_threads is not None:
             self._by_threads.abandon()
 
@@ -291,7 +286,6 @@ class CopyChecksums:
             self._by_threads.wait()
         if self._by_device is not None:
             self._by_device.write_to(self._made, self._pieces)
-        self._complete = True
         return {rank: (list(self._summed[rank]), of_pieces.copy()) for rank, (_, of_pieces) in self._made.items()}
 
     def rows_of(self, place: Place) -> np.ndarray | None:
