@@ -21,7 +21,7 @@ import numpy as np
 
 from hybrid.classroom.elements import encoded, operands
 from hybrid.emulation.confined import LARGEST_FILE
-from hybrid.ranks.team import all_processes, leave
+from hybrid.ranks.mpi import all_processes, leave
 
 DTYPE = "float64"
 

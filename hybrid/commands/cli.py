@@ -18,9 +18,10 @@ from hybrid.core.timeline import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import HybridError, StartError, UsageError, code_of, one_line
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.job_end import handle
+from hybrid.ranks.job_end import handle, note_interrupts
 from hybrid.ranks.launcher import launched, rank_by_launcher
-from hybrid.ranks.team import Team, leave, start_world
+from hybrid.ranks.mpi import leave
+from hybrid.ranks.team import Team, start_world
 
 _COMPILING_TIME = 10.0  # seconds that a command waits in the end for what it compiles once on a machine, a second as a rule
 REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
@@ -115,7 +116,7 @@ class _Command:
         """Start MPI and do this rank's part; returns the exit code."""
         team: Team | None = None
         try:
-            heartbeat.note_interrupts()
+            note_interrupts()
             wall.enter("MPI start")
             try:
                 team = start_world(patience=PATIENCE)

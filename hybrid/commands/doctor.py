@@ -66,7 +66,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 def _clean(team: Team) -> int:
     """Each node's first rank removes files that ended jobs left there; rank 0 reports. Returns the exit code."""
     from hybrid.core.text import readable
-    from hybrid.ranks.leftovers import Leftover, remove_leftovers
+    from hybrid.diagnostics.leftovers import Leftover, remove_leftovers
 
     with team.phase("clean", timed=False) as cleaning:
         cleaning.mine = remove_leftovers() if team.leads_node else []

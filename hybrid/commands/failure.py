@@ -11,9 +11,10 @@ from hybrid.commands.streams import print_line
 from hybrid.core.settings import SWITCHES, switched_on
 from hybrid.errors import HybridError, UsageError, code_of, one_line, with_code
 from hybrid.ranks import heartbeat
-from hybrid.ranks.job_end import let_launcher_read, speak
+from hybrid.ranks.job_end import interrupted, let_launcher_read, speak
 from hybrid.ranks.launcher import launched, rank_by_launcher
-from hybrid.ranks.team import Team, abort
+from hybrid.ranks.mpi import abort
+from hybrid.ranks.team import Team
 
 PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
@@ -36,14 +37,13 @@ def fail(name: str, team: Team, error: BaseException) -> int:
     # After an interrupt within an `exec` of text, which many modules have, Python kills itself at its end. Another `exec` makes
     # it forget the interrupt.
     exec("")  # noqa: S102
-    interrupted = heartbeat.interrupted() or isinstance(error, KeyboardInterrupt)
-    if interrupted:
+    was_interrupted = interrupted() or isinstance(error, KeyboardInterrupt)
+    if was_interrupted:
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
-    # A HybridError is raised on all ranks alike; anything else happened on this rank only.
-    agreed = team.size == 1 or (isinstance(error, HybridError) and not team.unheard)
+    agreed = team.size == 1 or (isinstance(error, HybridError) and error.on_all_ranks)
     code = getattr(error, "exit_code", 1)
     # A terminal interrupts all ranks: one says so, and ends the job. And who cannot reach the others may have lost a killed rank.
-    if (team.rank == 0 or not agreed) and speak(shared=interrupted, follows=not (agreed or interrupted)):
+    if (team.rank == 0 or not agreed) and speak(shared=was_interrupted, follows=not (agreed or was_interrupted)):
         if not isinstance(error, HybridError):
             error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}", code=code_of(error))
         print_error(name, error)
@@ -61,9 +61,9 @@ def fail_before_start(name: str, error: BaseException) -> int:
     usually ends the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = getattr(error, "exit_code", 1)
-    if heartbeat.interrupted():
+    if interrupted():
         error = KeyboardInterrupt()
-    if speak(shared=True, follows=not (isinstance(error, HybridError) or heartbeat.interrupted())):
+    if speak(shared=True, follows=not (isinstance(error, HybridError) or interrupted())):
         if not isinstance(error, HybridError):
             error = HybridError(
                 f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}", code=code_of(error)

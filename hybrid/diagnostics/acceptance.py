@@ -27,7 +27,7 @@ from hybrid.errors import CheckFailed
 from hybrid.execution.outcome import RunOptions
 from hybrid.execution.product import run_product
 from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.heartbeat import asked_to_end, finish_when_asked
+from hybrid.ranks.job_end import asked_to_end, finish_when_asked
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import agree, free_memory_of, session_of, take_inventory

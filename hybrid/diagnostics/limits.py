@@ -12,7 +12,7 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.diagnostics.finding import Finding, Unknown, attempt
 from hybrid.host.memory import free_bytes_in
-from hybrid.ranks.launcher import SHARED
+from hybrid.ranks.mpi import SHARED
 from hybrid.ranks.shared_memory import shared_memory_folder
 
 _LITTLE_SHARED = 1 << 30

@@ -27,7 +27,8 @@ from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.planning.arithmetic import Computed, joined
 from hybrid.planning.plan import Plan, rows_written
-from hybrid.ranks.heartbeat import asked_to_end, busy, finish_when_asked
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.job_end import asked_to_end, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How a rank ends its job: one rank says why, the launcher is told, and interrupts (SIGINT) wait for exchanges of results.
+"""How a rank ends its job: one rank says why, and the launcher is told; and what a rank makes of SIGINT and SIGTERM.
 
 Loaded first by every command, so it imports little.
 """
@@ -14,8 +14,8 @@ import stat
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -30,11 +30,9 @@ _READ = 2.0  # seconds, at most, that it gets to read it
 _DRAIN = 0.2  # seconds that it gets to pass on what it has read
 _ENDING = 2.0  # seconds that a launcher gets to end a job when one rank has said why
 _CAUSE = 1.5  # seconds that a rank whose end may be the cause of this one's gets to say so first
-_PATIENCE = 1.0  # seconds that an interrupt waits for the other ranks
 
 _voice: socket.socket | None = None  # bound to a name by the first rank of the node that says why the job ends
 _voice_name = ""
-_came = 0.0  # when the interrupt came that is noted; 0: there is none
 
 
 # --- one rank says why
@@ -49,15 +47,12 @@ def share_voice() -> None:
         return
     import socket  # takes milliseconds, and one process alone needs none
 
+    # What the ranks of this job and node have in common, and others have not: the job's name under Open MPI, else the launcher's
+    # process on this node and its start, since another container may count its processes alike.
+    job = os.environ.get("PMIX_NAMESPACE") or launcher_above() or str(os.getppid())
     with suppress(OSError):
-        _voice_name = f"\0hybrid-{os.getuid()}-{_job()[-80:]}"
+        _voice_name = f"\0hybrid-{os.getuid()}-{job[-80:]}"
         _voice = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-
-
-def _job() -> str:
-    """What the ranks of this job and node have in common, and others have not: the job's name under Open MPI, else the launcher's
-    process on this node and its start, since another container may count its processes alike."""
-    return os.environ.get("PMIX_NAMESPACE") or launcher_above() or str(os.getppid())
 
 
 def speak(*, shared: bool = False, follows: bool = False) -> bool:
@@ -130,7 +125,7 @@ def end_job(code: int, last: Callable[[], None]) -> NoReturn:
     raise AssertionError("still alive after SIGKILL")
 
 
-# --- interrupts
+# --- signals
 
 
 def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
@@ -150,48 +145,42 @@ def end_when_interrupted(name: str) -> None:
         if os.getpid() == starting:
             if speak(shared=True):
                 os.write(2, f"{name}: interrupted [interrupted]\n".encode())
-            end_job(1, _remove_files)
+            end_job(1, lambda: None)
         os._exit(1)
 
     handle(signal.SIGINT, end)
 
 
-def _remove_files() -> None:
-    with suppress(ImportError):  # it is being imported: then this rank is the first, and others have hardly begun
-        from hybrid.ranks.leftovers import remove_files_of_job  # whose modules a command needs later
-
-        remove_files_of_job()
+_came = {signal.SIGINT: False, signal.SIGTERM: False}
 
 
-@contextmanager
-def deferred() -> Iterator[None]:
-    """A context in which an interrupt is only noted. At its end the interrupt is handled, unless the body has raised an error
-    anyway.
+def note_interrupts() -> None:
+    """From now on `interrupted` tells of a SIGINT, which still raises KeyboardInterrupt: C code may turn that into other
+    errors."""
 
-    A rank that left an exchange at once would report the interrupt in its next one, which the others would take for the answer to
-    the first: from then on ranks would take messages for something else. Only the main thread is interrupted.
-    """
-    global _came
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, _note)
-    try:
-        yield
-        waits = _came
-    finally:
-        _came = 0.0
-        signal.signal(signal.SIGINT, handler)
-    if waits:
-        handler(signal.SIGINT, None)
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        _came[signal.SIGINT] = True
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        handle(signal.SIGINT, interrupt)
 
 
-def _note(signum: int, frame: FrameType | None) -> None:
-    global _came
-    _came = _came or time.monotonic()
+def interrupted() -> bool:
+    """Whether a SIGINT has come since `note_interrupts`."""
+    return _came[signal.SIGINT]
 
 
-def overdue() -> bool:
-    """Whether an interrupt that was noted has waited for too long."""
-    return bool(_came) and time.monotonic() - _came > _PATIENCE and threading.current_thread() is threading.main_thread()
+def finish_when_asked() -> None:
+    """From now on a SIGTERM does not end this command: `asked_to_end` tells of it, and the caller ends in an orderly way."""
+
+    def remember(signum: int, frame: FrameType | None) -> None:
+        _came[signal.SIGTERM] = True
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, remember)
+
+
+def asked_to_end() -> bool:
+    """Whether a SIGTERM has come since `finish_when_asked`."""
+    return _came[signal.SIGTERM]

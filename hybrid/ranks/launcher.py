@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The launcher (mpirun, srun) and the MPI library: what is known and needed before MPI starts, and how to start a job."""
+"""The launcher (mpirun, srun): what it says of this process, how one is started, and how it is told to end a job."""
 
 from __future__ import annotations
 
 import os
-import resource
 import select
 import stat
 import sys
@@ -12,12 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 from hybrid.core.problem import record
-from hybrid.core.text import readable
 from hybrid.errors import StartError
-from hybrid.host.memory import free_bytes_in
 
 
 @record
@@ -32,6 +28,7 @@ class Launch:
     local_size: int | None = None  # how many ranks its node has, likewise
 
 
+_ANSWER = 0.2  # seconds that Hydra gets for an answer
 OPEN_MPI = "mpirun (Open MPI)"
 # mpirun may start its helpers by srun, whose variables the ranks then inherit: so mpirun's own come first.
 _VARIABLES = (
@@ -100,22 +97,20 @@ def children(process: int) -> list[int]:
     return found
 
 
-# --- what a rank says to Hydra, MPICH's launcher, in the protocol PMI 1: lines of text through a descriptor that it inherits
+def pmi_socket() -> int | None:
+    """The descriptor at which the launcher listens, as PMI_FD says; None where there is none that is open."""
+    with suppress(OSError, OverflowError, ValueError):
+        there = int(os.environ.get("PMI_FD", ""))
+        return there if stat.S_ISSOCK(os.fstat(there).st_mode) else None
+    return None
 
-_ANSWER = 0.2  # seconds
+
+# --- Hydra, MPICH's launcher, in the protocol PMI 1: lines of text
 
 
 def _hydra() -> int | None:
-    """The descriptor at which Hydra listens; None under another launcher. Slurm's PMI-2 sets PMI_FD as well, but has another
-    protocol."""
-    return int(os.environ["PMI_FD"]) if "PMI_HOSTNAME" in os.environ and _is_open(os.environ.get("PMI_FD", "")) else None
-
-
-def _is_open(number: str) -> bool:
-    """Whether this descriptor is a socket. If not, the launcher that set PMI_FD is not this process's, or it was closed."""
-    with suppress(OSError, OverflowError):
-        return number.isdecimal() and stat.S_ISSOCK(os.fstat(int(number)).st_mode)
-    return False
+    """Where Hydra listens; None under another launcher. Slurm's PMI-2 sets PMI_FD as well, but has another protocol."""
+    return pmi_socket() if "PMI_HOSTNAME" in os.environ else None
 
 
 def abort(code: int) -> bool:
@@ -126,15 +121,15 @@ def abort(code: int) -> bool:
 
 
 def topology_file() -> str | None:
-    """The file in which Hydra's part on this node describes the node's cores; None where it does not say.
+    """The file in which Hydra describes this node's cores, and which it leaves where a job is aborted; None where there is none.
 
     To be called only while no call of MPI is under way.
     """
-    there = _hydra()
+    path = None
     with suppress(OSError):
-        if there is not None and (space := _asked(there, "get_my_kvsname", "kvsname")):
-            return _asked(there, f"get kvsname={space} key=PMI_hwloc_xmlfile", "value")
-    return None
+        if (there := _hydra()) is not None and (space := _asked(there, "get_my_kvsname", "kvsname")):
+            path = _asked(there, f"get kvsname={space} key=PMI_hwloc_xmlfile", "value")
+    return path if path and os.path.basename(path).startswith("hydra_hwloc_xmlfile_") else None
 
 
 def _asked(there: int, question: str, wanted: str) -> str | None:
@@ -146,136 +141,3 @@ def _asked(there: int, question: str, wanted: str) -> str | None:
         if found:
             return found[-1]
     return None
-
-
-# --- the MPI library in use, as it describes itself
-
-
-@record
-class Library:
-    """An MPI library's version and what it provides."""
-
-    name: str  # and version
-    standard: tuple[int, int]
-    abi: str  # for which mpi4py was built
-    asked: str  # the thread level that was asked for, such as FUNNELED
-    provided: str  # the thread level that the library has given
-    threads_suffice: bool
-
-    @property
-    def family(self) -> str:
-        """The family of MPIs to which the launcher must belong, too: "Open MPI" or "MPICH", which stands for those derived from
-        it as well."""
-        return "Open MPI" if "Open MPI" in self.name else "MPICH"
-
-    @property
-    def large_counts(self) -> bool:
-        """Whether messages of 2³¹ items and more can be sent."""
-        return self.standard >= (4, 0)
-
-
-def library_name(mpi: ModuleType) -> str:
-    """Name and version of the library behind mpi4py's MPI module `mpi`; MPI need not be started."""
-    first = mpi.Get_library_version().split("\n")[0].strip("\0").split(",")[0]
-    return " ".join(first.replace(" Version:", " ").split())
-
-
-def library_in_use() -> Library:
-    """The library of this process, in which MPI has been started."""
-    import mpi4py
-    from mpi4py import MPI
-
-    provided = MPI.Query_thread()
-    levels = {getattr(MPI, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
-    parts = Path(MPI.__file__).name.split(".")  # MPI.mpich.cpython-311-….so where mpi4py has a build for each ABI
-    return Library(
-        library_name(MPI),
-        MPI.Get_version(),
-        parts[1] if len(parts) > 3 else "this library's own",
-        str(mpi4py.rc.thread_level).upper(),
-        levels.get(provided, str(provided)),
-        provided >= MPI.THREAD_FUNNELED,
-    )
-
-
-# --- what MPI needs before it starts: where that is missing, MPI ends its process, or hangs, and says why in its own terms
-
-SHARED = Path("/dev/shm")  # noqa: S108 (no name in it is guessed)
-_LEAST_FILES, _FILES = 48, 1024  # open files: with 32 two ranks of MPICH hang; what is asked for where the limit allows it
-# Of MPICH 5.0.2 on a node: 1,057,344 bytes for each rank and 4 KiB; UCX, on which it may be built, has files of 4.3 MB besides.
-_SHARED_OF_A_RANK = 1_061_440
-_UCX_OF_A_RANK, _LEAST_OF_UCX = 4_400_000, 16 << 20  # UCX's files; and with less room than this it makes none
-_LEAST_FILE_SIZE = 6 << 20
-
-
-def refuse_too_little(launch: Launch) -> None:
-    """StartError where MPI could not start."""
-    if "PMI_FD" in os.environ and not _is_open(os.environ["PMI_FD"]):
-        connection = f"its connection to this process, PMI_FD={os.environ['PMI_FD']}, is not open"
-        raise stale(launch, f"{connection}: the variables are left over from another job, or something in between has closed it")
-    _allow_files()
-    where, ranks = f"on {os.uname().nodename}", int(os.environ.get("MPI_LOCALNRANKS", "0"))  # set by MPICH's launcher only
-    if ranks < 2:
-        return
-    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if 0 <= size < _LEAST_FILE_SIZE:
-        raise StartError(
-            f"files may have {readable(size)} only {where} (ulimit -f): MPI's memory that ranks share needs "
-            f"{readable(_LEAST_FILE_SIZE)}, matrices need more",
-            "ulimit -f unlimited",
-            code="file-limit",
-        )
-    if not os.access(SHARED, os.W_OK):
-        why = "is read-only, or not writable for you" if SHARED.is_dir() else "is missing"
-        raise StartError(
-            f"{SHARED} {why}, {where}: MPI needs it for {ranks} ranks on one node",
-            "mount -t tmpfs tmpfs /dev/shm (in a container: start it without --read-only, or with --tmpfs /dev/shm)",
-            code="shared-memory",
-        )
-    need, free = ranks * _SHARED_OF_A_RANK, free_shared_bytes()
-    if free is not None and free < need:
-        raise StartError(
-            f"MPI needs {readable(need)} of {SHARED} for {ranks} ranks {where}, {readable(free)} are free: "
-            f"{readable(need - free)} are missing",
-            "delete what ended programs left there, or enlarge it (mount -o remount,size=…; in a container --shm-size=…)",
-            code="shared-memory",
-        )
-    if free is not None and free < need + ranks * _UCX_OF_A_RANK + _LEAST_OF_UCX:
-        # UCX 1.20 looks at the room before each of its files. Where a rank finds enough for the first but not for the next, as
-        # when other ranks have made theirs meanwhile, it uses one that it has not: SIGSEGV. It has other ways within a node.
-        os.environ.setdefault("UCX_TLS", "^posix")
-
-
-def _allow_files() -> None:
-    """Raise the limit of open files to what MPI may want, as far as the hard limit allows. StartError where that is too
-    little."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < _FILES and soft != hard:
-        soft = _FILES if hard < 0 else min(_FILES, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if 0 <= soft < _LEAST_FILES:
-        raise StartError(
-            f"a process may open {soft} files only on {os.uname().nodename} (ulimit -n): MPI needs {_LEAST_FILES} or more",
-            f"ulimit -n {_FILES}",
-            code="open-files",
-        )
-
-
-def free_shared_bytes() -> int | None:
-    """The free bytes of /dev/shm; None where there is none."""
-    try:
-        return free_bytes_in(SHARED)
-    except OSError:
-        return None
-
-
-def stale(launch: Launch, why: str) -> StartError:
-    """The error of a process in whose environment another job's launcher has left its variables."""
-    said = f"{launch.variables[0]}={launch.rank} and {launch.variables[1]}={launch.size}"
-    error = StartError(
-        f"{said} say that {launch.name} started {launch.size} ranks, but {why}",
-        "unset them, or start with mpirun",
-        code="stale-launcher",
-    )
-    error.on_all_ranks = True  # nobody waits for this process
-    return error

@@ -14,7 +14,6 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from hybrid.core.problem import record
 from hybrid.core.text import warn
 from hybrid.errors import RankMissing, one_line
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.job_end import overdue
+from hybrid.ranks.interrupts import Interrupts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -203,16 +202,17 @@ class Messages:
     """Messages between the ranks of a communicator. They travel on duplicates of it, and so never meet those of the user's
     program."""
 
-    def __init__(self, comm: MPI.Comm, limits: Limits | None = None) -> None:
-        """`limits`: of the wait for ranks that have not called, where each rank of a user's program calls by itself."""
+    def __init__(self, comm: MPI.Comm, limits: Limits | None, interrupts: Interrupts) -> None:
+        """`limits`: of the wait for ranks that have not called, where each rank of a user's program calls by itself.
+        `interrupts`: of this rank, which wait for exchanges to end."""
         from mpi4py import MPI
 
         self._byte, self._new_status, self.limits = MPI.BYTE, MPI.Status, limits
         self._comm = _duplicate(comm, limits) if limits else comm.Dup()
         self._control = comm.Dup()
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
-        self._given_up = ""  # why this communicator cannot be used any more
-        self.interrupted = False  # an exchange was, and did not end: the ranks are out of step
+        self._interrupts = interrupts
+        self.lost = ""  # why this communicator cannot be used any more: an exchange has not ended, so the ranks are out of step
         self.within_nodes = True  # whether ranks share a node, when `Team` has found out
         self.serial = 0  # the current phase's number, the same on every rank
         self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm | None] = {}  # of collectives, by kind and ranks
@@ -273,11 +273,30 @@ class Messages:
     def exchange(self, mine: Any, patience: float = math.inf, *, arriving: bool = False) -> list[Any]:
         """Every rank's object, in the order of the ranks (an Allgather). TimeoutError after `patience` seconds.
 
-        Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too. KeyboardInterrupt
-        where an interrupt has been deferred for too long. `arriving`: other ranks may not have called yet; RankMissing, now and
-        from then on, where they do not for too long.
+        Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too. `arriving`: other
+        ranks may not have called yet; RankMissing where they do not for too long. An interrupt that waits too long is raised. An
+        exchange that did not end is the last: every later call is a RankMissing.
         """
-        self._refuse_given_up()
+        arrivals = _Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
+
+        def look() -> None:
+            self._refuse_lost()
+            if self._interrupts.overdue:
+                self._interrupts.raise_noted()
+            if arrivals is not None:
+                arrivals.look()
+
+        def gather(request: MPI.Request, *buffers: Any) -> None:
+            try:
+                self.complete(request, lambda: _EXCHANGE_PAUSE, look, deadline)
+            except BaseException as error:
+                _abandoned.append((request, buffers))
+                if isinstance(error, RankMissing):
+                    self._give_up(str(error))
+                self.lost = self.lost or "an exchange with the other ranks was interrupted"
+                raise
+
+        self._refuse_lost()
         deadline = time.monotonic() + patience
         try:
             packed = pickle.dumps(mine, protocol=5)
@@ -285,54 +304,36 @@ class Messages:
             raise Unsendable(f"{one_line(cannot)}, when it was pickled for the other ranks") from cannot
         slot = (len(packed).to_bytes(_LENGTH, "little") + packed[: _SLOT - _LENGTH]).ljust(_SLOT)
         slots = memoryview(bytearray(_SLOT * self._size))
-        arrivals = _Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
-        request = self._comm.Iallgather([slot, self._byte], [slots, self._byte])
-        self._gather(request, (slot, slots), deadline, arrivals)
+        gather(self._comm.Iallgather([slot, self._byte], [slots, self._byte]), slot, slots)
         begins = range(0, len(slots), _SLOT)
         sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
         if max(sizes) <= _SLOT - _LENGTH:
             parts = [slots[begin + _LENGTH :][:size] for begin, size in zip(begins, sizes, strict=True)]
         else:  # some object does not fit its slot: all are sent again, whole
-            starts = [0, *accumulate(sizes)]
+            arrivals, starts = None, [0, *accumulate(sizes)]
             received = memoryview(bytearray(starts[-1]))
-            request = self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte])
-            self._gather(request, (packed, received), deadline)
+            gather(self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte]), packed, received)
             parts = [received[lo:hi] for lo, hi in pairwise(starts)]
         return [pickle.loads(part) for part in parts]
 
-    def _gather(self, request: MPI.Request, buffers: tuple[Any, ...], deadline: float, arrivals: _Arrivals | None = None) -> None:
-        try:
-            self.complete(request, lambda: _EXCHANGE_PAUSE, partial(self._refuse_given_up, arrivals), deadline)
-        except (RankMissing, KeyboardInterrupt, TimeoutError) as error:
-            _abandoned.append((request, buffers))
-            if isinstance(error, RankMissing):
-                self._give_up(str(error))
-            raise
-
-    def _refuse_given_up(self, arrivals: _Arrivals | None = None) -> None:
-        """RankMissing where some rank waits no longer for others, or this rank has waited too long for those that `arrivals`
-        misses. KeyboardInterrupt where an interrupt is overdue."""
-        if overdue():
-            self.interrupted, self._given_up = True, "an exchange with the other ranks was interrupted"
-            raise KeyboardInterrupt
+    def _refuse_lost(self) -> None:
+        """RankMissing where this or some other rank has left an exchange that had not ended."""
         status = self._new_status()
-        if not self._given_up and self._control.Iprobe(tag=_GAVE_UP, status=status):
+        if not self.lost and self._control.Iprobe(tag=_GAVE_UP, status=status):
             text = bytearray(status.Get_count(self._byte))
             self._control.Recv([text, self._byte], status.source, _GAVE_UP)
-            self._given_up = text.decode()
-        if self._given_up:
-            raise unusable(self._given_up) from None
-        if arrivals is not None:
-            arrivals.look()
+            self.lost = text.decode()
+        if self.lost:
+            raise unusable(self.lost) from None
 
     def _give_up(self, why: str) -> None:
         """Have this and every other rank raise RankMissing, now or when it calls."""
-        if not self._given_up:
-            self._given_up = why
+        if not self.lost:
+            self.lost = why
             for other in range(self._size):
                 if other != self._rank:
                     _abandoned.append((why, self._control.Isend([why.encode(), self._byte], dest=other, tag=_GAVE_UP)))
-        self._refuse_given_up()
+        raise unusable(self.lost) from None
 
     # --- failures
 

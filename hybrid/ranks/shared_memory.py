@@ -30,7 +30,7 @@ from hybrid.errors import DoesNotFit
 from hybrid.host.memory import RowView, free_bytes_in, process_space
 from hybrid.host.threads import on_threads
 from hybrid.ranks.heartbeat import busy
-from hybrid.ranks.launcher import SHARED
+from hybrid.ranks.mpi import SHARED
 from hybrid.ranks.team import Team
 
 

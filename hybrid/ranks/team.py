@@ -8,29 +8,26 @@ ends them. Nothing here blocks inside MPI.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
-import signal
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from hybrid.core.forks import Turn, forked_from_rank
 from hybrid.core.spans import Topology
-from hybrid.core.timeline import Timeline, launcher_above
-from hybrid.errors import HybridError, RankMissing, StartError, UsageError, code_of, one_line, rebuild
-from hybrid.ranks.heartbeat import heartbeat, interrupted, wake_supervisor
-from hybrid.ranks.job_end import deferred
-from hybrid.ranks.launcher import launched, library_name, refuse_too_little, stale
-from hybrid.ranks.leftovers import remove_files_of_process_alone, unname_files
+from hybrid.core.timeline import Timeline
+from hybrid.errors import HybridError, RankMissing, UsageError, code_of, one_line, rebuild
+from hybrid.ranks.heartbeat import heartbeat
+from hybrid.ranks.interrupts import Interrupts
+from hybrid.ranks.job_end import interrupted
+from hybrid.ranks.launcher import launched
 from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable
+from hybrid.ranks.mpi import all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -48,23 +45,21 @@ class Phase:
     def __enter__(self) -> Phase:
         self._began = time.perf_counter()
         try:
-            if self._team._messages is not None:
-                self._team._messages.begin_phase()
-            self._team.enter(self._name)
+            self._team._begin_phase(self._name)
         except BaseException as failure:  # an interrupt: the others are in this phase, and hear of it here
             self.__exit__(type(failure), failure, failure.__traceback__)
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None) -> None:
+        team = self._team
+        team._interrupts.in_body = False
         if self._timed:
-            self._team.timeline.add(self._name, self._began, time.perf_counter())
-        if self._team.alone:  # nobody to tell of a failure, which goes on by itself
+            team.timeline.add(self._name, self._began, time.perf_counter())
+        if team.alone:  # nobody to tell of a failure, which goes on by itself
             self.all = [self.mine]
-            return
-        # SystemExit and KeyboardInterrupt count as failures, too: this rank leaves, and the others would wait for it.
-        with deferred():
-            self._team._end_phase(self, None if isinstance(failure, PhaseEnded) else failure)
+        else:  # SystemExit and KeyboardInterrupt are failures, too: this rank leaves, and the others would wait for it
+            team._end_phase(self, None if isinstance(failure, PhaseEnded) else failure)
 
 
 class Team:
@@ -79,16 +74,16 @@ class Team:
         self.timeline = Timeline()
         self.doing = "start"
         self._when_freed: list[Callable[[], None]] = []
-        self.unheard = False  # this rank failed and the others did not hear of it: it must end the job
         self._patience = patience
         self._turn = Turn()  # for one call at a time
+        self._interrupts = Interrupts(Phase.__exit__.__code__)
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
         if comm is None or comm.Get_size() == 1:
             self.rank, self.size = 0, 1
             self.topology = self._real_topology = Topology(((0,),))
             return
-        self._messages = Messages(comm, limits)
+        self._messages = Messages(comm, limits, self._interrupts)
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.topology = self._real_topology = self._find_nodes(comm)
         self._messages.within_nodes = len(self.topology.nodes) < self.size
@@ -151,48 +146,54 @@ class Team:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A context for one call. What a rank raises in it between two phases, all ranks raise in the next phase: so every rank
-        must begin one.
+        """A context for one call, in which the ranks of the team go through the same phases.
 
-        Threads of a process take turns: which calls of several ranks belong together is told by their order alone.
+        A rank that fails between two phases, where the others cannot hear of it, goes on to the next phase with its error: there
+        all raise it. Threads of a process take turns: which calls of several ranks belong together is told by their order alone.
         """
         with self._turn:
-            self._arriving = True
-            try:
+            if self._messages is None:
                 yield
-            except BaseException as error:
-                if (
-                    self._messages is None
-                    or (isinstance(error, HybridError) and error.on_all_ranks)
-                    or self._messages.interrupted
-                ):
-                    raise
-                with self.phase(self.doing, timed=False):
-                    raise
+                return
+            self._arriving = True
+            with self._interrupts.within_call():
+                try:
+                    yield
+                except BaseException as error:
+                    all_know = isinstance(error, HybridError) and error.on_all_ranks
+                    if all_know or self._messages.lost:
+                        raise
+                    with self.phase(self.doing, timed=False):
+                        raise
+
+    def _begin_phase(self, name: str) -> None:
+        if self._messages is not None:
+            self._messages.begin_phase()
+            self._interrupts.in_body = True
+            self._interrupts.raise_noted()
+        self.enter(name)
 
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
-        assert self._messages is not None
-        reports: list[Any] = []
+        messages, reports = self.messages, []
         arriving, self._arriving = self._arriving, False
         if failure is None:
             try:
-                reports = self._messages.exchange((None, phase.mine), arriving=arriving)
+                reports = messages.exchange((None, phase.mine), arriving=arriving)
             except Unsendable as cannot:
                 failure = cannot
         if failure is not None:
             # C code may have turned an interrupt into another error.
             said = KeyboardInterrupt() if interrupted() and not isinstance(failure, HybridError) else failure
             report = (type(said).__name__, one_line(said), code_of(said), self.host, self.doing)
-            self._messages.notify_others()
+            messages.notify_others()
             try:
-                reports = self._messages.exchange((report, None), self._patience, arriving=arriving)
+                reports = messages.exchange((report, None), self._patience, arriving=arriving)
             except TimeoutError:
-                self.unheard = True
-                raise _common_error([(self.rank, report)], self.size) from failure
+                raise _joint_error([(self.rank, report)], self.size, on_all_ranks=False) from failure
         failures = [(rank, failed) for rank, (failed, _) in enumerate(reports) if failed is not None]
         if failures:
-            self._messages.clear_up([rank for rank, _ in failures])
-            raise _common_error(failures, self.size) from failure
+            messages.clear_up([rank for rank, _ in failures])
+            raise _joint_error(failures, self.size, on_all_ranks=True) from failure
         phase.all = [result for _, result in reports]
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
@@ -226,15 +227,15 @@ class Team:
             self._messages = None
 
 
-def _common_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int) -> HybridError:
-    """The error that all ranks raise, from the reports of those that have failed."""
+def _joint_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int, *, on_all_ranks: bool) -> HybridError:
+    """The error that the ranks raise, from the reports of those that have failed."""
     rank, (kind, text, code, host, doing) = failures[0]
     # The same on all ranks: naming one would mislead.
     if not (len(failures) == size and all(report[1] == text for _, report in failures)):
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         text = f"rank {rank}{more} on {host}, {doing}: {text}"
     error = rebuild(kind, text, code)
-    error.on_all_ranks = True
+    error.on_all_ranks = on_all_ranks
     return error
 
 
@@ -276,7 +277,7 @@ def team_of(comm: Any, stall: Any = None) -> Team:
             code="communicator",
         )
     if MPI.Comm.Compare(comm, MPI.COMM_WORLD) == MPI.IDENT:
-        _refuse_foreign_launcher(comm)
+        refuse_foreign_launcher(comm)
     if comm.Get_size() == 1:
         return _team_of_one()
     known = _known_of(comm)
@@ -329,110 +330,13 @@ def start_world(*, patience: float = math.inf) -> Team:
     launch = launched()
     if launch is None:
         return Team()
-    refuse_too_little(launch)
-    try:
-        with _signals_kept():
-            MPI = start_mpi()
-    except (ImportError, RuntimeError) as error:
-        raise StartError(
-            f"started by {launch.name}, but mpi4py cannot start MPI ({one_line(error)}): install an MPI, "
-            "for example with pip install mpich",
-            code="mpi-missing",
-        ) from error
-    _refuse_foreign_launcher(MPI.COMM_WORLD)
-    team = Team(MPI.COMM_WORLD, patience=patience)
+    start_mpi_of(launch)
+    team = Team(all_processes(), patience=patience)
     if team.leads_node:
         unname_files()
     return team
 
 
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """A context after which signals mean what they did before, so that they end a rank under every MPI, or under none. Signals
-    that come meanwhile are handled then.
-
-    MPICH sets a handler for SIGUSR1, which its launcher sends only where it leaves a job with a dead rank alone; and UCX, below
-    both MPIs, sets one for SIGHUP, for debugging. Neither lets a user see that the signal came.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGUSR1)}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
-    try:
-        yield
-    finally:
-        for signum, handler in handlers.items():
-            if handler is not None:  # Python's own record of it, which these libraries do not change
-                signal.signal(signum, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def start_mpi() -> ModuleType:
-    """Start MPI in this process, with the thread level that hybrid-runner needs; mpi4py's module."""
-    import mpi4py
-
-    mpi4py.rc(thread_level="funneled")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # is looked at, and said in one line
-        from mpi4py import MPI
-
-    if MPI.COMM_WORLD.Get_size() == 1:  # nobody else opens them, and Open MPI does not remove its own even at an orderly end
-        remove_files_of_process_alone()
-    return MPI
-
-
-def leave() -> NoReturn:
-    """Finalize MPI where it has started, and end the process with code 0. Output must have been flushed, and no thread may
-    compute.
-
-    Python's own end would take longer, since it tears down every module. It is C's `exit` and not `_exit`, which would leave out
-    what MPICH does at the very end: its launcher then ends the job as one that failed.
-    """
-    wake_supervisor()
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and not mpi.Is_finalized():
-        mpi.Finalize()
-        wake_supervisor()  # if it was stopped meanwhile: nobody else would
-    ctypes.PyDLL(None).exit(0)  # holds the interpreter's lock, so that no other thread runs Python meanwhile
-    raise AssertionError("exit has returned")
-
-
 def world_communicator(team: Team) -> MPI.Comm | None:
     """The communicator of `start_world`'s team, as `hybrid.multiply` takes it; None for a process alone."""
     return None if team.size == 1 else all_processes()
-
-
-def all_processes() -> MPI.Comm:
-    """The communicator of everything that the launcher has started, for programs that watch over themselves."""
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD
-
-
-def abort(code: int) -> None:
-    """End all ranks of the job with this exit code, whatever they are doing."""
-    from mpi4py import MPI
-
-    MPI.COMM_WORLD.Abort(code)
-
-
-def _refuse_foreign_launcher(world: MPI.Comm) -> None:
-    """StartError if MPI does not see all processes that the launcher started.
-
-    With the launcher of another MPI every process takes itself for rank 0 of 1, and would do all the work again.
-    """
-    launch, size = launched(), world.Get_size()
-    if launch is None or size == launch.size:
-        return
-    from mpi4py import MPI
-
-    if launcher_above() == "":
-        raise stale(
-            launch, "no launcher is running above this process, and MPI sees it alone: they are left over from another job"
-        )
-    raise StartError(
-        f"{launch.name} started {launch.size} processes, but {library_name(MPI)} sees {size}: they belong to "
-        "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for",
-        code="wrong-mpirun",
-    )

@@ -234,7 +234,7 @@ class _Communicator:
     """A communicator of NCCL, by MPI: each operation is complete when its call returns, as if a GPU ran one after the other."""
 
     def __init__(self, size: int, unique_id: Any, rank: int) -> None:
-        from hybrid.ranks.team import all_processes
+        from hybrid.ranks.mpi import all_processes
 
         self._comm = all_processes().Dup()
         assert (size, rank) == (self._comm.size, self._comm.rank), "NumPy's NCCL is for all ranks of the job"

@@ -170,7 +170,7 @@ def _on_device(device: Any, kind: str, parts: Sequence[tuple[Any, Any]], after: 
 
 
 def _phases(stack: ExitStack) -> None:
-    from hybrid.ranks import team
+    from hybrid.ranks import mpi, team
     from hybrid.ranks.messages import Messages
     from hybrid.ranks.team import Team
 
@@ -187,7 +187,7 @@ def _phases(stack: ExitStack) -> None:
     replace(stack, Team, "enter", enter)
     replace(stack, Messages, "complete", partial(begin, "wait"))
     replace(stack, team, "start_world", partial(begin, "start"))
-    replace(stack, team, "start_mpi", partial(begin, "MPI start"))
+    replace(stack, mpi, "start_mpi", partial(begin, "MPI start"))
 
 
 def _devices(stack: ExitStack) -> None:

@@ -23,7 +23,7 @@ from hybrid.diagnostics.node_links import NodeLink
 from hybrid.diagnostics.node_links import judge as judge_node_links
 from hybrid.errors import CODES, CheckFailed, HybridError, StartError, UsageError
 from hybrid.host.threads import Threads
-from hybrid.ranks.launcher import Library
+from hybrid.ranks.mpi import Library
 from hybrid.verification.check import Fault
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hybrid.diagnostics.probes.protocol import report
-from hybrid.ranks.team import start_mpi
+from hybrid.ranks.mpi import start_mpi
 
 SIZES = (1 << 10, 8 << 20)  # bytes: MPI libraries send short and long messages by different protocols
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from hybrid.diagnostics.probes.protocol import report
-from hybrid.ranks.launcher import library_in_use
-from hybrid.ranks.team import start_mpi
+from hybrid.ranks.mpi import library_in_use, start_mpi
 
 
 def main() -> None:

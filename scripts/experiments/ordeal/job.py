@@ -14,9 +14,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hybrid.ranks import leftovers
+from hybrid.diagnostics import leftovers
+from hybrid.diagnostics.leftovers import candidates, may_be_used
 from hybrid.ranks.launcher import mpirun
-from hybrid.ranks.leftovers import candidates, may_be_used
 
 _RANK_VARIABLES = ("PMI_RANK=", "OMPI_COMM_WORLD_RANK=")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)

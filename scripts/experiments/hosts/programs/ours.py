@@ -27,7 +27,7 @@ from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.row_sums import checksum_weights, row_checksums
 from hybrid.host.threads import Calls, rows_of_about, usable_cores
-from hybrid.ranks.leftovers import remove_files_of
+from hybrid.ranks.mpi import unname_files
 
 _READ_BYTES = 16 << 20  # of a thread's call, as the check makes them
 _BUSY_THREADS = 2  # of a rank, beside those that read
@@ -165,7 +165,7 @@ def main() -> None:
 
         comm = MPI.COMM_WORLD
         if comm.size == 1:
-            remove_files_of("self")  # nobody else opens them, and a failure would leave them
+            unname_files()  # nobody else opens them, and a failure would leave them
     for n in options.sizes:
         for part, setup, times in parts[options.part](comm, n, options):
             if comm is None or comm.rank == 0:

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Files that MPI makes in shared memory and in the temporary folder, and leaves there when a job is killed.
 
-MPICH keeps a named file in /dev/shm from MPI_Init to MPI_Finalize, and its launcher one in /tmp. Open MPI has files in /dev/shm
-as long as a job runs, and folders in the temporary folder. Supervisors remove those of their job, `doctor --clean` those of ended
-jobs.
+MPICH has a file in /dev/shm from MPI_Init to MPI_Finalize, its launcher one in /tmp; Open MPI files in /dev/shm as long as a job
+runs, and folders in the temporary folder. `doctor --clean` removes those of ended jobs.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import math
 import os
 import re
 import shutil
@@ -18,20 +16,18 @@ import signal
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hybrid.core.problem import record
 from hybrid.errors import one_line
 from hybrid.host.memory import kernel
-from hybrid.ranks import launcher
-from hybrid.ranks.launcher import children, launched
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
 _OURS = re.compile(r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}")  # where shared memory must have a name
 _OF_MPICH = re.compile(r"mpich_shm_[0-9a-f]+_\d+")
-_OF_OPEN_MPI = re.compile(r"(?:vader|sm)_segment\.(?P<host>.+)\.(?P<user>\d+)\.(?P<job>[0-9a-f]+)\.\d+")
+_OF_OPEN_MPI = re.compile(r"(?:vader|sm)_segment\..+\.\d+\.[0-9a-f]+\.\d+")
 # UCX, on which both may be built, removes a file's name right after it has made the file: the name stays where a process is
 # killed between the two.
 _OF_UCX = re.compile(r"ucx_shm_posix_[0-9a-f]+")
@@ -42,92 +38,6 @@ _OF_LAUNCHER = re.compile(r"(?:ompi|prte|prted|prterun)\.(\d+)")
 _LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "prte", "prted")
 _STARTED = 60.0  # seconds after which a job has started: it needs no file any more that none of its processes has open
 _READ = 86400.0  # seconds after which each rank has read Hydra's file: it does at MPI_Init, and a program may do much before
-
-
-# --- of this job
-
-
-def unname_files() -> None:
-    """Remove the names of the files that MPICH and its launcher have made for this node's ranks, each of which has opened them
-    by now.
-
-    To be called on one rank of the node, after the first exchange. The memory then goes with the last process, and neither
-    misses the names at its end.
-    """
-    if launched() is not None:
-        _remove([*_mapped("self", _OF_MPICH), *_topology_file()])
-
-
-def remove_files_of(process: int | str) -> None:
-    """Remove the names of the files that MPI has made for this process, and maybe for others here: of a job whose launcher is
-    gone, or of a process alone."""
-    _remove(_mapped(process, _OF_MPICH, _OF_OPEN_MPI))
-
-
-def remove_files_of_process_alone() -> None:
-    """Remove the files and the folder of this process, which no launcher has started, and whose MPI has started.
-
-    The folders above stay: another process may be about to make its own in them.
-    """
-    for path in _mapped("self", _OF_OPEN_MPI):
-        if found := _OF_OPEN_MPI.fullmatch(path.name):
-            for above in Path(tempfile.gettempdir(), f"ompi.{found['host']}.{found['user']}").glob("jf.*"):
-                shutil.rmtree(above / str(int(found["job"], 16)), ignore_errors=True)
-    remove_files_of("self")
-
-
-def remove_files_of_job(began: float = math.inf) -> None:
-    """In a process that is about to end its job, and whose launcher still runs: remove the files of all ranks here that still
-    have a name, and those of `remove_unused`."""
-    for supervisor in children(os.getppid()):
-        for worker in children(supervisor):
-            remove_files_of(worker)
-    _remove(_topology_file())
-    remove_unused(began)
-
-
-def remove_unused(began: float) -> None:
-    """Remove the files of MPI that were made since then and that nobody has mapped.
-
-    Who makes such a file has it mapped until MPI ends, so these are of processes that have been killed.
-    """
-    for path in candidates() if began < math.inf else ():
-        with suppress(FileNotFoundError):
-            status, names = path.lstat(), (_OF_MPICH, _OF_OPEN_MPI, _OF_UCX)
-            if any(name.fullmatch(path.name) for name in names) and status.st_uid == os.geteuid() and status.st_mtime >= began:
-                _removed(path)
-
-
-def remove_of_launcher(process: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Remove the folder of this node's part of the launcher, which has started this process and is gone. `process`: its
-    number."""
-    folder = Path(environment.get("PMIX_SERVER_TMPDIR", ""))
-    with suppress(OSError):  # another rank of the node removes it, too
-        if made_by(folder) == process and folder.lstat().st_uid == os.geteuid():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _topology_file() -> list[Path]:
-    """The file that Hydra has made for this node, in a list; empty where there is none."""
-    path = Path(launcher.topology_file() or "")
-    return [path] if _OF_HYDRA.fullmatch(path.name) else []
-
-
-def _mapped(process: int | str, *names: re.Pattern[str]) -> list[Path]:
-    """The files in shared memory, of such names, that the process has mapped; none where there is no /proc."""
-    found: set[Path] = set()
-    with suppress(OSError), open(f"/proc/{process}/maps", errors="replace") as maps:
-        found = {Path(parts[5].rstrip("\n")) for line in maps if len(parts := line.split(maxsplit=5)) == 6}
-    return [path for path in found if str(path.parent) == _SHARED_MEMORY and any(name.fullmatch(path.name) for name in names)]
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    for path in paths:
-        with suppress(FileNotFoundError, PermissionError):
-            path.unlink()
-
-
-# --- of ended jobs
 
 
 @record
