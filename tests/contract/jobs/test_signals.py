@@ -88,7 +88,8 @@ def test_what_mpirun_makes_of_a_signal(running, signum, mpich, of_open_mpi, grou
         job.send(signum, *(job.launchers() if signum == SIGKILL else [job.launcher]))
     end = job.end()
     assert (end.code, end.codes) == (of_open_mpi if open_mpi() else mpich)
-    assert end.left == [], "without mpirun the ranks end, too, and remove what it has left"
+    left = [what for what in end.left if what.startswith("process") or not (open_mpi() and signum == SIGKILL)]
+    assert left == [], "without mpirun the ranks end, too; files of an Open MPI that was killed are the doctor's"
 
 
 def test_a_supervisor_that_is_killed_takes_its_rank_along(running):
