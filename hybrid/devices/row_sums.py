@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -42,7 +42,7 @@ _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
 class _Rows(ctypes.Structure):
-    """`Rows` of row_sums.c."""
+    """`Rows` of rows.h."""
 
     _fields_: ClassVar[Any] = [
         ("elements", _ADDRESS), *((name, _NUMBER) for name in ("columns", "row_bytes", "item_size"))
@@ -50,19 +50,33 @@ class _Rows(ctypes.Structure):
 
 
 class _Look(ctypes.Structure):
-    """`Look` of row_sums.c."""
+    """`Look` of product_check.h."""
 
     _fields_: ClassVar[Any] = [("largest", ctypes.c_double), ("integral", _NUMBER)]
 
 
 class _Comparison(ctypes.Structure):
-    """`Comparison` of row_sums.c."""
+    """`Comparison` of product_check.h."""
 
     _fields_: ClassVar[Any] = [
         *((name, _ADDRESS) for name in ("norms_a", "norms_b", "flushed", "overflow")),
         ("rows_together", _NUMBER),
         *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed_of_a")),
         ("integral", _NUMBER),
+    ]
+
+
+_MOST_WORST = 16
+
+
+class _Found(ctypes.Structure):
+    """`Found` of product_check.h."""
+
+    _fields_: ClassVar[Any] = [
+        *((name, ctypes.c_double) for name in ("total", "largest")),
+        *((name, _NUMBER) for name in ("differ", "not_judged", "rows")),
+        ("sizes", ctypes.c_double * _MOST_WORST),
+        *((name, _NUMBER * _MOST_WORST) for name in ("of_rows", "of_groups")),
     ]
 
 
@@ -79,10 +93,11 @@ def _load() -> Any:
     library.put.argtypes = [_ADDRESS, _ADDRESS, *matrix, *sums, _ADDRESS, _ADDRESS, _COUNT]
     library.sum_again.argtypes = [*matrix, *sums, _NUMBER]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
-    rows = [_ADDRESS, _COUNT, _ADDRESS, _ADDRESS, _NUMBER]  # with the pool before, and x or y and what says how wide it is behind
-    library.group_sums.argtypes = [*rows, *[_ADDRESS] * 4, _NUMBER, _NUMBER]
-    library.products.argtypes = [*rows, *[_ADDRESS] * 3, _NUMBER, _NUMBER]
-    for function in (library.drop, library.sum_again, library.group_sums, library.products):
+    pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
+    library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
+    library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
+    library.check.argtypes = [*pool, *[_ADDRESS] * 4, _NUMBER, *[_ADDRESS] * 6, *some]
+    for function in (library.drop, library.sum_again, library.group_sums):
         function.restype = None
     return library
 
@@ -117,13 +132,14 @@ def can_sum(rows: np.ndarray) -> bool:
     return readable and rows.strides[1] == rows.itemsize and _library().loaded is not None
 
 
-def _in_c(function: str, matrix: np.ndarray, threads: int, *operands: Any) -> None:
-    """Call a function of the library for all rows, of which some are given to one call."""
-    library, (count, columns) = _library(), matrix.shape
-    rows = _Rows(matrix.ctypes.data, columns, matrix.strides[0], matrix.itemsize)
-    at_once = _BYTES_A_THREAD * max(1, threads) // max(1, columns * matrix.itemsize)
-    for some in pieces(Span(0, count), max(1, at_once // 72) * 72):  # 72: ROWS_AT_ONCE of row_sums.c
-        getattr(library.loaded, function)(library.pool, threads, ctypes.byref(rows), *operands, some.lo, some.hi)
+def _in_c(function: str, matrices: Sequence[np.ndarray], threads: int, *operands: Any) -> None:
+    """Call a function of the library for all rows of these matrices, of which some are given to one call."""
+    library, count = _library(), len(matrices[0])
+    rows = [ctypes.byref(_Rows(each.ctypes.data, each.shape[1], each.strides[0], each.itemsize)) for each in matrices]
+    at_once = _BYTES_A_THREAD * max(1, threads) // max(1, sum(each.shape[1] * each.itemsize for each in matrices))
+    for some in pieces(Span(0, count), max(1, at_once // 72) * 72):  # 72: ROWS_AT_ONCE of product_check.h
+        if getattr(library.loaded, function)(library.pool, threads, *rows, *operands, some.lo, some.hi):
+            raise MemoryError("no memory for the check")
 
 
 _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to make NumPy's calls worth their while
@@ -198,7 +214,7 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
     if can_sum(matrix):
         x = np.ascontiguousarray(x)
         into = sums.ctypes.data, squares.ctypes.data, integers.address, None
-        _in_c("group_sums", matrix, threads, x.ctypes.data, group, *into)
+        _in_c("group_sums", [matrix], threads, x.ctypes.data, group, *into)
         return sums, squares
 
     def add(where: slice, values: np.ndarray) -> None:
@@ -250,11 +266,8 @@ def sizes_of(
 def compare(c: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, allowed: Allowed, threads: int) -> None:
     """Replace the expected `sums` of C's rows by the sizes of their differences from C's."""
     if can_sum(c):
-        operands = x, allowed.norms_a, allowed.norms_b, allowed.flushed, allowed.overflow
-        arrays = [np.ascontiguousarray(each) for each in operands]
-        numbers = allowed.rows_together, allowed.deviation, allowed.per_term, allowed.flushed_of_a, allowed.integral
-        wanted = _Comparison(*(each.ctypes.data for each in arrays[1:]), *numbers)
-        _in_c("group_sums", c, threads, arrays[0].ctypes.data, group, sums.ctypes.data, None, None, ctypes.byref(wanted))
+        wanted, (x, *_kept) = _wanted(x, allowed)
+        _in_c("group_sums", [c], threads, x.ctypes.data, group, sums.ctypes.data, None, None, ctypes.byref(wanted))
         return
 
     def replace(where: slice, values: np.ndarray) -> None:
@@ -269,16 +282,45 @@ def compare(c: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, allowed:
     in_parts(c, threads, replace)
 
 
+def _wanted(x: np.ndarray, allowed: Allowed) -> tuple[_Comparison, list[np.ndarray]]:
+    """What C compares sums with; and x and the arrays to which that refers, as C reads them."""
+    operands = x, allowed.norms_a, allowed.norms_b, allowed.flushed, allowed.overflow
+    arrays = [np.ascontiguousarray(each) for each in operands]
+    numbers = allowed.rows_together, allowed.deviation, allowed.per_term, allowed.flushed_of_a, allowed.integral
+    return _Comparison(*(each.ctypes.data for each in arrays[1:]), *numbers), arrays
+
+
+class Found(NamedTuple):
+    """What comparing C's rows with those of A·y amounts to."""
+
+    sizes: np.ndarray  # of each row and group
+    totals: list[float]  # of sizes, each counted as MOST_IN_TOTAL at most; how many are not 0; how many are NOT_JUDGED
+    worst: np.ndarray  # the worst sum of each of the rows with the largest: row, group and size
+    has_fractions: bool  # whether A has only integers, and C others
+
+
+def check_rows(
+    a: np.ndarray, c: np.ndarray, y: np.ndarray, x: np.ndarray, group: int, allowed: Allowed, in_a: Integers, threads: int
+) -> Found:
+    """`times` and `compare` in one pass over A and C, in C: `can_sum` is true of both. `allowed` has no norms of A."""
+    sizes, norms, in_c, found = np.empty((len(c), y.shape[1])), np.empty(len(c)), Integers(), _Found()
+    wanted, (x, *_kept) = _wanted(x, replace(allowed, norms_a=norms))
+    y, of_c = np.ascontiguousarray(y), in_c.address if allowed.integral and in_a.integral else None
+    wanted.integral = 0
+    operands = y.ctypes.data, x.ctypes.data, group, sizes.ctypes.data, norms.ctypes.data, in_a.address, of_c
+    _in_c("check", [a, c], threads, *operands, ctypes.byref(wanted), ctypes.byref(found))
+    rows = slice(found.rows)
+    worst = np.array([found.of_rows[rows], found.of_groups[rows], found.sizes[rows]], np.float64).T
+    totals = [found.total, found.differ, found.not_judged]
+    return Found(sizes, totals, worst, of_c is not None and in_a.integral and not in_c.integral)
+
+
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
     product, squares, width = np.zeros((len(a), y.shape[1])), np.zeros(len(a)), y.shape[1]
     if can_sum(a):
-        together = ctypes.c_int.in_dll(_library().loaded, "columns_together").value
-        packed = np.zeros((-(-width // together), len(y), together))
-        for number, part in enumerate(pieces(Span(0, width), together)):
-            packed[number, :, : len(part)] = y[:, part.slice]
-        into = product.ctypes.data, squares.ctypes.data, integers.address
-        _in_c("products", a, threads, packed.ctypes.data, width, *into)
+        y = np.ascontiguousarray(y)
+        _in_c("products", [a], threads, y.ctypes.data, width, product.ctypes.data, squares.ctypes.data, integers.address)
     else:
         block_rows, block_columns = _BLOCKS[4 if a.itemsize <= 4 else 8]
 

@@ -24,7 +24,10 @@ from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     NOT_INTEGRAL,
     Allowed,
+    Found,
     Integers,
+    can_sum,
+    check_rows,
     column_weights,
     compare,
     group_sums,
@@ -66,6 +69,8 @@ _MOST_SCALE = 700  # as an exponent: x times larger or smaller numbers may overf
 _STACK_BYTES = 1 << 20  # of matrices of a stack as float64 that are multiplied together: they stay in a core's cache
 _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those of the product
 _SMALL_B = 1 << 18  # elements of B that a rank sums about as soon as it gets the sums of others
+_USUAL_ROWS = 1000  # of A whose norms tell that of a usual one
+_NO_NORMS = np.empty(0)
 _ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
 
 
@@ -131,15 +136,32 @@ class _HostSums:
         self, c: np.ndarray, columns: Span, expected: np.ndarray, norms_a: np.ndarray, norms_b: np.ndarray, *, integral: bool
     ) -> np.ndarray:
         """The sizes of the differences in these columns of C. `expected` is overwritten."""
-        (count, n, _), groups = c.shape, slice(columns.lo // GROUP_COLUMNS, -(-columns.hi // GROUP_COLUMNS))
+        count, n, _ = c.shape
         sums, rows = expected.reshape(count * n, expected.shape[2]), c[:, :, columns.slice].reshape(count * n, len(columns))
-        together, of_groups = n if len(norms_b) > 1 else max(1, count * n), (self._flushed[groups], self.overflow[groups])
-        allowed = Allowed(
-            norms_a.reshape(-1), norms_b, together, self._deviation, self._per_term, of_groups[0], self._flushed_of_a,
-            of_groups[1], integral,
-        )  # fmt: skip
+        together = n if len(norms_b) > 1 else max(1, count * n)
+        allowed = self._allowed(columns, norms_a.reshape(-1), norms_b, together, integral=integral)
         compare(rows, self.x[columns.slice], GROUP_COLUMNS, sums, allowed, self._threads)
         return sums.reshape(expected.shape)
+
+    def compared(
+        self, a: np.ndarray, y: np.ndarray, c: np.ndarray, columns: Span, norms_b: np.ndarray, *, integral_b: bool
+    ) -> tuple[np.ndarray, Compared]:
+        """The sizes of the differences of C from A·y in these columns, and what they amount to, for one product. `y`, `norms_b`:
+        as `of_b` finds them in all of B."""
+        in_a = self.in_a
+        if can_sum(a) and can_sum(c):
+            allowed = self._allowed(columns, _NO_NORMS, norms_b, max(1, len(c)), integral=integral_b)
+            found = check_rows(a, c[:, columns.slice], y[0], self.x[columns.slice], GROUP_COLUMNS, allowed, in_a, self._threads)
+            if not found.has_fractions:
+                return found.sizes, Compared.of_found(found, self.in_a.largest, self.in_b.largest)
+        expected, norms_a = self.times(a[None], y)
+        sizes = self.sizes(c[None], columns, expected, norms_a, norms_b, integral=in_a.integral and integral_b)[0]
+        return sizes, Compared.of(sizes, in_a.largest, self.in_b.largest)
+
+    def _allowed(self, columns: Span, norms_a: np.ndarray, norms_b: np.ndarray, together: int, *, integral: bool) -> Allowed:
+        groups = slice(columns.lo // GROUP_COLUMNS, -(-columns.hi // GROUP_COLUMNS))
+        limits = self._flushed[groups], self._flushed_of_a, self.overflow[groups]
+        return Allowed(norms_a, norms_b, together, self._deviation, self._per_term, *limits, integral)
 
 
 @dataclass(frozen=True)
@@ -153,18 +175,30 @@ class Compared:
     worst: np.ndarray  # sums, as `_worst` tells them
 
     @classmethod
-    def of(cls, sizes: np.ndarray, first_row: int, *largest: float) -> Compared:
+    def of(cls, sizes: np.ndarray, *largest: float) -> Compared:
         open_ = np.count_nonzero(sizes < 0)
         totals = [np.clip(sizes, 0, MOST_IN_TOTAL).sum(), np.count_nonzero(sizes > 0), open_, sizes.size - open_]
-        return cls(np.array(totals), np.array([sizes.max(initial=0.0), *largest]), _worst(sizes, first_row))
+        return cls(np.array(totals), np.array([sizes.max(initial=0.0), *largest]), _worst(sizes))
+
+    @classmethod
+    def of_found(cls, found: Found, *largest: float) -> Compared:
+        totals = np.array([*found.totals, found.sizes.size - found.totals[-1]])
+        return cls(totals, np.array([found.worst[0, 2] if len(found.worst) else 0.0, *largest]), found.worst)
+
+    @classmethod
+    def of_rank(cls, parts: Sequence[Compared], first_row: int) -> Compared:
+        """Of a rank's rows, from `first_row` on, from what some columns each amount to."""
+        groups = COLUMNS_AT_ONCE // GROUP_COLUMNS
+        worst = [part.worst + np.array([first_row, number * groups, 0]) for number, part in enumerate(parts)]
+        totals, largest = np.sum([part.totals for part in parts], axis=0), np.max([part.largest for part in parts], axis=0)
+        return cls(totals, largest, np.concatenate(worst))
 
 
-def _worst(sizes: np.ndarray, first_row: int = 0) -> np.ndarray:
-    """The worst sum of each of the rows with the largest: the row of C, counted from `first_row`, the group of columns, and the
-    size."""
+def _worst(sizes: np.ndarray) -> np.ndarray:
+    """The worst sum of each of the rows with the largest: the row, the group of columns, and the size."""
     of_rows = sizes.max(axis=1, initial=0.0)
     rows = np.argsort(-of_rows, kind="stable")[:MOST_SUSPECTS]
-    return np.stack([first_row + rows, sizes[rows].argmax(axis=1), of_rows[rows]], axis=1)
+    return np.stack([rows, sizes[rows].argmax(axis=1), of_rows[rows]], axis=1)
 
 
 def _suspects(worst: np.ndarray, limit: float, columns: int) -> list[Suspect]:
@@ -316,12 +350,11 @@ class HostCheck:
             seed, peaks, others = seeds[0], np.max(of_ranks, axis=0), np.any(of_others, axis=0)
         self._seed = seed
         sums = _HostSums(problem, random_x(np.random.default_rng(seed), [m], GROUP_COLUMNS), peaks, others, self._threads)
-        some = [self._sizes_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
-        self._sizes, self._norms_b = (
-            some[0] if len(some) == 1 else (np.concatenate(each, axis=1) for each in zip(*some, strict=True))
-        )
+        some = [self._compared_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
+        sizes, norms_b, parts = zip(*some, strict=True)
+        self._sizes, self._norms_b = (each[0] if len(each) == 1 else np.concatenate(each, axis=1) for each in (sizes, norms_b))
         self._overflow = sums.overflow
-        return Compared.of(self._sizes, self._rows_of_c.lo, sums.in_a.largest, sums.in_b.largest)
+        return Compared.of_rank(parts, self._rows_of_c.lo)
 
     def judged(self, told: Sequence[Compared], wrong: WrongParts | None = None) -> Check:
         """The check, from what all ranks have compared, in their order. Every rank calls it. `wrong`: as for `verify`."""
@@ -355,8 +388,8 @@ class HostCheck:
     def _elements(self) -> ElementsAgain:
         return ElementsAgain(self._team, self._plan, self._matrices, self._by, self._numbers)
 
-    def _sizes_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray]:
-        """The sizes in these columns of this rank's rows of C, and the norms of B's groups."""
+    def _compared_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray, Compared]:
+        """The sizes in these columns of this rank's rows of C, the norms of B's groups, and what the sizes amount to."""
         plan, team = self._plan, self._team
         if self._by_itself:
             found = [(*sums.of_b(self._b[None], columns), sums.in_b.largest)]
@@ -367,21 +400,19 @@ class HostCheck:
         of_b, norms, in_b = zip(*found, strict=True)
         with np.errstate(all="ignore"):
             norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
-        own = plan.has_row_blocks or len(plan.topology.nodes) == 1  # each rank compares its own rows of C, for which it has A's
-        y = joined_by_rows(plan, of_b, "b_rows", axis=1)
-        in_a: Sequence[float]
-        if own:  # and tells the others only what has come of it
-            (expected, norms_a), in_a = sums.times(self._a[None], y), [sums.in_a.largest]
-        else:
-            with team.phase("check") as through_a:
-                through_a.mine = *sums.times(self._a[None], y), sums.in_a.largest
-            products, of_a, in_a = zip(*through_a.all, strict=True)
-            rows = self._rows_of_c.slice
-            expected = joined_by_rows(plan, products, "rows", axis=1)[:, rows].copy()
-            norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
-        self._norms_a = norms_a[0]
-        integral = all(largest < NOT_INTEGRAL for largest in (*in_a, *in_b))
-        return sums.sizes(self._c[None], columns, expected, norms_a, norms_b, integral=integral)[0], norms_b
+        y, integral_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b) < NOT_INTEGRAL
+        # Usually each rank compares its own rows of C, for which it has A's, and tells the others only what has come of it.
+        if plan.has_row_blocks or len(plan.topology.nodes) == 1:
+            sizes, compared = sums.compared(self._a, y, self._c, columns, norms_b, integral_b=integral_b)
+            return sizes, norms_b, compared
+        with team.phase("check") as through_a:
+            through_a.mine = *sums.times(self._a[None], y), sums.in_a.largest
+        products, of_a, in_a = zip(*through_a.all, strict=True)
+        rows, integral = self._rows_of_c.slice, integral_b and max(in_a) < NOT_INTEGRAL
+        expected = joined_by_rows(plan, products, "rows", axis=1)[:, rows].copy()
+        norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
+        sizes = sums.sizes(self._c[None], columns, expected, norms_a, norms_b, integral=integral)[0]
+        return sizes, norms_b, Compared.of(sizes, sums.in_a.largest, sums.in_b.largest)
 
     def _mark_wrong(self, usual: float) -> None:
         """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
@@ -403,8 +434,9 @@ class HostCheck:
         """The result together with that of the columns of which no sum was judged, since another column of their group holds NaN
         or infinities, or may overflow. `note`: of this."""
         team, problem = self._team, self._plan.problem
-        with team.phase("check") as telling:
-            finite = self._norms_a[np.isfinite(self._norms_a)]
+        with team.phase("check") as telling, np.errstate(all="ignore"):
+            norms_a = norms_of(self._a[:: 1 + len(self._a) // _USUAL_ROWS].astype(np.float64))
+            finite = norms_a[np.isfinite(norms_a)]
             telling.mine = float(np.median(finite)) if len(finite) else 1.0  # the norm of a usual row of A
         usual, largest = max(telling.all), float(np.finfo(problem.dtype).max) / 4
         with np.errstate(all="ignore"):

@@ -1,0 +1,572 @@
+// SPDX-License-Identifier: MIT
+// Freivalds' check of a product in host memory: sums of groups of columns, A·(B·x), and how C's sums differ from it. Part of
+// row_sums.c.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool.h"
+#include "rows.h"
+
+// The bytes that one instruction takes, and the rows of a product whose sums stay in registers.
+#ifdef __AVX512F__
+enum { VECTOR_BYTES = 64, ROWS = 12 };
+#define EACH_LANE {0, 1, 2, 3, 4, 5, 6, 7}
+#elif defined __AVX__
+enum { VECTOR_BYTES = 32, ROWS = 6 };
+#define EACH_LANE {0, 1, 2, 3}
+#else
+enum { VECTOR_BYTES = 16, ROWS = 6 };
+#define EACH_LANE {0, 1}
+#endif
+typedef double Vector __attribute__((vector_size(VECTOR_BYTES)));
+typedef double InMemory __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));  // anywhere in an array
+typedef long long Bits __attribute__((vector_size(VECTOR_BYTES)));
+
+enum { WIDTH = VECTOR_BYTES / sizeof(double), COLUMNS = 2 * WIDTH };  // numbers in a vector; columns whose sums stay in registers
+// The terms of a sum before it is added to the others (sums of few terms are more accurate), the elements of a row for which
+// everything stays in a core's first cache, the rows for which the right operand is read once, and its columns from which on a
+// product is made in tiles.
+enum { TERMS = 128, BLOCK = 512, ROWS_AT_ONCE = 72, TILED = 9 };
+enum { LEAST_BYTES = 1 << 18 };  // of rows: to wake a thread for fewer takes longer than to sum them
+enum { MOST_WORST = 16 };  // rows that are told apart among those with the largest differences
+
+static const double LEAST_SQUARE = 1e-280,
+                    MOST_SQUARE = 1e280;  // between these, sums of squares have neither over- nor underflowed
+static const double NOT_INTEGRAL = 1e300, NOT_JUDGED = -1, MOST_IN_TOTAL = 4;
+
+// What elements are like. After the first that is no integer, they are looked at no more.
+typedef struct {
+    double largest;  // magnitude
+    int64_t integral;  // whether all elements are integers; infinity counts as one
+} Look;
+
+static void look_at(const double* values, int64_t count, Look* look)
+{
+    double largest = look->largest;
+    int fractions = 0;
+    for (int64_t j = 0; j < count; ++j) {
+        double size = fabs(values[j]);
+        largest = size > largest ? size : largest;
+        fractions |= rint(values[j]) != values[j];  // NaN is no integer
+    }
+    look->largest = largest;
+    if (fractions) look->integral = 0;
+}
+
+// Whether a part of a loop has to look at its elements.
+static int looks(const Look* look) { return look && __atomic_load_n(&look->integral, __ATOMIC_RELAXED); }
+
+static void merge(Pool* pool, Look* into, const Look* looks, int count)
+{
+    pthread_mutex_lock(&pool->lock);
+    for (int k = 0; k < count; ++k) {
+        if (looks[k].largest > into->largest) into->largest = looks[k].largest;
+        if (!looks[k].integral) __atomic_store_n(&into->integral, 0, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+// ---- sums of WIDTH rows at a time, which fill a vector
+
+// Some columns of WIDTH rows as doubles: where they lie, or in `buffer`. The WIDTH numbers that end with a row's last one can be
+// read, even if the row has fewer.
+typedef struct {
+    const double* rows[WIDTH];
+    double buffer[WIDTH][WIDTH + BLOCK];
+} Strip;
+
+// Takes `count` columns from `first` on, of the rows from i on, up to `end` - 1: where there are fewer than WIDTH, row i stands for
+// the others. `lowest`: no address before it can be read.
+static void take(Strip* strip, const Rows* rows, const char* lowest, int64_t i, int64_t end, int64_t first, int64_t count)
+{
+    int64_t before = count % WIDTH ? count - WIDTH : 0;
+    for (int r = 0; r < WIDTH; ++r) {
+        const char* row = rows->elements + (i + r < end ? i + r : i) * rows->row_bytes + first * rows->item_size;
+        strip->rows[r] = (const double*)row;
+        if (rows->item_size == sizeof(double) && row + before * (int64_t)sizeof(double) >= lowest) continue;
+        double* into = strip->buffer[r] + WIDTH;
+        if (rows->item_size == sizeof(double))
+            memcpy(into, row, (size_t)count * sizeof(double));
+        else
+            for (int64_t j = 0; j < count; ++j) into[j] = ((const float*)row)[j];
+        strip->rows[r] = into;
+    }
+}
+
+static const char* lowest_of(const Rows* rows, int64_t first, int64_t end)
+{
+    return rows->elements + (rows->row_bytes < 0 ? end - 1 : first) * rows->row_bytes;
+}
+
+// The total of each of WIDTH vectors, one in each lane.
+static inline __attribute__((always_inline)) Vector totals_of(Vector sums[WIDTH])
+{
+#if defined __GNUC__ && !defined __clang__
+    const Bits lane = EACH_LANE;
+#pragma GCC unroll 8
+    for (int apart = 1; apart < WIDTH; apart *= 2) {  // lanes with this bit are of the second vector
+        Bits second = (lane & apart) != 0, own = lane + (second & WIDTH), other = (lane ^ apart) + (second & WIDTH);
+#pragma GCC unroll 8
+        for (int k = 0; k < WIDTH; k += 2 * apart) {
+            sums[k] = __builtin_shuffle(sums[k], sums[k + apart], own) + __builtin_shuffle(sums[k], sums[k + apart], other);
+        }
+    }
+    return sums[0];
+#else
+    Vector totals = {0};
+    for (int r = 0; r < WIDTH; ++r)
+        for (int k = 0; k < WIDTH; ++k) totals[r] += sums[r][k];
+    return totals;
+#endif
+}
+
+// Adds to each row's lane the sum of x[j] times its elements, and that of their squares, or of the terms' squares.
+static inline __attribute__((always_inline)) void add_strip(const Strip* strip, const double* x, int64_t count, int of_terms,
+                                                            Vector* sums, Vector* squares)
+{
+    const Bits lane = EACH_LANE;
+    Vector sum[WIDTH] = {0}, square[WIDTH] = {0};
+    int64_t j = 0;
+    for (; j + WIDTH <= count; j += WIDTH) {
+        Vector factor = *(const InMemory*)&x[j];
+#pragma GCC unroll 8
+        for (int r = 0; r < WIDTH; ++r) {
+            __builtin_prefetch(&strip->rows[r][j + AHEAD / (int)sizeof(double)]);
+            Vector value = *(const InMemory*)&strip->rows[r][j], term = value * factor;
+            sum[r] += term;
+            square[r] += of_terms ? term * term : value * value;
+        }
+    }
+    if (j < count) {  // the last elements, with zeros for those before
+        double factors[WIDTH];
+        for (int64_t k = 0; k < WIDTH; ++k) factors[k] = k >= WIDTH - (count - j) ? x[count - WIDTH + k] : 0;
+        Vector factor = *(const InMemory*)factors;
+        Bits there = lane >= (long long)(WIDTH - (count - j));
+#pragma GCC unroll 8
+        for (int r = 0; r < WIDTH; ++r) {
+            Vector value = *(const InMemory*)&strip->rows[r][count - WIDTH];
+            value = (Vector)((Bits)value & there);
+            Vector term = value * factor;
+            sum[r] += term;
+            square[r] += of_terms ? term * term : value * value;
+        }
+    }
+    *sums += totals_of(sum);
+    *squares += totals_of(square);
+}
+
+// Writes the lanes of the first `some` rows, `apart` numbers from each other.
+static void put_lanes(Vector lanes, int64_t some, double* into, int64_t apart)
+{
+    if (some == WIDTH && apart == 1)
+        *(InMemory*)into = lanes;
+    else
+        for (int64_t r = 0; r < some; ++r) into[r * apart] = lanes[r];
+}
+
+// The sum of the squares of some numbers.
+static double square_of(const double* values, int64_t count)
+{
+    Vector squares[2] = {0};
+    double square = 0;
+    int64_t j = 0;
+    for (; j + 2 * WIDTH <= count; j += 2 * WIDTH) {
+        for (int k = 0; k < 2; ++k) {
+            Vector value = *(const InMemory*)&values[j + k * WIDTH];
+            squares[k] += value * value;
+        }
+    }
+    for (; j < count; ++j) square += values[j] * values[j];
+    squares[0] += squares[1];
+    for (int k = 0; k < WIDTH; ++k) square += squares[0][k];
+    return square;
+}
+
+// The 2-norm of some rows' elements from column `first` on, times x where that is not NULL, also where squares overflow or
+// underflow.
+static double careful_norm(const Rows* rows, int64_t i, int64_t end, int64_t first, int64_t count, const double* x)
+{
+    double peak = 0, square = 0;
+    for (int pass = 0; pass < 2; ++pass) {
+        for (int64_t row = i; row < end; ++row) {
+            const char* at = rows->elements + row * rows->row_bytes + first * rows->item_size;
+            for (int64_t j = 0; j < count; ++j) {
+                double size = fabs(rows->item_size == sizeof(double) ? ((const double*)at)[j] : ((const float*)at)[j]);
+                if (x) size = fabs(size * x[j]);
+                if (pass)
+                    square += size / peak * (size / peak);
+                else if (!(size <= peak))
+                    peak = size;
+            }
+        }
+        if (!(peak > 0)) return peak;
+    }
+    return peak * sqrt(square);
+}
+
+// ---- sums of groups of columns
+
+// What sums are compared with, beside the expected ones: `compare` of row_sums.py explains it.
+typedef struct {
+    const double *norms_a, *norms_b, *flushed,
+        *overflow;  // of each row; of each group, for each `rows_together` rows; of each group
+    int64_t rows_together;
+    double deviation, per_term, flushed_of_a;
+    int64_t integral;  // whether elements with a fraction are wrong
+} Comparison;
+
+// What the comparison amounts to: `Compared` of freivalds.py explains it.
+typedef struct {
+    double total, largest;
+    int64_t differ, not_judged;
+    int64_t rows;  // of the worst: the row with the largest size first, among equal ones the first in C
+    double sizes[MOST_WORST];
+    int64_t of_rows[MOST_WORST], of_groups[MOST_WORST];
+} Found;
+
+// One call of `group_sums`, `products` or `check`.
+typedef struct {
+    Pool* pool;
+    const Rows* rows;
+    const double* x;
+    int64_t group, groups;
+    double *sums, *squares;
+    Look* look;
+    const Comparison* with;
+    Found* found;
+    const double* y;  // the right operand, as `products` takes it
+} Call;
+
+// The sums of a group of WIDTH rows from i on. `looks`: NULL, or what the elements of each are like, to be continued.
+static void sum_group(const Call* call, const char* lowest, int64_t i, int64_t end, int64_t g, Vector* sums, Vector* squares,
+                      Look* looks)
+{
+    int64_t first = g * call->group, last = first + call->group;
+    if (last > call->rows->columns) last = call->rows->columns;
+    Vector of_rows = {0}, of_squares = {0};
+    Strip strip;
+    for (int64_t j = first; j < last; j += BLOCK) {
+        int64_t count = last - j < BLOCK ? last - j : BLOCK;
+        take(&strip, call->rows, lowest, i, end, j, count);
+        add_strip(&strip, call->x + j, count, 1, &of_rows, &of_squares);
+        for (int r = 0; looks && r < WIDTH; ++r)
+            if (looks[r].integral) look_at(strip.rows[r], count, &looks[r]);
+    }
+    *sums = of_rows;
+    *squares = of_squares;
+}
+
+static void sum_rows(const void* of_call, int64_t first, int64_t end)
+{
+    const Call* call = of_call;
+    const char* lowest = lowest_of(call->rows, first, end);
+    Look of_rows[WIDTH];
+    int looks_at = looks(call->look);
+    for (int r = 0; r < WIDTH; ++r) of_rows[r] = (Look){0, 1};
+    for (int64_t i = first; i < end; i += WIDTH) {
+        for (int64_t g = 0; g < call->groups; ++g) {
+            Vector sums, squares;
+            int64_t some = end - i < WIDTH ? end - i : WIDTH, at = i * call->groups + g;
+            sum_group(call, lowest, i, end, g, &sums, &squares, looks_at ? of_rows : NULL);
+            put_lanes(sums, some, call->sums + at, call->groups);
+            put_lanes(squares, some, call->squares + at, call->groups);
+        }
+    }
+    if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
+}
+
+// The sizes of differences in WIDTH rows of a group, from those and from the sums of squares of C's terms.
+static void sizes_of(const Comparison* with, int64_t g, const double* norms_a, const double* norms_b, const double* differences,
+                     const double* squares, double* sizes)
+{
+    double flushed = with->flushed[g], overflow = with->overflow[g];
+    for (int r = 0; r < WIDTH; ++r) {
+        double norm_a = norms_a[r], norm_b = norms_b[r], both = norm_a * norm_b, difference = fabs(differences[r]);
+        int is_zero = ((norm_a == 0) & (norm_b <= INFINITY)) | ((norm_b == 0) & (norm_a <= INFINITY));
+        both = is_zero ? 0 : both;  // 0 times what overflowed is 0
+        double part = sqrt(squares[r]) / both;
+        int in_range = (squares[r] == 0) | ((squares[r] > LEAST_SQUARE) & (squares[r] < MOST_SQUARE));
+        part = in_range & (part < 1) ? part : 1;
+        double lost = flushed * (1 + norm_a) + with->flushed_of_a * norm_b;
+        double size = difference / (sqrt(part * part + with->per_term) * both * with->deviation + lost);
+        size = size <= NOT_INTEGRAL ? size : NOT_INTEGRAL;
+        size = difference != 0 ? size : 0;
+        sizes[r] = both < overflow ? size : NOT_JUDGED;
+    }
+}
+
+// Adds a row's worst sum to those of the rows with the largest.
+static void add_worst(Found* found, double size, int64_t row, int64_t group)
+{
+    int64_t at = found->rows;
+    for (; at && (found->sizes[at - 1] < size || (found->sizes[at - 1] == size && found->of_rows[at - 1] > row)); --at) {
+        if (at == MOST_WORST) continue;
+        found->sizes[at] = found->sizes[at - 1];
+        found->of_rows[at] = found->of_rows[at - 1];
+        found->of_groups[at] = found->of_groups[at - 1];
+    }
+    if (at == MOST_WORST) return;
+    found->sizes[at] = size;
+    found->of_rows[at] = row;
+    found->of_groups[at] = group;
+    if (found->rows < MOST_WORST) ++found->rows;
+}
+
+static void merge_found(Pool* pool, Found* into, const Found* found)
+{
+    pthread_mutex_lock(&pool->lock);
+    into->total += found->total;
+    into->differ += found->differ;
+    into->not_judged += found->not_judged;
+    if (found->largest > into->largest) into->largest = found->largest;
+    for (int64_t k = 0; k < found->rows; ++k) add_worst(into, found->sizes[k], found->of_rows[k], found->of_groups[k]);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+// Replaces the expected sums of rows by the sizes of their differences, and adds up what they amount to. Elements are looked at, or
+// those with a fraction make their sums wrong.
+static void compare_rows(const void* of_call, int64_t first, int64_t end)
+{
+    const Call* call = of_call;
+    const Comparison* with = call->with;
+    const char* lowest = lowest_of(call->rows, first, end);
+    double totals[WIDTH] = {0}, differ[WIDTH] = {0}, not_judged[WIDTH] = {0};
+    Look of_rows[WIDTH];
+    int looks_at = looks(call->look);
+    for (int r = 0; r < WIDTH; ++r) of_rows[r] = (Look){0, 1};
+    Found found = {0};
+    for (int64_t i = first; i < end; i += WIDTH) {
+        double norms_a[WIDTH] = {0}, worst[WIDTH] = {0}, of_group[WIDTH] = {0}, least = found.sizes[MOST_WORST - 1];
+        const double* norms_b[WIDTH];
+        int64_t some = end - i < WIDTH ? end - i : WIDTH, apart = call->groups;
+        if (some == WIDTH)
+            *(InMemory*)norms_a = *(const InMemory*)&with->norms_a[i];
+        else
+            for (int64_t r = 0; r < some; ++r) norms_a[r] = with->norms_a[i + r];
+        for (int64_t r = 0, of_one = i + WIDTH <= with->rows_together; r < WIDTH; ++r)
+            norms_b[r] = with->norms_b + (of_one || r >= some ? 0 : (i + r) / with->rows_together * apart);
+        for (int64_t g = 0; g < call->groups; ++g) {
+            double squares[WIDTH], of_b[WIDTH], sizes[WIDTH] = {0}, differences[WIDTH] = {0}, *expected = call->sums + i * apart + g;
+            Vector of_c, of_squares;
+            sum_group(call, lowest, i, end, g, &of_c, &of_squares, looks_at || with->integral ? of_rows : NULL);
+            *(InMemory*)squares = of_squares;
+            if (some == WIDTH && apart == 1)
+                *(InMemory*)differences = of_c - *(const InMemory*)expected;
+            else
+                for (int64_t r = 0; r < some; ++r) differences[r] = of_c[r] - expected[r * apart];
+            for (int64_t r = 0; with->integral && r < some; ++r) {
+                if (!of_rows[r].integral) differences[r] = INFINITY;
+                of_rows[r] = (Look){0, 1};
+            }
+            for (int r = 0; r < WIDTH; ++r) of_b[r] = norms_b[r][g];
+            sizes_of(with, g, norms_a, of_b, differences, squares, sizes);
+            put_lanes(*(const InMemory*)sizes, some, expected, apart);
+            for (int64_t r = some; r < WIDTH; ++r) sizes[r] = 0;
+            for (int r = 0; r < WIDTH; ++r) {
+                double judged = sizes[r] > 0 ? sizes[r] : 0;
+                totals[r] += judged < MOST_IN_TOTAL ? judged : MOST_IN_TOTAL;
+                differ[r] += judged > 0;
+                not_judged[r] += sizes[r] < 0;
+                of_group[r] = judged > worst[r] ? (double)g : of_group[r];
+                worst[r] = judged > worst[r] ? judged : worst[r];
+            }
+        }
+        int is_worse = found.rows < MOST_WORST;
+        for (int r = 0; r < WIDTH; ++r) is_worse |= worst[r] > least;
+        for (int64_t r = 0; call->found && is_worse && r < some; ++r) add_worst(&found, worst[r], i + r, (int64_t)of_group[r]);
+    }
+    if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
+    if (!call->found) return;
+    for (int r = 0; r < WIDTH; ++r) {
+        found.total += totals[r];
+        found.differ += (int64_t)differ[r];
+        found.not_judged += (int64_t)not_judged[r];
+    }
+    merge_found(call->pool, call->found, &found);
+}
+
+static int64_t at_once(int64_t row_bytes) { return WIDTH * (1 + BYTES_AT_ONCE / (WIDTH * row_bytes + 1)); }
+
+// For the rows from `first` to `end` - 1 and each group of columns: the sum of the terms x[j]·row[j], and that of their
+// squares. `look`: NULL, or what the elements are like, to be continued. `with`: NULL, or `sums` are the expected ones, which
+// are replaced by the sizes of their differences from the rows'.
+void group_sums(Pool* pool, int threads, const Rows* rows, const double* x, int64_t group, double* sums, double* squares,
+                Look* look, const Comparison* with, int64_t first, int64_t end)
+{
+    Call call = {pool, rows, x, group, (rows->columns + group - 1) / group, sums, squares, look, with, NULL, NULL};
+    int64_t most = at_once(rows->columns * rows->item_size);
+    run_loop(pool, threads, first, end, WIDTH, most, with ? compare_rows : sum_rows, &call);
+}
+
+// ---- A·(B·x)
+
+// product[r, w] += the sum of values[r, j]·y[j, w] for `rows` rows of BLOCK elements, of which the first `terms` count. `y`:
+// from the first of these terms on, COLUMNS of its columns at a time, which are `next_columns` numbers apart.
+static void add_product(double values[ROWS][BLOCK], int64_t rows, int64_t terms, const double* y, int64_t next_columns,
+                        int64_t width, double* product)
+{
+    for (int64_t w = 0; w < width; w += COLUMNS, y += next_columns) {
+        int64_t columns = width - w < COLUMNS ? width - w : COLUMNS;
+        for (int64_t first = 0; first < terms; first += TERMS) {
+            int64_t last = first + TERMS < terms ? first + TERMS : terms;
+            Vector sums[ROWS][COLUMNS / WIDTH] = {0};
+            for (int64_t j = first; j < last; ++j) {
+                const InMemory* of_y = (const InMemory*)&y[j * COLUMNS];
+                for (int r = 0; r < ROWS; ++r) {
+                    for (int k = 0; k < COLUMNS / WIDTH; ++k) sums[r][k] += values[r][j] * of_y[k];
+                }
+            }
+            double of_terms[ROWS][COLUMNS];
+            for (int r = 0; r < ROWS; ++r) {  // memcpy of all would keep the sums in memory
+                for (int k = 0; k < COLUMNS / WIDTH; ++k) *(InMemory*)&of_terms[r][k * WIDTH] = sums[r][k];
+            }
+            for (int64_t r = 0; r < rows; ++r) {
+                for (int64_t k = 0; k < columns; ++k) product[r * width + w + k] += of_terms[r][k];
+            }
+        }
+    }
+}
+
+// Multiplies rows by many columns of y, in tiles.
+static void multiply_in_tiles(const Call* call, int64_t from, int64_t to, Look* look)
+{
+    const Rows* rows = call->rows;
+    int64_t columns = rows->columns, width = call->groups;
+    double values[ROWS][BLOCK] = {0}, *product = call->sums, *squares = call->squares;
+    memset(product + from * width, 0, (size_t)((to - from) * width) * sizeof *product);
+    memset(squares + from, 0, (size_t)(to - from) * sizeof *squares);
+    for (int64_t here = from; here < to; here += ROWS_AT_ONCE) {
+        int64_t end = to - here < ROWS_AT_ONCE ? to : here + ROWS_AT_ONCE;
+        for (int64_t first = 0; first < columns; first += BLOCK) {
+            int64_t terms = columns - first < BLOCK ? columns - first : BLOCK;
+            for (int64_t i = here; i < end; i += ROWS) {
+                int64_t some = end - i < ROWS ? end - i : ROWS;
+                for (int64_t r = 0; r < some; ++r) {
+                    const char* row = rows->elements + (i + r) * rows->row_bytes;
+                    // Processors fetch ahead while a row is read on, which this one is only after BLOCK elements of each other row.
+                    for (int64_t j = first + BLOCK; j < first + 2 * BLOCK && j < columns; j += LINE / rows->item_size) {
+                        __builtin_prefetch(row + j * rows->item_size);
+                    }
+                    row += first * rows->item_size;
+                    if (rows->item_size == sizeof(double))
+                        memcpy(values[r], row, (size_t)terms * sizeof(double));
+                    else
+                        for (int64_t j = 0; j < terms; ++j) values[r][j] = ((const float*)row)[j];
+                    squares[i + r] += square_of(values[r], terms);
+                    if (look && look->integral) look_at(values[r], terms, look);
+                }
+                add_product(values, some, terms, call->y + first * COLUMNS, columns * COLUMNS, width, product + i * width);
+            }
+        }
+    }
+}
+
+// Multiplies rows by few columns of y, WIDTH rows at a time.
+static void multiply_strips(const Call* call, int64_t from, int64_t to, Look looks[WIDTH], int looks_at)
+{
+    const Rows* rows = call->rows;
+    int64_t columns = rows->columns, width = call->groups;
+    const char* lowest = lowest_of(rows, from, to);
+    Strip strip;
+    for (int64_t i = from; i < to; i += WIDTH) {
+        for (int64_t w = 0; w < width; ++w) {
+            Vector sums = {0}, squares = {0};
+            for (int64_t first = 0; first < columns; first += BLOCK) {
+                int64_t count = columns - first < BLOCK ? columns - first : BLOCK;
+                if (!w || columns > BLOCK) take(&strip, rows, lowest, i, to, first, count);
+                add_strip(&strip, call->y + w * columns + first, count, 0, &sums, &squares);
+                for (int r = 0; looks_at && !w && r < WIDTH; ++r)
+                    if (looks[r].integral) look_at(strip.rows[r], count, &looks[r]);
+            }
+            int64_t some = to - i < WIDTH ? to - i : WIDTH;
+            put_lanes(sums, some, call->sums + i * width + w, width);
+            if (!w) put_lanes(squares, some, call->squares + i, 1);
+        }
+    }
+}
+
+static void multiply_rows(const void* of_call, int64_t from, int64_t to)
+{
+    const Call* call = of_call;
+    Look of_rows[WIDTH];
+    int looks_at = looks(call->look);
+    for (int r = 0; r < WIDTH; ++r) of_rows[r] = (Look){0, 1};
+    if (call->groups < TILED)
+        multiply_strips(call, from, to, of_rows, looks_at);
+    else
+        multiply_in_tiles(call, from, to, looks_at ? of_rows : NULL);
+    if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
+}
+
+// y as `multiply_rows` reads it: few columns one after the other; of many, COLUMNS at a time, those behind the last ones of
+// zeros. NULL if there is no memory.
+static double* packed(const double* y, int64_t terms, int64_t width)
+{
+    int64_t together = width < TILED ? 1 : COLUMNS, parts = (width + together - 1) / together;
+    double* into = malloc((size_t)(parts * terms * together + 1) * sizeof *into);
+    for (int64_t part = 0; into && part < parts; ++part) {
+        for (int64_t j = 0; j < terms; ++j) {
+            for (int64_t k = 0, w = part * together; k < together; ++k, ++w)
+                into[(part * terms + j) * together + k] = w < width ? y[j * width + w] : 0;
+        }
+    }
+    return into;
+}
+
+// product = the rows times y, with `width` columns; of each row the sum of squares, and `look`, as above. Returns 0, or 1 if there
+// is no memory.
+int products(Pool* pool, int threads, const Rows* rows, const double* y, int64_t width, double* product, double* squares,
+             Look* look, int64_t first, int64_t end)
+{
+    double* of_y = packed(y, rows->columns, width);
+    Call call = {pool, rows, NULL, 0, width, product, squares, look, NULL, NULL, of_y};
+    if (of_y) run_loop(pool, threads, first, end, ROWS_AT_ONCE, ROWS_AT_ONCE, multiply_rows, &call);
+    free(of_y);
+    return !of_y;
+}
+
+// ---- all of the check of some rows
+
+typedef struct {
+    Call a, c;
+} Both;
+
+// Multiplies rows of A by y, and compares those of C: few at a time, so that they stay in a core's cache.
+static void check_rows(const void* of_both, int64_t from, int64_t to)
+{
+    const Both* both = of_both;
+    double* norms = both->a.squares;
+    multiply_rows(&both->a, from, to);
+    int extreme = 0;
+    for (int64_t i = from; i < to; ++i) {
+        norms[i] = sqrt(norms[i]);
+        extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
+    }
+    for (int64_t i = from; extreme && i < to; ++i) {
+        if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
+            norms[i] = careful_norm(both->a.rows, i, i + 1, 0, both->a.rows->columns, NULL);
+    }
+    Call of_c = both->c;
+    if (!looks(both->a.look)) of_c.look = NULL;
+    compare_rows(&of_c, from, to);
+}
+
+// Compares the rows of C with those of A times y. `sizes`: of each row and group, and `norms` of A's rows, have undefined contents
+// before. `in_a`, `in_c`: what elements are like; those of C are not looked at where A has others than integers. Returns as
+// `products`.
+int check(Pool* pool, int threads, const Rows* a, const Rows* c, const double* y, const double* x, int64_t group, double* sizes,
+          double* norms, Look* in_a, Look* in_c, const Comparison* with, Found* found, int64_t first, int64_t end)
+{
+    int64_t width = (c->columns + group - 1) / group, bytes = a->columns * a->item_size + c->columns * c->item_size;
+    double* of_y = packed(y, a->columns, width);
+    Both both = {{pool, a, NULL, 0, width, sizes, norms, in_a, NULL, NULL, of_y},
+                 {pool, c, x, group, width, sizes, NULL, in_c, with, found, NULL}};
+    if (threads > 1 + (end - first) * bytes / LEAST_BYTES) threads = 1 + (int)((end - first) * bytes / LEAST_BYTES);
+    if (of_y) run_loop(pool, threads, first, end, width < TILED ? WIDTH : ROWS_AT_ONCE, at_once(bytes), check_rows, &both);
+    free(of_y);
+    return !of_y;
+}
