@@ -186,6 +186,9 @@ static double square_of(const double* values, int64_t count)
     return square;
 }
 
+// The larger of two sizes; NaN if one is.
+static double larger(double one, double other) { return (one >= other) | (one != one) ? one : other; }
+
 // The 2-norm of some rows' elements from column `first` on, times x where that is not NULL, also where squares overflow or
 // underflow.
 static double careful_norm(const Rows* rows, int64_t i, int64_t end, int64_t first, int64_t count, const double* x)
@@ -199,8 +202,8 @@ static double careful_norm(const Rows* rows, int64_t i, int64_t end, int64_t fir
                 if (x) size = fabs(size * x[j]);
                 if (pass)
                     square += size / peak * (size / peak);
-                else if (!(size <= peak))
-                    peak = size;
+                else
+                    peak = larger(peak, size);
             }
         }
         if (!(peak > 0)) return peak;
@@ -389,6 +392,8 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
     merge_found(call->pool, call->found, &found);
 }
 
+static int enough_threads(int most, int64_t bytes) { return most < 1 + bytes / LEAST_BYTES ? most : (int)(1 + bytes / LEAST_BYTES); }
+
 static int64_t at_once(int64_t row_bytes) { return WIDTH * (1 + BYTES_AT_ONCE / (WIDTH * row_bytes + 1)); }
 
 // For the rows from `first` to `end` - 1 and each group of columns: the sum of the terms x[j]·row[j], and that of their
@@ -400,6 +405,105 @@ void group_sums(Pool* pool, int threads, const Rows* rows, const double* x, int6
     Call call = {pool, rows, x, group, (rows->columns + group - 1) / group, sums, squares, look, with, NULL, NULL};
     int64_t most = at_once(rows->columns * rows->item_size);
     run_loop(pool, threads, first, end, WIDTH, most, with ? compare_rows : sum_rows, &call);
+}
+
+// ---- B·x
+
+// How x is weighted: `column_weights` of row_sums.py and `_HostSums` of freivalds.py explain it. Exponents of 2 are whole numbers.
+typedef struct {
+    int64_t step, scale, most_scale, most_weight;  // one of so many rows tells the sizes of columns
+    double largest_integer, flushed, overflow, smallest_x;
+} Weighting;
+
+static double element_of(const Rows* rows, int64_t i, int64_t j)
+{
+    const char* at = rows->elements + i * rows->row_bytes + j * rows->item_size;
+    return rows->item_size == sizeof(double) ? *(const double*)at : *(const float*)at;
+}
+
+// Of one in `step` rows, the largest magnitude in some columns, NaN if there is one, and whether one is no integer.
+static void find_peaks(const Rows* rows, int64_t count, int64_t step, int64_t first, int64_t end, double* peaks, double* others)
+{
+    for (int64_t i = 0; i < count; i += step) {
+        for (int64_t j = first; j < end; ++j) {
+            double value = element_of(rows, i, j), size = fabs(value);
+            peaks[j] = larger(peaks[j], size);
+            others[j] = rint(value) != value ? 1 : others[j];
+        }
+    }
+}
+
+// As `sampled_peaks` of row_sums.py.
+static void sample_peaks(const Rows* rows, int64_t count, const Weighting* how, double* peaks, double* others)
+{
+    int64_t columns = rows->columns;
+    int any = 0;
+    for (int64_t j = 0; j < columns; ++j) peaks[j] = others[j] = 0;
+    find_peaks(rows, count, how->step, 0, columns, peaks, others);
+    for (int64_t j = 0; j < columns; ++j) {
+        if (!(peaks[j] <= how->largest_integer)) others[j] = 1;
+        any |= others[j] != 0;
+    }
+    for (int64_t j = 0; any && j < columns; ++j) {
+        if (peaks[j] != 0) continue;  // else these rows have only zeros there
+        find_peaks(rows, count, 1, j, j + 1, peaks, others);
+        if (!(peaks[j] <= how->largest_integer)) others[j] = 1;
+    }
+}
+
+// Weights a group's x, and finds what its sums may differ by and from where on they may overflow.
+static void weigh(const Weighting* how, int64_t count, const double* peaks, const double* others, double* x, double* flushed,
+                  double* overflow)
+{
+    enum { UNKNOWN = -5000 };
+    int of_group = UNKNOWN, exponent = 0, any = 0;
+    int64_t largest = 0, scale;
+    for (int64_t j = 0; j < count; ++j) {
+        any |= others[j] != 0;
+        if (!(peaks[j] > 0 && peaks[j] < INFINITY)) continue;
+        frexp(peaks[j], &exponent);
+        if (exponent > of_group) of_group = exponent;
+    }
+    if (!any || of_group == UNKNOWN) of_group = 0;
+    scale = of_group > how->most_scale ? how->most_scale : of_group < -how->most_scale ? -how->most_scale : of_group;
+    for (int64_t j = 0; j < count; ++j) {
+        int64_t weight = 0;
+        if (any && peaks[j] > 0 && peaks[j] < INFINITY) {
+            frexp(peaks[j], &exponent);
+            weight = of_group - exponent < how->most_weight ? of_group - exponent : how->most_weight;
+        }
+        if (weight > largest) largest = weight;
+        x[j] = ldexp(x[j], (int)(weight + how->scale - scale));
+    }
+    *flushed = ldexp(how->flushed, (int)(largest + how->scale - scale));
+    *overflow = ldexp(how->overflow, (int)(how->scale - scale)) * how->smallest_x;
+}
+
+// For all rows of B: weights x, and makes B·x, one sum for each row and group; the norm of all terms of each group; and what sums
+// may differ by. `look`: what B's elements are like. Returns 0, or 1 if there is no memory.
+int sums_of_b(Pool* pool, int threads, const Rows* rows, int64_t count, const Weighting* how, int64_t group, double* x, double* y,
+              double* norms, double* flushed, double* overflow, Look* look)
+{
+    int64_t columns = rows->columns, groups = (columns + group - 1) / group, bytes = columns * rows->item_size;
+    double* peaks = malloc((size_t)(2 * columns + count * groups) * sizeof *peaks);
+    if (!peaks) return 1;
+    double *others = peaks + columns, *squares = others + columns;
+    sample_peaks(rows, count, how, peaks, others);
+    for (int64_t g = 0; g < groups; ++g) {
+        int64_t j = g * group, some = columns - j < group ? columns - j : group;
+        weigh(how, some, peaks + j, others + j, x + j, &flushed[g], &overflow[g]);
+    }
+    Call call = {pool, rows, x, group, groups, y, squares, look, NULL, NULL, NULL};
+    run_loop(pool, enough_threads(threads, count * bytes), 0, count, WIDTH, at_once(bytes), sum_rows, &call);
+    for (int64_t g = 0; g < groups; ++g) {
+        double square = 0;
+        int64_t j = g * group, some = columns - j < group ? columns - j : group;
+        for (int64_t i = 0; i < count; ++i) square += squares[i * groups + g];
+        int extreme = !(square > LEAST_SQUARE && square < MOST_SQUARE);
+        norms[g] = extreme ? careful_norm(rows, 0, count, j, some, x + j) : sqrt(square);
+    }
+    free(peaks);
+    return 0;
 }
 
 // ---- A·(B·x)
@@ -565,7 +669,7 @@ int check(Pool* pool, int threads, const Rows* a, const Rows* c, const double* y
     double* of_y = packed(y, a->columns, width);
     Both both = {{pool, a, NULL, 0, width, sizes, norms, in_a, NULL, NULL, of_y},
                  {pool, c, x, group, width, sizes, NULL, in_c, with, found, NULL}};
-    if (threads > 1 + (end - first) * bytes / LEAST_BYTES) threads = 1 + (int)((end - first) * bytes / LEAST_BYTES);
+    threads = enough_threads(threads, (end - first) * bytes);
     if (of_y) run_loop(pool, threads, first, end, width < TILED ? WIDTH : ROWS_AT_ONCE, at_once(bytes), check_rows, &both);
     free(of_y);
     return !of_y;

@@ -66,6 +66,15 @@ class _Comparison(ctypes.Structure):
     ]
 
 
+class _Weighting(ctypes.Structure):
+    """`Weighting` of product_check.h."""
+
+    _fields_: ClassVar[Any] = [
+        *((name, _NUMBER) for name in ("step", "scale", "most_scale", "most_weight")),
+        *((name, ctypes.c_double) for name in ("largest_integer", "flushed", "overflow", "smallest_x")),
+    ]
+
+
 _MOST_WORST = 16
 
 
@@ -97,6 +106,7 @@ def _load() -> Any:
     library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
     library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
     library.check.argtypes = [*pool, *[_ADDRESS] * 4, _NUMBER, *[_ADDRESS] * 6, *some]
+    library.sums_of_b.argtypes = [*pool, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER, *[_ADDRESS] * 6]
     for function in (library.drop, library.sum_again, library.group_sums):
         function.restype = None
     return library
@@ -226,6 +236,46 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
 
 
 @dataclass(frozen=True)
+class Weighting:
+    """How x is weighted, and what a product's sums may differ by, as exponents of 2 and for x of whole numbers."""
+
+    scale: int  # of all of x
+    most_scale: int  # of a group's size
+    largest_integer: float  # as for `column_peaks`
+    flushed: float  # what tiny numbers that are flushed to zero make
+    overflow: float  # the least norm of sums that may overflow is this times the other
+    smallest_x: int
+
+
+class SumsOfB(NamedTuple):
+    """B·x, and what belongs to each group of its columns."""
+
+    x: np.ndarray  # weighted
+    sums: np.ndarray  # of each row and group
+    norms: np.ndarray  # of all terms of each group
+    flushed: np.ndarray
+    overflow: np.ndarray
+
+
+def sums_of_b(b: np.ndarray, x: np.ndarray, group: int, how: Weighting, integers: Integers, threads: int) -> SumsOfB | None:
+    """`sampled_peaks`, `column_weights`, `group_sums` and what follows from them for all of B; None where it is not in C."""
+    if not can_sum(b) or b.nbytes > _BYTES_A_THREAD:
+        return None
+    (rows, columns), library = b.shape, _library()
+    groups = -(-columns // group)
+    memory, places = np.empty(columns + groups * (rows + 3)), [columns, *(columns + groups * each for each in (1, 2, 3))]
+    x_there, norms, flushed, overflow, sums = np.split(memory, places)
+    x_there[...], at = x, memory.ctypes.data
+    numbers = max(1, rows // SAMPLE), how.scale, how.most_scale, _MOST_WEIGHT, how.largest_integer, how.flushed
+    weighting = _Weighting(*numbers, how.overflow, how.smallest_x)
+    of_b, into = _Rows(b.ctypes.data, columns, b.strides[0], b.itemsize), [at + 8 * each for each in (0, places[3], *places[:3])]
+    more = ctypes.byref(of_b), rows, ctypes.byref(weighting), group, *into, integers.address
+    if library.loaded.sums_of_b(library.pool, threads, *more):
+        raise MemoryError("no memory for the check")
+    return SumsOfB(x_there, sums.reshape(rows, groups), norms, flushed, overflow)
+
+
+@dataclass(frozen=True)
 class Allowed:
     """What the sums of C's rows may differ from the expected ones by. Norms and limits are those of A, B and C times x."""
 
@@ -294,8 +344,8 @@ class Found(NamedTuple):
     """What comparing C's rows with those of A·y amounts to."""
 
     sizes: np.ndarray  # of each row and group
-    totals: list[float]  # of sizes, each counted as MOST_IN_TOTAL at most; how many are not 0; how many are NOT_JUDGED
-    worst: np.ndarray  # the worst sum of each of the rows with the largest: row, group and size
+    totals: tuple[float, int, int]  # of sizes, each counted as MOST_IN_TOTAL at most; how many are not 0; how many are NOT_JUDGED
+    worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row, group and size
     has_fractions: bool  # whether A has only integers, and C others
 
 
@@ -310,8 +360,8 @@ def check_rows(
     operands = y.ctypes.data, x.ctypes.data, group, sizes.ctypes.data, norms.ctypes.data, in_a.address, of_c
     _in_c("check", [a, c], threads, *operands, ctypes.byref(wanted), ctypes.byref(found))
     rows = slice(found.rows)
-    worst = np.array([found.of_rows[rows], found.of_groups[rows], found.sizes[rows]], np.float64).T
-    totals = [found.total, found.differ, found.not_judged]
+    worst = list(zip(found.of_rows[rows], found.of_groups[rows], found.sizes[rows], strict=True))
+    totals = found.total, found.differ, found.not_judged
     return Found(sizes, totals, worst, of_c is not None and in_a.integral and not in_c.integral)
 
 

@@ -39,7 +39,7 @@ from hybrid.planning.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
 THRESHOLD = 8.0
 _SMALLEST_X = 64
 _LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
-_LOOKED_AT_AGAIN = 0.05  # the share of right products whose elements are looked at, in vain, which takes some milliseconds
+_LOOKED_AT_AGAIN = 1e-4  # the share of right products whose elements are looked at, in vain, which takes some milliseconds
 _ENOUGH = 1000  # sizes from which the product's accuracy is told
 FEW = 100  # enough where a wrong guess only makes some sums be looked at again
 _MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1

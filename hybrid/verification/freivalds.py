@@ -10,6 +10,7 @@ precision, which tells a fault from rounding errors that are not as usual.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from hybrid.devices.row_sums import (
     Allowed,
     Found,
     Integers,
+    Weighting,
     can_sum,
     check_rows,
     column_weights,
@@ -35,6 +37,7 @@ from hybrid.devices.row_sums import (
     norms_from,
     norms_of,
     sampled_peaks,
+    sums_of_b,
     times,
 )
 from hybrid.host.memory import RowView
@@ -71,6 +74,7 @@ _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those
 _SMALL_B = 1 << 18  # elements of B that a rank sums about as soon as it gets the sums of others
 _USUAL_ROWS = 1000  # of A whose norms tell that of a usual one
 _NO_NORMS = np.empty(0)
+_SEEDS = 8  # from which the x of a process's products follow
 _ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
 
 
@@ -81,18 +85,32 @@ _ROOM = 16.0  # a column counts as one that may overflow from this part of the l
 class _HostSums:
     """The sums of C·x that A and B let expect, and the sizes of their differences from those of C."""
 
-    def __init__(self, problem: Problem, x: np.ndarray, peaks: np.ndarray, others: np.ndarray, threads: int) -> None:
-        """`x`: as `random_x` makes it. `peaks`, `others`: of B's columns, as `sampled_peaks` finds them."""
-        weights, of_groups, largest = column_weights(peaks, others, GROUP_COLUMNS)
-        of_groups = np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE)
-        self.problem, self._threads = problem, threads
-        self.x = np.ldexp(x, weights + _SCALE - np.repeat(of_groups, GROUP_COLUMNS)[: len(x)])
-        variance, self._per_term, flushed, *_ = comparison_numbers(problem, GROUP_COLUMNS).tolist()
-        self._deviation, self._flushed_of_a = variance**0.5, float(np.ldexp(flushed, _SCALE))
-        with np.errstate(all="ignore"):  # where nothing overflows
-            self._flushed = np.ldexp(flushed, largest + _SCALE - of_groups)
-            self.overflow = np.ldexp(float(np.finfo(problem.dtype).max) / 4, _SCALE - of_groups) * smallest_x(GROUP_COLUMNS)
+    def __init__(self, problem: Problem, x: np.ndarray, threads: int) -> None:
+        """`x`: as `random_x` makes it."""
+        variance, self._per_term, flushed, _, largest_integer = comparison_numbers(problem, GROUP_COLUMNS).tolist()
+        self.problem, self.x, self._threads = problem, x, threads
+        self._deviation, self._flushed_of_a = variance**0.5, math.ldexp(flushed, _SCALE)
+        overflow = float(np.finfo(problem.dtype).max) / 4
+        self._how = Weighting(_SCALE, _MOST_SCALE, largest_integer, flushed, overflow, smallest_x(GROUP_COLUMNS))
         self.in_a, self.in_b = Integers(), Integers()
+
+    def of_all_b(self, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weight x by all of one B; then B·x and the norm of all terms of each group."""
+        found = sums_of_b(b, self.x, GROUP_COLUMNS, self._how, self.in_b, self._threads)
+        if found is None:
+            self.weight(*sampled_peaks(b, self._how.largest_integer))
+            return self.of_b(b[None], Span(0, b.shape[1]))
+        self.x, sums, norms, self._flushed, self.overflow = found
+        return sums[None], norms[None]
+
+    def weight(self, peaks: np.ndarray, others: np.ndarray) -> None:
+        """Weight x. `peaks`, `others`: of B's columns, as `sampled_peaks` finds them."""
+        weights, of_groups, largest = column_weights(peaks, others, GROUP_COLUMNS)
+        of_groups, how = np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE), self._how
+        self.x = np.ldexp(self.x, weights + _SCALE - np.repeat(of_groups, GROUP_COLUMNS)[: len(self.x)])
+        with np.errstate(all="ignore"):  # where nothing overflows
+            self._flushed = np.ldexp(how.flushed, largest + _SCALE - of_groups)
+            self.overflow = np.ldexp(how.overflow, _SCALE - of_groups) * how.smallest_x
 
     def of_b(self, b: np.ndarray, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """B·x for these columns, and the norm of all terms of each group."""
@@ -170,42 +188,51 @@ class Compared:
 
     # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many could not be judged, since A·B may
     # overflow or holds NaN or infinities, and how many could.
-    totals: np.ndarray
-    largest: np.ndarray  # size, and magnitude in A and in B
-    worst: np.ndarray  # sums, as `_worst` tells them
+    totals: tuple[float, ...]
+    largest: tuple[float, ...]  # size, and magnitude in A and in B
+    worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row of C, group of columns, size
 
     @classmethod
     def of(cls, sizes: np.ndarray, *largest: float) -> Compared:
-        open_ = np.count_nonzero(sizes < 0)
-        totals = [np.clip(sizes, 0, MOST_IN_TOTAL).sum(), np.count_nonzero(sizes > 0), open_, sizes.size - open_]
-        return cls(np.array(totals), np.array([sizes.max(initial=0.0), *largest]), _worst(sizes))
+        open_ = int(np.count_nonzero(sizes < 0))
+        total, count = float(np.clip(sizes, 0, MOST_IN_TOTAL).sum()), int(np.count_nonzero(sizes > 0))
+        return cls((total, count, open_, sizes.size - open_), (float(sizes.max(initial=0.0)), *largest), _worst(sizes))
 
     @classmethod
     def of_found(cls, found: Found, *largest: float) -> Compared:
-        totals = np.array([*found.totals, found.sizes.size - found.totals[-1]])
-        return cls(totals, np.array([found.worst[0, 2] if len(found.worst) else 0.0, *largest]), found.worst)
+        most = found.worst[0][2] if found.worst else 0.0
+        return cls((*found.totals, found.sizes.size - found.totals[-1]), (most, *largest), found.worst)
 
     @classmethod
     def of_rank(cls, parts: Sequence[Compared], first_row: int) -> Compared:
-        """Of a rank's rows, from `first_row` on, from what some columns each amount to."""
-        groups = COLUMNS_AT_ONCE // GROUP_COLUMNS
-        worst = [part.worst + np.array([first_row, number * groups, 0]) for number, part in enumerate(parts)]
-        totals, largest = np.sum([part.totals for part in parts], axis=0), np.max([part.largest for part in parts], axis=0)
-        return cls(totals, largest, np.concatenate(worst))
+        """Of a rank's rows, from `first_row` on, from what COLUMNS_AT_ONCE columns each amount to."""
+        if len(parts) == 1 and not first_row:
+            return parts[0]
+        groups, worst = COLUMNS_AT_ONCE // GROUP_COLUMNS, []
+        for number, part in enumerate(parts):
+            worst += [(first_row + row, number * groups + group, size) for row, group, size in part.worst]
+        return cls(_sums([part.totals for part in parts]), _largest([part.largest for part in parts]), worst)
 
 
-def _worst(sizes: np.ndarray) -> np.ndarray:
-    """The worst sum of each of the rows with the largest: the row, the group of columns, and the size."""
+def _sums(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(map(sum, zip(*rows, strict=True)))
+
+
+def _largest(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    return tuple(map(max, zip(*rows, strict=True)))
+
+
+def _worst(sizes: np.ndarray) -> list[tuple[int, int, float]]:
+    """The worst sum of each of the rows with the largest, as Compared has them."""
     of_rows = sizes.max(axis=1, initial=0.0)
     rows = np.argsort(-of_rows, kind="stable")[:MOST_SUSPECTS]
-    return np.stack([rows, sizes[rows].argmax(axis=1), of_rows[rows]], axis=1)
+    return list(zip(rows.tolist(), sizes[rows].argmax(axis=1).tolist(), of_rows[rows].tolist(), strict=True))
 
 
-def _suspects(worst: np.ndarray, limit: float, columns: int) -> list[Suspect]:
+def _suspects(worst: Sequence[tuple[int, int, float]], limit: float, columns: int) -> list[Suspect]:
     """The worst sums of more than this size, the largest first. `columns`: of C."""
-    found = worst[worst[:, 2] > limit]
-    found = found[np.argsort(-found[:, 2], kind="stable")[:MOST_SUSPECTS]].tolist()
-    return [Suspect(int(row), columns_of(int(group), Span(0, columns)), size) for row, group, size in found]
+    found = sorted((each for each in worst if each[2] > limit), key=lambda each: -each[2])[:MOST_SUSPECTS]
+    return [Suspect(row, columns_of(group, Span(0, columns)), size) for row, group, size in found]
 
 
 def columns_of(group: int, columns: Span) -> Span:
@@ -223,9 +250,26 @@ def unsaid(row: int, columns: Span) -> tuple[str, int | None]:
     return "", None
 
 
+@lru_cache(maxsize=1)
+def _seeds() -> tuple[int, ...]:
+    return tuple(secrets.randbits(64) for _ in range(_SEEDS))
+
+
 def new_seed() -> int:
-    """A random number from which the x of a check follows."""
-    return secrets.randbits(64)
+    """A random number from which the x of a check follows: one of a few that this process has chosen."""
+    return secrets.choice(_seeds())
+
+
+def _x_of(columns: int, seed: int) -> np.ndarray:
+    """A random x for C's columns. To make it takes longer than to check a small product, so that it is kept."""
+    return _kept_x(columns, seed) if columns <= COLUMNS_AT_ONCE else _kept_x.__wrapped__(columns, seed)
+
+
+@lru_cache(maxsize=16 * _SEEDS)
+def _kept_x(columns: int, seed: int) -> np.ndarray:
+    x = random_x(np.random.default_rng(seed), [columns], GROUP_COLUMNS)
+    x.flags.writeable = False
+    return x
 
 
 def verify(
@@ -342,26 +386,37 @@ class HostCheck:
         whole = self._matrices[1][Span(0, problem.l)] if x_is_known else self._b
         if self._by_itself:
             self._b = whole
-        peaks, others = sampled_peaks(whole, comparison_numbers(problem, GROUP_COLUMNS)[4])
         if not x_is_known:
             with self._team.phase("check") as agreeing:
-                agreeing.mine = new_seed(), peaks, others
+                agreeing.mine = new_seed(), *sampled_peaks(whole, comparison_numbers(problem, GROUP_COLUMNS)[4])
             seeds, of_ranks, of_others = zip(*agreeing.all, strict=True)
-            seed, peaks, others = seeds[0], np.max(of_ranks, axis=0), np.any(of_others, axis=0)
+            seed = seeds[0]
+        assert seed is not None
         self._seed = seed
-        sums = _HostSums(problem, random_x(np.random.default_rng(seed), [m], GROUP_COLUMNS), peaks, others, self._threads)
-        some = [self._compared_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
-        sizes, norms_b, parts = zip(*some, strict=True)
-        self._sizes, self._norms_b = (each[0] if len(each) == 1 else np.concatenate(each, axis=1) for each in (sizes, norms_b))
+        sums = _HostSums(problem, _x_of(m, seed), self._threads)
+        if self._by_itself:
+            y, self._norms_b = sums.of_all_b(whole)
+            integral = sums.in_b.integral
+            self._sizes, found = sums.compared(self._a, y, self._c, Span(0, m), self._norms_b, integral_b=integral)
+            parts = [found]
+        else:
+            if x_is_known:
+                peaks, others = sampled_peaks(whole, comparison_numbers(problem, GROUP_COLUMNS)[4])
+            else:
+                peaks, others = np.max(of_ranks, axis=0), np.any(of_others, axis=0)
+            sums.weight(peaks, others)
+            some = [self._compared_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
+            *arrays, parts = zip(*some, strict=True)
+            self._sizes, self._norms_b = (each[0] if len(each) == 1 else np.concatenate(each, axis=1) for each in arrays)
         self._overflow = sums.overflow
         return Compared.of_rank(parts, self._rows_of_c.lo)
 
     def judged(self, told: Sequence[Compared], wrong: WrongParts | None = None) -> Check:
         """The check, from what all ranks have compared, in their order. Every rank calls it. `wrong`: as for `verify`."""
         self._wrong, problem = wrong, self._plan.problem
-        total, count, not_judged, judged = np.sum([each.totals for each in told], axis=0).tolist()
-        largest, *of_operands = np.max([each.largest for each in told], axis=0).tolist()
-        worst = np.concatenate([each.worst for each in told])
+        total, count, not_judged, judged = _sums([each.totals for each in told])
+        largest, *of_operands = _largest([each.largest for each in told])
+        worst = [sum_ for each in told for sum_ in each.worst]
         if is_exact(problem, GROUP_COLUMNS, *of_operands):
             faults = self._elements().faults(_suspects(worst, 0.0, problem.m), exact=True)[0] if count else []
             if count:
@@ -391,13 +446,9 @@ class HostCheck:
     def _compared_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray, Compared]:
         """The sizes in these columns of this rank's rows of C, the norms of B's groups, and what the sizes amount to."""
         plan, team = self._plan, self._team
-        if self._by_itself:
-            found = [(*sums.of_b(self._b[None], columns), sums.in_b.largest)]
-        else:
-            with team.phase("check") as through_b:
-                through_b.mine = *sums.of_b(self._b[None], columns), sums.in_b.largest
-            found = through_b.all
-        of_b, norms, in_b = zip(*found, strict=True)
+        with team.phase("check") as through_b:
+            through_b.mine = *sums.of_b(self._b[None], columns), sums.in_b.largest
+        of_b, norms, in_b = zip(*through_b.all, strict=True)
         with np.errstate(all="ignore"):
             norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
         y, integral_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b) < NOT_INTEGRAL
@@ -514,8 +565,8 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
     problem = Problem(n, a.shape[2], m, c.dtype.name)
     with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
         random = np.random.default_rng(secrets.randbits(64))
-        peaks = sampled_peaks(b.reshape(-1, m), comparison_numbers(problem, GROUP_COLUMNS)[4])
-        sums, parts = _HostSums(problem, random_x(random, [m], GROUP_COLUMNS), *peaks, threads), []
+        sums, parts = _HostSums(problem, random_x(random, [m], GROUP_COLUMNS), threads), []
+        sums.weight(*sampled_peaks(b.reshape(-1, m), comparison_numbers(problem, GROUP_COLUMNS)[4]))
         for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
             of_b, norms_b = sums.of_b(b, columns)
             expected, norms_a = sums.times(a, of_b)

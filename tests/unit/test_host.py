@@ -16,6 +16,7 @@ from support.fake_rapl import RANGE, add, two_processors, zone
 from support.selection import examples
 
 from hybrid.commands.matmul_energy import Rapl
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 from hybrid.devices.base import EventWait
 from hybrid.devices.cpu import CpuDevice, compiled_loops
@@ -43,6 +44,8 @@ from hybrid.host.memory import host_bytes_in
 from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads
 from hybrid.reporting.energy_lines import CPU, GPU, MEMORY, Energy
 from hybrid.testing import lacking
+from hybrid.verification.check import random_x
+from hybrid.verification.freivalds import Compared, _HostSums
 
 EIGHT, MiB = tuple(range(8)), 1 << 20
 
@@ -347,6 +350,41 @@ def test_comparison_of_sums(rows, columns, more, dtype, kind, of_norms, integral
         found.append(sums.copy())
         compare(each, x, 64, found[-1], allowed, 2)
     np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-40)
+
+
+@pytest.mark.needs("c compiler")
+@settings(max_examples=80)
+@given(
+    st.integers(1, 90), st.integers(1, 600), st.sampled_from([1, 5, 64, 200, 700]), st.integers(0, 3), THREADS, DTYPES,
+    KINDS, KINDS, st.booleans(), SEEDS,
+)  # fmt: skip
+def test_a_rank_alone_compares_in_one_pass_what_it_sums_of_a_and_b(
+    rows, inner, columns, more, threads, dtype, kind, of_b, reverse, seed
+):
+    rng, problem, every = np.random.default_rng(seed), Problem(rows, inner, columns, dtype), Span(0, columns)
+    a, b = numbers(rng, (rows, inner), dtype, kind), numbers(rng, (inner, columns), dtype, of_b)
+    with np.errstate(all="ignore"):
+        c = (a.astype(np.float64) @ b + 1e-3 * rng.standard_normal((rows, columns))).astype(dtype)
+        c[rng.integers(rows)] = np.rint(c[rng.integers(rows)])
+    x, found = random_x(rng, [columns], 64), []
+    for a_, b_, c_ in zip(*(both_ways(each, more) for each in (a, b, c)), strict=True):
+        sums = _HostSums(problem, x, threads)
+        y, norms_b = sums.of_all_b(b_)
+        rows_of = slice(None, None, -1 if reverse else 1)
+        sizes, compared = sums.compared(a_[rows_of], y, c_[rows_of], every, norms_b, integral_b=sums.in_b.integral)
+        found.append((y[0], norms_b, sums.overflow, sizes, compared))
+    (y, norms_b, overflow, sizes, compared), (wanted_y, wanted_norms, wanted_overflow, wanted_sizes, wanted) = found
+    np.testing.assert_array_equal(overflow, wanted_overflow)
+    np.testing.assert_allclose(norms_b, wanted_norms, rtol=1e-12)
+    with np.errstate(all="ignore"):
+        assert_close(y, wanted_y, norms_b)
+    judged = wanted_sizes > 1e4  # smaller ones are rounding errors of these sums
+    np.testing.assert_allclose(sizes[judged], wanted_sizes[judged], rtol=1e-2)
+    assert ((sizes < 0) == (wanted_sizes < 0)).all()
+    assert compared.largest == pytest.approx(wanted.largest, rel=1e-2)
+    assert compared.totals[2:] == wanted.totals[2:]
+    worst, wanted_worst = (Compared.of(sizes, 0.0).worst, compared.worst)
+    assert [each for each in worst if each[2]] == [each for each in wanted_worst if each[2]]
 
 
 @pytest.mark.needs("c compiler")
