@@ -38,6 +38,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread")
 # Of the rows that a thread takes in one call: Python does not notice an interrupt (SIGINT) before it ends.
 _BYTES_A_THREAD = 64 << 20
+_BYTES_WORTH_A_THREAD = 256 << 10  # for fewer, it takes as long to wake a thread
 _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
@@ -146,7 +147,9 @@ def _in_c(function: str, matrices: Sequence[np.ndarray], threads: int, *operands
     """Call a function of the library for all rows of these matrices, of which some are given to one call."""
     library, count = _library(), len(matrices[0])
     rows = [ctypes.byref(_Rows(each.ctypes.data, each.shape[1], each.strides[0], each.itemsize)) for each in matrices]
-    at_once = _BYTES_A_THREAD * max(1, threads) // max(1, sum(each.shape[1] * each.itemsize for each in matrices))
+    of_row = max(1, sum(each.shape[1] * each.itemsize for each in matrices))
+    threads = max(1, min(threads, 1 + count * of_row // _BYTES_WORTH_A_THREAD))
+    at_once = _BYTES_A_THREAD * threads // of_row
     for some in pieces(Span(0, count), max(1, at_once // 72) * 72):  # 72: ROWS_AT_ONCE of product_check.h
         if getattr(library.loaded, function)(library.pool, threads, *rows, *operands, some.lo, some.hi):
             raise MemoryError("no memory for the check")
