@@ -14,6 +14,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.spans import Span
 from hybrid.kernels.catalogue import Kernel, Launch, storage
 from hybrid.planning.schedule import Arrival, RankShare, Region, Tile
+from hybrid.ranks.shared_memory import NodeFlags
 
 # (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU, iterating over them reads the times
 # from events, so do that outside of what is timed.
@@ -65,6 +66,17 @@ class Device(Protocol):
         """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
         access to the peer GPU that holds it. It lasts as long as the array's memory."""
 
+    def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Pin those of a product's arrays in host memory that an earlier product has used. Returns the others, as far as they are
+        worth `use_slots`."""
+
+    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> None:
+        """Copy from and to these arrays, until this is called again, through small pinned slots by up to `threads` threads.
+        `links`: how many GPUs the node's ranks copy to."""
+
+    def populate(self, array: np.ndarray) -> None:
+        """Have the system provide the pages of this array, which will be written through slots, while others are read."""
+
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy rows of an operand into a buffer."""
 
@@ -82,6 +94,9 @@ class Device(Protocol):
 
     def done(self, event: Event) -> bool:
         """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
+
+    def give_up(self) -> None:
+        """Begin no further part of a copy through slots. When this returns, no thread reads or writes host memory."""
 
     def finish(self) -> Timings:
         """Wait until all operations are complete, as cudaDeviceSynchronize does. Returns when each of them ran, of those enqueued
@@ -135,11 +150,11 @@ class Device(Protocol):
     def make_ipc_events(self, count: int) -> Any:
         """Create this device's interprocess events, which replace those made before. Returns their handles."""
 
-    def record_ipc_event(self, number: int, event: Event) -> None:
-        """Record interprocess event `number` behind the operation of `event`, the last that was enqueued on its stream.
+    def record_ipc_event(self, number: int, event: Event, flags: NodeFlags, flag: int) -> None:
+        """Record interprocess event `number` behind the operation of `event`, the last that was enqueued on its stream, and then
+        set this flag.
 
-        CUDA takes an event that was never recorded for complete: other processes may wait for it only once a flag or message
-        told them that it was recorded.
+        CUDA takes an event that was never recorded for complete: other processes may wait for it only once the flag is set.
         """
 
     def open_ipc_events(self, handle: Any) -> list[Event]:

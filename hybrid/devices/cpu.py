@@ -26,6 +26,7 @@ from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas, blas_all
 from hybrid.host.threads import limited_threads, on_threads
 from hybrid.kernels.catalogue import C_TYPES, EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of
+from hybrid.ranks.shared_memory import NodeFlags
 
 # No fused multiply-add and no reordering: every product and every sum is rounded, so the result is the same on all machines.
 _FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
@@ -90,6 +91,15 @@ class CpuDevice:
     def pin(self, array: np.ndarray) -> None:
         pass  # there is no link whose speed depends on it
 
+    def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return []
+
+    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> None:
+        pass
+
+    def populate(self, array: np.ndarray) -> None:
+        pass
+
     def copy_in(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("copy in", lambda: np.copyto(into, source))
 
@@ -141,6 +151,9 @@ class CpuDevice:
     def done(self, event: Event) -> bool:
         return True
 
+    def give_up(self) -> None:
+        pass
+
     def finish(self) -> list[tuple[str, float, float]]:
         timings, self._timings = self._timings, []
         return timings
@@ -166,8 +179,8 @@ class CpuDevice:
     def make_ipc_events(self, count: int) -> Any:
         return count
 
-    def record_ipc_event(self, number: int, event: Event) -> None:
-        pass  # the operation is complete already
+    def record_ipc_event(self, number: int, event: Event, flags: NodeFlags, flag: int) -> None:
+        flags.set_flag(flag)  # the operation is complete already
 
     def open_ipc_events(self, handle: Any) -> list[Event]:
         return [None] * handle

@@ -15,12 +15,24 @@ import numpy as np
 from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
+from hybrid.devices import staging
 from hybrid.devices.base import Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
 from hybrid.devices.cpu import some_matrices
-from hybrid.devices.cuda_gpus import Gpu, GpuContext, cuda_driver, enable_peer_access, gpu_context, pinned_memory, use_context_of
+from hybrid.devices.cuda_gpus import (
+    Gpu,
+    GpuContext,
+    cuda_driver,
+    enable_peer_access,
+    gpu_context,
+    owner_of,
+    pinned_memory,
+    use_context_of,
+)
 from hybrid.devices.cuda_kernels import CompiledKernel, CompiledKernels, Multiply, Together, multiplication
+from hybrid.devices.staging import SlotCopies, SlotCopy, slot_copies
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel, Launch
+from hybrid.ranks.shared_memory import NodeFlags
 
 Result = TypeVar("Result")
 
@@ -32,6 +44,7 @@ _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # the SMs that multiplications leave. A·(B·x) is limited by the matrix units: it runs beside the sums, which memory limits.
 _STREAMS = {
     "copy in": (1, -3),
+    "arrivals": (1, -3),
     "exchange": (4, 0),
     "multiply": (2, -2),
     "products": (1, -2),
@@ -151,7 +164,10 @@ class CudaDevice:
         self._kernels = CompiledKernels()  # the others
         self._between: Any = None  # memory in which transposed matrices arrive, kept from copy to copy
         self._between_bytes = 0
-        self._timed: list[tuple[str, Any, RecordedEvent]] = []  # phase, begin event, end event
+        # The owners of the memory that is copied through slots, and what makes these copies, once there was one.
+        self._through_slots: set[int] = set()
+        self._slot_copies: SlotCopies | None = None
+        self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event, end event; of copies through slots the latter alone
         # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
         self._awaited: dict[int, set[Event]] = {}
         self._used: dict[int, Any] = {}  # the streams, by their pointers, on which something was enqueued since the last `finish`
@@ -214,7 +230,38 @@ class CudaDevice:
             else:
                 pinned_memory.pin(array)
 
+    def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with self._context:
+            if staging.library().loaded is None:
+                for array in arrays:
+                    pinned_memory.pin(array)
+                return []
+            others = pinned_memory.pin_again(arrays)
+        return [array for array in others if array.nbytes >= staging.LEAST_STAGED]
+
+    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> None:
+        self._through_slots = {id(owner_of(array)) for array in arrays}
+        if arrays and self._slot_copies is None:
+            with self._context:
+                try:
+                    self._slot_copies = slot_copies(self.gpu.index, self._context, self._stream("arrivals").ptr, threads, links)
+                except DeviceUnavailable:  # no memory can be pinned, as PinnedMemory warns
+                    self._through_slots = set()
+                else:
+                    self.event_wait = self._slot_copies.event_wait
+
+    def populate(self, array: np.ndarray) -> None:
+        if self._slot_copies is not None and self._uses_slots(array):
+            self._slot_copies.populate(array)
+
+    def give_up(self) -> None:
+        if self._slot_copies is not None:
+            with self._context:
+                self._slot_copies.give_up()
+
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
+        if self._uses_slots(source):
+            return self._copy_through_slots("copy in", source, into, after)
         copy = self._copy_transposed if is_transposed(source) else self._copy
         return self.enqueue("copy in", after, lambda stream: copy(into, source, stream))
 
@@ -227,11 +274,15 @@ class CudaDevice:
         return self.enqueue("multiply", after, multiply)
 
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
+        if self._uses_slots(into):
+            return self._copy_through_slots("copy out", into, source, after)
         return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
 
     def copy_received(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy to host memory what was received by NCCL. Such copies run in the order in which they were enqueued, but not behind
         copies out, which wait for multiplications."""
+        if self._uses_slots(into):
+            return self._copy_through_slots("copy out", into, source, after)
         return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
 
     def empty(self, shape: tuple[int, int], dtype: str) -> Any:
@@ -247,10 +298,18 @@ class CudaDevice:
             return self._cupy.asnumpy(matrix)
 
     def wait(self, event: Event) -> None:
-        with self._context:
-            event.synchronize()
+        recorded = event.recorded() if isinstance(event, SlotCopy) else event
+        if recorded is not None:
+            with self._context:
+                recorded.synchronize()
 
     def done(self, event: Event) -> bool:
+        if isinstance(event, SlotCopy):
+            if not event.is_reached():
+                return False
+            event = event.recorded()
+            if event is None:
+                return True
         with self._context:
             status = self._runtime.eventQuery(event.ptr)
         if status not in (_SUCCESS, _NOT_READY):
@@ -262,6 +321,8 @@ class CudaDevice:
         # Reset before anything below can raise: the next product must not find events of this one.
         self._timed, self._time_origin = [], None
         self._awaited.clear()
+        if self._slot_copies is not None:
+            self._slot_copies.settle()
         # One call waits for all streams: after each, this thread may have to wait for the GIL, which threads of the check use.
         with self._context:
             *others, last = self._used.values() or self._all_streams[:1]
@@ -274,7 +335,13 @@ class CudaDevice:
             with self._context:
                 return host_origin + self._cupy.cuda.get_elapsed_time(origin, event) / 1e3
 
-        return ((phase, seconds(begin), seconds(end)) for phase, begin, end in timed)
+        def interval(begin: Any, end: Any) -> tuple[float, float]:
+            if not isinstance(end, SlotCopy):
+                return seconds(begin), seconds(end)
+            first, last = end.times()
+            return first, last if end.recorded() is None else seconds(end.recorded())
+
+        return ((phase, *interval(begin, end)) for phase, begin, end in timed)
 
     def progress(self) -> object:
         return None  # events tell which operations are complete, but not whether the one under way ever will be
@@ -302,11 +369,15 @@ class CudaDevice:
             self._ipc_events = [self._cupy.cuda.Event(disable_timing=True, interprocess=True) for _ in range(count)]
             return [self._runtime.ipcGetEventHandle(event.ptr) for event in self._ipc_events]
 
-    def record_ipc_event(self, number: int, event: Event) -> None:
+    def record_ipc_event(self, number: int, event: Event, flags: NodeFlags, flag: int) -> None:
         # On the operation's own stream. On another stream that waits for it, the event would be recorded only in this process's
         # next time slice where several processes share a GPU.
         with self._context:
+            if isinstance(event, SlotCopy):
+                event.announce(self._ipc_events[number], *flags.place_of(flag))
+                return
             self._ipc_events[number].record(event.stream)
+        flags.set_flag(flag)
 
     def open_ipc_events(self, handle: Any) -> list[Event]:
         with self._context:
@@ -359,18 +430,8 @@ class CudaDevice:
     def enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
         """Enqueue an operation of this phase, on the next of its streams or of `streams`, behind the events in `after`."""
         with self._context:
-            stream = next(self._streams[streams or phase])
-            if self._time_origin is None:
-                # Not synchronized, which takes longer than a small copy: the GPU is idle and records it within microseconds,
-                # and only the timeline of phases depends on it.
-                self._time_origin = stream.record()
-                self._host_time_origin = time.perf_counter()
-            awaited = self._awaited.setdefault(stream.ptr, set())
-            for event in after:
-                if event not in awaited:
-                    stream.wait_event(event)
-            awaited.update(after)
-            self._used[stream.ptr] = stream
+            stream = self._stream(streams or phase)
+            self._have_follow(stream, after)
             begin = stream.record()
             enqueue(stream)
             end = RecordedEvent(self._context, stream.record(), stream)
@@ -398,6 +459,45 @@ class CudaDevice:
                 each.enqueue(stream)
                 if each.end is not None:
                     each.end.record()
+
+    def _stream(self, queue: str) -> Any:
+        return next(self._streams[queue])
+
+    def _have_follow(self, stream: Any, after: list[Event]) -> None:
+        """Have a stream wait for these events."""
+        if self._time_origin is None:
+            # Not synchronized, which takes longer than a small copy: the GPU is idle and records it within microseconds,
+            # and only the timeline of phases depends on it.
+            self._time_origin = stream.record()
+            self._host_time_origin = time.perf_counter()
+        awaited = self._awaited.setdefault(stream.ptr, set())
+        for event in after:
+            if event not in awaited:
+                recorded = event.recorded() if isinstance(event, SlotCopy) else event
+                if recorded is not None:
+                    stream.wait_event(recorded)
+        awaited.update(after)
+        self._used[stream.ptr] = stream
+
+    def _uses_slots(self, array: Any) -> bool:
+        """Whether this array, or the one of which it is a part, is copied through slots."""
+        if not self._through_slots or isinstance(array, self._cupy.ndarray) or not array.size:
+            return False
+        return id(owner_of(array)) in self._through_slots
+
+    def _copy_through_slots(self, phase: str, host: np.ndarray, on_device: Any, after: list[Event]) -> Event:
+        """Have threads copy a matrix to the device, or from it where the phase is "copy out"."""
+        assert host.dtype == on_device.dtype, "copies do not convert"
+        assert self._slot_copies is not None
+        with self._context:
+            stream = self._stream("arrivals" if phase == "copy in" else phase)
+            self._have_follow(stream, after)
+            ready = RecordedEvent(self._context, stream.record(), stream) if after else None
+            done = RecordedEvent(self._context, self._cupy.cuda.Event(), stream) if phase == "copy in" else None
+            place = place_of(on_device)[0], row_stride(on_device)
+            event = self._slot_copies.copy(host, place, ready, done, out=phase == "copy out")
+        self._timed.append((phase, None, event))
+        return event
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
         assert into.dtype == source.dtype, "copies do not convert"

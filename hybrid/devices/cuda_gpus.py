@@ -272,10 +272,10 @@ def use_context_of(gpu: Gpu | None) -> None:
 
 
 class PinnedMemory:
-    """The arrays of a process that are pinned: page-locked by cudaHostRegister at first use, until their memory is freed.
+    """The arrays of a process that are pinned: page-locked by cudaHostRegister, until their memory is freed.
 
-    Copies from pageable memory are staged through a small pinned buffer of the driver, at a third of the link's speed or less.
-    Pinning costs about as much as one such copy, so it pays when the memory is used again.
+    Pinning takes about as long as a copy through slots (`SlotCopies`), and several times as long with contexts of several GPUs:
+    it pays when the memory is used again. Copies by the driver from pageable memory run at a third of the link's rate or less.
 
     What is tracked is the array that owns the memory, of which others are views. When it is garbage-collected, its memory is
     unregistered: for memory mappings before the memory is freed, and up to NumPy 2.4 also for an array's own memory. A pinned
@@ -284,6 +284,9 @@ class PinnedMemory:
 
     def __init__(self) -> None:
         self._registered: dict[int, tuple[int, int]] = {}  # ranges of addresses, by the owner's id
+        self._used: dict[int, tuple[int, int]] = {}  # likewise, what the last product used that is not registered
+        self._watched: set[int] = set()  # owners that a finalizer has been made for, by id
+        self._refused: set[int] = set()  # owners of memory that cannot be pinned, such as a file that may only be read
         self._gpu_of: dict[int, int] = {}  # by address, where it was registered
         self._runtime: Any = None  # CUDA's: nothing is imported while an array is freed
 
@@ -291,13 +294,36 @@ class PinnedMemory:
         """Pin the memory of `array`, from its first byte to its last. False where that is not possible, or too small to pay."""
         import numpy as np
 
-        owner = _owner(array)
-        lo, hi = map(int, np.lib.array_utils.byte_bounds(array))
+        return self._pin(owner_of(array), *map(int, np.lib.array_utils.byte_bounds(array)))
+
+    def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Pin the memory of those of a product's arrays that an earlier call of this was given as well. Returns the arrays that
+        are not pinned."""
+        import numpy as np
+
+        used: dict[int, tuple[int, int]] = {}  # arrays may be views of the same owner
+        others = []
+        for array in arrays:
+            owner, (lo, hi) = owner_of(array), map(int, np.lib.array_utils.byte_bounds(array))
+            if _within((lo, hi), self._registered.get(id(owner))):
+                continue
+            if _within((lo, hi), self._used.get(id(owner))) and id(owner) not in self._refused:
+                if self._pin(owner, lo, hi):
+                    continue
+                self._refused.add(id(owner))
+            others.append(array)
+            first, last = used.get(id(owner), (lo, hi))
+            used[id(owner)] = min(first, lo), max(last, hi)
+            if _has_own_pages(owner):
+                self._watch(owner)
+        self._used |= {key: span for key, span in used.items() if key in self._watched}
+        return others
+
+    def _pin(self, owner: np.ndarray, lo: int, hi: int) -> bool:
         known = self._registered.get(id(owner))
-        if known is not None and known[0] <= lo and hi <= known[1]:
+        if _within((lo, hi), known):
             return True
-        has_own_pages = owner.nbytes >= LEAST_OWNER_BYTES or isinstance(owner.base, mmap.mmap)
-        if not has_own_pages or hi - lo < LEAST_BYTES:
+        if not _has_own_pages(owner) or hi - lo < LEAST_BYTES:
             return False
         if known is not None:
             self._unregister_owner(id(owner))
@@ -305,13 +331,24 @@ class PinnedMemory:
         if not self._register(lo, hi - lo):
             return False
         self._registered[id(owner)] = lo, hi
-        if known is None:
-            # NumPy 2.5 frees the memory before weak references are called back. The finalizer refers to the mapping, too, which
-            # keeps it mapped until it is unregistered.
-            weakref.finalize(owner, self._unregister_owner, id(owner), owner.base).atexit = False
+        self._watch(owner)
         return True
 
-    def _unregister_owner(self, key: int, mapping: object = None) -> None:
+    def _watch(self, owner: np.ndarray) -> None:
+        """Have its memory unregistered when the owner is garbage-collected."""
+        if id(owner) not in self._watched:
+            self._watched.add(id(owner))
+            # NumPy 2.5 frees the memory before weak references are called back. The finalizer refers to the mapping, too, which
+            # keeps it mapped until it is unregistered.
+            weakref.finalize(owner, self._forget, id(owner), owner.base).atexit = False
+
+    def _forget(self, key: int, mapping: object) -> None:
+        self._used.pop(key, None)
+        for known in (self._watched, self._refused):
+            known.discard(key)
+        self._unregister_owner(key)
+
+    def _unregister_owner(self, key: int) -> None:
         registered = self._registered.pop(key, None)
         if registered is not None:
             self._unregister(registered[0])
@@ -323,24 +360,35 @@ class PinnedMemory:
         try:
             runtime.hostRegister(address, size, _PORTABLE)
         except runtime.CUDARuntimeError as error:
-            if error.status != _ALREADY_REGISTERED:  # by the caller, which serves as well
-                warn(
-                    f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): they are copied at a third "
-                    "of the link's speed or less; python -m hybrid.doctor tells the limit"
-                )
+            if error.status == _ALREADY_REGISTERED:  # by the caller, which serves as well
+                return True
+            warn(
+                f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): copies of them take longer; "
+                "python -m hybrid.doctor tells the limit"
+            )
             return False
         self._runtime, self._gpu_of[address] = runtime, runtime.getDevice()
         return True
 
     def _unregister(self, address: int) -> None:
-        with gpu_context(self._gpu_of.pop(address)):
-            self._runtime.hostUnregister(address)
+        gpu = self._gpu_of.pop(address, None)
+        if gpu is not None:  # else the caller has registered it
+            with gpu_context(gpu):
+                self._runtime.hostUnregister(address)
 
 
 pinned_memory = PinnedMemory()  # of this process
 
 
-def _owner(array: np.ndarray) -> np.ndarray:
+def _within(span: tuple[int, int], known: tuple[int, int] | None) -> bool:
+    return known is not None and known[0] <= span[0] and span[1] <= known[1]
+
+
+def _has_own_pages(owner: np.ndarray) -> bool:
+    return owner.nbytes >= LEAST_OWNER_BYTES or isinstance(owner.base, mmap.mmap)
+
+
+def owner_of(array: np.ndarray) -> np.ndarray:
     """The array that this one is a view of, over any number of views."""
     import numpy as np
 

@@ -267,7 +267,7 @@ class RankRun:
         moves: PanelMoves | None = None,
         c_of_node: RowView | None = None,
     ) -> None:
-        """`matrices`: as for `make_transport`. `read_and_written`: host memory to pin before the first copy.
+        """`matrices`: as for `make_transport`. `read_and_written`: by this rank's copies, the last of them.
 
         `moves`: how column panels of B come from other nodes, and those of C go to them, by MPI; None if they do not.
         `c_of_node`: the rows of C in this node's memory, which is needed where C goes from device to device.
@@ -320,7 +320,10 @@ class RankRun:
                 self._sums_all = settings.check == "full" or plan.problem.bytes_of_matrices < _LARGE
                 self.device_check.sample(ALL if self._sums_all else Sample(SHARE, preparing.all[plan.root]))
             team.timeline.add("prepare", began, time.perf_counter())
-        self._to_pin: Sequence[Any] = read_and_written if plan.staged else ()
+        self._copied: Sequence[Any] = read_and_written if plan.staged else ()
+        # The cores of ranks whose matrices the root copies are free.
+        users = decision.placements if plan.at_root else [decision.placements[team.rank]]
+        self._threads = sum(placement.threads.count for placement in users)
         self._kernel = decision.kernel
         # Where all matrices lie on the GPU, and its kernels alone multiply, the next product takes the same launches.
         all_there = self._rank_device.gpu is not None and len(in_place) == len("ABC")
@@ -344,8 +347,9 @@ class RankRun:
 
     def make_ready(self) -> None:
         """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
-        self._rank_device.pin(self._team, self._to_pin)
-        self._to_pin = ()
+        again = self._plan.operands is OperandLocation.NODE_SHARED
+        self._rank_device.prepare_copies(self._team, self._copied, self._threads, again=again)
+        self._copied = ()
         self._submitted = 0
         if self.device_check is not None and self.device_check.copies is not None:
             self.device_check.copies.begin()
@@ -390,8 +394,9 @@ class RankRun:
             self._panels.finish()
 
     def abandon(self) -> None:
-        """Give up the product, which has failed on this rank or another. When this returns, no thread of the check reads the
+        """Give up the product, which has failed on this rank or another. When this returns, no thread reads or writes the
         matrices."""
+        self._rank_device.give_up_copies()
         if self.device_check is not None and self.device_check.copies is not None:
             self.device_check.copies.abandon()
 

@@ -211,6 +211,10 @@ class NodeFlags:
         self._memory_barrier()
         self._own[flag] = self._round
 
+    def place_of(self, flag: int) -> tuple[int, int]:
+        """The address of a flag of this rank, a number of 64 bits, and the number that sets it in this round."""
+        return self._own.ctypes.data + flag * self._own.itemsize, self._round
+
     def wait(self, rank: int, flag: int) -> None:
         """Wait until that rank has set the flag in this round. PhaseEnded if a rank fails meanwhile."""
         pause = self.pauses()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A `cupy` made of NumPy, whose GPUs are the CPU: kernels run on the emulated GPU, and NCCL's messages go by MPI.
 
-What `CudaDevice` enqueues is done at once, so no missing event shows. A mixture of NumPy's and CuPy's arrays is refused, and so
-is a call without a CUDA context, for which CUDA would create one on GPU 0. It stays installed: it is for programs of their own.
+What `CudaDevice` enqueues is done at once, so a missing event shows only of copies through slots, which threads make. A mixture
+of NumPy's and CuPy's arrays is refused, and so is a call without a CUDA context, for which CUDA would create one on GPU 0. It
+stays installed: it is for programs of their own.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import mmap
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -30,6 +33,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_gpu_of_thread: dict[int, int | None] = {}  # likewise, of threads that are not Python's
 
 
 def _in_context(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +109,7 @@ class Event:
 
     @_in_context
     def __init__(self, **how: Any) -> None:
-        Event.made += 1
+        Event.made += 2  # no event has an odd address
         self.ptr = Event.made
 
     @_in_context
@@ -230,6 +234,46 @@ def _runtime(gpus: int) -> SimpleNamespace:
     )
 
 
+@cache
+def _driver_functions() -> dict[str, Any]:
+    """The driver's functions for threads in C, each of which is done at once."""
+
+    class Side(ctypes.Structure):
+        _fields_ = [
+            *((name, ctypes.c_size_t) for name in ("x", "y")), ("kind", ctypes.c_uint), ("host", ctypes.c_void_p),
+            ("device", ctypes.c_void_p), ("array", ctypes.c_void_p), ("pitch", ctypes.c_size_t),
+        ]  # fmt: skip
+
+    class Copy(ctypes.Structure):
+        _fields_ = [("source", Side), ("into", Side), ("width", ctypes.c_size_t), ("rows", ctypes.c_size_t)]
+
+    def copy(address: int, stream: int) -> None:
+        of = Copy.from_address(address)
+        assert {1: of.source.host, 2: of.source.device}[of.source.kind]
+        source, into = ((each.device if each.kind == 2 else each.host) for each in (of.source, of.into))
+        for row in range(of.rows):
+            ctypes.memmove(into + row * of.into.pitch, source + row * of.source.pitch, of.width)
+
+    def called(function: Callable[..., None], arguments: int) -> Any:
+        def with_status(*given: Any) -> int:
+            try:
+                _here.gpu = _gpu_of_thread.get(threading.get_ident(), _here.gpu)  # `_here` is new in each call of such a thread
+                function(*given)
+            except Exception:
+                traceback.print_exc()
+                return 1
+            return 0
+
+        return ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * arguments)(with_status)
+
+    def nothing(*given: Any) -> None:
+        pass
+
+    in_context = {"copy": (copy, 2), "record": (nothing, 2), "follow": (nothing, 3), "wait": (nothing, 1)}
+    functions = {"enter": called(lambda context: _gpu_of_thread.update({threading.get_ident(): _index(context)}), 1)}
+    return functions | {name: called(_in_context(each), arguments) for name, (each, arguments) in in_context.items()}
+
+
 class _Communicator:
     """A communicator of NCCL, by MPI: each operation is complete when its call returns, as if a GPU ran one after the other."""
 
@@ -271,11 +315,14 @@ def _set(name: str, value: Any) -> Callable[..., None]:
 
 def install(gpus: int = 1) -> None:
     """Let NumPy stand for CuPy in this process, with so many GPUs. To be called before hybrid looks for GPUs."""
-    from hybrid.devices import cuda_device, cuda_gpus, cuda_kernels
+    from hybrid.devices import cuda_device, cuda_gpus, cuda_kernels, staging
     from hybrid.emulation.kernel import EmulatedKernel
+    from hybrid.emulation.loaded_soon import wait_until_loaded
     from hybrid.kernels.catalogue import KERNELS
     from hybrid.transport import nccl
 
+    staging.library()
+    wait_until_loaded(60)  # so that it is used from the first product on
     with_gpu = Device(0)
     with_gpu.__enter__()
     default_stream = Stream()
@@ -355,7 +402,13 @@ def install(gpus: int = 1) -> None:
         "allow_shared_memory": lambda function, size: None,
         "prefer_shared_memory": lambda function: None,
     }
-    inside |= {cuda_kernels: launching, cuda_device: {"event_wait": lambda: None}}
+    functions = {name: ctypes.cast(function, ctypes.c_void_p) for name, function in _driver_functions().items()}
+    staged = {
+        "driver_in_context": lambda: staging.Driver(context=_number(_here.gpu), **functions),
+        "SLOT_BYTES": 1 << 12,
+        "LEAST_STAGED": 1 << 10,
+    }
+    inside |= {cuda_kernels: launching, cuda_device: {"event_wait": lambda: None}, staging: staged}
     for module, values in inside.items():
         for name, value in values.items():
             setattr(module, name, value)

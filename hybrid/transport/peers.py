@@ -175,8 +175,7 @@ class PeersTransport(_FetchesFromPeers, HostTransport):
         own = self._peers[self._rank]
         rows, number = own.rows_of(arrival), own.event_number(arrival)
         event = self._device.copy_in(into[rows.slice], self._matrices.b[rows][:, arrival.span.slice], after)
-        self._device.record_ipc_event(number, event)
-        self._flags.set_flag(number)
+        self._device.record_ipc_event(number, event, self._flags, number)
         return event
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
@@ -204,8 +203,7 @@ class RootPushReceiver(_FetchesFromPeers, Transport):
         return self._loaded(self._rank, arrival)
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        self._device.record_ipc_event(self._stored, after[-1])
-        self._flags.set_flag(self._stored)
+        self._device.record_ipc_event(self._stored, after[-1], self._flags, self._stored)
         self._stored += 1
         return after[-1]
 
@@ -258,8 +256,7 @@ class RootPushDriver(_FetchesFromPeers, Transport):
                 event = link.copy_in(destination[rows.slice], self._matrices.b[rows][:, part], [])
             number = peer.event_number(arrival)
             self._events[rank, number] = event
-            link.record_ipc_event(number, event)
-            self._flags.set_flag(_flag_of(self._peers, rank, arrival))
+            link.record_ipc_event(number, event, self._flags, _flag_of(self._peers, rank, arrival))
             self._will_tell(rank, arrival, event)
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
@@ -383,8 +380,7 @@ def probe(team: Team, rank_device: RankDevice) -> None:
         written = device.matrix(rank_device.memory, 0, _SIZE, _SIZE, "float64")
         fetched = device.matrix(rank_device.memory, _BYTES, _SIZE, _SIZE, "float64")
         own = pattern_of(team.rank, _SIZE, _SIZE)  # referred to until it has been copied
-        device.record_ipc_event(0, device.copy_in(written, own, []))
-        flags.set_flag(0)
+        device.record_ipc_event(0, device.copy_in(written, own, []), flags, 0)
         for rank, memory in links.opened.items():
             flags.wait(rank, 0)
             theirs = device.matrix(memory, 0, _SIZE, _SIZE, "float64")

@@ -138,15 +138,34 @@ class RankDevice:
         if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != team.topology:
             self.flags = NodeFlags(team, flag_count)
 
-    def pin(self, team: Team, arrays: Sequence[Any]) -> None:
-        """Pin the arrays' memory for this rank's devices, for as long as it lives: copies then run at the link's full rate."""
+    def prepare_copies(self, team: Team, arrays: Sequence[Any], threads: int, *, again: bool) -> None:
+        """Prepare a product's copies from and to these arrays, of which the last is written, by this rank's devices.
+
+        Memory is pinned, for as long as it lives, if products use it `again`: at once, or when this is called for it a second
+        time. Until then up to `threads` threads copy it through slots.
+        """
         if not arrays:
             return
-        began = time.perf_counter()
-        for array in arrays:
-            for device in self._all_devices():
+        began, devices = time.perf_counter(), list(self._all_devices())
+        on_gpus = [array for array in arrays if hasattr(array, "__cuda_array_interface__")]
+        on_host = [array for array in arrays if not hasattr(array, "__cuda_array_interface__")]
+        for array in on_gpus:
+            for device in devices:
                 device.pin(array)
+        if again:
+            for array in on_host:
+                self.device.pin(array)
+        through_slots = [] if again else self.device.pin_again(on_host)
+        for device in devices:
+            device.use_slots(through_slots, max(1, threads // len(devices)), len(team.node_ranks))
+        if any(array is arrays[-1] for array in through_slots):
+            self.device.populate(arrays[-1])
         team.timeline.add("prepare", began, time.perf_counter())
+
+    def give_up_copies(self) -> None:
+        """Begin no further part of a copy through slots. When this returns, no thread reads or writes the arrays."""
+        for device in self._all_devices():
+            device.give_up()
 
     def _all_devices(self) -> Iterable[Any]:
         """All devices of this process: a driver has one for each rank."""
@@ -159,6 +178,7 @@ class RankDevice:
         self._last_writer = None
         if "device_group" in self.__dict__:
             self.device_group.abort()  # first: a collective that some rank never joined has no end
+        self.give_up_copies()
         for device in self._all_devices():
             with suppress(Exception):  # the failure has been reported; a broken device will report again
                 device.finish()

@@ -1,0 +1,542 @@
+// SPDX-License-Identifier: MIT
+// Copies between a GPU and host memory that is not page-locked. Threads copy pieces of that memory to small page-locked slots,
+// which stay in a core's cache, and submit each slot's copy on a stream of their own; and the other way. To page-lock the memory
+// first takes as long as such a copy, and several times as long where the process has contexts of several GPUs.
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "pool.h"
+
+enum { SLOTS = 2 };  // of a worker: one is filled while the other is copied
+enum { LINE = 64, AHEAD = 4096 };  // bytes: how far ahead a row is asked for, since hardware stops to do so at every page
+enum { ROW_PART = 1024 };  // bytes of neighbours in memory that a piece of a transposed matrix has at least
+enum { POPULATING = 4 };  // threads: enough to provide pages as fast as copies need them
+enum { LEAST_PIECE = 512 << 10, POPULATED = 2 << 20 };  // bytes: a thread's share of a small matrix; a huge page
+enum { FAILED = 999 };  // cudaErrorUnknown: of copies that were given up
+enum { HOST = 1, DEVICE = 2 };  // of CUmemorytype
+
+// CUDA_MEMCPY2D
+typedef struct {
+    size_t x, y;
+    unsigned kind;
+    const void* host;
+    uint64_t device;
+    void* array;
+    size_t pitch;
+} Side;
+typedef struct {
+    Side from, to;
+    size_t width, rows;
+} Copy;
+
+// The driver's cuCtxSetCurrent with its context, cuMemcpy2DAsync, cuEventRecord, cuStreamWaitEvent and cuEventSynchronize. All
+// return 0, or an error.
+typedef struct {
+    int (*enter)(void* context);
+    void* context;
+    int (*copy)(const Copy* copy, void* stream);
+    int (*record)(void* event, void* stream);
+    int (*follow)(void* stream, void* event, unsigned flags);
+    int (*wait)(void* event);
+} Driver;
+
+// Slots, which one thread uses at a time, and the stream on which they are copied. An event of each tells when it is free.
+typedef struct Worker {
+    struct Worker* next;
+    char* slots;
+    void* stream;
+    void* events[SLOTS];
+    int latest;  // the slot that was used last
+} Worker;
+
+// The workers of one GPU.
+typedef struct {
+    Driver driver;
+    int64_t slot_bytes;
+    pthread_mutex_t lock;
+    pthread_cond_t freed;
+    Worker* free;
+    int count;
+    Worker workers[];
+} Workers;
+
+typedef struct Copies Copies;
+
+// One matrix's copy, in pieces. Copies of one direction are reached in the order in which they were asked for.
+typedef struct Transfer {
+    struct Transfer* next;
+    Copies* of;
+    int out;  // whether from the GPU to host memory
+    char *host, *device;
+    int64_t rows, columns, item;
+    int64_t row_bytes, column_bytes, pitch;  // from one row, or column, to the next in host memory; from a row to the next there
+    int64_t piece_rows, piece_columns, pieces_across;
+    void *ready, *done;  // CUDA events: after which it begins, or NULL; and, where it comes in, that it is complete
+    int64_t left;  // pieces that are not submitted; going out, that are not in host memory
+    uint64_t workers;  // that submitted pieces, a bit for each
+    void* ipc_event;  // to be recorded when all pieces are submitted
+    int64_t *flag, round;  // and the flag that then gets this value
+    int reached;  // all pieces are submitted, and `done` is recorded; going out, all are in host memory
+    int failure;
+    double begun, ended;  // seconds; `ended`: going out
+} Transfer;
+
+typedef struct {
+    Transfer *first, *last;
+} Order;
+
+// The copies of one device.
+struct Copies {
+    Workers* workers;
+    Pool* pool;
+    Batch *in, *out, *populating;
+    int threads_in, threads_out;
+    void* stream;  // on which `done` is recorded
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+    Order orders[2];  // those going in that are not reached, and those going out
+    int failure;
+};
+
+static int (*wait_for_cuda)(void* event);
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// ---- workers
+
+// `memory`: SLOTS slots for each of `count` workers, page-locked. `streams`: one for each worker; `events`: one for each slot.
+// NULL if there is no memory.
+Workers* new_workers(const Driver* driver, int count, char* memory, int64_t slot_bytes, void** streams, void** events)
+{
+    Workers* workers = calloc(1, sizeof *workers + (size_t)count * sizeof *workers->workers);
+    if (!workers) return NULL;
+    workers->driver = *driver;
+    workers->slot_bytes = slot_bytes;
+    workers->count = count;
+    wait_for_cuda = driver->wait;
+    pthread_mutex_init(&workers->lock, NULL);
+    pthread_cond_init(&workers->freed, NULL);
+    for (int i = 0; i < count; ++i) {
+        Worker* worker = &workers->workers[i];
+        *worker = (Worker){.next = workers->free, .slots = memory + SLOTS * i * slot_bytes, .stream = streams[i]};
+        memcpy(worker->events, events + SLOTS * i, sizeof worker->events);
+        workers->free = worker;
+    }
+    return workers;
+}
+
+// To be called when no copy uses them any more.
+void free_workers(Workers* workers)
+{
+    pthread_mutex_destroy(&workers->lock);
+    pthread_cond_destroy(&workers->freed);
+    free(workers);
+}
+
+// A free worker: the last one that became free, whose slots are in this thread's cache.
+static Worker* take(Workers* workers)
+{
+    pthread_mutex_lock(&workers->lock);
+    while (!workers->free) pthread_cond_wait(&workers->freed, &workers->lock);
+    Worker* worker = workers->free;
+    workers->free = worker->next;
+    pthread_mutex_unlock(&workers->lock);
+    return worker;
+}
+
+static void put_back(Workers* workers, Worker* worker)
+{
+    pthread_mutex_lock(&workers->lock);
+    worker->next = workers->free;
+    workers->free = worker;
+    pthread_cond_signal(&workers->freed);
+    pthread_mutex_unlock(&workers->lock);
+}
+
+// ---- pieces
+
+typedef struct {
+    int64_t row, column, rows, columns;
+} Piece;
+
+static Piece piece_of(const Transfer* transfer, int64_t number)
+{
+    int64_t row = number / transfer->pieces_across * transfer->piece_rows;
+    int64_t column = number % transfer->pieces_across * transfer->piece_columns;
+    int64_t rows = transfer->rows - row, columns = transfer->columns - column;
+    if (rows > transfer->piece_rows) rows = transfer->piece_rows;
+    if (columns > transfer->piece_columns) columns = transfer->piece_columns;
+    return (Piece){row, column, rows, columns};
+}
+
+// Copies one row by ordinary stores, so that it stays in the cache: memcpy's may go around that.
+static void copy_row(char* to, const char* from, int64_t bytes)
+{
+    for (; bytes >= LINE; to += LINE, from += LINE, bytes -= LINE) {
+        __builtin_prefetch(from + AHEAD, 0, 0);
+        memcpy(to, from, LINE);
+    }
+    memcpy(to, from, (size_t)bytes);
+}
+
+// Copies the columns of a matrix whose columns lie in one piece each, `from` step to step, to rows of `columns` elements.
+#define TRANSPOSED(NAME, TYPE)                                                                                                 \
+    static void NAME(char* to, const char* from, int64_t rows, int64_t columns, int64_t step)                                  \
+    {                                                                                                                          \
+        enum { TOGETHER = LINE / sizeof(TYPE) };  /* columns: one cache line of each row */                                     \
+        for (int64_t j = 0; j < columns; j += TOGETHER) {                                                                      \
+            int64_t some = columns - j < TOGETHER ? columns - j : TOGETHER;                                                    \
+            for (int64_t i = 0; i < rows; ++i) {                                                                               \
+                TYPE line[TOGETHER];                                                                                           \
+                const char* at = from + j * step + i * (int64_t)sizeof(TYPE);                                                  \
+                for (int64_t k = 0; k < some; ++k) memcpy(&line[k], at + k * step, sizeof(TYPE));                              \
+                memcpy(to + (i * columns + j) * (int64_t)sizeof(TYPE), line, (size_t)some * sizeof(TYPE));                     \
+            }                                                                                                                  \
+        }                                                                                                                      \
+    }
+TRANSPOSED(transpose_2, uint16_t)
+TRANSPOSED(transpose_4, uint32_t)
+TRANSPOSED(transpose_8, uint64_t)
+
+static void fill(char* slot, const Transfer* transfer, const Piece* piece)
+{
+    const char* from = transfer->host + piece->row * transfer->row_bytes + piece->column * transfer->column_bytes;
+    int64_t width = piece->columns * transfer->item;
+    if (transfer->column_bytes == transfer->item)
+        for (int64_t i = 0; i < piece->rows; ++i) copy_row(slot + i * width, from + i * transfer->row_bytes, width);
+    else if (transfer->item == 8)
+        transpose_8(slot, from, piece->rows, piece->columns, transfer->column_bytes);
+    else if (transfer->item == 4)
+        transpose_4(slot, from, piece->rows, piece->columns, transfer->column_bytes);
+    else
+        transpose_2(slot, from, piece->rows, piece->columns, transfer->column_bytes);
+}
+
+static void empty(const char* slot, const Transfer* transfer, const Piece* piece)
+{
+    char* to = transfer->host + piece->row * transfer->row_bytes + piece->column * transfer->item;
+    int64_t width = piece->columns * transfer->item;
+    for (int64_t i = 0; i < piece->rows; ++i) memcpy(to + i * transfer->row_bytes, slot + i * width, (size_t)width);
+}
+
+static int submit(const Driver* driver, const Transfer* transfer, const Piece* piece, char* slot, void* stream)
+{
+    size_t width = (size_t)(piece->columns * transfer->item);
+    char* at = transfer->device + piece->row * transfer->pitch + piece->column * transfer->item;
+    Side in_slot = {.kind = HOST, .host = slot, .pitch = width};
+    Side on_device = {.kind = DEVICE, .device = (uint64_t)(uintptr_t)at, .pitch = (size_t)transfer->pitch};
+    Copy copy = transfer->out ? (Copy){on_device, in_slot, width, (size_t)piece->rows}
+                              : (Copy){in_slot, on_device, width, (size_t)piece->rows};
+    return driver->copy(&copy, stream);
+}
+
+// ---- transfers
+
+// Records that an arrival is complete behind what its workers have submitted, and tells the other ranks. Called with the lock.
+static int join(Copies* copies, Transfer* transfer)
+{
+    Workers* workers = copies->workers;
+    const Driver* driver = &workers->driver;
+    int failure = 0;
+    for (int i = 0; i < workers->count && !failure; ++i) {
+        Worker* worker = &workers->workers[i];
+        // The slot may have been used for a later piece meanwhile: its copy runs behind this one's, on the same stream.
+        if (transfer->workers >> i & 1)
+            failure = driver->follow(copies->stream, worker->events[__atomic_load_n(&worker->latest, __ATOMIC_RELAXED)], 0);
+    }
+    if (!failure) failure = driver->record(transfer->done, copies->stream);
+    if (!failure && transfer->ipc_event) failure = driver->record(transfer->ipc_event, copies->stream);
+    if (!failure && transfer->flag) __atomic_store_n(transfer->flag, transfer->round, __ATOMIC_RELEASE);
+    return failure;
+}
+
+// Takes note of the end of a piece. Transfers are reached in their order, by whichever thread ends what the first ones lack.
+static void end_piece(Transfer* transfer, const Worker* worker, int failure)
+{
+    Copies* copies = transfer->of;
+    Order* order = &copies->orders[transfer->out];
+    pthread_mutex_lock(&copies->lock);
+    transfer->workers |= (uint64_t)1 << (worker - copies->workers->workers);
+    if (failure && !copies->failure) copies->failure = failure;
+    --transfer->left;
+    for (Transfer* first; (first = order->first) && !first->left;) {
+        order->first = first->next;
+        first->ended = now();
+        if (!copies->failure && !first->out) copies->failure = join(copies, first);
+        first->failure = copies->failure;
+        first->reached = 1;
+        pthread_cond_broadcast(&copies->told);
+    }
+    pthread_mutex_unlock(&copies->lock);
+}
+
+// Whether all has gone well so far. Notes when the transfer begins.
+static int begin_piece(Transfer* transfer)
+{
+    Copies* copies = transfer->of;
+    pthread_mutex_lock(&copies->lock);
+    int failure = copies->failure;
+    if (!transfer->begun) transfer->begun = now();
+    pthread_mutex_unlock(&copies->lock);
+    return failure ? failure : copies->workers->driver.enter(copies->workers->driver.context);
+}
+
+static void copy_pieces(const void* of_transfer, int64_t number, int64_t end)
+{
+    Transfer* transfer = (Transfer*)of_transfer;
+    Workers* workers = transfer->of->workers;
+    const Driver* driver = &workers->driver;
+    for (; number < end; ++number) {
+        Piece piece = piece_of(transfer, number);
+        Worker* worker = take(workers);
+        int slot = !worker->latest, failure = begin_piece(transfer);
+        char* memory = worker->slots + slot * workers->slot_bytes;
+        if (!failure) failure = driver->wait(worker->events[slot]);
+        if (!failure && !transfer->out) fill(memory, transfer, &piece);
+        if (!failure && !transfer->out && transfer->ready) failure = driver->follow(worker->stream, transfer->ready, 0);
+        if (!failure) failure = submit(driver, transfer, &piece, memory, worker->stream);
+        if (!failure) failure = driver->record(worker->events[slot], worker->stream);
+        if (!failure) __atomic_store_n(&worker->latest, slot, __ATOMIC_RELAXED);
+        if (!failure && transfer->out) failure = driver->wait(worker->events[slot]);
+        if (!failure && transfer->out) empty(memory, transfer, &piece);
+        end_piece(transfer, worker, failure);
+        put_back(workers, worker);
+    }
+}
+
+static int enter_nothing(void* context)
+{
+    (void)context;
+    return 0;
+}
+
+// Waits for the event after which a transfer begins. The transfer begins even if that fails, and ends with this failure.
+static int wait_until_ready(void* of_transfer)
+{
+    Transfer* transfer = of_transfer;
+    const Driver* driver = &transfer->of->workers->driver;
+    int failure = driver->enter(driver->context);
+    if (!failure) failure = driver->wait(transfer->ready);
+    if (!failure) return 0;
+    pthread_mutex_lock(&transfer->of->lock);
+    if (!transfer->of->failure) transfer->of->failure = failure;
+    pthread_mutex_unlock(&transfer->of->lock);
+    return 0;
+}
+
+static int have_batches(Copies* copies)
+{
+    if (!copies->in) copies->in = new_batch(copies->pool, copies->threads_in, 0);
+    if (!copies->out) copies->out = new_batch(copies->pool, copies->threads_out, 1);
+    if (!copies->populating) copies->populating = new_batch(copies->pool, POPULATING, 0);
+    return copies->in && copies->out && copies->populating;
+}
+
+// `stream`: on which arrivals are recorded. `threads_in`, `threads_out`: that copy in each direction at once. NULL if there is no
+// memory, or no thread.
+Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads_in, int threads_out)
+{
+    Copies* copies = calloc(1, sizeof *copies);
+    if (!copies) return NULL;
+    *copies = (Copies){.workers = workers, .pool = pool, .threads_in = threads_in, .threads_out = threads_out, .stream = stream};
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&copies->lock, NULL);
+    pthread_cond_init(&copies->told, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return copies;
+}
+
+// Copies rows of `columns` elements of `item` bytes. In host memory either rows or columns are contiguous; going out, rows.
+// `ready`: NULL, or the event after which it begins. NULL if there is no memory, or no thread.
+Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t column_bytes, char* device, int64_t pitch,
+               int64_t rows, int64_t columns, int64_t item, void* ready, void* done)
+{
+    Transfer* transfer = calloc(1, sizeof *transfer);
+    Loop* loop = calloc(1, sizeof *loop);
+    if (!transfer || !loop || !have_batches(copies)) {
+        free(transfer);
+        free(loop);
+        return NULL;
+    }
+    int64_t most = copies->workers->slot_bytes, share = rows * columns * item / copies->threads_in;
+    int64_t bytes = share < LEAST_PIECE ? LEAST_PIECE : share;
+    if (bytes > most) bytes = most;
+    int64_t piece_rows = rows, piece_columns = columns;
+    if (column_bytes == item) {
+        if (piece_columns > most / item) piece_columns = most / item;
+        piece_rows = bytes / (piece_columns * item);
+    } else {
+        if (piece_rows > ROW_PART / item) piece_rows = ROW_PART / item;
+        piece_columns = bytes / (piece_rows * item);
+        if (piece_columns > columns) piece_columns = columns;
+    }
+    if (piece_rows < 1) piece_rows = 1;
+    if (piece_columns < 1) piece_columns = 1;
+    int64_t across = (columns + piece_columns - 1) / piece_columns, pieces = (rows + piece_rows - 1) / piece_rows * across;
+    *transfer = (Transfer){.of = copies, .out = out, .host = host, .device = device, .rows = rows, .columns = columns,
+                           .item = item, .row_bytes = row_bytes, .column_bytes = column_bytes, .pitch = pitch,
+                           .piece_rows = piece_rows, .piece_columns = piece_columns, .pieces_across = across,
+                           .ready = ready, .done = done, .left = pieces};
+    Batch* batch = out ? copies->out : copies->in;
+    *loop = (Loop){.batch = batch, .body = copy_pieces, .operands = transfer, .end = pieces, .unit = 1, .most = 1, .freed = 1};
+    int waits = out && ready;
+    if (waits) {
+        loop->how = (EventWait){enter_nothing, NULL, wait_until_ready};
+        loop->event = transfer;
+    }
+    Order* order = &copies->orders[out];
+    pthread_mutex_lock(&copies->lock);
+    if (order->first)
+        order->last->next = transfer;
+    else
+        order->first = transfer;
+    order->last = transfer;
+    pthread_mutex_unlock(&copies->lock);
+    pthread_mutex_lock(&copies->pool->lock);
+    batch->left += pieces;
+    int wakes = enqueue(copies->pool, loop, waits ? &batch->lanes[0] : NULL);
+    pthread_mutex_unlock(&copies->pool->lock);
+    if (wakes) pthread_cond_signal(&copies->pool->work);
+    return transfer;
+}
+
+// Has an IPC event recorded behind an arrival, and then this flag set to `round`. Returns 0 or an error.
+int announce(Transfer* transfer, void* ipc_event, int64_t* flag, int64_t round)
+{
+    Copies* copies = transfer->of;
+    int failure = 0;
+    pthread_mutex_lock(&copies->lock);
+    if (!transfer->reached) {
+        transfer->ipc_event = ipc_event;
+        transfer->flag = flag;
+        transfer->round = round;
+    } else {
+        failure = transfer->failure ? transfer->failure : copies->workers->driver.record(ipc_event, copies->stream);
+        if (!failure) __atomic_store_n(flag, round, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&copies->lock);
+    return failure;
+}
+
+// Waits until a transfer is reached, so many milliseconds at most; 0: not at all; -1: as long as it takes. Returns 0 if it is, an
+// error if it failed, or -1 if it is not.
+int reached(Transfer* transfer, int milliseconds)
+{
+    Copies* copies = transfer->of;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += milliseconds % 1000 * 1000000L;
+    until.tv_sec += milliseconds / 1000 + until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    pthread_mutex_lock(&copies->lock);
+    while (!transfer->reached) {
+        if (milliseconds < 0)
+            pthread_cond_wait(&copies->told, &copies->lock);
+        else if (!milliseconds || pthread_cond_timedwait(&copies->told, &copies->lock, &until))
+            break;
+    }
+    int found = transfer->reached ? transfer->failure : -1;
+    pthread_mutex_unlock(&copies->lock);
+    return found;
+}
+
+// As cuEventSynchronize, also for the address of a transfer plus 1: no event has an odd address.
+int wait_for_event(void* event)
+{
+    if (!((uintptr_t)event & 1)) return wait_for_cuda(event);
+    Transfer* transfer = (Transfer*)((char*)event - 1);
+    int failure = reached(transfer, -1);
+    return failure || transfer->out ? failure : wait_for_cuda(transfer->done);
+}
+
+void times(const Transfer* transfer, double* begun, double* ended)
+{
+    *begun = transfer->begun;
+    *ended = transfer->ended;
+}
+
+static void populate_pages(const void* address, int64_t first, int64_t end)
+{
+#ifndef MADV_POPULATE_WRITE
+    enum { MADV_POPULATE_WRITE = 23 };
+#endif
+    for (; first < end; ++first) madvise((char*)address + first * POPULATED, POPULATED, MADV_POPULATE_WRITE);
+}
+
+// Has the system provide the pages of memory that will be written, meanwhile: else the copies would wait for them.
+void populate(Copies* copies, char* memory, int64_t bytes)
+{
+    char* first = (char*)(((uintptr_t)memory + POPULATED - 1) / POPULATED * POPULATED);
+    int64_t parts = (memory + bytes - first) / POPULATED;
+    Loop* loop = parts > 0 && have_batches(copies) ? calloc(1, sizeof *loop) : NULL;
+    if (!loop) return;
+    *loop = (Loop){
+        .batch = copies->populating, .body = populate_pages, .operands = first, .end = parts, .unit = 1, .most = 1, .freed = 1};
+    pthread_mutex_lock(&copies->pool->lock);
+    loop->batch->left += parts;
+    enqueue(copies->pool, loop, NULL);
+    pthread_mutex_unlock(&copies->pool->lock);
+    pthread_cond_signal(&copies->pool->work);
+}
+
+// Waits until no thread touches host memory, when all transfers are reached.
+void settle(Copies* copies)
+{
+    if (copies->in) wait_for(copies->pool, copies->in);
+    if (copies->out) wait_for(copies->pool, copies->out);
+    if (copies->populating) wait_for(copies->pool, copies->populating);
+    copies->failure = 0;
+}
+
+// Begins no further piece. When this returns, no thread touches host memory, no copy writes to the device, and transfers that
+// are not reached have failed. The context is current.
+void give_up(Copies* copies)
+{
+    Batch** batches[] = {&copies->in, &copies->out, &copies->populating};
+    for (int i = 0; i < 3; ++i) {
+        if (*batches[i]) drop(copies->pool, *batches[i]);
+        *batches[i] = NULL;
+    }
+    Workers* workers = copies->workers;
+    for (int i = 0; i < workers->count; ++i)
+        for (int k = 0; k < SLOTS; ++k) workers->driver.wait(workers->workers[i].events[k]);
+    pthread_mutex_lock(&copies->lock);
+    for (int i = 0; i < 2; ++i) {
+        for (Transfer* each = copies->orders[i].first; each; each = each->next) {
+            each->failure = FAILED;
+            each->reached = 1;
+        }
+        copies->orders[i] = (Order){NULL, NULL};
+    }
+    copies->failure = 0;
+    pthread_cond_broadcast(&copies->told);
+    pthread_mutex_unlock(&copies->lock);
+}
+
+// To be called after `give_up`.
+void free_copies(Copies* copies)
+{
+    pthread_mutex_destroy(&copies->lock);
+    pthread_cond_destroy(&copies->told);
+    free(copies);
+}
+
+// To be called when the transfer is reached, or given up.
+void free_transfer(Transfer* transfer) { free(transfer); }
+
+// Has at least so many threads, or fewer if the system refuses.
+void have_at_least(Pool* pool, int threads)
+{
+    pthread_mutex_lock(&pool->lock);
+    have_threads(pool, threads);
+    pthread_mutex_unlock(&pool->lock);
+}

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: MIT
+"""Copies between a GPU and host memory that is not pinned: threads in C copy it to and from small pinned slots (staging.c).
+
+To pin an array takes as long as such a copy, and with several GPUs several times as long. So memory is pinned only when a second
+product uses it (`PinnedMemory.pin_again`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hybrid.devices.base import EventWait
+from hybrid.devices.cuda_gpus import GpuContext, cuda_driver, pinned_memory
+from hybrid.emulation.build import build_plain, c_compiler
+from hybrid.emulation.loaded_soon import LoadedSoon
+from hybrid.errors import DeviceUnavailable
+from hybrid.host.memory import LEAST_BYTES, empty_matrix
+
+SOURCE = Path(__file__).with_suffix(".c")
+SLOT_BYTES = 2 << 20  # those of a core stay in its cache; of smaller ones the driver's calls take too long
+LEAST_STAGED = 1 << 20  # bytes of a matrix: smaller ones the driver copies as fast
+_SLOTS = 2  # as SLOTS of staging.c
+_FLAGS = ("-std=c11", "-O3", "-pthread")
+# Threads that copy to one GPU, by the number of GPUs for whose links the host's memory has to suffice; half as many copy from it.
+_MOST_THREADS = {1: 13, 2: 10}
+_MOST_THREADS_OF_MANY = 8
+_POPULATING = 4  # as POPULATING of staging.c
+_PATIENCE = 100  # milliseconds: Python does not notice an interrupt (SIGINT) before such a wait ends
+_ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+
+
+class Driver(ctypes.Structure):
+    """`Driver` of staging.c: functions of the CUDA driver, and the context in which threads call them."""
+
+    _fields_: ClassVar[Any] = [(name, _ADDRESS) for name in ("enter", "context", "copy", "record", "follow", "wait")]
+
+
+def driver_in_context() -> Driver:
+    """The CUDA driver's functions, for the context that is current."""
+    driver, context = cuda_driver(), _ADDRESS()
+    if status := driver.cuCtxGetCurrent(ctypes.byref(context)):
+        raise DeviceUnavailable(f"the GPU's context cannot be asked for (CUDA error {status})", code="gpu-failed")
+    called = driver.cuMemcpy2DAsync_v2, driver.cuEventRecord, driver.cuStreamWaitEvent, driver.cuEventSynchronize
+    enter, *others = (ctypes.cast(each, _ADDRESS) for each in (driver.cuCtxSetCurrent, *called))
+    return Driver(enter, context, *others)
+
+
+def _load() -> Any:
+    """The compiled library. HybridError without a C compiler."""
+    library: Any = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
+    for function in (library.new_pool, library.new_workers, library.new_copies, library.copy):
+        function.restype = _ADDRESS
+    library.new_workers.argtypes = [_ADDRESS, _COUNT, _ADDRESS, _NUMBER, _ADDRESS, _ADDRESS]
+    library.new_copies.argtypes = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT]
+    library.copy.argtypes = [
+        _ADDRESS, _COUNT, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, *[_NUMBER] * 4, _ADDRESS, _ADDRESS
+    ]  # fmt: skip
+    library.announce.argtypes = [_ADDRESS, _ADDRESS, _ADDRESS, _NUMBER]
+    library.reached.argtypes = [_ADDRESS, _COUNT]
+    library.times.argtypes = [_ADDRESS, *[ctypes.POINTER(ctypes.c_double)] * 2]
+    library.populate.argtypes = [_ADDRESS, _ADDRESS, _NUMBER]
+    library.have_at_least.argtypes = [_ADDRESS, _COUNT]
+    for function in (library.free_workers, library.free_copies, library.free_transfer, library.settle, library.give_up):
+        function.argtypes = [_ADDRESS]
+    for function in (
+        library.free_workers, library.free_copies, library.free_transfer, library.settle, library.give_up, library.times,
+        library.populate, library.have_at_least,
+    ):  # fmt: skip
+        function.restype = None
+    library.pool = library.new_pool()
+    return library if library.pool else None
+
+
+@cache
+def library() -> LoadedSoon:
+    """The library, which is compiled and loaded in the background: until then, nothing is staged."""
+    return LoadedSoon(_load)
+
+
+class Workers:
+    """The slots of one GPU in this process, pinned once, each with its event, and a stream for every two."""
+
+    def __init__(self, gpu: int, context: GpuContext, count: int) -> None:
+        """DeviceUnavailable where the slots cannot be pinned. The context is current."""
+        import cupy
+
+        self.context, self._library = context, library().loaded
+        self.driver = driver_in_context()
+        self._memory = empty_matrix(1, max(count * _SLOTS * SLOT_BYTES, LEAST_BYTES), "uint8")
+        if not pinned_memory.pin(self._memory):
+            raise DeviceUnavailable("no memory can be pinned")
+        self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(count)]
+        # Threads sleep while they wait for these, and leave the cores to those that copy.
+        self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(count * _SLOTS)]
+        streams, events = ((_ADDRESS * len(some))(*(each.ptr for each in some)) for some in (self._streams, self._events))
+        self.address = self._library.new_workers(
+            ctypes.byref(self.driver), count, self._memory.ctypes.data, SLOT_BYTES, streams, events
+        )
+        if not self.address:
+            raise MemoryError("no memory for copies")
+        _workers[gpu] = self
+
+    def __del__(self) -> None:
+        if self.__dict__.get("address"):
+            with self.context:
+                for stream in self._streams:
+                    stream.synchronize()
+                self._library.free_workers(self.address)
+                self.__dict__.clear()
+
+
+_workers: weakref.WeakValueDictionary[int, Workers] = weakref.WeakValueDictionary()  # by the GPU's index
+
+
+class SlotCopies:
+    """The copies of one device by threads.
+
+    A copy is enqueued on a stream only when its pieces have been filled. So the events of copies that come in are `SlotCopy`: to
+    have a stream wait for one, the host waits until it has been recorded.
+    """
+
+    def __init__(self, workers: Workers, stream: int, threads: int) -> None:
+        """`stream`: on which arrivals are recorded. `threads`: that copy in one direction at once."""
+        self._library, self._workers, self._process = library().loaded, workers, os.getpid()
+        self.address = self._library.new_copies(self._library.pool, workers.address, stream, threads, threads)
+        if not self.address:
+            raise MemoryError("no memory for copies")
+        wait = ctypes.cast(self._library.wait_for_event, _ADDRESS)
+        self.event_wait = EventWait(workers.driver.enter, workers.driver.context, wait)
+        self._under_way: list[tuple[SlotCopy, object]] = []  # with what the threads use meanwhile
+
+    def __del__(self) -> None:
+        if self.__dict__.get("address") and self._process == os.getpid():  # a fork's child has no such threads
+            self.give_up()
+            self._library.free_copies(self.address)
+
+    def copy(self, host: np.ndarray, on_device: tuple[int, int], ready: Any, done: Any, *, out: bool) -> SlotCopy:
+        """Copy a matrix from host memory to the device, or with `out` the other way. `on_device`: address and row stride there.
+        `ready`: None, or the event after which it begins. `done`: the event to be recorded behind what comes in, else None."""
+        (rows, columns), (row_bytes, column_bytes), item = host.shape, host.strides, host.itemsize
+        column_bytes = item if columns == 1 else column_bytes
+        where = host.ctypes.data, row_bytes, column_bytes, *on_device
+        events = (None if each is None else each.ptr for each in (ready, done))
+        address = self._library.copy(self.address, out, *where, rows, columns, item, *events)
+        if not address:
+            raise MemoryError("no memory for copies")
+        made = SlotCopy(self, address, done)
+        self._under_way.append((made, (host, ready)))
+        return made
+
+    def populate(self, array: np.ndarray) -> None:
+        """Have the system provide the pages of an array that will be written."""
+        lo, hi = map(int, np.lib.array_utils.byte_bounds(array))
+        self._library.populate(self.address, lo, hi - lo)
+
+    def settle(self) -> None:
+        """Wait for all copies: what comes in has been submitted, and what goes out is in host memory. When this returns, no
+        thread reads or writes host memory."""
+        for each, _ in self._under_way:
+            each.wait_until_reached()
+        self._library.settle(self.address)
+        self._under_way.clear()
+
+    def give_up(self) -> None:
+        """Begin no further piece. When this returns, no thread reads or writes host memory."""
+        self._library.give_up(self.address)
+        self._under_way.clear()
+
+
+def slot_copies(gpu: int, context: GpuContext, stream: int, threads: int, links: int) -> SlotCopies:
+    """The copies of a device on this GPU. `threads`: that the device may use. `links`: how many GPUs the ranks of this node copy
+    to. DeviceUnavailable where no memory can be pinned. The context is current."""
+    coming = max(1, min(_MOST_THREADS.get(links, _MOST_THREADS_OF_MANY), threads * 4 // 5))
+    count = coming + -(-coming // 2)
+    workers = _workers.get(gpu) or Workers(gpu, context, count)
+    loaded = library().loaded
+    loaded.have_at_least(loaded.pool, links * (count + 1) + _POPULATING)
+    return SlotCopies(workers, stream, coming)
+
+
+class SlotCopy:
+    """The event of a copy by threads. It is reached when a stream can wait for it; of a copy that goes out, when that is
+    complete."""
+
+    def __init__(self, of: SlotCopies, address: int, done: Any) -> None:
+        self._of, self._library, self._address, self._done = of, of._library, address, done
+        self.ptr = address + 1  # for `event_wait` of SlotCopies, which tells it from a CUDA event by the odd number
+
+    def __del__(self) -> None:
+        self._library.free_transfer(self._address)
+
+    def is_reached(self) -> bool:
+        return self._state(0) == 0
+
+    def wait_until_reached(self) -> None:
+        while self._state(_PATIENCE) < 0:
+            pass
+
+    def _state(self, milliseconds: int) -> int:
+        state: int = self._library.reached(self._address, milliseconds)
+        if state > 0:
+            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {state})", code="gpu-failed")
+        return state
+
+    def recorded(self) -> Any:
+        """The event in its stream, when it has been recorded; None where the copy is complete, since it went out."""
+        self.wait_until_reached()
+        return self._done
+
+    def announce(self, ipc_event: Any, flag: int, value: int) -> None:
+        """Have this IPC event recorded behind the copy, and then the flag at this address set to `value`."""
+        if status := self._library.announce(self._address, ipc_event.ptr, flag, value):
+            raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {status})", code="gpu-failed")
+
+    def times(self) -> tuple[float, float]:
+        """When it began; and of a copy that went out, when it ended."""
+        begun, ended = ctypes.c_double(), ctypes.c_double()
+        self._library.times(self._address, ctypes.byref(begun), ctypes.byref(ended))
+        return begun.value, ended.value
