@@ -94,6 +94,26 @@ def test_memory_is_locked_once_as_long_as_its_owner_lives():
     assert not memory.pin(np.ones(LEAST_OWNER_BYTES)), "what was refused is not taken for locked"
 
 
+def test_memory_is_locked_when_a_second_product_uses_it():
+    locked, memory = [], PinnedMemory()
+    memory._register, memory._unregister = lambda place, size: not locked.append(place), locked.remove
+    whole = np.ones((64, LEAST_OWNER_BYTES // 256 + 1))
+    a, b, small = whole[:32], whole[32:].T, np.ones(8)
+    others = memory.pin_again([a, b, small])
+    assert [id(each) for each in others] == [id(a), id(b), id(small)], "two views of the same array are one product's"
+    assert not locked
+    assert [id(each) for each in memory.pin_again([small, a])] == [id(small)]
+    assert locked == [a.ctypes.data]
+    assert memory.pin_again([a[4:8]]) == []
+    assert len(memory.pin_again([np.ones_like(whole)])) == 1, "another array, also where the first one lay"
+    del whole, a, b, others
+    assert not locked
+    refusals, array = [], np.ones(LEAST_OWNER_BYTES)
+    memory._register = lambda place, size: refusals.append(place)
+    assert [len(memory.pin_again([array])) for _ in range(4)] == [1] * 4
+    assert len(refusals) == 1
+
+
 # --- How many blocks are resident on a multiprocessor, and what limits them, is CUDA's arithmetic
 
 
