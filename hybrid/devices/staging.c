@@ -11,7 +11,7 @@
 
 enum { SLOTS = 2 };  // of a worker: one is filled while the other is copied
 enum { LINE = 64, AHEAD = 4096 };  // bytes: how far ahead a row is asked for, since hardware stops to do so at every page
-enum { ROW_PART = 1024 };  // bytes of neighbours in memory that a piece of a transposed matrix has at least
+enum { ROW_PART = 4096 };  // bytes of neighbours in memory that a piece of a transposed matrix has at least
 enum { POPULATING = 4 };  // threads: enough to provide pages as fast as copies need them
 enum { LEAST_PIECE = 512 << 10, POPULATED = 2 << 20 };  // bytes: a thread's share of a small matrix; a huge page
 enum { FAILED = 999 };  // cudaErrorUnknown: of copies that were given up
@@ -186,37 +186,34 @@ static void copy_row(char* to, const char* from, int64_t bytes)
     memcpy(to, from, (size_t)bytes);
 }
 
-// Copies the columns of a matrix whose columns lie in one piece each, `from` step to step, to rows of `columns` elements.
-#define TRANSPOSED(NAME, TYPE)                                                                                                 \
-    static void NAME(char* to, const char* from, int64_t rows, int64_t columns, int64_t step)                                  \
-    {                                                                                                                          \
-        enum { TOGETHER = LINE / sizeof(TYPE) };  /* columns: one cache line of each row */                                     \
-        for (int64_t j = 0; j < columns; j += TOGETHER) {                                                                      \
-            int64_t some = columns - j < TOGETHER ? columns - j : TOGETHER;                                                    \
-            for (int64_t i = 0; i < rows; ++i) {                                                                               \
-                TYPE line[TOGETHER];                                                                                           \
-                const char* at = from + j * step + i * (int64_t)sizeof(TYPE);                                                  \
-                for (int64_t k = 0; k < some; ++k) memcpy(&line[k], at + k * step, sizeof(TYPE));                              \
-                memcpy(to + (i * columns + j) * (int64_t)sizeof(TYPE), line, (size_t)some * sizeof(TYPE));                     \
-            }                                                                                                                  \
-        }                                                                                                                      \
-    }
-TRANSPOSED(transpose_2, uint16_t)
-TRANSPOSED(transpose_4, uint32_t)
-TRANSPOSED(transpose_8, uint64_t)
-
-static void fill(char* slot, const Transfer* transfer, const Piece* piece)
+// Copies the transpose of rows that are `step` bytes apart: `rows` rows of `columns` elements of `item` bytes, a number that the
+// compiler knows. It writes a whole cache line of each row at a time.
+static inline void transpose(char* to, const char* from, int64_t rows, int64_t columns, int64_t step, int64_t item)
 {
-    const char* from = transfer->host + piece->row * transfer->row_bytes + piece->column * transfer->column_bytes;
-    int64_t width = piece->columns * transfer->item;
-    if (transfer->column_bytes == transfer->item)
-        for (int64_t i = 0; i < piece->rows; ++i) copy_row(slot + i * width, from + i * transfer->row_bytes, width);
-    else if (transfer->item == 8)
-        transpose_8(slot, from, piece->rows, piece->columns, transfer->column_bytes);
-    else if (transfer->item == 4)
-        transpose_4(slot, from, piece->rows, piece->columns, transfer->column_bytes);
+    int64_t together = LINE / item;
+    for (int64_t j = 0; j < columns; j += together) {
+        int64_t some = columns - j < together ? columns - j : together;
+        for (int64_t i = 0; i < rows; ++i) {
+            char line[LINE];
+            const char* at = from + j * step + i * item;
+            for (int64_t k = 0; k < some; ++k) memcpy(line + k * item, at + k * step, (size_t)item);
+            memcpy(to + (i * columns + j) * item, line, (size_t)(some * item));
+        }
+    }
+}
+
+static void fill(char* slot, const Transfer* of, const Piece* piece)
+{
+    const char* from = of->host + piece->row * of->row_bytes + piece->column * of->column_bytes;
+    int64_t width = piece->columns * of->item;
+    if (of->column_bytes == of->item)
+        for (int64_t i = 0; i < piece->rows; ++i) copy_row(slot + i * width, from + i * of->row_bytes, width);
+    else if (of->item == 8)
+        transpose(slot, from, piece->rows, piece->columns, of->column_bytes, 8);
+    else if (of->item == 4)
+        transpose(slot, from, piece->rows, piece->columns, of->column_bytes, 4);
     else
-        transpose_2(slot, from, piece->rows, piece->columns, transfer->column_bytes);
+        transpose(slot, from, piece->rows, piece->columns, of->column_bytes, 2);
 }
 
 static void empty(const char* slot, const Transfer* transfer, const Piece* piece)
@@ -382,10 +379,22 @@ Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t c
     if (piece_rows < 1) piece_rows = 1;
     if (piece_columns < 1) piece_columns = 1;
     int64_t across = (columns + piece_columns - 1) / piece_columns, pieces = (rows + piece_rows - 1) / piece_rows * across;
-    *transfer = (Transfer){.of = copies, .out = out, .host = host, .device = device, .rows = rows, .columns = columns,
-                           .item = item, .row_bytes = row_bytes, .column_bytes = column_bytes, .pitch = pitch,
-                           .piece_rows = piece_rows, .piece_columns = piece_columns, .pieces_across = across,
-                           .ready = ready, .done = done, .left = pieces};
+    *transfer = (Transfer){.of = copies,
+                           .out = out,
+                           .host = host,
+                           .device = device,
+                           .rows = rows,
+                           .columns = columns,
+                           .item = item,
+                           .row_bytes = row_bytes,
+                           .column_bytes = column_bytes,
+                           .pitch = pitch,
+                           .piece_rows = piece_rows,
+                           .piece_columns = piece_columns,
+                           .pieces_across = across,
+                           .ready = ready,
+                           .done = done,
+                           .left = pieces};
     Batch* batch = out ? copies->out : copies->in;
     *loop = (Loop){.batch = batch, .body = copy_pieces, .operands = transfer, .end = pieces, .unit = 1, .most = 1, .freed = 1};
     int waits = out && ready;
