@@ -70,9 +70,9 @@ class Device(Protocol):
         """Pin those of a product's arrays in host memory that an earlier product has used. Returns the others, as far as they are
         worth `use_slots`."""
 
-    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> None:
+    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
         """Copy from and to these arrays, until this is called again, through small pinned slots by up to `threads` threads.
-        `links`: how many GPUs the node's ranks copy to."""
+        `links`: how many GPUs the node's ranks copy to. Returns whether that is possible."""
 
     def populate(self, array: np.ndarray) -> None:
         """Have the system provide the pages of this array, which will be written through slots, while others are read."""

@@ -94,8 +94,8 @@ class CpuDevice:
     def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return []
 
-    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> None:
-        pass
+    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
+        return False
 
     def populate(self, array: np.ndarray) -> None:
         pass

@@ -148,6 +148,7 @@ class CudaDevice:
     def __init__(self, gpu: Gpu) -> None:
         import cupy
 
+        staging.library()  # which takes a while
         self.gpu, self.capability, self._context = gpu, gpu.capability, gpu_context(gpu.index)
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         with self._context:
@@ -239,7 +240,7 @@ class CudaDevice:
             others = pinned_memory.pin_again(arrays)
         return [array for array in others if array.nbytes >= staging.LEAST_STAGED]
 
-    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> None:
+    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
         self._through_slots = {id(owner_of(array)) for array in arrays}
         if arrays and self._slot_copies is None:
             with self._context:
@@ -247,8 +248,9 @@ class CudaDevice:
                     self._slot_copies = slot_copies(self.gpu.index, self._context, self._stream("arrivals").ptr, threads, links)
                 except DeviceUnavailable:  # no memory can be pinned, as PinnedMemory warns
                     self._through_slots = set()
-                else:
-                    self.event_wait = self._slot_copies.event_wait
+                    return False
+            self.event_wait = self._slot_copies.event_wait
+        return True
 
     def populate(self, array: np.ndarray) -> None:
         if self._slot_copies is not None and self._uses_slots(array):

@@ -80,6 +80,7 @@ typedef struct Transfer {
     int64_t *flag, round;  // and the flag that then gets this value
     int reached;  // all pieces are submitted, and `done` is recorded; going out, all are in host memory
     int failure;
+    int unowned;  // to be freed when it is reached
     double begun, ended;  // seconds; `ended`: going out
 } Transfer;
 
@@ -254,6 +255,15 @@ static int join(Copies* copies, Transfer* transfer)
     return failure;
 }
 
+// Called with the lock.
+static void end_transfer(Transfer* transfer, int failure)
+{
+    transfer->failure = failure;
+    transfer->reached = 1;
+    pthread_cond_broadcast(&transfer->of->told);
+    if (transfer->unowned) free(transfer);
+}
+
 // Takes note of the end of a piece. Transfers are reached in their order, by whichever thread ends what the first ones lack.
 static void end_piece(Transfer* transfer, const Worker* worker, int failure)
 {
@@ -267,9 +277,7 @@ static void end_piece(Transfer* transfer, const Worker* worker, int failure)
         order->first = first->next;
         first->ended = now();
         if (!copies->failure && !first->out) copies->failure = join(copies, first);
-        first->failure = copies->failure;
-        first->reached = 1;
-        pthread_cond_broadcast(&copies->told);
+        end_transfer(first, copies->failure);
     }
     pthread_mutex_unlock(&copies->lock);
 }
@@ -520,14 +528,13 @@ void give_up(Copies* copies)
         for (int k = 0; k < SLOTS; ++k) workers->driver.wait(workers->workers[i].events[k]);
     pthread_mutex_lock(&copies->lock);
     for (int i = 0; i < 2; ++i) {
-        for (Transfer* each = copies->orders[i].first; each; each = each->next) {
-            each->failure = FAILED;
-            each->reached = 1;
+        for (Transfer *each = copies->orders[i].first, *next; each; each = next) {
+            next = each->next;
+            end_transfer(each, FAILED);
         }
         copies->orders[i] = (Order){NULL, NULL};
     }
     copies->failure = 0;
-    pthread_cond_broadcast(&copies->told);
     pthread_mutex_unlock(&copies->lock);
 }
 
@@ -539,8 +546,17 @@ void free_copies(Copies* copies)
     free(copies);
 }
 
-// To be called when the transfer is reached, or given up.
-void free_transfer(Transfer* transfer) { free(transfer); }
+// Frees the transfer, as soon as it is reached.
+void free_transfer(Transfer* transfer)
+{
+    pthread_mutex_t* lock = &transfer->of->lock;
+    pthread_mutex_lock(lock);
+    if (transfer->reached)
+        free(transfer);
+    else
+        transfer->unowned = 1;
+    pthread_mutex_unlock(lock);
+}
 
 // Has at least so many threads, or fewer if the system refuses.
 void have_at_least(Pool* pool, int threads)

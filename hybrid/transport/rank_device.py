@@ -156,8 +156,9 @@ class RankDevice:
             for array in on_host:
                 self.device.pin(array)
         through_slots = [] if again else self.device.pin_again(on_host)
-        for device in devices:
-            device.use_slots(through_slots, max(1, threads // len(devices)), len(team.node_ranks))
+        for device in devices:  # this rank's first: threads wait for all devices' events as for its own
+            if not device.use_slots(through_slots, max(1, threads // len(devices)), len(team.node_ranks)):
+                through_slots = []
         if any(array is arrays[-1] for array in through_slots):
             self.device.populate(arrays[-1])
         team.timeline.add("prepare", began, time.perf_counter())
