@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Copies between a GPU and host memory that is not page-locked. Threads copy pieces of that memory to small page-locked slots,
+// Copies between a GPU and host memory that is not page-locked. Threads copy parts of that memory to small page-locked slots,
 // which stay in a core's cache, and submit each slot's copy on a stream of their own; and the other way. To page-lock the memory
 // first takes as long as such a copy, and several times as long where the process has contexts of several GPUs.
 #define _GNU_SOURCE
@@ -11,9 +11,9 @@
 
 enum { SLOTS = 2 };  // of a worker: one is filled while the other is copied
 enum { LINE = 64, AHEAD = 4096 };  // bytes: how far ahead a row is asked for, since hardware stops to do so at every page
-enum { ROW_PART = 4096 };  // bytes of neighbours in memory that a piece of a transposed matrix has at least
+enum { WIDTH = 4096 };  // bytes of neighbours in memory that a part of a transposed matrix has at least
 enum { POPULATING = 4 };  // threads: enough to provide pages as fast as copies need them
-enum { LEAST_PIECE = 512 << 10, POPULATED = 2 << 20 };  // bytes: a thread's share of a small matrix; a huge page
+enum { LEAST_PART = 512 << 10, POPULATED = 2 << 20 };  // bytes: a thread's share of a small matrix; a huge page
 enum { FAILED = 999 };  // cudaErrorUnknown: of copies that were given up
 enum { HOST = 1, DEVICE = 2 };  // of CUmemorytype
 
@@ -64,7 +64,7 @@ typedef struct {
 
 typedef struct Copies Copies;
 
-// One matrix's copy, in pieces. Copies of one direction are reached in the order in which they were asked for.
+// One matrix's copy, in parts. Copies of one direction are reached in the order in which they were asked for.
 typedef struct Transfer {
     struct Transfer* next;
     Copies* of;
@@ -72,13 +72,13 @@ typedef struct Transfer {
     char *host, *device;
     int64_t rows, columns, item;
     int64_t row_bytes, column_bytes, pitch;  // from one row, or column, to the next in host memory; from a row to the next there
-    int64_t piece_rows, piece_columns, pieces_across;
+    int64_t part_rows, part_columns, parts_across;
     void *ready, *done;  // CUDA events: after which it begins, or NULL; and, where it comes in, that it is complete
-    int64_t left;  // pieces that are not submitted; going out, that are not in host memory
-    uint64_t workers;  // that submitted pieces, a bit for each
-    void* ipc_event;  // to be recorded when all pieces are submitted
+    int64_t left;  // parts that are not submitted; going out, that are not in host memory
+    uint64_t workers;  // that submitted parts, a bit for each
+    void* ipc_event;  // to be recorded when all parts are submitted
     int64_t *flag, round;  // and the flag that then gets this value
-    int reached;  // all pieces are submitted, and `done` is recorded; going out, all are in host memory
+    int reached;  // all parts are submitted, and `done` is recorded; going out, all are in host memory
     int failure;
     int unowned;  // to be freed when it is reached
     double begun, ended;  // seconds; `ended`: going out
@@ -161,20 +161,20 @@ static void put_back(Workers* workers, Worker* worker)
     pthread_mutex_unlock(&workers->lock);
 }
 
-// ---- pieces
+// ---- parts
 
 typedef struct {
     int64_t row, column, rows, columns;
-} Piece;
+} Part;
 
-static Piece piece_of(const Transfer* transfer, int64_t number)
+static Part part_of(const Transfer* transfer, int64_t number)
 {
-    int64_t row = number / transfer->pieces_across * transfer->piece_rows;
-    int64_t column = number % transfer->pieces_across * transfer->piece_columns;
+    int64_t row = number / transfer->parts_across * transfer->part_rows;
+    int64_t column = number % transfer->parts_across * transfer->part_columns;
     int64_t rows = transfer->rows - row, columns = transfer->columns - column;
-    if (rows > transfer->piece_rows) rows = transfer->piece_rows;
-    if (columns > transfer->piece_columns) columns = transfer->piece_columns;
-    return (Piece){row, column, rows, columns};
+    if (rows > transfer->part_rows) rows = transfer->part_rows;
+    if (columns > transfer->part_columns) columns = transfer->part_columns;
+    return (Part){row, column, rows, columns};
 }
 
 // Copies one row by ordinary stores, so that it stays in the cache: memcpy's may go around that.
@@ -187,8 +187,8 @@ static void copy_row(char* to, const char* from, int64_t bytes)
     memcpy(to, from, (size_t)bytes);
 }
 
-// Copies the transpose of rows that are `step` bytes apart: `rows` rows of `columns` elements of `item` bytes, a number that the
-// compiler knows. It writes a whole cache line of each row at a time.
+// Copies the transpose of rows that are `step` bytes apart: `rows` rows of `columns` elements of `item` bytes, up to LINE. It
+// writes a whole cache line of each row at a time.
 static inline void transpose(char* to, const char* from, int64_t rows, int64_t columns, int64_t step, int64_t item)
 {
     int64_t together = LINE / item;
@@ -203,35 +203,37 @@ static inline void transpose(char* to, const char* from, int64_t rows, int64_t c
     }
 }
 
-static void fill(char* slot, const Transfer* of, const Piece* piece)
+static void fill(char* slot, const Transfer* of, const Part* part)
 {
-    const char* from = of->host + piece->row * of->row_bytes + piece->column * of->column_bytes;
-    int64_t width = piece->columns * of->item;
+    const char* from = of->host + part->row * of->row_bytes + part->column * of->column_bytes;
+    int64_t width = part->columns * of->item;
     if (of->column_bytes == of->item)
-        for (int64_t i = 0; i < piece->rows; ++i) copy_row(slot + i * width, from + i * of->row_bytes, width);
+        for (int64_t i = 0; i < part->rows; ++i) copy_row(slot + i * width, from + i * of->row_bytes, width);
     else if (of->item == 8)
-        transpose(slot, from, piece->rows, piece->columns, of->column_bytes, 8);
+        transpose(slot, from, part->rows, part->columns, of->column_bytes, 8);
     else if (of->item == 4)
-        transpose(slot, from, piece->rows, piece->columns, of->column_bytes, 4);
+        transpose(slot, from, part->rows, part->columns, of->column_bytes, 4);
+    else if (of->item == 2)
+        transpose(slot, from, part->rows, part->columns, of->column_bytes, 2);
     else
-        transpose(slot, from, piece->rows, piece->columns, of->column_bytes, 2);
+        transpose(slot, from, part->rows, part->columns, of->column_bytes, of->item);
 }
 
-static void empty(const char* slot, const Transfer* transfer, const Piece* piece)
+static void empty(const char* slot, const Transfer* transfer, const Part* part)
 {
-    char* to = transfer->host + piece->row * transfer->row_bytes + piece->column * transfer->item;
-    int64_t width = piece->columns * transfer->item;
-    for (int64_t i = 0; i < piece->rows; ++i) memcpy(to + i * transfer->row_bytes, slot + i * width, (size_t)width);
+    char* to = transfer->host + part->row * transfer->row_bytes + part->column * transfer->item;
+    int64_t width = part->columns * transfer->item;
+    for (int64_t i = 0; i < part->rows; ++i) memcpy(to + i * transfer->row_bytes, slot + i * width, (size_t)width);
 }
 
-static int submit(const Driver* driver, const Transfer* transfer, const Piece* piece, char* slot, void* stream)
+static int submit(const Driver* driver, const Transfer* transfer, const Part* part, char* slot, void* stream)
 {
-    size_t width = (size_t)(piece->columns * transfer->item);
-    char* at = transfer->device + piece->row * transfer->pitch + piece->column * transfer->item;
+    size_t width = (size_t)(part->columns * transfer->item);
+    char* at = transfer->device + part->row * transfer->pitch + part->column * transfer->item;
     Side in_slot = {.kind = HOST, .host = slot, .pitch = width};
     Side on_device = {.kind = DEVICE, .device = (uint64_t)(uintptr_t)at, .pitch = (size_t)transfer->pitch};
-    Copy copy = transfer->out ? (Copy){on_device, in_slot, width, (size_t)piece->rows}
-                              : (Copy){in_slot, on_device, width, (size_t)piece->rows};
+    Copy copy = transfer->out ? (Copy){on_device, in_slot, width, (size_t)part->rows}
+                              : (Copy){in_slot, on_device, width, (size_t)part->rows};
     return driver->copy(&copy, stream);
 }
 
@@ -245,7 +247,7 @@ static int join(Copies* copies, Transfer* transfer)
     int failure = 0;
     for (int i = 0; i < workers->count && !failure; ++i) {
         Worker* worker = &workers->workers[i];
-        // The slot may have been used for a later piece meanwhile: its copy runs behind this one's, on the same stream.
+        // The slot may have been used for a later part meanwhile: its copy runs behind this one's, on the same stream.
         if (transfer->workers >> i & 1)
             failure = driver->follow(copies->stream, worker->events[__atomic_load_n(&worker->latest, __ATOMIC_RELAXED)], 0);
     }
@@ -264,8 +266,8 @@ static void end_transfer(Transfer* transfer, int failure)
     if (transfer->unowned) free(transfer);
 }
 
-// Takes note of the end of a piece. Transfers are reached in their order, by whichever thread ends what the first ones lack.
-static void end_piece(Transfer* transfer, const Worker* worker, int failure)
+// Takes note of the end of a part. Transfers are reached in their order, by whichever thread ends what the first ones lack.
+static void end_part(Transfer* transfer, const Worker* worker, int failure)
 {
     Copies* copies = transfer->of;
     Order* order = &copies->orders[transfer->out];
@@ -283,7 +285,7 @@ static void end_piece(Transfer* transfer, const Worker* worker, int failure)
 }
 
 // Whether all has gone well so far. Notes when the transfer begins.
-static int begin_piece(Transfer* transfer)
+static int begin_part(Transfer* transfer)
 {
     Copies* copies = transfer->of;
     pthread_mutex_lock(&copies->lock);
@@ -293,25 +295,25 @@ static int begin_piece(Transfer* transfer)
     return failure ? failure : copies->workers->driver.enter(copies->workers->driver.context);
 }
 
-static void copy_pieces(const void* of_transfer, int64_t number, int64_t end)
+static void copy_parts(const void* of_transfer, int64_t number, int64_t end)
 {
     Transfer* transfer = (Transfer*)of_transfer;
     Workers* workers = transfer->of->workers;
     const Driver* driver = &workers->driver;
     for (; number < end; ++number) {
-        Piece piece = piece_of(transfer, number);
+        Part part = part_of(transfer, number);
         Worker* worker = take(workers);
-        int slot = !worker->latest, failure = begin_piece(transfer);
+        int slot = !worker->latest, failure = begin_part(transfer);
         char* memory = worker->slots + slot * workers->slot_bytes;
         if (!failure) failure = driver->wait(worker->events[slot]);
-        if (!failure && !transfer->out) fill(memory, transfer, &piece);
+        if (!failure && !transfer->out) fill(memory, transfer, &part);
         if (!failure && !transfer->out && transfer->ready) failure = driver->follow(worker->stream, transfer->ready, 0);
-        if (!failure) failure = submit(driver, transfer, &piece, memory, worker->stream);
+        if (!failure) failure = submit(driver, transfer, &part, memory, worker->stream);
         if (!failure) failure = driver->record(worker->events[slot], worker->stream);
         if (!failure) __atomic_store_n(&worker->latest, slot, __ATOMIC_RELAXED);
         if (!failure && transfer->out) failure = driver->wait(worker->events[slot]);
-        if (!failure && transfer->out) empty(memory, transfer, &piece);
-        end_piece(transfer, worker, failure);
+        if (!failure && transfer->out) empty(memory, transfer, &part);
+        end_part(transfer, worker, failure);
         put_back(workers, worker);
     }
 }
@@ -373,20 +375,20 @@ Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t c
         return NULL;
     }
     int64_t most = copies->workers->slot_bytes, share = rows * columns * item / copies->threads_in;
-    int64_t bytes = share < LEAST_PIECE ? LEAST_PIECE : share;
+    int64_t bytes = share < LEAST_PART ? LEAST_PART : share;
     if (bytes > most) bytes = most;
-    int64_t piece_rows = rows, piece_columns = columns;
+    int64_t part_rows = rows, part_columns = columns;
     if (column_bytes == item) {
-        if (piece_columns > most / item) piece_columns = most / item;
-        piece_rows = bytes / (piece_columns * item);
+        if (part_columns > most / item) part_columns = most / item;
+        part_rows = bytes / (part_columns * item);
     } else {
-        if (piece_rows > ROW_PART / item) piece_rows = ROW_PART / item;
-        piece_columns = bytes / (piece_rows * item);
-        if (piece_columns > columns) piece_columns = columns;
+        if (part_rows > WIDTH / item) part_rows = WIDTH / item;
+        part_columns = bytes / (part_rows * item);
+        if (part_columns > columns) part_columns = columns;
     }
-    if (piece_rows < 1) piece_rows = 1;
-    if (piece_columns < 1) piece_columns = 1;
-    int64_t across = (columns + piece_columns - 1) / piece_columns, pieces = (rows + piece_rows - 1) / piece_rows * across;
+    if (part_rows < 1) part_rows = 1;
+    if (part_columns < 1) part_columns = 1;
+    int64_t across = (columns + part_columns - 1) / part_columns, parts = (rows + part_rows - 1) / part_rows * across;
     *transfer = (Transfer){.of = copies,
                            .out = out,
                            .host = host,
@@ -397,14 +399,14 @@ Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t c
                            .row_bytes = row_bytes,
                            .column_bytes = column_bytes,
                            .pitch = pitch,
-                           .piece_rows = piece_rows,
-                           .piece_columns = piece_columns,
-                           .pieces_across = across,
+                           .part_rows = part_rows,
+                           .part_columns = part_columns,
+                           .parts_across = across,
                            .ready = ready,
                            .done = done,
-                           .left = pieces};
+                           .left = parts};
     Batch* batch = out ? copies->out : copies->in;
-    *loop = (Loop){.batch = batch, .body = copy_pieces, .operands = transfer, .end = pieces, .unit = 1, .most = 1, .freed = 1};
+    *loop = (Loop){.batch = batch, .body = copy_parts, .operands = transfer, .end = parts, .unit = 1, .most = 1, .freed = 1};
     int waits = out && ready;
     if (waits) {
         loop->how = (EventWait){enter_nothing, NULL, wait_until_ready};
@@ -419,7 +421,7 @@ Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t c
     order->last = transfer;
     pthread_mutex_unlock(&copies->lock);
     pthread_mutex_lock(&copies->pool->lock);
-    batch->left += pieces;
+    batch->left += parts;
     int wakes = enqueue(copies->pool, loop, waits ? &batch->lanes[0] : NULL);
     pthread_mutex_unlock(&copies->pool->lock);
     if (wakes) pthread_cond_signal(&copies->pool->work);
@@ -514,7 +516,7 @@ void settle(Copies* copies)
     copies->failure = 0;
 }
 
-// Begins no further piece. When this returns, no thread touches host memory, no copy writes to the device, and transfers that
+// Begins no further part. When this returns, no thread touches host memory, no copy writes to the device, and transfers that
 // are not reached have failed. The context is current.
 void give_up(Copies* copies)
 {

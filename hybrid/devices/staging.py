@@ -122,7 +122,7 @@ _workers: weakref.WeakValueDictionary[int, Workers] = weakref.WeakValueDictionar
 class SlotCopies:
     """The copies of one device by threads.
 
-    A copy is enqueued on a stream only when its pieces have been filled. So the events of copies that come in are `SlotCopy`: to
+    A copy is enqueued on a stream only when its parts have been filled. So the events of copies that come in are `SlotCopy`: to
     have a stream wait for one, the host waits until it has been recorded.
     """
 
@@ -169,7 +169,7 @@ class SlotCopies:
         self._under_way.clear()
 
     def give_up(self) -> None:
-        """Begin no further piece. When this returns, no thread reads or writes host memory."""
+        """Begin no further part. When this returns, no thread reads or writes host memory."""
         self._library.give_up(self.address)
         self._under_way.clear()
 

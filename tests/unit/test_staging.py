@@ -148,7 +148,7 @@ def test_a_matrix_comes_in_and_goes_out_as_it_is(gpu, form, dtype):
         gpu.copies.settle()
 
 
-def test_arrivals_are_recorded_in_their_order_each_behind_its_own_pieces(gpu):
+def test_arrivals_are_recorded_in_their_order_each_behind_its_own_parts(gpu):
     gpu.pause = 2e-3
     pairs = [matrices(40, 60 + number, np.dtype("float64"), "whole") for number in range(30)]
     events = [gpu.bring(*pair) for pair in pairs]
