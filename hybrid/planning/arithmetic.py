@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The arithmetic of a product: native, or from remainders modulo several numbers (Ozaki scheme II); how much faster remainders
-are, and the device memory that they take.
+"""The arithmetic of a product: native, or from remainders (Ozaki scheme II on INT8 tensor cores); how much faster the second is,
+and its device memory.
 
-A's rows and B's columns are multiplied by powers of two and rounded to integers. Their remainders modulo N pairwise coprime
-numbers are bytes. N products of these bytes determine the product of the integers (Chinese remainder theorem), as long as that
-lies within ±P/2, where P is the product of the moduli. So N products of bytes take the place of one in float64 or float32.
+A's rows and B's columns are scaled by powers of two and rounded to integers. Their remainders modulo N pairwise coprime numbers
+are bytes. By the Chinese remainder theorem N products of these bytes determine the product of the integers, if that lies within
+±P/2, where P is the product of the moduli. So N INT8 products replace one in float64 or float32.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from hybrid.planning.machine_model import H200, MachineModel
 
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193)  # as in kernels/moduli.cuh
 UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
-# For each type (units, n): from `units` units along k on, the guard looks at every n-th one alone. That proves enough of usual
-# numbers.
+# For each type (units, n): from `units` units along k on, the guard reads every n-th only, which proves enough of usual numbers.
 _SAMPLED = {"float64": (17, 8), "float32": (17, 3)}
 
 INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers to which scaled elements are rounded
@@ -40,13 +39,11 @@ RECONSTRUCTION = 2.0**-68  # the largest error of kernels/reconstruct.cu before 
 
 @record
 class Arithmetic:
-    """How the elements of C are computed.
+    """How the elements of C are computed."""
 
-    `moduli`: their number; 0 for native arithmetic. `scaled`: rows and columns are scaled and rounded; else the elements are
-    integers, and the result is exact. Where not `scaled`, one modulus stands for products of signed bytes themselves.
-    """
-
-    moduli: int
+    moduli: int  # their number; 0: native arithmetic
+    # Rows and columns are scaled and rounded. Else the elements are integers, and the result is exact; one modulus then means a
+    # product of signed bytes themselves.
     scaled: bool = True
 
     @property
@@ -58,11 +55,11 @@ class Arithmetic:
         return f"{self.moduli} moduli, exact" if self.moduli > 1 else "bytes, exact"
 
     def limit(self, inner: int) -> float:
-        """The largest norm that a scaled line of `inner` elements may have before it is rounded; 0 where none is scaled.
+        """The largest norm of a scaled line of `inner` elements before it is rounded; 0 where none is scaled.
 
-        With norms of at most R = √((P-1)/2) each, a sum of products stays within ±P/2 (Cauchy-Schwarz). Rounding adds √inner / 2
-        at most to a norm. And near ±P/2 the last step may be wrong: it takes off a multiple of P that it chooses by the high
-        parts of the weights alone, which errs by less than 5e-8·P.
+        With norms of at most R = √((P-1)/2) a dot product stays within ±P/2 (Cauchy-Schwarz). Rounding adds at most √inner / 2 to
+        a norm. The reconstruction may fail near ±P/2: it chooses the multiple of P that it subtracts by the high parts of the
+        weights alone, which errs by less than 5e-8·P.
         """
         if not self.scaled:
             return 0.0
@@ -71,12 +68,11 @@ class Arithmetic:
     def error_bound(self, inner: int, dtype: str, ratio: float, least: float = math.inf) -> float:
         """The proved bound of an element's error relative to (|A|·|B|)ᵢⱼ, for scaled lines and an element that does not overflow.
 
-        `ratio`: the least of (|A|·|B|)ᵢⱼ divided by the norm of the row times the norm of the column. `least`: the least product
-        of these norms.
+        `ratio`: the least (|A|·|B|)ᵢⱼ / (norm of the row × norm of the column). `least`: the least product of these norms.
 
-        Rounding moves each element of a scaled line by a half at most, so a sum of products by √inner/2 times the sum of both
-        norms, plus inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, unless the elements already have as
-        many bits as they may. The last step errs by a part of P, and rounds once to float64, and for float32 once more.
+        Rounding moves each scaled element by at most a half, so a dot product by √inner/2 times the sum of both norms, plus
+        inner/4 (Cauchy-Schwarz). A scaled norm is at least half of the limit, unless the elements have all the bits that they
+        may. The reconstruction errs by a part of P, and rounds once to float64, and for float32 once more.
         """
         norm = min(self.limit(inner) / 2, 2.0 ** (INTEGER_BITS[dtype] - 2))
         moved = math.sqrt(inner) * norm + inner / 4 + math.prod(MODULI[: self.moduli]) * RECONSTRUCTION
@@ -92,7 +88,7 @@ Computed = dict[Arithmetic, tuple[int, float | None]]
 
 
 def joined(parts: Iterable[Computed]) -> Computed:
-    """Several parts of C together: for each arithmetic the number of elements, and the largest bound; None where any is None."""
+    """Several parts of C as one: for each arithmetic the sum of elements and the largest bound, None where any is None."""
     whole: Computed = {}
     for part in parts:
         for arithmetic, (elements, error) in part.items():
@@ -103,16 +99,12 @@ def joined(parts: Iterable[Computed]) -> Computed:
 
 @record
 class Summary:
-    """What is known of some rows of A, or columns of B.
+    """What is known of some rows of A, or columns of B."""
 
-    `largest`: the largest magnitude. `integral`: all elements are integers. `in_range`: there is no NaN and no infinity, and
-    float64 can hold the squares. `least`: the smallest norm of a row or column that is not 0; infinite where all are 0.
-    """
-
-    largest: float
-    integral: bool
-    in_range: bool
-    least: float = math.inf
+    largest: float  # magnitude
+    integral: bool  # all elements are integers
+    in_range: bool  # no NaN, no infinity, and float64 holds the squares
+    least: float = math.inf  # norm of a row or column that is not 0; infinite where all are 0
 
     def joined(self, other: Summary) -> Summary:
         """What is known of the lines of both together."""
@@ -121,7 +113,7 @@ class Summary:
 
 
 def sampling(inner: int, dtype: str) -> int:
-    """n, where the guard looks at every n-th unit along k."""
+    """n, where the guard reads every n-th unit along k."""
     units, every = _SAMPLED[dtype]
     return every if inner >= units * UNIT else 1
 
@@ -134,13 +126,11 @@ def expected(dtype: str, *, fast: bool) -> Arithmetic:
 def choose(
     a: Summary, b: Summary, inner: int, dtype: str, least_ratio: Callable[[], float], *, fast: bool
 ) -> tuple[Arithmetic, float | None]:
-    """The arithmetic with the least work that is exact or as accurate as native arithmetic; native where there is none.
+    """The arithmetic with the least work that is exact, or as accurate as native arithmetic; else native. And the bound of an
+    element's error relative to (|A|·|B|)ᵢⱼ; None where nothing is proved: native arithmetic, and products that may overflow.
 
-    With it comes the bound of an element's error relative to (|A|·|B|)ᵢⱼ; None where nothing is proved, as for native arithmetic
-    and products that may overflow.
-
-    `least_ratio` gives a lower bound of the least ratio Σ|a·b| / (|row|·|column|), from the units along k that the guard looks
-    at. It is called only where the choice depends on it.
+    `least_ratio`: computes a lower bound of the least Σ|a·b| / (|row|·|column|), by the units along k that the guard reads. It is
+    called only where the choice depends on it.
     """
     if not (a.in_range and b.in_range):
         return NATIVE, None
@@ -181,9 +171,8 @@ class _Rates(NamedTuple):
     memory: float  # bytes of its memory that are read or written
 
 
-# By compute capability. 9.0 was measured on an H200. The others are from data sheets: of a T4, an A100, an A10, an L4 and an RTX
-# 5090, of which all but the A100 have little float64. For bytes they have 0.4 of the units' peak, which the same kernel reached
-# on an H200.
+# By compute capability. 9.0 was measured on an H200. The others are from the data sheets of a T4, an A100, an A10, an L4 and an
+# RTX 5090 (all but the A100 have little float64), for INT8 with the 0.4 of the peak that the same kernel reached on an H200.
 _RATES = {
     75: _Rates(0.4 * 1.3e14, 2.5e11, 8.1e12, 2.6e11),
     80: _Rates(0.4 * 6.24e14, 1.8e13, 1.8e13, 1.3e12),
@@ -196,10 +185,9 @@ _OVERHEAD = 3e-4  # seconds: launches, and the host's waits for what the guard f
 
 
 def native_speed(capability: int, model: MachineModel, dtype: str) -> float | None:
-    """The speed of native kernels on GPUs of this compute capability, relative to those of the machine model.
+    """The speed of native kernels on GPUs of this compute capability, relative to those of the machine model; None: not known.
 
-    It is 1 where the model was measured on these GPUs. Where it is an H200's, for want of a better one, the GPUs' rates tell;
-    None where these are not known.
+    It is 1 where the model was measured on these GPUs. Where it is the default, an H200's, the table of rates tells.
     """
     if model != H200:
         return 1.0
@@ -207,8 +195,8 @@ def native_speed(capability: int, model: MachineModel, dtype: str) -> float | No
 
 
 def gain_of_remainders(capability: int, model: MachineModel, problem: Problem, rows: int, *, fast: bool) -> float | None:
-    """The time of native kernels divided by that of kernels from remainders, for a row block of `rows` rows, by the rates that
-    the doctor measured, or else those of this compute capability; None where nothing is known of it."""
+    """The time of native kernels divided by that of remainders, for a row block of `rows` rows, by the doctor's rates or those of
+    this compute capability; None where neither is known."""
     if model.byte_multiply_adds_per_byte == H200.byte_multiply_adds_per_byte:
         if capability not in _RATES:
             return None
@@ -244,7 +232,7 @@ _MOST_BYTES_OF_PRODUCTS = 512 << 20  # that C's remainders take at a time: more 
 
 @record
 class OperandRemainders:
-    """What is kept for the lines of a device's buffer: all rows of A, or all columns of B. Offsets are in bytes."""
+    """The regions for the lines of a device's buffer: all rows of A, or all columns of B. Offsets are in bytes."""
 
     lines: int  # in all slots of the buffer
     inner: int  # elements of a line

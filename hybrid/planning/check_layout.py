@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The check of a rank's product on its device: the pieces that are summed and compared, and the memory that this takes."""
+"""Freivalds' check and the copies' checksums on a rank's device: the pieces that are summed and compared, and their memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, consecutive
 from hybrid.planning.schedule import Arrival, RankShare, Tile, Tiling
 
-# Columns of C in a group, whose sum is compared: with fewer, smaller errors are found; with more, the check takes less time, and
-# less memory where that is short.
+# Columns of C in a group, whose sum is compared: fewer find smaller errors, more take less time, and less of a short memory.
 GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE = 64, 512
 NUMBERS_A_ROW = 5  # that the kernel `compare_sums` (kernels/check.cu) finds for each row of C
 # From each ROWS_TOGETHER rows, not less than a thread-block tile has, it makes NUMBERS_TOGETHER sums.
@@ -25,7 +24,7 @@ _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; e
 
 @record
 class Piece:
-    """Some rows and columns of A, B or C that one copy brings. Each of the rows has a checksum; these begin at `offset`."""
+    """Some rows and columns of A, B or C that one H2D or D2H copy moves. Each row has a checksum; these begin at `offset`."""
 
     operand: str  # "A", "B" or "C"
     rows: Span  # those of A and C are counted within the rank's row block, those of B in the whole matrix
@@ -97,7 +96,7 @@ class CheckLayout:
 
     @cached_property
     def _by_identity(self) -> dict[int, tuple[Piece, ...]]:
-        """The pieces by the id of their arrival or tile: to hash its many numbers would take longer."""
+        """By the id of an arrival or tile, whose many numbers take longer to hash."""
         found: dict[int, tuple[Piece, ...]] = {}
         first: dict[tuple[str, Span, tuple[Span, ...]], tuple[Piece, ...]] = {}
         for arrival, (own, of_tiles) in zip(self.share.order, self.by_arrival, strict=True):
@@ -107,8 +106,7 @@ class CheckLayout:
 
     @cached_property
     def numbers_of_b(self) -> dict[tuple[Span, Span], int]:
-        """A number for each piece of B, by its rows and columns. Ranks that get the same pieces number them alike, in whichever
-        order they arrive."""
+        """A number for each piece of B, by its rows and columns: the same on all ranks that get it, in whichever order."""
         of_b = {(piece.columns, piece.rows) for piece in self.pieces if piece.operand == "B"}
         return {(rows, columns): number for number, (columns, rows) in enumerate(sorted(of_b))}
 
@@ -122,8 +120,7 @@ class CheckLayout:
         return self.pieces[-1].offset + len(self.pieces[-1].rows) if self.pieces else 0
 
     def _in_groups(self, columns: Span) -> list[tuple[Span, Span]]:
-        """The column panels in `columns`, each with its groups. Neighbours are joined into one where the groups between them are
-        full."""
+        """The column panels in `columns`, each with its groups; neighbours are one where the groups between them are full."""
         runs: list[tuple[Span, Span]] = []
         for panel, groups in zip(self.share.column_panels, self.panel_groups, strict=True):
             if not panel.lies_in(columns):
@@ -157,7 +154,7 @@ def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memo
 
 
 def memory_for_check(problem: Problem, rows: int, device_memory: int) -> int:
-    """The bytes that the panels leave to the check on a device of so much memory; 0 where the host checks instead."""
+    """The bytes of a device that panels leave to the check; 0 where the host checks instead."""
     groups = -(-problem.m // GROUP_COLUMNS_OUT_OF_CORE) + 1
     least = 8 * 2 * groups * (2 * problem.l + 3 * rows)
     return min(2 * least, device_memory // _MOST_OF_MEMORY) if least <= device_memory // _MOST_OF_MEMORY else 0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A grid of nodes: which part of a product each node computes, and what the ranks send each other for it.
 
-Of P nodes with a block of rows each, a grid of P×1, every one needs all of B: the more nodes, the more of the network's time that
-takes. In a grid of r×c nodes, each needs only the rows of A of its row of the grid, and the columns of B of its column. With d
-layers of such grids each layer multiplies a part of the columns of A by the same rows of B, and the layers' results are added up:
-that pays where l is much larger than n and m, or where memory has room for the partial results.
+With P×1 nodes, row blocks, every node needs all of B, whose broadcast takes the longer the more nodes there are. In a grid of r×c
+nodes each needs only the rows of A of its row, and the columns of B of its column (SUMMA). With d layers of such grids (2.5D)
+each layer multiplies a part of A's columns by the same rows of B, and the layers' results are added up: that pays where l is much
+larger than n and m, or where memory has room for the partial results.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class Rectangle:
 
 @record
 class Part:
-    """Some rows of some columns of a matrix. They need not be neighbours, but do not overlap. An array holds them one after the
-    other."""
+    """Some rows of some columns of a matrix, which need not be neighbours. An array holds them one after the other."""
 
     rows: tuple[Span, ...]
     columns: tuple[Span, ...]
@@ -73,8 +72,8 @@ Place = tuple[slice, slice]  # rows and columns of an array
 
 
 def moves(have: Part, want: Part, window: Rectangle | None = None) -> list[tuple[Place, Place]]:
-    """The rectangles that two parts have in common: for each its place in an array that holds the one, and in an array that
-    holds the other. `window`: leaves out what lies beyond it."""
+    """The rectangles that two parts have in common: for each its place in the array of the one and in that of the other.
+    `window`: leaves out what lies beyond it."""
     down = [*_common(have.rows, want.rows, window.rows if window else None)]
     across = [*_common(have.columns, want.columns, window.columns if window else None)]
     return [((rows, columns), (to_rows, to_columns)) for rows, to_rows in down for columns, to_columns in across]
@@ -97,19 +96,14 @@ _WORTH_IT = 0.9  # a grid must receive less than this part of what row blocks do
 
 @record
 class Grid:
-    """`rows`×`columns` nodes in each of `layers` layers, numbered row by row.
-
-    `layers_inside`: the nodes with the same place in all layers have neighbouring numbers; else the layers follow each other.
-    `rows_at`, `columns_at`: the rows of A of each row of the grid, and the columns of B of each of its columns; empty where
-    these are equal blocks.
-    """
+    """`rows`×`columns` nodes in each of `layers` layers, numbered row by row."""
 
     rows: int
     columns: int
     layers: int = 1
-    layers_inside: bool = False
-    rows_at: tuple[Span, ...] = ()
-    columns_at: tuple[Span, ...] = ()
+    layers_inside: bool = False  # a place's nodes in all layers have neighbouring numbers; else the layers follow each other
+    rows_at: tuple[Span, ...] = ()  # the rows of A of each row of the grid; (): equal blocks
+    columns_at: tuple[Span, ...] = ()  # the columns of B of each of its columns; (): equal blocks
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}" + (f"x{self.layers}" if self.layers > 1 else "")
@@ -159,7 +153,7 @@ class Placement:
     @classmethod
     @lru_cache(maxsize=16)
     def of_rows(cls, problem: Problem, a: tuple[Span, ...], b: tuple[Span, ...], c: tuple[Span, ...]) -> Placement:
-        """The placement in which all ranks have whole rows, these. It is cached: the next product's is often the same."""
+        """The placement in which all ranks have whole rows, these."""
         l, m = Span(0, problem.l), Span(0, problem.m)
         return cls(*(tuple(Part((rows,), (width,)) for rows in of) for of, width in ((a, l), (b, m), (c, m))))
 
@@ -212,8 +206,8 @@ def candidates(nodes: int) -> Iterator[Grid]:
 
 
 def as_it_lies(topology: Topology, placement: Placement) -> list[Grid]:
-    """The grid over which A and B are distributed already, if there is one with neighbouring rows and columns and a rank on each
-    node: with it no element of C has to move."""
+    """The grid over which A and B lie already, if there is one of neighbouring rows and columns with a rank on each node: on it
+    no element of C has to move."""
     lying = list(zip(placement.a, placement.b, strict=True))
     if len(topology.nodes) < topology.size or any(len(a.rows) != 1 or len(b.columns) != 1 for a, b in lying):
         return []
@@ -248,10 +242,8 @@ def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Co
 
 
 def choose(problem: Problem, topology: Topology, placement: Placement, memory: int) -> Grid:
-    """The grid whose busiest node receives least and that fits; row blocks, unless that is clearly less than with them.
-
-    `memory`: the bytes of the node that has the least.
-    """
+    """The grid that fits whose busiest node receives least; row blocks, unless that is clearly less. `memory`: the bytes of the
+    node that has the least."""
     by_rows, *others = costs(problem, topology, placement)
     best = next((cost for cost in others if problem.bytes(1, cost.kept) <= memory), by_rows)
     return best.grid if best.received < _WORTH_IT * by_rows.received else by_rows.grid
@@ -263,12 +255,11 @@ _MOST_PANELS, _LEAST_COLUMNS = 16, 64
 
 @record
 class GridLayout:
-    """A product on a grid of nodes in detail: which rectangles of A, B and C the ranks send each other, and in which order.
-    Rectangles count rows and columns in the whole matrices.
+    """The rectangles of A, B and C that ranks on a grid of nodes send each other, and their order.
 
-    First A travels, then B in column panels, each of which is multiplied while the next ones are on their way. Each panel of C
-    goes to the ranks that keep it as soon as it is computed. All nodes send and receive something of every panel, so that no
-    link waits for another. The ranks of a node divide its rows of A among them, and share the part of B that the node receives.
+    First A travels, then B in column panels, which are multiplied while the next ones are prefetched. Each panel of C goes to the
+    ranks that keep it as soon as it is computed. Every node sends and receives some of every panel, so that all links are busy.
+    The ranks of a node divide its rows of A, and share the part of B that it receives.
     """
 
     problem: Problem
@@ -316,12 +307,11 @@ class GridLayout:
         return tuple(self.panel(rank, number).within(first) for number in range(self.pieces["B"]))
 
     def moves(self, operand: str, number: int, source: int, to: int) -> list[tuple[Place, Place]]:
-        """The rectangles of piece `number` that rank `source` sends to another, or has for itself: where each lies in the array
-        of the one, and where it goes in that of the other.
+        """The rectangles of piece `number` that rank `source` sends to `to`, which may be itself: where each lies in the array of
+        the one, and where it goes in that of the other.
 
-        A and B go from what a rank has of them to the rows of A that a rank multiplies, and to the part of B that its node
-        needs. C goes from what a rank computes to what a rank keeps: with several layers, into terms that lie one above the
-        other.
+        A and B go from what a rank has to the rows of A that a rank multiplies and the part of B that its node needs. C goes from
+        what a rank computes to what a rank keeps; with several layers, into terms that lie one above the other.
         """
         if operand == "C":
             computed, kept = self.part_of_c(source), self.placement.c[to]
@@ -346,8 +336,7 @@ class GridLayout:
         return self.grid.layers == 1 and all(Part.of(self.part_of_c(rank)) == self.placement.c[rank] for rank in ranks)
 
     def bytes_on_rank(self, rank: int) -> int:
-        """The bytes of the part of A that a rank receives, of the part of C that it computes, and of the terms that it receives
-        to add them up."""
+        """The bytes of A that a rank receives, of C that it computes, and of the terms that it adds up."""
         p = self.problem
         of_a = 0 if self.rows_stay else p.bytes(*self.rows_of_a(rank).shape)
         of_c = 0 if self.computes_in_place else p.bytes(*self.part_of_c(rank).shape)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The numbers that the plan assumes of a machine, in one frozen record that all ranks share.
+"""The machine model: the rates and limits that plans assume, the same on all ranks. They decide the speed of a product only.
 
-The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s in and 55.0 GB/s out, docs/measured/doctor-h200.jsonl).
-On another machine `python -m hybrid.doctor --json FILE` measures the links, the kernels, the memory and the network, and asks
-NVML for the power limit; HYBRID_MACHINE=FILE uses what it wrote. Only the speed of a product depends on these numbers; it is
-right whatever they are.
+The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s H2D and 55.0 GB/s D2H, docs/measured/doctor-h200.jsonl).
+`python -m hybrid.doctor --json FILE` measures another machine; HYBRID_MACHINE=FILE uses what it wrote.
 """
 
 from __future__ import annotations
@@ -26,29 +24,26 @@ _LONGEST = 200  # characters of a message
 
 @record
 class MachineModel:
-    """Numbers, all positive. A number is called estimated where no recorded measurement shows it: it was chosen by reasoning, or
-    by single runs."""
+    """Positive numbers. Estimated ones were chosen by reasoning or single runs, without a recorded measurement."""
 
-    link_bytes_per_second: float = 54.8e9  # that a GPU's link copies to it; measured (docs/measured/doctor-h200.jsonl)
-    # Multiply-adds that a GPU computes while its link copies one byte; measured: 56.8 TF/s (docs/measured/ladder-h200.jsonl) over
-    # 2 × 54.8 GB/s are 518, 53.1 TF/s in float32 are 484. Of operands of 16 bits: estimated; half of the 990 TF/s of the data
-    # sheet are 4500. Of bytes, for products from remainders: measured, without a recorded line; 1390 TOPS.
+    link_bytes_per_second: float = 54.8e9  # H2D, of one GPU; measured (docs/measured/doctor-h200.jsonl)
+    # Multiply-adds of a GPU while its link copies one byte; measured: 56.8 TF/s (docs/measured/ladder-h200.jsonl) over 2 × 54.8
+    # GB/s are 518, 53.1 TF/s in float32 are 484. With operands of 16 bits: estimated; half of the data sheet's 990 TF/s are 4500.
+    # In INT8, for remainders: measured, without a recorded line; 1390 TOPS.
     float64_multiply_adds_per_byte: float = 512.0
     float32_multiply_adds_per_byte: float = 512.0
     half_multiply_adds_per_byte: float = 4096.0
     byte_multiply_adds_per_byte: float = 12_680.0
-    # Bytes that kernels read and write of its memory meanwhile; measured, without a recorded line: 3.5 TB/s.
+    # Bytes that its kernels read and write in memory meanwhile; measured, without a recorded line: 3.5 TB/s.
     memory_bytes_per_byte: float = 64.0
-    # Bytes the link could copy in the time it loses at each row of a column panel, while a kernel runs; measured, without a
-    # recorded line: rows of 16 KiB are copied at about 4/5 of the rate of whole rows.
+    # What the link loses at each row of a column panel while a kernel runs, as bytes; measured, without a recorded line: rows of
+    # 16 KiB are copied at about 4/5 of the rate of whole rows.
     panel_row_overhead_bytes: int = 4 * KiB
-    # Elements of a tile of C below which some multiprocessors have nothing to do: a thread-block tile of 128 × 128 for each of
-    # them; counted: 132 multiprocessors, rounded down to 128.
+    # Elements of the smallest tile of C that keeps all multiprocessors busy: a thread-block tile of 128 × 128 for each of 128.
     least_tile_elements: int = 2 * MiB
-    # Rows of a row panel on a GPU; estimated: 512 rows of 8192 columns are 256 thread-block tiles, two for each multiprocessor.
+    # Of a GPU; estimated: 512 rows of 8192 columns are 256 thread-block tiles, two for each multiprocessor.
     least_panel_rows: int = 512
-    # Bytes of a row or column panel with its part of C: smaller ones take longer to hand to the device than to copy, which is
-    # 0.3 ms for these; estimated.
+    # With its part of C; estimated: these are copied in 0.3 ms, and smaller ones take longer to submit than to copy.
     least_panel_bytes: int = 16 * MiB
     most_column_panels: int = 8  # where all are resident; estimated: more would start little sooner
     least_column_panel_bytes: int = 32 * MiB  # where B comes in several, perhaps from another node; estimated
@@ -56,13 +51,12 @@ class MachineModel:
     most_slabs: int = 16  # where they have more than least_slab_rows rows; estimated
     adding_speed: float = 0.85  # of a kernel that adds a slab to C, beside one that computes C at once; estimated
     most_stationary_panels: int = 4  # the first is multiplied while the others are copied; estimated
-    # Panels of the streamed operand on the device: one is multiplied, one waits, one is copied; reasoned.
+    # Panels of the streamed operand on the device, a ring: one is multiplied, one is prefetched, one is copied; reasoned.
     least_streamed_panels: int = field(default=3, metadata={"most": 64})
     half_tile_cost: float = 1 / 8  # of the time, added each time that tiles are halved to fit into memory; estimated
-    # Bytes of B for which ranks fetch it from each other's GPUs: below, opening CUDA IPC handles costs more than copying all of B
-    # on every rank; estimated.
+    # Of B: below, opening CUDA IPC handles costs more than an H2D copy of all of B on every rank; estimated.
     least_exchange_bytes: int = 8 * MiB
-    # Multiply-adds of a tile on a CPU: progress is shown after each tile, and BLAS packs B anew for it; estimated: seconds.
+    # Multiply-adds of a tile on a CPU, after which progress is shown, and for which BLAS packs B anew; estimated: seconds.
     cpu_tile_work: int = 30_000_000_000
     # Rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC.
     least_cpu_panel_rows: int = 2000
@@ -72,10 +66,9 @@ class MachineModel:
     core_multiply_adds_per_second: float = 15e9
     # What a product of host arrays takes on a GPU beside its copies and kernels: launches, and the host's own work; estimated.
     gpu_call_seconds: float = 3e-4
-    # For --explain alone: watts that a GPU keeps within; estimated: what an H200 SXM is usually set to; the doctor asks NVML.
+    # For --explain alone; estimated: an H200 SXM's usual setting; the doctor asks NVML.
     gpu_power_limit_watts: float = 700.0
-    # For --explain alone: what a node's link to the other nodes carries; estimated: 200 Gbit/s; the doctor measures it in a job
-    # of several nodes.
+    # For --explain alone, of a node's link to others; estimated: 200 Gbit/s; the doctor measures it in a job of several nodes.
     network_bytes_per_second: float = 25e9
 
     def __post_init__(self) -> None:
@@ -93,8 +86,7 @@ class MachineModel:
         return "H200" if self is H200 else (MachineModel, tuple(vars(self).values()))
 
     def multiply_adds_per_byte(self, dtype: str) -> float:
-        """The multiply-adds that a GPU computes of operands of this type while its link copies a byte: the machine balance of a
-        roofline, with the link in place of the memory."""
+        """The machine balance of a roofline with the link in place of the memory, for operands of this type."""
         known = {"float64": self.float64_multiply_adds_per_byte, "float32": self.float32_multiply_adds_per_byte}
         return known.get(dtype, self.half_multiply_adds_per_byte)
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""One rank's share of a product: where its panels lie in device memory, in which order they arrive, and the tiles of C that each
-arrival releases.
+"""One rank's schedule: where its panels lie in device memory, in which order H2D copies bring them, and which tiles of C each of
+these arrivals releases.
 
-Row panels of A and column panels of B arrive in turn; each is multiplied by all panels of the other operand that are there.
-Where a device cannot hold all panels of both operands, one operand is stationary: as many of its panels as fit are loaded, and
-the other operand is streamed past them. Then the next stationary panels are loaded, and the stream runs backwards, so that the
-panels still on the device are multiplied with both groups and loaded only once. Each operand has a buffer in which its panels
-lie side by side, used as a ring; a tile covers as many neighbouring panels as are there, or as may be overwritten together.
+Row panels of A and column panels of B arrive in turn; each is multiplied by all panels of the other operand that are there. Where
+a device cannot hold both operands, one is stationary: as many of its panels as fit are loaded, and the other operand is streamed
+past them. Then the next stationary panels are loaded, and the stream runs backwards, so that the panels still on the device serve
+both groups and are loaded once. An operand's panels lie side by side in a buffer, which is used as a ring; a tile covers as many
+neighbouring panels as are there, or as may be overwritten together.
 
 A device that holds all of A and B may get B in k-slabs, ranges of its rows. Whole rows cross a link faster than parts of rows,
-and a slab can be multiplied as soon as it is there. But it only adds to C: the rows of C are complete, and can be copied back,
-after the last slab. So the first row panels, the interleaved ones, arrive in turn with the slabs, and their tiles are added up
-slab by slab. The other row panels follow when all of B is there, and each releases its rows of C at once.
+and a slab can be multiplied at once. But it only adds to C, whose rows are complete, and can be copied back, after the last slab.
+So the first row panels, the interleaved ones, arrive in turn with the slabs, and their tiles accumulate. The other row panels
+follow when all of B is there, and each completes its rows of C at once.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from hybrid.core.problem import Problem, padded, record
 from hybrid.core.spans import Span, block, pieces
 from hybrid.planning.arithmetic import RemainderLayout, aligned, remainder_layout
 
-KERNEL_TILE = 128  # rows and columns of the kernels' thread-block tiles: panels for a GPU are multiples of it where they can be
-ALIGNED = 16  # rows of B: where a slab begins at a multiple of these, the kernels can copy A's columns at full width
+KERNEL_TILE = 128  # rows and columns of a thread-block tile: a GPU's panels are multiples of it where they can be
+ALIGNED = 16  # rows of B: slabs that begin at multiples let the kernels load A's columns at full width
 
 
 @record
 class Tiling:
-    """The sizes of the panels (an operand's last one may be smaller), and how many of them are on a device at a time.
-
-    It is the same on every rank, though a rank may have fewer or more panels than that.
-    """
+    """The sizes of the panels (an operand's last one may be smaller), and how many of them a device holds: the same on all
+    ranks, though a rank may have fewer or more."""
 
     panel_rows: int
     panel_columns: int
     row_panels: int
     column_panels: int
-    separate_panels: bool = False  # each column panel is a matrix of its own, its rows without gaps; then all are resident
+    separate_panels: bool = False  # each column panel has a buffer of its own, with rows that follow each other; all are resident
     stationary: str = "A"  # or "B": the stationary operand, where not all fits on the device
     slab_rows: int = 0  # rows of a k-slab, in which B comes; 0: B comes in column panels
     interleaved: int = 0  # row panels that come in turn with the k-slabs
@@ -50,7 +48,7 @@ class Tiling:
         return -(-columns // self.panel_columns)
 
     def loads(self, rows: int, columns: int) -> int:
-        """How many panels are copied to the device; one that is copied twice counts twice."""
+        """The number of H2D copies of panels."""
         a, b = (-(-rows // self.panel_rows), self.row_panels), (self.column_panels_in(columns), self.column_panels)
         (stationary, stationary_resident), (streamed, streamed_resident) = (a, b) if self.stationary == "A" else (b, a)
         reversals = max(0, -(-stationary // stationary_resident) - 1)
@@ -136,9 +134,8 @@ class Arrival:
 def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: Tiling) -> Iterator[Arrival]:
     """The arrival of every stationary panel once, and of every streamed one as often as it is needed; none where C is empty.
 
-    A panel that arrives is multiplied with all panels of the other operand that are there and that it has not met. What it
-    overwrites has been multiplied with everything. Panels are of one size, the last one smaller; they may be of any size where
-    all are resident, as they must be with separate panels.
+    A panel that arrives is multiplied by all panels of the other operand that are there and that it has not met. What it
+    overwrites has met all. Panels are of one size, the last one smaller; of any size where all are resident.
     """
     if not (row_panels and column_panels):
         return
@@ -160,8 +157,8 @@ def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: 
             elif tiling.rows_first and a.resident:
                 operand = a if b.resident else b
             else:
-                # Whichever is behind, by the part of it that has arrived. A row panel is the last, since its tiles are small:
-                # little is still to be computed and copied back then.
+                # Whichever is behind, by the part of it that has arrived. A row panel is the last: its tiles are small, so that
+                # little is left to be computed and copied back.
                 operand = a if not a.resident or a.loaded_part < b.loaded_part else b
             number, span, place, slot = operand.load_next()
             if operand is a:
@@ -203,8 +200,8 @@ class _Ring:
             self.to_come = range(self.resident[-1] + step, len(self.panels) if step > 0 else -1, step)
 
     def load_next(self) -> tuple[int, Span, Span, int]:
-        """Put the next panel in the buffer, in place of the oldest one where that is full. Returns the panel's number, its lines,
-        these within the buffer, and its slot."""
+        """Put the next panel in the buffer, over the oldest one where that is full. Its number, its lines, these within the
+        buffer, and its slot."""
         panel, step = self.to_come[0], self.to_come.step
         self.to_come = self.to_come[1:]
         first = self.resident[0] if self.resident else panel
@@ -212,8 +209,8 @@ class _Ring:
         return panel, *self._run(panel, panel)
 
     def runs(self) -> Iterator[tuple[Span, Span, int]]:
-        """All resident panels, in runs of at most `panels_per_tile` that lie side by side: the lines of a run, the same within
-        the buffer, and the slot. A run ends where the ring does."""
+        """The resident panels in runs of at most `panels_per_tile` side by side, which end where the ring does: the lines of a
+        run, these within the buffer, and the slot."""
         rest = self.resident
         while rest:
             place = rest[0] % self.capacity
@@ -251,22 +248,19 @@ def slab_arrivals(
 ) -> Iterator[Arrival]:
     """The arrival of every row panel and every slab, each once.
 
-    `interleaved`: the row panels that arrive in turn with the slabs, at least one. They come so that as many bytes of A as of B
-    are there, with which the part that can be multiplied grows fastest. `own`: the link whose rows of a slab are multiplied
-    first, since they arrive first.
+    `interleaved`: at least one row panel, which arrive in turn with the slabs. As many bytes of A as of B are there, so that what
+    can be multiplied grows fastest. `own`: the link whose rows of a slab arrive first, and are multiplied first.
     """
     if not (row_panels and len(columns)):
         return
     all_of_b = Span(slabs[0][0].lo, slabs[-1][-1].hi)
-    # Tiles that add to the same elements run one after the other. So each part has two tiles, side by side: the last thread
-    # blocks of the one run at the same time as those of the other.
+    # Tiles that add to the same elements run one after the other. So each part has two, side by side, whose last thread blocks
+    # run at the same time.
     sides = tuple(pieces(columns, -(-len(columns) // (2 * KERNEL_TILE)) * KERNEL_TILE))
 
     def tiles(rows: Span, parts: Sequence[Span], *, adds: bool = False, completed: Sequence[Span] = ()) -> Iterator[Tile]:
-        """The tiles in which these rows of A are multiplied by one part of B after the other, the part of link `own` first.
-
-        `adds`: the first part is added, too. `completed`: the same rows, as the tiles that the last part completes.
-        """
+        """The tiles of these rows of A and one part of B after the other, that of link `own` first. `adds`: the first part is
+        added, too. `completed`: the same rows, as the tiles that the last part completes."""
         in_order = [part for part in (*parts[own:], *parts[:own]) if len(part)]
         for number, part in enumerate(in_order, 1):
             if completed and number == len(in_order):
@@ -289,7 +283,7 @@ def slab_arrivals(
             there += 1
         else:
             slab, is_last = slabs[slabs_there], slabs_there == len(slabs) - 1
-            # The last slab's tiles are row panels, so that the first rows of C can be copied back before the others are complete.
+            # The last slab's tiles are row panels, so that the first rows of C are copied back while others are multiplied.
             completed = row_panels[:there] if is_last else ()
             released = tiles(above, slab, adds=slabs_there > 0, completed=completed)
             yield Arrival("B", slabs_there, columns, columns, 0, tuple(released), slab)
@@ -299,8 +293,7 @@ def slab_arrivals(
 
 @record
 class Uses:
-    """What an arrival overwrites in the device's buffers, and what the tiles that it releases read there, as numbers of
-    arrivals."""
+    """The arrivals, by their numbers, that one overwrites in the device's buffers, and that the tiles it releases read there."""
 
     overwrites: int  # the arrival in whose place it goes; -1: none
     last_use: int  # the last arrival whose tiles read what it overwrites; -1: none
@@ -347,7 +340,7 @@ class RankShare:
 
     @property
     def holds_all(self) -> bool:
-        """Whether in the end all row panels and column panels are on the device: none is overwritten, and none comes twice."""
+        """Whether the device holds all panels in the end: none is overwritten, and none comes twice."""
         return len(self.row_panels) <= self.tiling.row_panels and len(self.column_panels) <= self.tiling.column_panels
 
     @property
@@ -367,10 +360,10 @@ class RankShare:
 
     @cached_property
     def order(self) -> tuple[Arrival, ...]:
-        """All arrivals, kept: to work them out again would take time in every product."""
+        """All arrivals, kept for the next product."""
         return tuple(self.arrivals())
 
     @cached_property
     def uses(self) -> tuple[Uses, ...]:
-        """The uses of each arrival of `order`, kept with it."""
+        """The uses of each arrival of `order`."""
         return uses_of(self.order)
