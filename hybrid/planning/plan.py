@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The plan of one product as plain numbers: which rank has which rows, in which order they arrive, how C travels between devices,
-and what memory all of it takes.
-
-Nothing here touches MPI, CUDA or NumPy: a plan can be made, printed and tested for machines that one does not have.
+"""The plan of a product in numbers: who has which rows, in which order they arrive, how C goes from device to device, and the
+memory of all that. It needs no MPI, CUDA or NumPy, and can be printed and tested for machines that you do not have.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from hybrid.planning.tiling import ONE_RANK, OperandLocation, PlanRequest
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
-COLUMNS_AT_ONCE = 128 * GROUP_COLUMNS  # columns of B that the check on the host sums before it goes to the next ones
-GROUPS_AT_ONCE = 16  # whose sums it multiplies by A together, at most
+COLUMNS_AT_ONCE = 128 * GROUP_COLUMNS  # of B, that the host's check sums at a time
+GROUPS_AT_ONCE = 16  # the most whose sums it multiplies by A together
 
 
 @record
@@ -50,8 +48,7 @@ class Plan:
 
     @cached_property
     def _shares_for_nccl(self) -> tuple[RankShare, ...]:
-        """The shares with each column panel as a matrix of its own in the buffers, since NCCL brings whole rows. Kept with the
-        plan."""
+        """The shares with a buffer of its own for each column panel: NCCL brings rows that follow each other."""
         tiling = replace(self.shares[0].tiling, separate_panels=True)
         layouts = [layout_of(self.problem, len(share.rows), tiling, self.device) for share in self.shares]
         return tuple(
@@ -59,8 +56,8 @@ class Plan:
         )
 
     def on_device(self, rank: int) -> tuple[Plan, RankShare]:
-        """The plan by which a rank's device computes, and the rank's share of that. On a grid this is the rank's part of the
-        product; a CPU multiplies each panel of it in place as it arrives."""
+        """The plan by which a rank's device computes, and the rank's share of it. On a grid that is the rank's part of the
+        product, of which a CPU multiplies each panel in place as it arrives."""
         if self.parts:
             return self.parts[rank], self.parts[rank].shares[0]
         share, layout = self.shares[rank], self.grid_layout
@@ -73,22 +70,22 @@ class Plan:
 
     @property
     def moduli(self) -> int:
-        """The most moduli that a product from remainders may need; 0 where products are native."""
+        """The most moduli that a tile may need; 0 where products are native."""
         return max(part.moduli for part in self.parts) if self.parts else self.shares[0].tiling.moduli
 
     @property
     def adds(self) -> bool:
-        """Whether some tiles accumulate: their product is added to what is in C."""
+        """Whether some tiles accumulate into C."""
         return bool(self.shares[0].slabs) and not self.parts
 
     @property
     def has_row_blocks(self) -> bool:
-        """Whether the operands are row blocks: every rank has its rows of A and B, and keeps its rows of C."""
+        """Whether every rank has its rows of A and B, and keeps its rows of C."""
         return self.operands is OperandLocation.ROW_BLOCKS
 
     @property
     def at_root(self) -> bool:
-        """Whether the matrices stay in the root's private memory, which no other rank can read."""
+        """Whether the matrices stay in the root's private memory."""
         return self.operands is OperandLocation.ROOT_ARRAYS
 
     @property
@@ -97,27 +94,26 @@ class Plan:
 
     @property
     def b_stays_parted(self) -> bool:
-        """Whether no node has all of B in host memory, but each only the rows that its ranks provide."""
+        """Whether each node has only the rows of B in host memory that its ranks provide."""
         return self.transport == "nccl" or self.grid_layout is not None
 
     @property
     def c_between_devices(self) -> bool:
-        """Whether C of other nodes goes from their devices to those of the root's node, and lies in no other host memory."""
+        """Whether C of other nodes goes from their devices to those of the root's node, and not through their host memory."""
         return self.transport == "nccl" and len(self.topology.nodes) > 1 and self.operands is OperandLocation.NODE_SHARED
 
     @property
     def c_only_at_root(self) -> bool:
-        """Whether other nodes than the root's have none of the gathered C in host memory."""
+        """Whether only the root's node has C in host memory."""
         return self.grid_layout is not None or self.c_between_devices
 
     @property
     def own_rows_suffice(self) -> bool:
-        """Whether no rank, of those that have row blocks, reads other rows of B than its own from host memory: it is alone, or
-        the others' rows come from their devices or by the grid."""
+        """Of row blocks: whether no rank reads others' rows of B from host memory, as they come from devices or by the grid."""
         return self.topology.size == 1 or self.transport in ("peers", "nccl") or self.grid_layout is not None
 
     def b_rows_over_link(self, rank: int) -> Span:
-        """The rows of B that cross this rank's link: with "peers" for all ranks of its node, with "nccl" for all ranks."""
+        """The rows of B whose H2D copy this rank makes: with "peers" for all ranks of its node, with "nccl" for all ranks."""
         share, members = self.shares[rank], self.topology.nodes[self.topology.node_of(rank)]
         if self.has_row_blocks or self.transport == "nccl":
             return share.b_rows
@@ -138,26 +134,22 @@ class Plan:
         return {"A": of_a, "B": of_b, "C": of_c}
 
     def c_rows_at_the_end(self, rank: int) -> Span:
-        """The rows of the gathered C that this rank checks and writes to a file.
-
-        On one node they are the rank's own. Of several, the ranks of the root's node share all rows equally.
-        """
+        """The rows of the gathered C that this rank checks and writes to a file: its own on one node; of several nodes, the
+        ranks of the root's share all rows."""
         if self.has_row_blocks or len(self.topology.nodes) == 1:
             return self.shares[rank].rows
         members = self.topology.nodes[self.root_node]
         return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)
 
     def multiplied_by(self, row: int, columns: Span) -> tuple[int, ...]:
-        """The ranks that compute these elements of C. On a grid several may: each some of the columns, or some terms of the
-        sums."""
+        """The ranks that compute these elements of C; on a grid several may, some columns each, or some terms of the sums."""
         if self.grid_layout is None:
             return tuple(share.rank for share in self.shares if share.rows.lo <= row < share.rows.hi)
         wanted = Rectangle(Span(row, row + 1), columns)
         return tuple(rank for rank in range(self.topology.size) if self.grid_layout.part_of_c(rank).common(wanted).elements)
 
     def bytes_shared_on_node(self, node: int) -> int:
-        """The bytes of the matrices that the ranks of a node share. With row blocks that is B alone, or nothing where B goes
-        from device to device."""
+        """The bytes of the matrices that the ranks of a node share: of row blocks B, or nothing where `own_rows_suffice`."""
         p, layout = self.problem, self.grid_layout
         for_grid = p.bytes(*layout.grid.of_b(node, p).shape) if layout else 0
         if self.operands is OperandLocation.BLOCKS_2D:
@@ -168,8 +160,7 @@ class Plan:
         return for_grid + p.operand_bytes(rows["A"], p.l) + p.operand_bytes(rows["B"], p.m) + p.bytes(rows["C"], p.m)
 
     def bytes_of_buffers(self, rank: int) -> int:
-        """The bytes of the buffers on a rank's device: row panels of A, column panels of B, tiles of C, and what it receives of
-        other ranks' C. 0 where a CPU multiplies in place."""
+        """The bytes of the buffers on a rank's device, for panels of A and B, tiles of C, and C that it receives; 0 in place."""
         if self.parts:
             return self.parts[rank].bytes_of_buffers(0)
         if not self.staged:
@@ -178,14 +169,13 @@ class Plan:
         return slots.offset_of(SLOTS) if slots.slot_bytes else self.shares[rank].layout.bytes
 
     def bytes_of_check(self, rank: int) -> int:
-        """The host memory that the check takes where the host checks: for each row of B and of C, a number for each group of
-        columns that is summed at once."""
+        """The bytes of the host's check: for each row of B and C, a number for each group of columns that is summed at once."""
         if self.check != "host":
             return 0
         p, alone = self.problem, self.topology.size == 1
         groups = -(-min(p.m, COLUMNS_AT_ONCE) // GROUP_COLUMNS)
-        # With several ranks these numbers exist as computed, as sent, as received and as sorted by row; always once more as A is
-        # multiplied by them.
+        # With several ranks they exist as computed, as sent, as received and as sorted by row; and once more where A is
+        # multiplied.
         of_b = p.l * (groups * (1 if alone else 4) + -(-groups // GROUPS_AT_ONCE) * GROUPS_AT_ONCE)
         rows = len(self.shares[rank].rows) if len(self.topology.nodes) == 1 else 4 * p.n
         return 8 * (of_b + (groups + NUMBERS_A_ROW) * rows)
@@ -223,7 +213,7 @@ class Plan:
 
 @lru_cache(maxsize=16)
 def make_plan(request: PlanRequest) -> Plan:
-    """The plan for this request. It is cached: a product is often followed by others like it."""
+    """The plan for this request, which products like it share."""
     problem, topology, device = request.problem, request.topology, request.device
     staged, memory, tiling = request.copies_to_buffers, request.device_memory, request.choose_tiling()
     needed = layout_of(problem, request.rows, tiling, device).bytes if memory else 0
@@ -265,9 +255,7 @@ def make_plan(request: PlanRequest) -> Plan:
 
 # C between devices: who receives whose C, in which pieces, and through which slots of device memory.
 SLOTS = 4  # of a receiver: some are received while others are copied to host memory
-# Of a piece, unless one row has more. A GPU's link to the host takes 0.6 ms for it, beside which starting a kernel of NCCL's and
-# a copy counts little.
-PIECE_BYTES = 32 << 20
+PIECE_BYTES = 32 << 20  # unless one row has more: its D2H copy takes 0.6 ms, many times the start of a kernel of NCCL's
 
 
 @record
@@ -282,8 +270,7 @@ class SentPiece:
 
 
 def receivers(plan: Plan) -> dict[int, int]:
-    """By rank outside of the root's node, the rank that receives its C. The senders take turns with the ranks of the root's node,
-    so that all links of that node are used."""
+    """By rank outside of the root's node, the rank that receives its C: that node's ranks in turn, so that all its links work."""
     members = plan.topology.nodes[plan.root_node]
     senders = [rank for node in plan.topology.nodes if node is not members for rank in node if len(plan.shares[rank].rows)]
     return {sender: members[number % len(members)] for number, sender in enumerate(senders)}
@@ -302,8 +289,7 @@ def rows_of_pieces(plan: Plan, share: RankShare, rows: int) -> list[Span]:
 
 
 def pieces_received(plan: Plan, rank: int) -> list[SentPiece]:
-    """What this rank receives, in the order in which it does: each sender's pieces as they are sent, and where there are several
-    senders, in turn, so that all of them get on."""
+    """What this rank receives, in this order: each sender's pieces as they are sent, and of several senders in turn."""
     in_turn = []
     for order, sender in enumerate(senders_to(plan, rank)):
         share, sent = plan.shares[sender], []
@@ -317,7 +303,7 @@ def pieces_received(plan: Plan, rank: int) -> list[SentPiece]:
 
 
 def slots_of(plan: Plan, rank: int) -> Region:
-    """The slots in which this rank receives C, behind its buffers; they have no bytes where it receives none."""
+    """The slots behind this rank's buffers in which it receives C; of no bytes where it receives none."""
     sizes = [0]
     for share in (plan.shares[sender] for sender in senders_to(plan, rank)):
         sizes.append(min(len(share.rows), _most_rows(plan, share)) * _row_bytes(plan, share))
@@ -325,8 +311,8 @@ def slots_of(plan: Plan, rank: int) -> Region:
 
 
 def rows_written(plan: Plan, rank: int) -> Span:
-    """The rows of C in host memory among which a rank's copies write, where C goes between devices: its own, and those that it
-    receives; none on other nodes than the root's."""
+    """Where C goes between devices, the rows between the first and the last that a rank's D2H copies write: its own and those
+    that it receives; none on other nodes than the root's."""
     if plan.topology.node_of(rank) != plan.root_node:
         return Span(0, 0)
     rows = [plan.shares[each].rows for each in (rank, *senders_to(plan, rank)) if len(plan.shares[each].rows)]
@@ -338,19 +324,15 @@ def _most_rows(plan: Plan, share: RankShare) -> int:
 
 
 def _row_bytes(plan: Plan, share: RankShare) -> int:
-    """The row stride of a column panel's part of C in a sender's buffers. Pieces have the same in the slots: gaps between rows
-    are sent, too, so that what is sent is contiguous."""
+    """The row stride of C in a sender's buffers, and in the slots: gaps between rows are sent, so that messages are
+    contiguous."""
     item, width = plan.problem.item_size, share.layout.width
     return item * (width if plan.device == "cpu" else padded(width, item))
 
 
 @record
 class FreeMemory:
-    """The memory that a rank may use. `gpu_id` tells which ranks share a GPU.
-
-    Where not `gpu_queried`, the driver has not been asked yet: `gpu_bytes` is an upper limit only, and what is certain is
-    `gpu_reserved`, which this project still holds from earlier products.
-    """
+    """The memory that a rank may use. `gpu_id` tells which ranks share a GPU."""
 
     host: str
     host_bytes: int
@@ -359,7 +341,7 @@ class FreeMemory:
     gpu_id: str = ""
     gpu_reserved: int = 0  # the part of gpu_bytes in buffers of earlier products, which the next one uses
     gpu_pooled: int = 0  # the part of gpu_bytes in CuPy's memory pool of this process, for arrays such as a rank's rows of C
-    gpu_queried: bool = True
+    gpu_queried: bool = True  # else the driver was not asked: `gpu_bytes` is an upper limit, and `gpu_reserved` is certain
 
 
 _USE_LESS = "smaller matrices or float32"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a plan is asked for, into which panels and k-slabs the operands are divided for the devices, and when a product in such
-panels will be complete.
+"""What a plan is asked for; the panels and k-slabs in which H2D copies bring the operands; and a simulation of a product in them.
 
-All panels are resident where they fit. Where they do not, one operand is stationary: as many of its panels as fit are on the
-device at a time, and the other is streamed past them in small panels.
+All panels are resident where they fit. Out of core, one operand is stationary, as many of its panels at a time as fit, and the
+other is streamed past them in small panels.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class OperandLocation(Enum):
 
 @record
 class PlanRequest:
-    """All that a decision and its plan depend on, beside the machine and the settings. A size of 0 lets the plan choose it.
+    """All that a plan depends on. A size of 0 lets the plan choose it.
 
-    Who wants a product gives what comes before `device`; `decide` fills in the rest.
+    Callers of `decide` give what comes before `device`; `decide` fills in the rest from the machine and the settings.
     """
 
     problem: Problem
@@ -50,13 +49,13 @@ class PlanRequest:
     placed: Placement | None = None  # with row blocks or 2-D blocks: what each rank has of A and B, and keeps of C
     left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
     bytes_there: int = 0  # of the matrices, that the root holds already
-    besides: tuple[int, ...] = ()  # for each rank the host memory that it takes for other things
+    besides: tuple[int, ...] = ()  # host memory that each rank takes beside the matrices
     besides_on_gpu: tuple[int, ...] = ()  # the same of its GPU, where GPUs multiply
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
     staged: bool = False  # a CPU, too, copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
     moduli: int = 0  # the most that a product from remainders may need; 0: native arithmetic
-    speed: float = 1.0  # of a product from remainders, as is expected, relative to a native one
+    speed: float = 1.0  # expected of the kernels, relative to the model's native ones
     panel_rows: int = 0
     panel_columns: int = 0
     slab_rows: int = 0
@@ -69,7 +68,7 @@ class PlanRequest:
 
     @property
     def converted(self) -> PlanRequest:
-        """The same product, for whose operands of 16 bits the root makes float32 matrices first."""
+        """The same product of float32 matrices, which the root makes of operands of 16 bits."""
         p = self.problem
         there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
         return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
@@ -80,14 +79,12 @@ class PlanRequest:
 
     @property
     def copies_to_buffers(self) -> bool:
-        """Whether panels are copied into buffers. A GPU always multiplies such copies; a CPU multiplies the matrices in place,
-        unless it is told otherwise."""
+        """Whether panels are copied into buffers, as a GPU needs it; a CPU multiplies in place unless `staged`."""
         return self.staged or self.device != "cpu"
 
     @property
     def placement(self) -> Placement:
-        """What each rank has of A and B before the product, and keeps of C after it: the root all of it, unless the operands are
-        distributed."""
+        """What each rank has of A and B before the product, and keeps of C after it: unless that is given, the root all of C."""
         if self.placed is not None:
             return self.placed
         at_root = (Span(0, self.problem.n if rank == self.root else 0) for rank in range(self.topology.size))
@@ -95,7 +92,7 @@ class PlanRequest:
 
     @cached_property
     def rows_of_a(self) -> tuple[Span, ...]:
-        """For each rank the rows of A and C that it multiplies. Ranks that are left out leave theirs to others of their node."""
+        """For each rank the rows of A and C that it multiplies; those of ranks that are left out go to others of their node."""
         if self.row_blocks:
             return tuple(part.rows[0] for part in self.placement.a)
         topology, n = self.topology, self.problem.n
@@ -121,14 +118,13 @@ class PlanRequest:
 
     @property
     def links(self) -> int:
-        """The ranks of a node, which copy A and B over links of their own; 0: the operands are on the devices already."""
+        """The ranks of a node, each with a link of its own for A and B; 0: the operands are on the devices already."""
         return 0 if self.row_blocks else max(map(len, self.topology.nodes))
 
     def choose_tiling(self) -> Tiling:
-        """The tiling for all ranks. Where not even the smallest panels fit, it has these.
+        """The tiling for all ranks; the smallest panels where not even these fit.
 
-        Products from remainders need panels of whole units, and norms of whole columns and so no k-slabs. Where a tiling has
-        none of that, the product is native.
+        Remainders need panels of whole units, and norms of whole columns and so no k-slabs; else the product is native.
         """
         if self.moduli and not self.slab_rows:
             tiling = self._tiling(slabs=False)
@@ -168,9 +164,9 @@ def _with_slabs(r: PlanRequest, tiling: Tiling) -> Tiling:
     slab_rows = r.slab_rows or _least_lines(r, least, r.problem.operand_bytes(1, r.problem.m))
     if slab_rows >= depth:
         return tiling
-    # The interleaved row panels must be high enough to keep the GPU busy while B is copied. But their rows of C are complete,
-    # and can be copied back, only after the last slab, and that must not take longer than computing the other rows.
-    # `rows_at_once`: the rows of C to which a kernel can add its products with one row of B while the link copies the next one.
+    # The interleaved row panels must keep the GPU busy while B is copied. But their rows of C are copied back only after the last
+    # slab, which must not take longer than to compute the other rows. `rows_at_once`: the rows of C to which a kernel adds
+    # products with one row of B while the link copies the next one.
     rows_at_once = model.multiply_adds_per_byte(r.problem.operand_dtype) * r.problem.operand_item_size
     busy = model.adding_speed * rows_at_once / r.links
     in_time = r.rows * (1 - rows_at_once / depth)
@@ -202,16 +198,15 @@ def _panel_columns(r: PlanRequest) -> int:
 
 
 def _least_lines(r: PlanRequest, at_least: int, bytes_of_line: int) -> int:
-    """The rows or columns of a panel: `at_least` of them, and enough, of `bytes_of_line` each, for a copy that is long enough for
-    the link."""
+    """The rows or columns of a panel: `at_least`, and enough, of `bytes_of_line` each, for the link to run at its rate."""
     return -(-max(at_least, r.model.least_panel_bytes // max(1, bytes_of_line)) // KERNEL_TILE) * KERNEL_TILE
 
 
 def _out_of_core(r: PlanRequest, memory: int) -> Tiling:
-    """The tiling for devices of so much memory that should take the least time, mostly the one with the least to copy.
+    """The tiling for devices of so much memory that takes the least time, mostly that with the least to copy.
 
-    Beside the stationary panels it has as many streamed ones as the model wants, or the most that fit. Panel sizes that are asked
-    for are halved where they do not fit; where even the smallest panels do not, these are taken.
+    Beside the stationary panels it has as many streamed ones as the model wants, or the most that fit. Panel sizes asked for are
+    halved where they do not fit; where not even the smallest panels do, these are taken.
     """
     wanted = r.model.least_streamed_panels
     most, least_time, best = 0, 0.0, Tiling(1, 1, 1, 1)
@@ -231,8 +226,8 @@ def _out_of_core(r: PlanRequest, memory: int) -> Tiling:
 
 
 def _parts(length: int) -> Iterator[int]:
-    """How many lines of a stationary operand the search keeps on the device at a time: all, a half, a third, … then fewer by
-    about an eighth each."""
+    """The lines of a stationary operand that the search keeps on the device: all, a half, a third, … then about 1/8 fewer
+    each."""
     parts = 1
     while parts < length:
         yield min(length, _in_tiles(-(-length // parts)))
@@ -241,10 +236,10 @@ def _parts(length: int) -> Iterator[int]:
 
 
 def _candidate(r: PlanRequest, memory: int, stationary: str, part: int, halvings: int) -> tuple[Tiling, int]:
-    """A tiling in which about `part` lines of the stationary operand are resident, and how many streamed panels fit beside them.
+    """A tiling with about `part` resident lines of the stationary operand, and how many streamed panels fit beside them.
 
-    Tiles are halved `halvings` times from the best size. An operand that can be resident as a whole had better be
-    the stationary one: at least one of its panels is left to come.
+    Tiles are halved `halvings` times from the best size. At least one streamed panel is left to come: an operand that fits as a
+    whole had better be the stationary one.
     """
     p, model = r.problem, r.model
     of_a = (r.rows, r.panel_rows, KERNEL_TILE)
@@ -271,11 +266,11 @@ def _candidate(r: PlanRequest, memory: int, stationary: str, part: int, halvings
 
 
 def _time(r: PlanRequest, tiling: Tiling) -> float:
-    """The time of a tiling: the larger of the link's and the kernels', where the unit is a row of A or a column of B copied at
-    full rate.
+    """The time of a tiling, the link's or the kernels', whichever is longer. Unit: a row of A or a column of B copied at full
+    rate.
 
-    Narrow column panels are copied more slowly, and at each reversal the kernels wait for the first stationary panel. Kernels
-    compute whole thread-block tiles, so one that is not full takes as long as a full one.
+    Narrow column panels are copied more slowly, and at each reversal the kernels wait for the first stationary panel. A
+    thread-block tile takes as long as a full one where it is not full.
     """
     p, model, rows, columns = r.problem, r.model, r.rows, r.problem.m
     a, b = min(rows, tiling.row_panels * tiling.panel_rows), max(1, min(columns, tiling.column_panels * tiling.panel_columns))
@@ -298,9 +293,8 @@ def _in_tiles(size: int) -> int:
     return -(-size // KERNEL_TILE) * KERNEL_TILE if size > KERNEL_TILE else size
 
 
-# Bytes that the link copies while a tile's kernels are launched. A native product's take 0.02 ms, which is estimated. From
-# remainders, where panels are measured, too, they take 0.2 ms: then in float32 at 4000 panels of 1024 rows are better than those
-# of 640, as measured on an H200.
+# Bytes that the link copies while a tile's kernels are launched: 0.02 ms natively, estimated; 0.2 ms from remainders, which also
+# measure panels (float32 at 4000 on an H200: panels of 1024 rows are better than those of 640).
 _NATIVE_LAUNCH_BYTES, _MODULAR_LAUNCH_BYTES = 1 << 20, 10 << 20
 
 
@@ -310,8 +304,7 @@ def forecast(
     """When the last panel is copied in, the last tile multiplied, and the last one copied out, in the time in which the link
     copies a byte. One arrival after the other is simulated, on a GPU that copies in, multiplies and copies out at the same time.
 
-    `speed`: of the kernels, relative to the model's native ones. `links`: the number of links that bring B together. Where slabs
-    say which rows each of them brings, the first link counts.
+    `speed`: of the kernels, relative to the model's native ones. `links`: those that bring B together; of slabs the first counts.
     """
     rate = model.multiply_adds_per_byte(problem.operand_dtype) * speed
     launching = _MODULAR_LAUNCH_BYTES if moduli else _NATIVE_LAUNCH_BYTES
@@ -322,7 +315,7 @@ def forecast(
             copied_in += problem.operand_bytes(lines, problem.l)
         else:
             rows = len(arrival.slab[0]) if arrival.slab else problem.l / links
-            gaps = 0 if lines == problem.m else 2 * model.panel_row_overhead_bytes  # twice, while kernels and copies out run
+            gaps = 0 if lines == problem.m else 2 * model.panel_row_overhead_bytes  # twice, while kernels and D2H copies run
             copied_in += rows * (problem.operand_bytes(1, lines) + gaps)
         for tile in arrival.releases:
             elements, depth = len(tile.rows) * len(tile.columns), problem.l if tile.inner is None else len(tile.inner)
@@ -336,11 +329,11 @@ def forecast(
 
 @lru_cache(maxsize=64)
 def soonest(r: PlanRequest) -> tuple[float, tuple[int, int]]:
-    """When a product without k-slabs is complete with the best panels, in the time in which a link copies a byte; and the rows
-    and columns of these panels.
+    """When a product with the best panels and no k-slabs is complete, in the time in which a link copies a byte; and the rows and
+    columns of these panels.
 
-    In one panel the rows of B are copied whole, but nothing can be multiplied before all of it is there. High row panels need
-    fewer launches, but the last one is copied back after all else.
+    One column panel is copied fastest, but nothing is multiplied before all of B is there. High row panels need fewer launches,
+    but the last one is copied back after all else.
     """
     p, model, least = r.problem, r.model, _panel_rows(r)
     widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, model.most_column_panels + 1)}
