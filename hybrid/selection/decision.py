@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What is known of the machine, and from it, a product and the settings: device, kernel, precision, plan and transport, each with
-its reason.
+"""From what is known of the machine, a product and the settings: device, kernel, precision, plan and transport, each with its
+reason.
 
-`decide` is a pure function. A run calls it with what its ranks found, `--explain` with an assumed machine. Where it depends on
-something that nobody has measured yet, it returns that as an `Unknown`, and is called again when the ranks have found out.
-Importing this module does not load NumPy, which must not be loaded before the number of threads is settled.
+`decide` is a pure function, of what the ranks of a run found or of the machine that `--explain` assumes. Where it depends on
+something that nobody has measured yet, it returns an `Unknown`, and is called again when the ranks have found that out. This
+module does not load NumPy, before which the number of threads must be settled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Processor:
     """What a rank's number of CPU threads depends on."""
 
     cores: tuple[int, ...]
-    quota: float | None  # cores' worth of time that a container may use; None: not limited
+    quota: float | None  # cores of a container's CPU limit; None: no limit
     environment: Mapping[str, str]  # the variables that limit threads
 
 
@@ -60,7 +60,7 @@ class Inventory:
 
 
 class Test(Enum):
-    """What can only be found out by trying. All ranks try together."""
+    """What all ranks find out together, by trying."""
 
     __test__ = False  # pytest takes it for a test class otherwise
 
@@ -105,8 +105,7 @@ core_quota_lately = ttl_cached(core_quota)
 
 
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
-    """Raise UsageError, naming the first rank that asks for something else than rank 0. `asked[rank]`: what each asks for, by
-    name."""
+    """UsageError that names the first rank that asks for something else than rank 0. `asked[rank]`: what it asks for, by name."""
     first = asked[0]
     for rank, other in enumerate(asked[1:], 1):
         for key in first:
@@ -119,7 +118,7 @@ def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
 
 
 def kernel_asked_for(settings: Settings) -> Kernel | None:
-    """The kernel asked for; None for auto. UsageError for unknown names and for kernels of another device."""
+    """The kernel asked for; None for auto. UsageError for unknown names and kernels of another device."""
     if settings.kernel == "auto":
         return None
     one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
@@ -139,7 +138,7 @@ def may_use_gpus(settings: Settings) -> bool:
 
 
 def wake_gpus(settings: Settings) -> None:
-    """Start the driver of the GPUs in the background, if the settings allow GPUs. Called after `settle_threads`."""
+    """Start the GPUs' driver in the background, if the settings allow GPUs. Called after `settle_threads`."""
     if may_use_gpus(settings):
         launch = launched()
         wake_driver(launch.local_rank if launch else 0)
@@ -161,7 +160,7 @@ def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequenc
 
 
 def settle_threads(team: Team, settings: Settings) -> list[Threads]:
-    """Every rank's number of threads. Called before NumPy is loaded where that can be, so that BLAS starts no more."""
+    """Every rank's number of threads. Called before NumPy is loaded where possible, so that BLAS starts no more."""
     with team.phase("agree", timed=False) as counting:
         counting.mine = this_processor()
     chosen = threads_of_ranks(team.topology, settings, counting.all)
@@ -204,7 +203,7 @@ class Decision:
 
     @property
     def reads_transposed(self) -> bool:
-        """Whether transposed operands are read as they lie: by BLAS's transposition, or by copies to devices, which transpose."""
+        """Whether transposed operands are read as they lie: BLAS transposes, and so do H2D copies."""
         return self.plan.staged or self.kernel.name == "blas"
 
     def device_of(self, rank: int) -> str:
@@ -221,10 +220,8 @@ class Decision:
 
 @record
 class Unknown:
-    """What has to be found out before the decision: the outcome of `test`, or, where that is None, the memory that is free now.
-
-    `gpus`, `plan` and `kernel` are what the test is to be made with.
-    """
+    """What has to be found out first: the outcome of `test` with these GPUs, plan and kernel; or where that is None, free
+    memory."""
 
     test: Test | None
     gpus: tuple[Gpu | None, ...]
@@ -255,7 +252,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         topology=machine.topology,
         operands=OperandLocation.NODE_SHARED if request.operands is OperandLocation.ROOT_ARRAYS else request.operands,
         left_out=request.left_out if may_leave_out(settings) else (),
-        bytes_there=0,  # with these, the plan would be another one for the cache
+        bytes_there=0,  # no plan depends on these three
         besides=(),
         besides_on_gpu=(),
         device=device,
@@ -273,7 +270,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     plan = _plan_that_fits(asked, machine, request, settings)
     if _memory_is_unknown(plan, machine, gpus, request):
         return Unknown(None, gpus, plan, kernel)
-    # Whether the ranks' rows of C fit on the GPUs only without the buffers that earlier products left there.
+    # Whether rows of C fit on the GPUs only without the buffers of earlier products.
     needs_reserved = (device == "cuda" and plan.has_row_blocks) and any(
         _bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(machine.memory)
     )
@@ -371,22 +368,19 @@ def _users(gpus: Sequence[Gpu | None]) -> dict[str, list[int]]:
     return users
 
 
-_LEAST_GAIN = 1.05  # how many times as fast as native ones the kernels have to be
-# The same of the simulated time, where operands come over links. The simulation allows for more launching than there is in small
-# products, and native ones may come in k-slabs, and then take up to 8 % less than it says. On an H100 float32 at 4000 took 4.5 ms
-# and natively 5.7 (simulated: 1.07 × as long), float64 at 10,000 45.6 and 49.2 (1.13), and at 8000 30.2 and 28.6 (1.066). On two,
-# float32 at 5000 took 5.9 and 6.9 (1.14), and float64 at 10,000 33.0 and 31.8 (1.08).
+_LEAST_GAIN = 1.05  # times as fast as native kernels that remainders have to be
+# The same of the simulated time where operands come over links. The simulation allows for more launching than small products
+# take, and native ones may come in k-slabs, and then take up to 8 % less than it says. On an H100 remainders won at 1.07
+# (float32, 4000) and 1.13 (float64, 10,000) and lost at 1.066 (float64, 8000); on two they won at 1.14 (float32, 5000), lost at
+# 1.08 (float64, 10,000).
 _LEAST_GAIN_OVER_LINK, _LEAST_GAIN_OVER_LINKS = 1.07, 1.1
 
 
 def _choose_precision(
     settings: Settings, asked_for: Kernel | None, capability: int, asked: PlanRequest
 ) -> tuple[int, str, float]:
-    """The most moduli that the product may need, 0 for native arithmetic; why; and the expected speed, relative to the machine
-    model's native products.
-
-    `asked_for`: the kernel; None for auto. UsageError if precision `fast` is asked for together with a kernel.
-    """
+    """The most moduli that a tile may need, 0 for native arithmetic; why; and the expected speed, relative to the model's native
+    products. UsageError if precision `fast` and a kernel are asked for."""
     problem, fast = asked.problem, settings.precision == "fast"
     if settings.precision == "native":
         return 0, "asked for", 1.0
@@ -424,33 +418,31 @@ def _choose_precision(
 
 
 def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation, settings: Settings) -> grids.Grid | None:
-    """The grid asked for, or the best; None for no grid, where B comes to every node in column panels. UsageError if the grid
-    asked for has another number of nodes."""
+    """The grid asked for, or the best; None where every node gets all of B. UsageError for a grid of another number of nodes."""
     nodes = len(asked.topology.nodes)
     grid = grids.parse(settings.grid, nodes)
     blocks_2d = asked.operands is OperandLocation.BLOCKS_2D
     if nodes == 1 and not blocks_2d:
         return None
-    # On GPUs, row blocks come from GPU to GPU where they can. No network was measured beside that, so a grid is not chosen there.
+    # Row blocks go from GPU to GPU where they can. No network was measured beside that, so no grid is chosen for GPUs.
     if asked.copies_to_buffers and not blocks_2d and (grid is None or grid.is_rows):
         return None
     if grid is None:
-        # The root's arrays leave it over one link, whatever nodes need: a grid would spare nothing there.
+        # The root's arrays leave it over one link: a grid would spare nothing there.
         if operands is OperandLocation.ROOT_ARRAYS:
             return None
         memory = min(each.host_bytes for each in machine.memory)
         grid = grids.choose(asked.problem, asked.topology, asked.placement, memory)
-    # A grid of rows is no grid where C is gathered: then C's and B's panels travel by gathers and broadcasts, which spare the
-    # root's link.
+    # Where C is gathered, row blocks are no grid: broadcasts of B's panels and gathers of C's spare the root's link.
     return grid if asked.placed or not grid.is_rows else None
 
 
-_STEPS_OF_MEMORY = 64  # to which short memory is rounded down, so that plans, which are cached, can be used again
+_STEPS_OF_MEMORY = 64  # to which short memory is rounded down, so that cached plans serve again
 
 
 def _plan_that_fits(asked: PlanRequest, machine: Machine, request: PlanRequest, settings: Settings) -> Plan:
-    """The plan: without regard to the devices' memory if that plan fits, else one for what is free. Free memory changes from call
-    to call, and plans, which are cached, would change with it."""
+    """The plan: without regard to the devices' memory if that plan fits, else one for what is free, which changes from call to
+    call, and cached plans with it."""
     memory = settings.gpu_memory
     if asked.device == "cuda":
         users = Counter(each.gpu_id for each in machine.memory)
@@ -470,7 +462,7 @@ def _plan_that_fits(asked: PlanRequest, machine: Machine, request: PlanRequest, 
 
 
 def _fits(plan: Plan, memory: int, settings: Settings) -> bool:
-    """Whether all ranks' devices have room, also for what NCCL needs between nodes, where that may be chosen."""
+    """Whether all ranks' devices have room, also for NCCL's slots between nodes, where that may be chosen."""
     if len(plan.topology.nodes) > 1 and settings.transport in ("auto", "nccl") and not why_no_nccl(plan):
         plan = plan.with_transport("nccl")
     return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
@@ -479,7 +471,7 @@ def _fits(plan: Plan, memory: int, settings: Settings) -> bool:
 def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None], request: PlanRequest) -> bool:
     """Whether some rank needs more of its GPU's memory than it holds already, and has not asked the driver how much is free.
 
-    The usual product, which is like the one before, needs no more. Asking the driver would take as long as a small product.
+    A product like the one before needs no more, and asking would take as long as a small product.
     """
     if machine.is_measured:
         return False
@@ -493,7 +485,7 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None],
 
 
 def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
-    """What the rank's GPU holds beside its buffers: C where there are row blocks, and what the request has `besides_on_gpu`."""
+    """What a rank's GPU holds beside its buffers: C of row blocks, and what the request has `besides_on_gpu`."""
     of_c = plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
     return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)
 
@@ -512,10 +504,8 @@ def may_leave_out(settings: Settings) -> bool:
 
 
 def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings) -> _Transport | Test:
-    """The fastest transport that works on the machine, or the one asked for; or a test that has to be made first.
-
-    DeviceUnavailable if the transport asked for does not work.
-    """
+    """The transport asked for, or the fastest that works; or a test that has to be made first. DeviceUnavailable if the transport
+    asked for does not work."""
     asked_for = settings.transport
     if not plan.staged:
         if asked_for not in ("auto", "host"):
@@ -538,8 +528,8 @@ def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, 
 
 
 def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str) -> _Transport | Test:
-    """The fastest transport that works: peers; or NCCL, where no node has several ranks, or where the ranks of the only node do
-    not reach each other's GPUs; else host. `no_peers`, `no_nccl`: why these cannot be used, as far as that is known; or ""."""
+    """The fastest transport that works: peers; NCCL, where each node has one rank, or a single node's GPUs do not reach each
+    other; else host. `no_peers`, `no_nccl`: why these cannot be used, as far as that is known; or ""."""
     one_rank_a_node = len(plan.topology.nodes) == plan.topology.size
     if no_peers and (no_nccl or not one_rank_a_node):
         if one_rank_a_node and plan.topology.size > 1 and plan.device == "cuda" and no_nccl != no_peers:
@@ -571,24 +561,24 @@ def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str
 
 
 def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequence[Gpu]) -> bool:
-    """Whether the root can copy to and from the buffers of all ranks itself: it is alone, or sees all their GPUs."""
+    """Whether the root can make all H2D and D2H copies itself: it is alone, or sees all ranks' GPUs."""
     if plan.topology.size == 1:
         return True
     one_node = len(plan.topology.nodes) == 1
     return plan.transport == "peers" and one_node and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
 
 
-_MOST_ON_GPU = 1 << 33  # multiply-adds of one product: a larger one fills the GPUs of all ranks, and its kernels hide its copies
+_MOST_ON_GPU = 1 << 33  # multiply-adds of one product: a larger one keeps the GPUs of all ranks busy, and hides its copies
 _STACK_KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks, others one product after the other; "": auto
 
 
 def place_stack(
     machine: Machine, settings: Settings, shapes: RootShapes, workers: int, bytes_of_ranks: Sequence[int]
 ) -> tuple[RankPlacement, ...] | None:
-    """Where each rank works, if the stack's products are divided among the ranks: the same on every rank.
+    """Where each rank works, if each computes some of the stack's products.
 
-    None where all ranks are to compute one product after the other together: where products are fewer than `workers`, or too
-    large, where the kernel multiplies no stacks, or where the ranks' matrices do not fit their nodes' memory.
+    None where the ranks compute one product after the other together: products are fewer than `workers` or too large, the kernel
+    multiplies no stacks, or the ranks' matrices do not fit their nodes' memory.
     """
     kernel = kernel_asked_for(settings)
     if settings.device == "emulate" or settings.staged or (kernel.name if kernel else "") not in _STACK_KERNELS:

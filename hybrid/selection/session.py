@@ -45,7 +45,7 @@ _shared_bytes_lately = ttl_cached(lambda: free_bytes_in(shared_memory_folder()))
 
 @record
 class Remembered:
-    """A decision that may be taken again for the same kind of product."""
+    """A decision that serves again for the same kind of product."""
 
     serial: int  # of the team's last phase when it was made: the same on every rank
     asked: Any  # what it was made from
@@ -81,8 +81,7 @@ class Session:
         return self.rank_device.memory_version if self.rank_device is not None else 0
 
     def workspace(self, size: int) -> np.ndarray:
-        """So many bytes, or more, that the ranks of the only node share, and that are kept for the next call. Every rank calls
-        it."""
+        """So many bytes or more in memory that the only node's ranks share, kept for the next call. Every rank calls it."""
         if not self.has_workspace(size):
             self.drop_workspace()
             room = 1 << max(16, (size - 1).bit_length())
@@ -91,7 +90,7 @@ class Session:
         return self._workspace
 
     def has_workspace(self, size: int) -> bool:
-        """Whether so many bytes are kept, so that `workspace` gives them without the other ranks."""
+        """Whether so many bytes are kept: then `workspace` does not need the other ranks."""
         return bool(self.workspace_serial) and len(self._workspace) >= size
 
     def drop_workspace(self) -> None:
@@ -99,12 +98,11 @@ class Session:
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """The ranks that shall get no rows where others of their node can take them: the same on every rank."""
+        """The ranks that get no rows where others of their node can take them: the same on every rank."""
         return tuple(sorted(rank for rank, times in self.times_wrong.items() if times >= TOO_OFTEN))
 
     def device(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
-        """This rank's device, ready for the kernel: the one of the last product, or a new one where the plan needs another. Every
-        rank calls it."""
+        """This rank's device, ready for the kernel: the last product's, or a new one for another plan. Every rank calls it."""
         if plan.device == "cpu" and not plan.staged:
             self._in_place = prepare_rank_device(self.team, self._in_place, plan, gpus, kernel)
             return self._in_place
@@ -116,10 +114,8 @@ class Session:
         return self.rank_device
 
     def why_test_fails(self, test: Test, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel, *, again: bool) -> str:
-        """Why a test fails on some rank; "" where it passes. Every rank calls it and gets the same.
-
-        An outcome is remembered with the device. `again`: make a test that failed once more.
-        """
+        """Why a test fails on some rank, "" where it passes: the same on every rank, all of which call it. The device keeps the
+        outcome. `again`: make a test that failed once more."""
         if self.rank_device is None or self.rank_device.key != device_key(plan, gpus):
             self.device(plan, gpus, kernel)
         self.use_gpu()
@@ -158,7 +154,7 @@ class Session:
             self.rank_device = self.remembered = None
 
     def _end(self) -> None:
-        """The communicator has been freed, and nobody can name this rank's copies of shared arrays any more."""
+        """The communicator has been freed, and nobody can name shared arrays any more."""
         self._close()
         self._in_place = None
         self.drop_workspace()
@@ -177,7 +173,7 @@ def session_of(team: Team) -> Session:
 
 
 def take_inventory(session: Session, settings: Settings) -> Inventory:
-    """This rank's inventory. Raises what makes it unable to take part; to be called within a phase."""
+    """This rank's inventory, in a phase. Raises what makes the rank unable to take part."""
     gpus: tuple[Gpu, ...] = ()
     why_no_gpu = ""
     kernel_asked_for(settings)
@@ -198,8 +194,8 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
 
 
 def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
-    """This rank's free memory: as it was a moment ago, without asking the GPU's driver, which takes as long as a small product;
-    with `now`, measured."""
+    """This rank's free memory: with `now` measured, else as it was a moment ago, without the GPU's driver, whose answer takes as
+    long as a small product."""
     device = session.rank_device
     # Buffers reserved for earlier products are used again by this one, or given back before it begins.
     reserved = device.bytes_reserved if device is not None and device.gpu == gpu else 0
@@ -226,19 +222,16 @@ def _room_on(gpu: Gpu, reserved: int) -> int:
 
 
 def agree(session: Session, request: PlanRequest, settings: Settings, inventories: Sequence[Inventory]) -> Decision:
-    """The decision for this product, the same on every rank, before any data moves. Every rank calls it, with the inventories of
-    all ranks.
+    """The decision for this product, the same on every rank. Every rank calls it, with the inventories of all, and raises alike:
+    DoesNotFit with the missing amount, UsageError, DeviceUnavailable.
 
-    Raises on all ranks alike: DoesNotFit with the missing amount, UsageError, DeviceUnavailable.
-
-    The last decision is taken again if the same is asked for, unless free memory had to be measured for it: that may have changed
-    without a sign.
+    The last decision serves again if the same is asked for, unless free memory was measured for it, which may have changed.
     """
     if len({inventory.workspace for inventory in inventories}) > 1:  # a rank failed while it was made
         session.drop_workspace()
     asked = request, settings, tuple(inventories)
     serials = {inventory.remembers for inventory in inventories}  # a rank that failed alone remembers another one, or none
-    known = session.remembered  # which all ranks may have forgotten since, where another plan was tried first and rejected
+    known = session.remembered  # all ranks may have forgotten it since, where another plan was tried first and rejected
     if len(serials) == 1 and 0 not in serials and known is not None and known.asked == asked:
         return known.decision
     machine = Machine(session.team.topology, tuple(inventories))
