@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Exact products of integers, by products of floating-point numbers that round nothing.
 
-Where no sum can exceed 2^24 (float32) or 2^53 (float64), one product of the integers themselves is exact. Beyond, there is one
-product in float64 for each of several primes, of the remainders modulo it; with the primes' product above twice the largest
-possible element these tell each element, whatever its size (Garner's algorithm). So an element that the result's type cannot
-hold is noticed, and none is wrapped. How C is put together stands in hybrid.execution.real_products.
+Where no sum exceeds 2^24 (float32) or 2^53 (float64), one product of the integers themselves is exact. Beyond, there is one in
+float64 of the remainders modulo each of several primes, whose product exceeds twice the largest possible element: Garner's
+algorithm then gives every element (hybrid.execution.real_products), so that none is wrapped unseen.
 
-Matrices lie in host memory or on a GPU. On the host several threads take a few rows at a time, which stay in a core's cache. On
-a GPU parts are so large that kernels take longer than their launch, and so small that temporary arrays take little.
+On the host, threads take parts of rows that fit a core's cache; on a GPU, parts are worth a launch, and their temporaries small.
 """
 
 from __future__ import annotations
@@ -28,19 +26,18 @@ from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
 EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this are exact, and so are sums that stay below
 DIGIT = np.dtype(np.int32)  # of what is known of an element of C by one prime
 _SEGMENT = 1 << 18  # numbers sieved at once
-_CACHED_BYTES = CALL_BYTES // 16  # of the elements on which several steps are done together; temporary arrays take as much each
-_GPU_BYTES = 32 << 20  # the same, on a GPU
+_CACHED_BYTES = CALL_BYTES // 16  # of elements that go through several steps together; temporary arrays take as much each
+_GPU_BYTES = 32 << 20  # the same on a GPU
 
 
 def largest_modulus(terms: int, dtype: str, most: int | None = None) -> int:
-    """The largest p for which sums of so many products of balanced remainders are exact; with `most`, and not larger than
-    this."""
+    """The largest p for which sums of so many products of balanced remainders are exact, and at most `most`."""
     limit = 1 << EXACT_BITS[dtype] if most is None else min(1 << EXACT_BITS[dtype], most)
     return 2 * math.isqrt(limit // max(1, terms)) + 1
 
 
 def primes_below(limit: int) -> Iterator[int]:
-    """The odd primes up to `limit`, including it, the largest first: segments are sieved by the primes up to the square root."""
+    """The odd primes up to `limit`, including it, the largest first, by a segmented sieve."""
     small = [2, *primes_below(math.isqrt(limit))] if limit > 3 else []
     high = limit + 1
     while high > 3:
@@ -55,14 +52,11 @@ def primes_below(limit: int) -> Iterator[int]:
 
 @record
 class Exact:
-    """How a product of integers is computed, the same on every rank.
-
-    Without `primes` it is one product, of the integers themselves.
-    """
+    """How a product of integers is computed, the same on every rank."""
 
     bound: int  # no element of C has a larger magnitude
     computed: str  # the type in which the products are computed
-    primes: tuple[int, ...] = ()
+    primes: tuple[int, ...] = ()  # (): one product, of the integers themselves
 
     @classmethod
     def of(
@@ -76,10 +70,7 @@ class Exact:
         most: int | None = None,
     ) -> Exact:
         """How to compute sums of so many products exactly, of integers up to `largest` in A and in B. UsageError where no primes
-        are enough.
-
-        `most`: larger sums shall not occur where that can be, nor any that reach the limit of the type that they have.
-        """
+        are enough. `most`: larger sums are avoided where possible, and such that reach the limit of their type."""
         sums = terms * largest[0] * largest[1]
         bound = abs(alpha) * sums + abs(beta) * largest_c
         for dtype, bits in EXACT_BITS.items():
@@ -111,25 +102,24 @@ def _primes_above(number: int, terms: int, most: int | None = None) -> tuple[int
     return None
 
 
-Room = list[Any]  # memory for the steps of `balanced`, used again and again: fresh pages would take longer than the arithmetic
+Room = list[Any]  # memory for the steps of `balanced`, which is reused: fresh pages take longer than the arithmetic
 
 
 def _room(shape: tuple[int, ...], beside: Any) -> Room:
-    """Three arrays of this shape, on the GPU where `beside` lies or in host memory: of int64 for the result, and two temporary
-    ones, of int64 and float64."""
+    """Arrays of this shape, where `beside` lies or in host memory: for the result, and two temporary ones."""
     return [empty_beside(beside, shape, dtype) for dtype in (np.int64, np.int64, np.float64)]
 
 
 def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *, nearly: bool = False) -> Any:
     """The remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type, in an array of NumPy's or CuPy's. The
-    moduli, which are odd and below 2^31, are broadcast.
+    moduli, odd and below 2^31, are broadcast.
 
-    With `room`, in its first rows, the result lies there, and the numbers may be what it held last. `nearly`: remainders may be
+    With `room` the result lies in its first rows, and the numbers may be the last result there. `nearly`: remainders may be
     larger by a 2^50th of the numbers.
 
-    The quotient comes from a multiplication in floating point: whole numbers are divided ten times as slowly. It may be wrong by
-    one, or for numbers beyond 2^53 by some; then what is left is small, but not balanced yet. For integers of 32 bits it never
-    is: below 2^51 none comes as near to a half as its rounding error is large.
+    The quotient comes from a floating-point multiplication, ten times as fast as an integer division. It may be wrong by one, or
+    for numbers beyond 2^53 by some: then the rest is small, but must be balanced once more. For integers of 32 bits it never is:
+    below 2^51 none comes as near to a half as its rounding error is large.
     """
     shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
     left, whole, quotients = _room(shape, numbers) if room is None else (each[: shape[0]] for each in room)
@@ -147,7 +137,7 @@ def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *
 
 
 def largest_of(matrix: Any, threads: int) -> int:
-    """The largest magnitude of the integers in a matrix or stack, of NumPy's or CuPy's: on a GPU this is found there."""
+    """The largest magnitude of the integers in a matrix or stack, found where it lies."""
 
     def look(rows: Span) -> int:
         part = matrix[rows.slice]
@@ -164,7 +154,7 @@ def largest_of(matrix: Any, threads: int) -> int:
 
 
 def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: int) -> None:
-    """Write the remainders of these rows modulo the prime into `into`. Both arrays are in host memory, or on the same GPU."""
+    """Write the remainders of these rows modulo the prime into `into`, on the same device."""
 
     def write(some: Span, room: Room) -> None:
         into[some.slice] = balanced(matrix[rows.lo + some.lo : rows.lo + some.hi], prime, room)
@@ -175,10 +165,9 @@ def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: in
 def by_parts(
     beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], None], threads: int, *, with_room: bool = True
 ) -> None:
-    """`work(rows, room)` for some rows at a time of a matrix of this shape. `with_room`: there is room for as many remainders;
-    in host memory the rows are then few.
+    """`work(rows, room)` for some rows at a time of a matrix of this shape, on the GPU of `beside` or by so many threads.
 
-    `beside`: an array on the GPU where the work is done; else the work is that of so many threads.
+    `with_room`: there is room for the remainders of these rows, which in host memory are then few.
     """
     height, width = shape
     there = on_gpu(beside)
@@ -196,8 +185,7 @@ def by_parts(
 
 
 def temporary_bytes(shapes: list[tuple[int, int]]) -> int:
-    """The most bytes of the temporary arrays that exist at a time on a GPU, while matrices of these shapes become remainders or
-    a result."""
+    """The most bytes of a GPU's temporary arrays while matrices of these shapes become remainders or a result."""
     return 8 * max(8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8))) for rows, columns in shapes)
 
 

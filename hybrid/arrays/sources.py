@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Where A and B come from: generated from a seed, read from a file, shared by the ranks of a node, or arrays of the root.
+"""Where A and B come from: a seed, a file, memory that a node's ranks share, or arrays of the root.
 
-A `MatrixSource` writes rows of a real product's A or B. A `RootMatrix` is one, and a `SharedMatrix`. Files and generated matrices
-have `Elements` of any type, of which a `TypedProduct` makes the sources.
+A `MatrixSource` writes rows of a real product's A or B: a `RootMatrix`, a `SharedMatrix`, or what a `TypedProduct` makes of the
+`Elements` of files and generated matrices, which are of any type.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class MatrixSource(ABC):
         """Write these rows into `into`, converted to its type."""
 
     def in_place(self, dtype: str) -> np.ndarray | None:
-        """The array itself, for bfloat16 as its bits, if it can be multiplied without being converted or copied first; else
-        None."""
+        """The array itself, for bfloat16 as its bits, if it is multiplied without being converted or copied; else None."""
         return None
 
 
@@ -56,10 +55,10 @@ class SharedMatrix(MatrixSource):
     """A matrix in memory that all ranks share, on their only node."""
 
     def __init__(self, array: np.ndarray, dtype: str, *, as_it_lies: bool) -> None:
-        """`dtype`: the type in which it is multiplied. `as_it_lies`: it can be multiplied also where it is transposed."""
+        """`dtype`: the type in which it is multiplied. `as_it_lies`: also where it is transposed."""
         self.array = array
         self.shape: tuple[int, int] = array.shape
-        # Where it can be multiplied as it lies, no rank writes rows of it, and none are sent. Else each rank converts some.
+        # It is multiplied as it lies. Else each rank converts some rows of it.
         self.at_root = array.dtype == storage(dtype) and (as_it_lies or array.flags.c_contiguous)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
@@ -71,8 +70,7 @@ class SharedMatrix(MatrixSource):
 
 
 class RootMatrix(MatrixSource):
-    """A or B of a real product, from an array at the root, in host memory or on a GPU that multiplies it there. The other ranks
-    know its shape only."""
+    """A or B of a real product, an array at the root in host memory or on a GPU. The other ranks know its shape only."""
 
     at_root = True
 
@@ -81,7 +79,7 @@ class RootMatrix(MatrixSource):
 
     @classmethod
     def of(cls, key: str, matrix: np.ndarray, types: ProductType, prime: int, threads: int) -> RootMatrix:
-        """A or B (`key`) of the real product modulo this prime, from a matrix in host memory: itself where that can be."""
+        """A or B (`key`) of the real product modulo this prime, from a matrix in host memory: itself where possible."""
         heights, widths = types.parts_of(key)
         if not prime and widths == 1:
             return cls(matrix.shape, matrix)
@@ -107,7 +105,7 @@ class RootMatrix(MatrixSource):
         return elements_of(array) if on_gpu(array) or array.flags.aligned else None
 
     def as_it_lies(self, dtype: str) -> np.ndarray | None:
-        """What `in_place` gives; in host memory also a matrix that is the transpose of one in row-major order."""
+        """What `in_place` gives; in host memory also the transpose of a matrix in row-major order."""
         array = self.in_place(dtype)
         if array is not None or self.array is None or on_gpu(self.array):
             return array
@@ -116,8 +114,8 @@ class RootMatrix(MatrixSource):
 
 
 class MadeMatrix(RootMatrix):
-    """A or B of a real product that the root makes of its array whenever rows are needed, straight into the memory where they
-    are needed. No copy of it is kept, except by a root that sends its rows to other nodes."""
+    """A or B of a real product that the root makes of its array, rows at a time, where they are needed. Only a root that sends
+    rows to other nodes keeps a copy."""
 
     def __init__(
         self, shape: tuple[int, int], key: str, matrix: np.ndarray, types: ProductType, prime: int, threads: int
@@ -143,35 +141,27 @@ class MadeMatrix(RootMatrix):
         return None
 
 
-# Generated matrices are the same for any number of ranks and threads, and any rank can generate any row: the elements, in
-# row-major order, are cut into blocks, whatever the shape, and the random numbers of each block come from an SFC64 of its own,
-# which starts from (seed, matrix, block). Its state holds a counter, so two blocks cannot share a state within 2^64 steps.
+# Generated matrices do not depend on the number of ranks and threads: each block of elements, in row-major order and whatever the
+# shape, has an SFC64 of its own, which starts from (seed, matrix, block). Its state holds a counter, so that two blocks share no
+# state within 2^64 steps.
 
 MATRICES = ("A", "B")
 BYTES_AT_ONCE = 32 << 20  # of the rows that are converted together
 
 _LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
-# Elements that a thread makes without the GIL, for which it waits before. The lecture's matrices of 8000×8000 took 16 threads
-# 0.24 s by blocks of 2^16 (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
+# Elements that a thread makes without the GIL. 16 threads took 0.24 s for the lecture's matrices of 8000×8000 by blocks of 2^16
+# (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
 _BLOCK = 1 << 19
 _CALL_BLOCKS = 4  # the most that a thread makes between two reports of progress
-_PARTS_PER_THREAD = 4  # the least, where there are so many blocks: threads that are held up take fewer parts
+_PARTS_PER_THREAD = 4  # the least, if there are so many blocks: threads that are held up take fewer
 _DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
 _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
 
 
 def fill_rows(
-    into: np.ndarray,
-    rows: Span,
-    *,
-    fill: str,
-    seed: int,
-    matrix: str,
-    threads: int = 1,
-    progress: Progress = _untold,
+    into: np.ndarray, rows: Span, *, fill: str, seed: int, matrix: str, threads: int = 1, progress: Progress = _untold
 ) -> None:
-    """Write rows `rows` of the matrix into `into` with so many threads. `into` is C-contiguous, and its row 0 is the first of
-    the rows.
+    """Write these rows of the matrix into `into`, which is C-contiguous.
 
     `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (the number in row-major
     order).
@@ -190,7 +180,7 @@ def fill_rows(
         for number in range(numbers.lo, numbers.hi):
             block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
             before = max(0, wanted.lo - block.lo)
-            # How many random numbers an element takes depends on their values: elements before the wanted ones are made, too.
+            # An element may take several random numbers: those before the wanted ones are made, too.
             made = np.empty(len(block), into.dtype) if before else elements[block.within(wanted).slice]
             _make_block(made, generator, number, fill, seed, matrix)
             if before:
@@ -215,7 +205,7 @@ def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: 
     generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
     generator.random(_DISCARDED)
     if fill == "lecture":
-        # NumPy cuts such small numbers out of its 32 random bits without a bias: bools bit by bit, others byte by byte.
+        # NumPy takes such small numbers without a bias from 32 random bits: bools bit by bit, others byte by byte.
         into[...] = generator.integers(_LECTURE[matrix], size=len(into), dtype=bool if _LECTURE[matrix] == 2 else np.uint8)
     elif fill == "uniform":
         generator.random(out=into, dtype=into.dtype.type)
@@ -224,16 +214,14 @@ def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: 
 
 
 class Elements(ABC):
-    """The elements of a matrix that is generated or read from a file, of any type that a product may have. Any rank can make any
-    rows."""
+    """A matrix that is generated or read from a file, of any type that a product may have. Any rank can make any rows."""
 
     shape: tuple[int, int]
     dtype: np.dtype
 
     @abstractmethod
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        """Write these rows into `into`, which is in row-major order. Its type is the same, for bfloat16 also that of its bits,
-        or one that holds all of its numbers."""
+        """Write these rows into `into`, in row-major order and of the same type, for bfloat16 of its bits, or of a wider one."""
 
     def most(self) -> int:
         """A bound of the magnitudes of the elements, where these are integers."""
@@ -244,18 +232,14 @@ class Elements(ABC):
         return self.most()
 
     def some(self, rows: Span) -> np.ndarray:
-        """Some rows, in a type that NumPy has and that holds all of their numbers."""
+        """Some rows, in a type of NumPy's that holds their numbers."""
         into = np.empty((len(rows), self.shape[1]), np.float32 if self.dtype.name in _HALVES else self.dtype)
         self.write(rows, into, 1, _untold)
         return into
 
 
 class GeneratedElements(Elements):
-    """A matrix made from a seed.
-
-    The parts of complex numbers are made as the elements of a real matrix with twice as many columns. But the numbers of the
-    fill `index` have no imaginary part.
-    """
+    """A matrix made from a seed. Complex ones are real ones of twice the columns; those of the fill `index` are real."""
 
     def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, dtype: np.dtype) -> None:
         self.shape, self.dtype = shape, dtype
@@ -298,9 +282,9 @@ class GeneratedElements(Elements):
 
 
 class FileElements(Elements):
-    """A matrix in a file, of the file's type or converted to another. Every rank opens it and reads the rows it needs.
+    """A matrix in a file, of the file's type or another. Every rank opens it and reads the rows it needs.
 
-    The file is not mapped, to be multiplied in place: it may change meanwhile, and each row is needed several times.
+    It is not mapped, to be multiplied in place: a file may change meanwhile, and each row is needed several times.
     """
 
     def __init__(self, name: str, readers: int = 1) -> None:
@@ -313,7 +297,7 @@ class FileElements(Elements):
         self._converts = False
 
     def load(self) -> None:
-        """Read now what can only be read as a whole, so that what is malformed in it is found before anything is computed."""
+        """Read now what can only be read as a whole, so that malformed files are found before anything is computed."""
         with busy(), _naming(self._name):
             self._file.load()
 
@@ -342,7 +326,7 @@ class FileElements(Elements):
             self._file.read(rows, into, progress)
 
     def _parts(self, rows: Span) -> list[Span]:
-        """The rows in parts that are read at a time: a single one, where reading any rows reads the whole file."""
+        """The rows in parts that are read at a time: one, where reading any rows reads the whole file."""
         if self._file.at_once:
             return [rows] * (len(rows) > 0)
         return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize))
@@ -379,7 +363,7 @@ def _naming(file: str) -> Iterator[None]:
 
 
 def _store(values: np.ndarray, into: np.ndarray) -> None:
-    """Store the numbers; where `into` has the bits of bfloat16, a type that NumPy lacks, store their bits."""
+    """Store the numbers; where `into` has the bits of bfloat16, their bits."""
     into[...] = elements_of(values) if into.dtype == storage(values.dtype.name) else values
 
 
@@ -390,7 +374,7 @@ def _most_of(dtype: np.dtype) -> int:
 
 
 def _what_is_lost(held: np.dtype, dtype: np.dtype) -> str:
-    """What is lost by this conversion, in a word; empty where it only rounds, or where that can be seen from each number."""
+    """What this conversion always loses, in a word; empty where it only rounds, or where each number tells."""
     if held.kind == "c" and dtype.kind != "c":
         return "the imaginary parts"
     if dtype.kind in "iu" and held.kind not in "biu":
@@ -408,18 +392,15 @@ class TypedProduct:
 
     @classmethod
     def of(cls, a: Elements, b: Elements, asked: str) -> TypedProduct:
-        """The product of A and B. UsageError where there is none.
-
-        `asked`: the type of C; "": NumPy's. Integers are taken to be as large as their types allow.
-        """
+        """The product of A and B, of integers as large as their types allow. `asked`: the type of C; "": NumPy's. UsageError
+        where there is no such product."""
         types = product_type(a.dtype, b.dtype, asked)
         if types.exact is not None:
             types = types.bounded(a.shape[1], [(a.most(), b.most(), 0)])
         return cls(a, b, types)
 
     def looked_at(self, team: Team, threads: int) -> TypedProduct:
-        """The same with the largest integers that there are, where that may save products. Every rank calls it, and looks at its
-        share."""
+        """The same by the largest integers that there are, where that may save products. Every rank looks at its share."""
         if self.types.primes == (0,):
             return self
         with team.phase("agree", timed=False) as looking, busy():
@@ -449,7 +430,7 @@ class TypedProduct:
 
     @property
     def bytes_beside(self) -> int:
-        """The host memory that is taken on the root's node, beside the real product's matrices."""
+        """The host memory of the root's node beside the real product's matrices."""
         return self.types.bytes_beside(self.a.shape[0] * self.b.shape[1])
 
     def __str__(self) -> str:
@@ -462,7 +443,7 @@ class TypedProduct:
 
 
 class _RealOperand(MatrixSource):
-    """A or B (`key`) of a real product: the elements, their real and imaginary parts, or what is made of some rows at a time."""
+    """A or B (`key`) of a real product: the elements, or what is made of some rows of them at a time."""
 
     def __init__(self, key: str, elements: Elements, types: ProductType, prime: int) -> None:
         self._key, self._elements, self._types, self._prime = key, elements, types, prime
