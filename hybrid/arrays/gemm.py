@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What a product of matrices is asked for: its types, and C = alpha · op(A) · op(B) + beta · C as BLAS's GEMM has it.
 
-Products of any type are computed as products of real matrices: here stands how A and B of these are made, and how C is made of
-their C. Complex matrices become real ones of twice the columns, numbers of 16 bits are rounded from sums of 32, and integers
-are taken modulo primes where floating point would round them (see hybrid.arrays.integers).
+Products of any type are made of products of real matrices: complex matrices are real ones of twice the columns, numbers of 16
+bits are rounded from sums of 32, and integers are taken modulo primes where floating point would round them.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
 
 
 def real_view(matrix: Any) -> Any:
-    """The same memory as real numbers: for a matrix in row-major order, the real and imaginary part of each element beside each
-    other."""
+    """The memory of a complex matrix in row-major order as real numbers: the two parts of each element beside each other."""
     return matrix.view(matrix.real.dtype)
 
 
 def complex_view(matrix: Any) -> Any:
-    """The same memory as complex numbers: the inverse of `real_view`."""
+    """The inverse of `real_view`."""
     return matrix.view(matrix.dtype.char.upper())
 
 
@@ -48,10 +46,7 @@ _LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
 
 @record
 class Gemm:
-    """The numbers and flags of a call, the same on every rank.
-
-    op is the matrix, its transpose, its complex conjugate, or both. `dtype`: the type of C; "": NumPy's.
-    """
+    """The numbers and flags of a call: op is the matrix, its transpose, its conjugate, or both. `dtype`: of C; "": NumPy's."""
 
     alpha: Any = 1
     beta: Any = 0
@@ -63,7 +58,7 @@ class Gemm:
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> Gemm:
-        """The numbers and flags that a call asks for. UsageError where one is no number, no truth value or no type."""
+        """Those that a call asks for. UsageError where one is no number, no truth value or no type."""
         if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
             return PRODUCT
         known: dict[str, Any] = {}
@@ -79,13 +74,13 @@ class Gemm:
         return cls(**known)
 
     def as_dict(self) -> dict[str, str]:
-        """The values as texts, to be compared with those of other ranks: NaN would differ from itself, and 1.0 is 1."""
+        """The values as texts, to be compared between ranks: NaN would differ from itself, and 1.0 is 1."""
         shortest = {key: int(each) if isinstance(each, float) and each.is_integer() else each for key, each in vars(self).items()}
         return {name: str(value) for name, value in shortest.items()}
 
     @property
     def combines(self) -> bool:
-        """Whether C is not the product itself: it is multiplied by alpha, or C is added."""
+        """Whether the product is multiplied by alpha, or C is added."""
         return bool(self.alpha != 1 or self.beta != 0)
 
     def __reduce__(self) -> str | tuple[Any, ...]:  # what most calls ask for is sent by its name
@@ -127,22 +122,15 @@ _REAL_PARTS = _FLOATS | _COMPLEX
 
 @record
 class ProductType:
-    """The types of one product and how its result is formed; the same on every rank.
+    """The types of one product and how its result is formed; the same on every rank."""
 
-    `computed`: the type of the real products that give C. `result`: the type of C. `complex_a`: in the real product's A, the
-    real and imaginary parts of A stand beside each other, so that its l is twice as large; `complex_b`: likewise those of B and
-    C, so that its m is. `exact`: how a product of integers is computed, none of which may be rounded or wrapped; what it says is
-    right when `bounded` has looked at their size. `short_operands`: the type of A and B where both have the same one of 16 bits,
-    which some devices multiply as they are; else empty. `gemm`: alpha, beta and op, as numbers of C's kind.
-    """
-
-    computed: str
-    result: str
-    complex_a: bool = False
-    complex_b: bool = False
-    exact: Exact | None = None
-    short_operands: str = ""
-    gemm: Gemm = field(default=PRODUCT, compare=False)  # ranks compare it as texts
+    computed: str  # the type of the real products that give C
+    result: str  # the type of C
+    complex_a: bool = False  # the real A has the two parts of each element of A beside each other, and l is twice as large
+    complex_b: bool = False  # likewise of B and C, and m is
+    exact: Exact | None = None  # of integers: how none is rounded or wrapped, once `bounded` has seen how large they are
+    short_operands: str = ""  # the type of A and B if both have the same one of 16 bits, which some devices multiply as it is
+    gemm: Gemm = field(default=PRODUCT, compare=False)  # of numbers of C's kind; ranks compare it as texts
 
     def of(self, gemm: Gemm) -> ProductType:
         """The same with this alpha, beta and op. UsageError where alpha and beta are no numbers of C's kind."""
@@ -153,8 +141,7 @@ class ProductType:
         return replace(self, gemm=gemm)
 
     def bounded(self, terms: int, largest: Iterable[tuple[int, ...]], most: int | None = None) -> ProductType:
-        """The types for integer dot products of this length. `largest`: for each rank the largest magnitudes of its A, B and
-        C; `most`: as of `Exact.of`."""
+        """The types for integer dot products of this length. `largest`: of each rank's A, B and C; `most`: as of `Exact.of`."""
         a, b, c = map(max, zip(*largest, strict=True))
         exact = Exact.of(terms, (a, b), alpha=self.gemm.alpha, beta=self.gemm.beta, largest_c=c, most=most)
         return replace(self, exact=exact, computed=exact.computed)
@@ -190,11 +177,11 @@ class ProductType:
         return self.converts or self.gemm.combines
 
     def parts_of(self, key: str) -> tuple[int, int]:
-        """How many rows and columns of the real product's A or B (`key`) there are for each of the user's."""
+        """The rows and columns of the real product's A or B (`key`) for each of the user's."""
         return (1, 1 + self.complex_a) if key == "A" else (1 + self.complex_a, 1 + self.complex_b)
 
     def problem(self, n: int, l: int, m: int) -> Problem:
-        """The real product that gives a C of n×m elements, from an A of l columns."""
+        """The real product of a C of n×m elements and an A of l columns."""
         return Problem(n, l * (1 + self.complex_a), m * (1 + self.complex_b), self.computed)
 
     def bytes_beside(self, elements: int) -> int:
@@ -208,7 +195,7 @@ class ProductType:
 
 
 def numpy_type(name: str) -> np.dtype:
-    """NumPy's type of this name, also where a package has added it. UsageError where that package is missing."""
+    """NumPy's type of this name; UsageError for bfloat16 without the package that adds it."""
     if name != "bfloat16":
         return np.dtype(name)
     try:
@@ -219,7 +206,7 @@ def numpy_type(name: str) -> np.dtype:
 
 
 def is_number(dtype: np.dtype) -> bool:
-    """Whether these are numbers of fixed size: NumPy's, or those of a package that adds some, such as bfloat16."""
+    """Whether these are numbers of fixed size, of NumPy's or of a package's type, such as bfloat16."""
     return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.isbuiltin == 2)
 
 
@@ -240,10 +227,10 @@ def type_name(dtype: Any) -> str:
 
 @lru_cache(maxsize=64)
 def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
-    """The types of the product of such operands: NumPy's, or those for the type of C that is asked for.
+    """The types of the product of such operands: NumPy's, or those for the type of C that is asked for. UsageError where that
+    type does not hold it, or nothing here computes it.
 
-    UsageError where such a product cannot be computed here, or the type that is asked for does not hold it. A product is
-    computed in a type that holds the operands and the result, and rounded to the result's type once.
+    A product is computed in a type that holds the operands and the result, and rounded once.
     """
     promoted = _promoted(a, b)
     result = asked or promoted.name
@@ -305,21 +292,17 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
 
 
 # In memory a complex A (n×l) is a real matrix of n×2l numbers, real and imaginary parts in turn, and so is C (n×2m). With B
-# expanded to 2l×2m numbers, in which row 2k holds the parts of B's row k and row 2k + 1 those of i times it, the real product
-# of the two is C:
+# expanded to 2l×2m numbers, row 2k the parts of B's row k and row 2k + 1 those of i times it, their real product is C:
 #
 #     re C = Σ re A · re B + im A · (-im B)        im C = Σ re A · im B + im A · re B
 #
-# These are the four real products of a complex one, as one that every kernel computes and that is checked as any other. Where
-# A is real, B need not be expanded: its memory is a real matrix as well.
+# These are the four real products of a complex one, as one that every kernel computes and any check checks. Where A is real, B
+# need not be expanded: its memory is a real matrix as well.
 
 
 def real_operands(a: Any, b: Any, types: ProductType, prime: int = 0, *, device: str, threads: int) -> tuple[Any, Any]:
-    """A and B of a real product, of NumPy's arrays or CuPy's: the arrays themselves, or matrices that are made beside them. They
-    lie in memory that `device` can read, but for an array that stays as it is.
-
-    `prime`: the one modulo which the product is computed; 0: none.
-    """
+    """A and B of a real product modulo a prime, 0 for none: the arrays themselves, or matrices made beside them, in memory that
+    `device` can read."""
     made = []
     for key, matrix in (("A", a), ("B", b)):
         heights, widths = types.parts_of(key)
@@ -340,8 +323,8 @@ def real_operands(a: Any, b: Any, types: ProductType, prime: int = 0, *, device:
 def write_real_rows(
     key: str, matrix: np.ndarray, rows: Span, into: np.ndarray, threads: int, types: ProductType, prime: int
 ) -> None:
-    """Write rows `rows` of a real product's A or B (`key`) into `into`, which is in row-major order, from the user's matrix in
-    host memory. An expanded B has two rows for each of B."""
+    """Write these rows of a real product's A or B (`key`), of the user's matrix in host memory, into `into` in row-major order.
+    An expanded B has two rows for each of B."""
     if prime:
         write_remainders(matrix, prime, rows, into, threads)
     elif key == "B" and types.complex_a:
@@ -353,8 +336,7 @@ def write_real_rows(
 
 
 def _write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm) -> None:
-    """Write rows `rows` of the expanded B into `into` by several threads. Where `gemm` wants the conjugate of A, signs are
-    changed in the expanded B instead: A stays as it is."""
+    """Write these rows of the expanded B into `into`. For the conjugate of A, signs are changed in the expanded B instead."""
     whole = complex_view(into)
 
     def write(part: Span) -> None:
@@ -387,14 +369,11 @@ _FLAGS = ("-std=c11", "-O3")
 
 
 def finished(product: Any, types: ProductType, c: Any, out: np.ndarray | None, threads: int) -> Any:
-    """C = alpha · product + beta · c in its own type, from the real or complex product: in `out` where that is given, else in
-    the product's memory where it can be. The arrays are NumPy's or CuPy's.
+    """C = alpha · product + beta · c in its own type: in `out` where that is given, else in the product's memory if possible.
 
-    `out` may be where the product was computed, or `c`, but no other memory of theirs. The product's memory is used for the
-    computation. `c` is not read where beta is 0. Threads take row blocks that stay in a core's cache.
-
-    The sum is computed in the product's type, or where a real product becomes complex in the complex type of its size. In C's
-    own type, where that is narrower, beta · C would be rounded, or overflow.
+    The product's memory is overwritten. `out` may be that memory, or `c`, but not overlap them otherwise. `c` is not read where
+    beta is 0. The sum is computed in the product's type, complex where C is: in a narrower one, beta · c would be rounded, or
+    overflow. Threads take row blocks that stay in a core's cache.
     """
     gemm = types.gemm
     if out is not None:
@@ -431,7 +410,7 @@ def finished(product: Any, types: ProductType, c: Any, out: np.ndarray | None, t
 
 
 def _round_into(into: np.ndarray, numbers: np.ndarray) -> None:
-    """Round float32 numbers to 16 bits: in C where there is a compiler, at the memory's rate, else by NumPy."""
+    """Round float32 numbers to 16 bits: in C at the memory's rate, without a compiler by NumPy."""
     library = _library().loaded
     if library is None or not (numbers.flags.c_contiguous and into.flags.c_contiguous and into.dtype.isnative):
         into[...] = numbers

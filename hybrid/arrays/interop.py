@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Arrays as products take them: NumPy's, CuPy's, objects with their protocols (buffer, array interface, DLPack), and arrays that
-the ranks of a node share."""
+"""Arrays as products take them: NumPy's, CuPy's, those of the buffer, array or DLPack protocol, and arrays that a node's ranks
+share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybrid.ranks.team import Team
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """`value` as a NumPy array: a view where possible, a copy of what lies on a GPU. UsageError if it is none of numbers."""
+    """`value` as a NumPy array: a view if possible, a copy of what lies on a GPU. UsageError if it is none of numbers."""
     if value is None:
         raise UsageError(
             f"{name} is None at the root: pass the matrix there, or comm= where another rank has it", code="no-operand"
@@ -67,8 +67,7 @@ def on_gpu(value: Any) -> bool:
 
 
 def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
-    """The array in row-major order and of type `dtype`, in memory that `device` can read. It is copied, by so many threads, only
-    where it is not so already."""
+    """The array in row-major order, of type `dtype` and in memory that `device` reads: itself if it is so, else a copy."""
     if on_gpu(array):
         import cupy
 
@@ -85,7 +84,7 @@ def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
 
 
 def where_it_lies(array: Any) -> Any:
-    """The array as one of CuPy's where it lies on a GPU, else as one of NumPy's, without a copy."""
+    """The array as one of CuPy's or NumPy's, without a copy."""
     return as_gpu_array(array, "the array") if on_gpu(array) else np.asarray(array)
 
 
@@ -105,7 +104,7 @@ def may_share_gpu_memory(one: Any, other: Any) -> bool:
 
 
 def copy_back(changed: Any, array: Any) -> None:
-    """Copy `changed` into an array on a GPU; any other has been changed itself, as `on_host` gave it."""
+    """Copy `changed` into an array on a GPU; any other is itself what `on_host` gave, and was changed."""
     if on_gpu(array):
         is_there = on_gpu(changed) and changed.device.id == array.device.id
         with on_device_of(array):
@@ -135,7 +134,7 @@ def to_device_of(other: Any, array: np.ndarray) -> Any:
 
 
 def await_callers_work(*arrays: Any) -> None:
-    """Synchronize the caller's CUDA streams: work in them may still write the arrays, or use memory that was reused for them."""
+    """Synchronize the caller's CUDA streams: work in them may still write the arrays, or memory that they reuse."""
     for array in arrays:
         if on_gpu(array):
             import cupy
@@ -145,12 +144,12 @@ def await_callers_work(*arrays: Any) -> None:
 
 
 def on_device_of(array: Any) -> AbstractContextManager[Any]:
-    """A context in which the array's GPU is CuPy's current one, as it must be while CuPy computes with the array."""
+    """A context in which the array's GPU is CuPy's current one, as CuPy needs it."""
     return array.device if on_gpu(array) else nullcontext()
 
 
 def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array of undefined contents on the GPU where `array` lies; where it lies on none, in host memory."""
+    """An array of undefined contents on the GPU of `array`, or in host memory as `array`."""
     if on_gpu(array):
         import cupy
 
@@ -163,11 +162,10 @@ SharedLocation = tuple[int, int, bool]  # the number of a shared array, an offse
 
 
 class SharedArrays:
-    """A team's arrays of `hybrid.empty` in node-shared memory, as one rank knows them. Every rank of the node works on them
-    without copies or messages.
+    """A team's arrays of `hybrid.empty` in node-shared memory, as one rank knows them: all ranks of the node work on them.
 
-    An array lives as long as the user's program refers to it at its root, where only a weak reference is kept here. The other
-    ranks refer to it until they learn that it is gone at the root.
+    An array lives as long as the user's program refers to it at its root, which keeps a weak reference here. The other ranks
+    refer to it until they learn that it is gone there.
     """
 
     def __init__(self) -> None:
@@ -196,11 +194,8 @@ class SharedArrays:
         self.gone.append(number)
 
     def location_of(self, array: np.ndarray | None, *, transposed: bool = False) -> SharedLocation | None:
-        """Where `array` lies in a shared array, for the root to tell; None where it lies in none, or is not contiguous.
-
-        It may be a view of it as other numbers, such as the parts of complex ones. `transposed`: it may also be the transpose of
-        what lies there.
-        """
+        """Where the root's `array` lies in a shared array, also as a view of other numbers, such as the parts of complex ones;
+        None where it lies in none, or is not contiguous. `transposed`: it may be the transpose of what lies there."""
         if array is not None and transposed and not array.flags.c_contiguous:
             found = self.location_of(array.T)
             return found and (*found[:2], True)
@@ -213,7 +208,7 @@ class SharedArrays:
         return None if number is None else (number, array.ctypes.data - owner.ctypes.data, False)
 
     def drop(self, gone_at_roots: Iterable[Sequence[int]]) -> None:
-        """Drop the arrays that are gone at their roots, when all ranks have received every root's `gone`."""
+        """Drop the arrays that are gone at their roots, when all ranks have every root's `gone`."""
         numbers = {number for gone in gone_at_roots for number in gone}
         self.gone = [number for number in self.gone if number not in numbers]
         for number in numbers:

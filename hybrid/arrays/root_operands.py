@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The arrays of a call at the root: as matrices or stacks of matrices, what the other ranks must know of them, and what becomes
-of the result. What does not fit together is refused in one line."""
+"""The arrays of a call at the root as matrices or stacks of them, what the other ranks must know of them, and what becomes of the
+result. What does not fit together is refused in one line."""
 
 from __future__ import annotations
 
@@ -22,34 +22,26 @@ from hybrid.errors import UsageError
 from hybrid.host.memory import bytes_kept_for
 from hybrid.ranks.team import Team
 
-_MOST_WORK = 100_000  # steps of NumPy's search for an element that two arrays share: some milliseconds
+_MOST_WORK = 100_000  # steps, some milliseconds, of NumPy's search for an element that two arrays share
 
 
 @dataclass(frozen=True)
 class RootOperands:
-    """op(A), op(B), C and `out` of a call, which are views of the user's arrays where they can be.
-
-    They are matrices. With a `batch`, the broadcast dimensions of NumPy's stacks, they are stacks [product, row, column]; A or B
-    has a single matrix where all products have the same, and `out` is as the user has it. `shape`: of the result that the user
-    gets. `out` is None where it lies on a GPU: the result is copied there at the end.
-    """
+    """op(A), op(B), C and `out` of a call, views of the user's arrays where possible: matrices; or stacks [product, row, column],
+    where A or B has a single matrix if all products have the same, and `out` is as the user has it."""
 
     a: Any
     b: Any
     c: np.ndarray | None
-    out: np.ndarray | None
+    out: np.ndarray | None  # None also where it lies on a GPU: the result is copied there at the end
     types: ProductType
-    shape: tuple[int, ...]
-    batch: tuple[int, ...] = ()
+    shape: tuple[int, ...]  # of the result that the user gets
+    batch: tuple[int, ...] = ()  # the broadcast dimensions of NumPy's stacks
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Callable[[], int]) -> RootOperands:
-        """The operands of a call. A and B stay on a GPU if both are matrices there and C may be there, too; else they are in
-        host memory.
-
-        UsageError where they have no product, or where `out` cannot hold it. `threads`: gives the number of threads that look
-        for the largest integers.
-        """
+        """The operands of a call, on a GPU if A and B are matrices there and C may be there, too. UsageError where they have no
+        product, or `out` cannot hold it. `threads`: gives the number of threads that look for the largest integers."""
         a, b = arrays_of(a, b, on_device=c is None and (out is None or on_gpu(out)))
         types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
         if on_gpu(a) and (types.exact is not None or max(a.ndim, b.ndim) > 2):
@@ -79,8 +71,7 @@ class RootOperands:
         return cls(first, second, c, out, types, shape, batch)
 
     def sources(self, threads: int = 1, prime: int = 0) -> tuple[RootMatrix, RootMatrix]:
-        """A and B of the real product, from matrices in host memory. `threads`: those that make what is sent to other nodes.
-        `prime`: A and B are remainders modulo this, where it is not 0."""
+        """A and B, in host memory, of the real product modulo a prime, 0 for none. `threads`: make what other nodes get."""
         how = self.types, prime, threads
         return RootMatrix.of("A", self.a, *how), RootMatrix.of("B", self.b, *how)
 
@@ -110,8 +101,7 @@ class RootOperands:
         return whole.reshape(math.prod(self.batch), *self.core)
 
     def given_back(self, result: Any, out: Any) -> Any:
-        """What the user gets of the result: `out` where that is given, a vector where NumPy's `@` gives one, a number for two
-        vectors."""
+        """What the user gets of the result: `out` where that is given, else what NumPy's `@` gives."""
         if out is None:
             if result.shape == self.shape:
                 return result
@@ -130,8 +120,8 @@ def arrays_of(a: Any, b: Any, *, on_device: bool) -> tuple[Any, Any]:
 
 
 def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...], tuple[int, ...]]:
-    """op(A) and op(B) as matrices, or stacks of them whose first dimensions are broadcast; these dimensions; and the shape of
-    their product. A vector is a row of A, or a column of B. UsageError where they have no product."""
+    """op(A) and op(B) as matrices or stacks of them; the broadcast dimensions of these; and the shape of their product. A vector
+    is a row of A, or a column of B. UsageError where they have no product."""
     matrices = []
     for name, each, transposed in (("a", a, gemm.transpose_a), ("b", b, gemm.transpose_b)):
         if each.ndim == 0:
@@ -153,7 +143,7 @@ def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...], 
 
 
 def _as_stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
-    """The matrices of all products as a stack of three dimensions; a single one, where it is the same for all."""
+    """The matrices of all products, or the one that all have, as a stack of three dimensions."""
     core = array.shape[-2:]
     if math.prod(array.shape[:-2]) == 1:
         return array.reshape(1, *core)
@@ -162,7 +152,7 @@ def _as_stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
 
 @record
 class StoredStack:
-    """A stack as it is sent to other ranks. `by_columns`: its matrices are sent transposed, as columns are contiguous there."""
+    """A stack as it is sent to other ranks; `by_columns`: transposed, since its matrices' columns are contiguous."""
 
     shape: tuple[int, int, int]  # of what is sent
     dtype: np.dtype
@@ -231,7 +221,7 @@ class RootShapes:
         return self.problem.bytes(self.problem.l, self.problem.m) if self.on_gpu and self.types.complex_a else 0
 
     def bytes_on_rank(self, span: Span, *, is_root: bool) -> int:
-        """The most host memory that a rank takes for these products of a stack, beside what the root has."""
+        """The most host memory of a rank for these products of a stack, beside what the root has."""
         p, count, matrices = self.problem, len(span), [min(len(span), each.shape[0]) for each in self.stacks]
         sent = sum(many * math.prod(of.shape[1:]) * of.dtype.itemsize for many, of in zip(matrices, self.stacks, strict=True))
         made = p.bytes(matrices[0] * p.n, p.l) + p.bytes(matrices[1] * p.l, p.m) + p.bytes(count * p.n, p.m)
@@ -240,7 +230,7 @@ class RootShapes:
 
 
 def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
-    """UsageError for a C that is given without a word on beta; callers of BLAS pass beta=0 when C is not to be read."""
+    """UsageError for a C without a word on beta; callers of BLAS pass beta=0 for a C that is not read."""
     if c is not None and asked_gemm.get("beta") is None:
         or_out = "" if isinstance(c, Distributed) else ", or out=c to write to it"
         raise UsageError(f"c is given, but beta is 0: pass beta=1 to add c, beta=0 to leave it unread{or_out}", code="addend")
@@ -282,8 +272,7 @@ def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "p
 
 
 def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
-    """UsageError unless the product can be written to `out` while A and B, the `operands`, and C are still read. To a GPU it is
-    copied afterwards."""
+    """UsageError unless the product can be written to `out` while A, B and C are read; to a GPU it is copied afterwards."""
     refuse_out(out, shape, numpy_type(types.result))
     if on_gpu(out):
         return
@@ -296,10 +285,7 @@ def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether an element of one array shares memory with one of the other.
-
-    Neighbouring blocks of columns of one matrix do not, though each reaches from its first row to its last.
-    """
+    """Whether an element of one array shares memory with one of the other, as neighbouring blocks of columns do not."""
     try:
         return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number may be given
     except RuntimeError:  # TooHardError
@@ -307,7 +293,7 @@ def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _overlaps_itself(array: np.ndarray) -> bool:
-    """Whether several elements share memory: they may unless the elements of each dimension lie within one step of the next."""
+    """Whether elements may share memory, as they do unless each dimension's lie within one step of the next."""
     reach = array.itemsize
     for step, extent in sorted((abs(step), extent) for step, extent in zip(array.strides, array.shape, strict=True)):
         if extent > 1:
