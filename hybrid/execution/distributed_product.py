@@ -35,7 +35,7 @@ from hybrid.core.timeline import Timeline
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.outcome import exactly, settle
-from hybrid.execution.product import element_types
+from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, tell_nobody
 from hybrid.execution.real_products import RealProducts
 from hybrid.host.memory import RowView
@@ -51,7 +51,7 @@ from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect, most_exact
 from hybrid.verification.copies import verify_gathered
-from hybrid.verification.freivalds import verify
+from hybrid.verification.freivalds import Compared, HostCheck, is_small_b, new_seed, verify
 
 if TYPE_CHECKING:
     from hybrid.execution.repair import Recomputed
@@ -73,6 +73,7 @@ class Shares:
     on_gpu: tuple[bool, bool]  # whether A lies on a GPU, and B
     whole: tuple[Shape, ...]  # of Block2Ds the shapes of A and B
     places: tuple[Part, ...]  # of Block2Ds, where these parts lie in A and B
+    seed: int  # rank 0's is that of the host's check of the first real product
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> Shares:
@@ -105,7 +106,7 @@ class Shares:
             largest = tuple(0 if each is None else largest_of(where_it_lies(each.array), threads()) for each in (a, b, added))
         whole, places = tuple(each.shape for each in in_2d), tuple(each.part for each in in_2d)
         copied_bytes = sum(copied) * real.item_size
-        return cls((n, l), (depth, m), types, copied_bytes, expanded + copied_there, largest, there, whole, places)
+        return cls((n, l), (depth, m), types, copied_bytes, expanded + copied_there, largest, there, whole, places, new_seed())
 
     @property
     def depth(self) -> int:
@@ -264,15 +265,17 @@ class DistributedProduct:
                 if c is not None:
                     c = to_device_of(a, c) if beside is not None else on_host(c)
         products = RealProducts(team, types, threads, (len(a), b.shape[1]), c=c, named=named, beside=beside)
-        for prime in types.primes:
+        on_gpus = any(any(each.on_gpu) for each in self._shares)
+        for number, prime in enumerate(types.primes):
             real = a, b
             if prime or types.complex_b:
                 with team.phase("scatter", timed=False), busy():
                     real = real_operands(a, b, types, prime, device=plan.device, threads=threads)
             team.timeline = Timeline()
             with limited_threads(threads):
-                product, check = RealProduct(self._session, self.decision, self.settings).result(*real)
-                if plan.device != "cuda" or plan.grid_layout is not None:
+                computing = RealProduct(self._session, self.decision, self.settings, self._shares[0].seed + number)
+                product, check = computing.result(*real)
+                if on_gpus and (plan.device != "cuda" or plan.grid_layout is not None):
                     with team.phase("scatter"):
                         product = to_device_of(real[0], product)
             settle(check, warns=team.rank == 0)
@@ -296,26 +299,38 @@ def _most(settings: Settings) -> int:
 class RealProduct(CheckedRun):
     """A real product of which each rank keeps its part."""
 
-    def __init__(self, session: Session, decision: Decision, settings: Settings) -> None:
+    def __init__(self, session: Session, decision: Decision, settings: Settings, seed: int | None = None) -> None:
+        """`seed`: of the host's check, the same on all ranks; None: they agree on one."""
         super().__init__(session, decision, settings)
         self._grid: OnGrid | None = None
+        self._seed = seed
+        self._in_workspace = False  # all of B lies in memory that the node's ranks keep from call to call
+        self._own_check: HostCheck | None = None  # of a product that this rank has compared as soon as it was multiplied
+        self._compared: list[Compared] = []  # then, by all ranks
 
     def result(self, a: Any, b: Any) -> tuple[Any, Check | None]:
         """This rank's part of C, from its parts of A and B, and the check."""
         plan, layout = self.plan, self.plan.grid_layout
         device = plan.device if layout is None else "cpu"  # a grid's parts travel from host to host
         height, width = layout.placement.c[self.team.rank].shape if layout else (len(self.share.rows), plan.problem.m)
+        room = room_in_workspace(self.session, plan, {"B": (plan.problem.l, plan.problem.m)}) if self._all_read_b else None
+        self._in_workspace = room is not None
         with self.team.phase("scatter"), busy():
             self._a, self._b = (
                 elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self.threads)) for array in (a, b)
             )
             self._c = empty_beside(self._a, (height, width), plan.problem.dtype)
             await_callers_work(self._a, self._b, self._c)
+            if room is not None:
+                room["B"][self.share.b_rows][...] = on_host(self._b)
         if layout is not None:
             self._grid = OnGrid(self.team, plan, {"A": self._a, "B": self._b, "C": self._c})
             self.run = self._grid.run(self.session, self.decision, self.settings, tell_nobody)
         else:
-            all_of_b = RowView(self._b, self.share.b_rows) if plan.own_rows_suffice else self._gathered_b()
+            if room is not None:
+                all_of_b = room["B"]
+            else:
+                all_of_b = self._gathered_b() if self._all_read_b else RowView(self._b, self.share.b_rows)
             matrices, to_pin = RankMatrices(self._a, all_of_b, self._c), [self._a, all_of_b.array, self._c]
             self.run = RankRun(self.session, self.decision, matrices, to_pin, self.settings, tell_nobody)
             self._all_of_b = all_of_b
@@ -330,11 +345,40 @@ class RealProduct(CheckedRun):
             self._a = self._b = self._c = None
 
     def multiply(self) -> None:
+        if self._in_workspace:
+            self._multiply_and_compare()
+            return
         with self.team.phase("scatter", timed=False):
             self.run.make_ready()
         self.run.multiply()
         if self._grid is not None:
             self.run.gather()
+
+    def _multiply_and_compare(self) -> None:
+        """Compute the product with B in the workspace, and compare it, so that one exchange tells of both. B is written after a
+        phase of the next product, when all ranks have read it."""
+        team, plan, seed = self.team, self.plan, self._seed
+        self.run.make_ready()
+        with team.phase("multiply", timed=False) as multiplying:
+            self.run.multiply_in_phase()
+            if plan.check == "host" and seed is not None and is_small_b(plan.problem) and plan.problem.n * plan.problem.m:
+                team.enter("check")
+                b, own = self._all_of_b, on_host(self._b)
+                if np.array_equal(b[self.share.b_rows].view(np.uint8), np.ascontiguousarray(own).view(np.uint8)):
+                    a, of_c = RowView(on_host(self._a), self.share.rows), RowView(on_host(self._c), self.share.rows)
+                    a, b, of_c = self.in_numbers([a, b, of_c])
+                    by = self.decision.multiplied_by
+                    self._own_check = HostCheck(team, plan, (a, b, of_c), self.threads, by, has_all_of_b=True)
+                    with limited_threads(1), busy():
+                        multiplying.mine = self._own_check.compared(seed)
+        self._seed, self._compared = None, multiplying.all
+        if any(each is None for each in self._compared):  # an element of B has changed on its way: all of the check tells
+            self._own_check = None
+
+    @property
+    def _all_read_b(self) -> bool:
+        """Whether each rank needs all rows of B."""
+        return self.plan.grid_layout is None and not self.plan.own_rows_suffice
 
     def check_on_devices(self, check: RankCheck) -> Check:
         result = check.result()
@@ -345,6 +389,10 @@ class RealProduct(CheckedRun):
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         if self._grid is not None and self.plan.operands is OperandLocation.BLOCKS_2D:
             return self._grid.verify(self.decision, self.threads)
+        if self._own_check is not None:
+            own, self._own_check = self._own_check, None
+            with limited_threads(1), busy():
+                return own.judged(self._compared, wrong)
         a, b, c = self._on_host()
         return verify(self.team, self.plan, (a, b, c), self.threads, wrong, suspects, self.decision.multiplied_by)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -61,12 +61,19 @@ def element_types(problem: Problem) -> dict[str, str]:
 
 
 def views_in_workspace(session: Session, plan: Plan, *, make: bool) -> dict[str, RowView] | None:
-    """A, B and C in memory that the ranks of the only node keep from call to call. None where they are too large for that, for
-    GPUs, which register each matrix for their copies, or where it is not there and not to be made; else every rank calls it."""
+    """A, B and C in memory that the ranks of the only node keep from call to call. None where they are too large for that, or
+    where it is not there and not to be made; else every rank calls it."""
+    p = plan.problem
+    return room_in_workspace(session, plan, {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}, make=make)
+
+
+def room_in_workspace(
+    session: Session, plan: Plan, shapes: Mapping[str, tuple[int, int]], *, make: bool = True
+) -> dict[str, RowView] | None:
+    """Room for these operands there; None also for GPUs, which register each matrix for their copies."""
     if plan.device != "cpu" or plan.staged or plan.at_root or not 1 < len(plan.topology.nodes[0]) == plan.topology.size:
         return None
-    p, types = plan.problem, element_types(plan.problem)
-    shapes = {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}
+    types = element_types(plan.problem)
     ends = list(accumulate(rows * columns * np.dtype(types[key]).itemsize // _ALIGNED * _ALIGNED + _ALIGNED
                            for key, (rows, columns) in shapes.items()))  # fmt: skip
     if ends[-1] > _MOST_KEPT or not (make or session.has_workspace(ends[-1])):

@@ -71,7 +71,7 @@ _SCALE = -14  # as an exponent: of the integers in x, so that no sum over a grou
 _MOST_SCALE = 700  # as an exponent: x times larger or smaller numbers may overflow or underflow
 _STACK_BYTES = 1 << 20  # of matrices of a stack as float64 that are multiplied together: they stay in a core's cache
 _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those of the product
-_SMALL_B = 1 << 18  # elements of B that a rank sums about as soon as it gets the sums of others
+_SMALL_B = 1 << 20  # elements of B that a rank sums about as soon as it gets the sums of others
 _USUAL_ROWS = 1000  # of A whose norms tell that of a usual one
 _NO_NORMS = np.empty(0)
 _SEEDS = 8  # from which the x of a process's products follow
@@ -334,7 +334,12 @@ def _all_read_b(plan: Plan) -> bool:
 
 def needs_no_sums_of_others(plan: Plan) -> bool:
     """Whether each rank sums all of B by itself: it has it, and it is small, or there is one rank."""
-    return _all_read_b(plan) and (plan.topology.size == 1 or plan.problem.l * plan.problem.m <= _SMALL_B)
+    return _all_read_b(plan) and (plan.topology.size == 1 or is_small_b(plan.problem))
+
+
+def is_small_b(problem: Problem) -> bool:
+    """Whether a rank sums B about as soon as it gets the sums of others."""
+    return problem.l * problem.m <= _SMALL_B
 
 
 class HostCheck:
@@ -352,13 +357,16 @@ class HostCheck:
         threads: int,
         by: MultipliedBy,
         numbers: np.ndarray | None = None,
+        *,
+        has_all_of_b: bool = False,
     ) -> None:
         """`matrices`, `by`: as for `verify`. `numbers`: of the columns in the whole C, where these matrices have only some of
-        them."""
+        them. `has_all_of_b`: each rank has all of B, a small one, also where the plan does not say so."""
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._by, self._numbers = by, numbers
         self._wrong: WrongParts | None = None
+        self._has_all_of_b = has_all_of_b
 
     def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
         """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
@@ -381,8 +389,8 @@ class HostCheck:
         plan, problem, m = self._plan, self._plan.problem, self._plan.problem.m
         self._a, self._b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         self._c = self._matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, m), problem.dtype)
-        x_is_known = seed is not None and _all_read_b(plan)  # every rank makes the same x
-        self._by_itself = x_is_known and needs_no_sums_of_others(plan)
+        x_is_known = seed is not None and (_all_read_b(plan) or self._has_all_of_b)  # every rank makes the same x
+        self._by_itself = x_is_known and (needs_no_sums_of_others(plan) or self._has_all_of_b)
         whole = self._matrices[1][Span(0, problem.l)] if x_is_known else self._b
         if self._by_itself:
             self._b = whole
