@@ -396,11 +396,11 @@ def test_numpy_stands_for_the_gpus(tmp_path, ranks):
 def test_numpy_s_gpus_tell_a_program_in_whose_context_it_is(tmp_path):
     (tmp_path / "program.py").write_text(
         "import cupy, hybrid\nones = cupy.asarray([[1.0, 1.0]])\n"
-        "print(hybrid.multiply(ones, ones.T, device='cuda').get(), cupy.cuda.driver.ctxGetCurrent())\n"
         "try:\n    cupy.cuda.alloc(1)\nexcept RuntimeError:\n    print('refused')\n"
+        "print(hybrid.multiply(ones, ones.T, device='cuda').get(), cupy.cuda.driver.ctxGetCurrent())\n"
     )
     done = started("--gpus", 1, command=(tmp_path / "program.py",))
-    assert done.stdout == "[[2.]] 0\nrefused\n", done.stderr
+    assert done.stdout == "refused\n[[2.]] 1\n", done.stderr
 
 
 def test_a_program_is_run_and_a_function_of_a_file_is_planted(tmp_path):
