@@ -88,8 +88,10 @@ class Compiled:
     def run(self, a: Any, b: Any, c: Any, out: Any) -> Any:
         """The product of these operands."""
         known = self._warm
-        if known is not None and known.takes(a, b, out):
-            return known.product(a, b, out)
+        if known is not None:
+            with one_at_a_time:
+                if known.takes(a, b, out):
+                    return known.product(a, b, out)
         around = _surroundings()
         with one_call(self._comm, self._stall) as session:
             call = call_of(session, (a, b, c), out, self._asked)
@@ -128,6 +130,7 @@ class _Kept(ABC):
         self._host_bytes = 0 if settings.host_memory else plan.bytes_on_node(0)
         of_c = plan.problem.bytes(*self.shape) if plan.has_row_blocks else 0
         self._gpu_bytes = plan.bytes_on_gpu(0) + of_c if plan.device == "cuda" else 0
+        self._key = type(self), settings, decision.placements  # with the plan: all that what is set up depends on
 
     @abstractmethod
     def takes(self, a: Any, b: Any, out: Any) -> bool:
@@ -135,7 +138,7 @@ class _Kept(ABC):
 
     @abstractmethod
     def product(self, a: Any, b: Any, out: Any) -> Any:
-        """The product, in `out` where that is given, by one thread at a time."""
+        """The product, in `out` where that is given. One thread at a time calls it."""
 
     def holds(self) -> bool:
         """Whether all that the decision depends on, beside the arrays, is as it was, and there is memory."""
@@ -165,11 +168,11 @@ class _Kept(ABC):
     @contextmanager
     def on_gpu(self, make: Callable[[], Any]) -> Iterator[Any]:
         """A context in which the GPU is ready, for what `make` has set up for products of this kind."""
-        with one_at_a_time, self.session.team.together(), callers_context():
+        with self.session.team.together(), callers_context():
             self.session.use_gpu()
             self.session.team.enter("agree")
             assert self.session.rank_device is not None
-            yield self.session.rank_device.once_for_plan(self, self.plan, make)
+            yield self.session.rank_device.once_for_plan(self._key, self.plan, make)
 
 
 def _kept_for(session: Session, call: Call, around: tuple[object, ...]) -> _Kept | None:
@@ -211,7 +214,7 @@ class _InProcess(_Kept):
         return self.takes_on_host(a, b, out)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        with one_at_a_time, self.session.team.together():
+        with self.session.team.together():
             return self.computed(a, b, out)
 
     def computed(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:

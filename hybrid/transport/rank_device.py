@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hybrid.transport.peers import LinkRequest, NodeLinks
 
 
-_MOST_KEPT_PLANS = 64
+_MOST_KEPT_PLANS = 128
 # Of a device, what is kept for plans takes at most so much beside `memory`, or that part of it, unless one plan takes more.
 _MOST_KEPT_BYTES, _MOST_KEPT_PART = 64 << 20, 1 / 4
 
