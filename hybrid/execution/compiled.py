@@ -43,7 +43,8 @@ from hybrid.verification.freivalds import verify_alone
 
 _MOST_KEPT = 256  # plans; none of them holds a matrix
 _OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype")
-_SMALL = 1 << 13  # multiply-adds: BLAS uses one thread by itself, and higher precision takes less time than the check's sums
+_SMALL = 1 << 13  # multiply-adds: higher precision takes less time than the check's sums
+_OF_ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS uses one thread by itself
 _ARRAYS = ("__array_interface__", "__array__", "__cuda_array_interface__", "__dlpack__", "__buffer__")
 
 
@@ -205,34 +206,30 @@ class _InProcess(_Kept):
 
     def __init__(self, *known: Any) -> None:
         super().__init__(*known)
-        problem = self.plan.problem
+        work = self.plan.problem.operations // 2
         self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
-        self._small = problem.n * problem.l * problem.m <= _SMALL
-        self._device = CpuDevice(product=_matmul) if self._small else CpuDevice()
+        self._small, self._by_one_thread = work <= _SMALL, work <= _OF_ONE_THREAD
+        self._device = CpuDevice(product=_matmul) if self._by_one_thread else CpuDevice()
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
         return self.takes_on_host(a, b, out)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        with self.session.team.together():
-            return self.computed(a, b, out)
-
-    def computed(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """The product, checked."""
         team = self.session.team
-        team.enter("agree")
-        c = out if out is not None else empty_result(*self.shape, self.type.name)
-        team.enter("multiply")
-        if self._small:
-            self._device.multiply(a, b, c, [])
-        else:
-            with limited_threads(self._threads), busy():
+        with team.together():
+            team.enter("agree")
+            c = out if out is not None else empty_result(*self.shape, self.type.name)
+            team.enter("multiply")
+            if self._by_one_thread:
                 self._device.multiply(a, b, c, [])
-        self._device.finish()
-        if self._check:
-            team.enter("check")
-            if not (self._small and _is_close(a, b, c)):
-                settle(verify_alone(a, b, c, self._threads, by=self.decision.multiplied_by, plan=self.plan), warns=True)
+            else:
+                with limited_threads(self._threads), busy():
+                    self._device.multiply(a, b, c, [])
+            self._device.finish()
+            if self._check:
+                team.enter("check")
+                if not (self._small and _is_close(a, b, c)):
+                    settle(verify_alone(a, b, c, self._threads, by=self.decision.multiplied_by, plan=self.plan), warns=True)
         return c
 
 
