@@ -66,9 +66,9 @@ class Device(Protocol):
         """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
         access to the peer GPU that holds it. It lasts as long as the array's memory."""
 
-    def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Pin those of a product's arrays in host memory that an earlier product has used. Returns the others, as far as they are
-        worth `use_slots`."""
+    def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
+        """Pin those of a product's arrays in host memory that an earlier product has used, or where there are few threads all of
+        them. Returns the others, as far as they are worth `use_slots`."""
 
     def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
         """Copy from and to these arrays, until this is called again, through small pinned slots by up to `threads` threads.

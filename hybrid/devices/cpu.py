@@ -91,7 +91,7 @@ class CpuDevice:
     def pin(self, array: np.ndarray) -> None:
         pass  # there is no link whose speed depends on it
 
-    def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
         return []
 
     def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:

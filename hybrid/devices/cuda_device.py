@@ -231,9 +231,9 @@ class CudaDevice:
             else:
                 pinned_memory.pin(array)
 
-    def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
         with self._context:
-            if staging.library().loaded is None:
+            if staging.library().loaded is None or threads < staging.LEAST_THREADS:
                 for array in arrays:
                     pinned_memory.pin(array)
                 return []

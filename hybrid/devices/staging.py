@@ -25,6 +25,7 @@ from hybrid.host.memory import LEAST_BYTES, empty_matrix
 
 SOURCE = Path(__file__).with_suffix(".c")
 SLOT_BYTES = 2 << 20  # those of a core stay in its cache; of smaller ones the driver's calls take too long
+LEAST_THREADS = 4  # of a process: fewer copy no faster than memory is pinned
 LEAST_STAGED = 1 << 20  # bytes of a matrix: smaller ones the driver copies as fast
 _SLOTS = 2  # as SLOTS of staging.c
 _FLAGS = ("-std=c11", "-O3", "-pthread")

@@ -407,6 +407,7 @@ def install(gpus: int = 1) -> None:
         "driver_in_context": lambda: staging.Driver(context=_number(_here.gpu), **functions),
         "SLOT_BYTES": 1 << 12,
         "LEAST_STAGED": 1 << 10,
+        "LEAST_THREADS": 1,
     }
     inside |= {cuda_kernels: launching, cuda_device: {"event_wait": lambda: None}, staging: staged}
     for module, values in inside.items():

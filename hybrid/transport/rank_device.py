@@ -155,7 +155,7 @@ class RankDevice:
         if again:
             for array in on_host:
                 self.device.pin(array)
-        through_slots = [] if again else self.device.pin_again(on_host)
+        through_slots = [] if again else self.device.pin_again(on_host, threads)
         for device in devices:  # this rank's first: threads wait for all devices' events as for its own
             if not device.use_slots(through_slots, max(1, threads // len(devices)), len(team.node_ranks)):
                 through_slots = []

@@ -33,7 +33,7 @@ class Gpu:
     def __init__(self, slots=8, slot_bytes=4096):
         self.streams, self.recorded, self.complete, self.lock = {}, {}, {}, threading.Condition()
         self.fails = lambda: False
-        self.pause = 0.0
+        self.pause, self.gate = 0.0, threading.Event()
         functions = {"enter": (lambda context: 0, 1), "copy": (self.copy, 2), "record": (self.record, 2)}
         functions |= {"follow": (self.follow, 3), "wait": (self.wait, 1)}
         self.kept = {
@@ -118,6 +118,7 @@ class Gpu:
 def gpu():
     made = Gpu()
     yield made
+    made.gate.set()
     made.copies.give_up()
 
 
@@ -162,8 +163,7 @@ def test_arrivals_are_recorded_in_their_order_each_behind_its_own_parts(gpu):
 
 def test_a_copy_begins_after_its_event(gpu):
     held, (host, device) = gpu.event(), matrices(60, 60, np.dtype("float64"), "whole")
-    gate = threading.Event()
-    gpu.enqueue(7, gate.wait)
+    gpu.enqueue(7, gpu.gate.wait)
     gpu.record(held.ptr, 7)
     coming = gpu.bring(host, device, held)
     out = np.zeros_like(host)
@@ -172,7 +172,7 @@ def test_a_copy_begins_after_its_event(gpu):
     assert not device.any()
     assert not out.any()
     assert not going.is_reached()
-    gate.set()
+    gpu.gate.set()
     gpu.wait(coming.recorded().ptr)
     assert np.array_equal(host.view(np.uint64), device.view(np.uint64))
     going.wait_until_reached()
@@ -216,13 +216,12 @@ def test_a_failure_is_told_to_whoever_waits_and_the_next_copies_are_right(gpu):
 def test_what_is_given_up_is_touched_no_more_and_has_failed(gpu):
     gpu.pause = 5e-3
     pairs = [matrices(100, 100, np.dtype("float64"), "whole") for _ in range(20)]
-    gate = threading.Event()
-    gpu.enqueue(7, gate.wait)
+    gpu.enqueue(7, gpu.gate.wait)
     held = gpu.event()
     gpu.record(held.ptr, 7)
     outs = [np.zeros((100, 100)) for _ in range(10)]
     events = [gpu.bring(*pair) for pair in pairs] + [gpu.take(out, pairs[0][1]) for out in outs]
-    threading.Timer(0.1, gate.set).start()
+    threading.Timer(0.1, gpu.gate.set).start()
     gpu.take(outs[0], pairs[0][1], held)
     gpu.copies.give_up()
     before = [out.copy() for out in outs]
