@@ -347,8 +347,7 @@ def _write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm) -> 
             for down, across in tiles_of(of_b, Span(0, len(of_b))):
                 _write_parts(of_b[down, across], to[down, across], odd, gemm)
 
-    for _ in on_threads(threads, write, rows_of_about(CALL_BYTES, rows, into.shape[1] * into.itemsize)):
-        pass
+    on_threads(threads, write, rows_of_about(CALL_BYTES, rows, into.shape[1] * into.itemsize))
 
 
 def _write_parts(of_b: Any, to: Any, odd: int, gemm: Gemm) -> None:
@@ -404,8 +403,7 @@ def finished(product: Any, types: ProductType, c: Any, out: np.ndarray | None, t
     at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # in a single step nothing is read twice
     parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
     with on_device_of(product):
-        for _ in on_threads(threads, work, parts):
-            pass
+        on_threads(threads, work, parts)
     return into
 
 

@@ -180,8 +180,7 @@ def by_parts(
 
     at_once = _GPU_BYTES if there else CALL_BYTES
     with on_device_of(beside):
-        for _ in on_threads(1 if there else threads, do, rows_of_about(at_once, Span(0, height), width * 8)):
-            pass
+        on_threads(1 if there else threads, do, rows_of_about(at_once, Span(0, height), width * 8))
 
 
 def temporary_bytes(shapes: list[tuple[int, int]]) -> int:

@@ -7,6 +7,7 @@ A `MatrixSource` writes rows of a real product's A or B: a `RootMatrix`, a `Shar
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -173,7 +174,9 @@ def fill_rows(
     width, elements = into.shape[1], into.reshape(-1)
     wanted = Span(rows.lo * width, rows.hi * width)
 
-    def make(numbers: Span) -> int:
+    here, done = threading.get_ident(), list[int]()
+
+    def make(numbers: Span) -> None:
         from numpy.random import SFC64, Generator  # matrices that are read start sooner without it
 
         generator, count = Generator(SFC64(0)), 0
@@ -186,14 +189,14 @@ def fill_rows(
             if before:
                 elements[: len(block) - before] = made[before:]
             count += len(block) - before
-        return count
+        done.append(count)
+        if threading.get_ident() == here:
+            progress(sum(done) // width)
 
     blocks = Span(wanted.lo // _BLOCK, -(-wanted.hi // _BLOCK))
     at_once = max(1, min(_CALL_BLOCKS, len(blocks) // (_PARTS_PER_THREAD * max(1, threads))))
-    done = 0
-    for count in on_threads(threads, make, pieces(blocks, at_once)):
-        done += count
-        progress(done // width)
+    on_threads(threads, make, pieces(blocks, at_once))
+    progress(sum(done) // width)
 
 
 def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: int, matrix: str) -> None:
@@ -273,8 +276,7 @@ class GeneratedElements(Elements):
                 _store(numbers[some.slice].astype(self.dtype), to[some.slice])
 
             of_thread = rows_of_about(BYTES_AT_ONCE // 8, Span(0, len(numbers)), numbers.shape[1] * numbers.itemsize)
-            for _ in on_threads(threads, convert, of_thread):
-                pass
+            on_threads(threads, convert, of_thread)
             progress(part.hi - rows.lo)
 
     def most(self) -> int:

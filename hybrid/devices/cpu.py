@@ -287,8 +287,7 @@ def multiply_on_cpu(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -
         np.matmul(some_matrices(a, part), some_matrices(b, part), out=c[part.slice])
 
     with limited_threads(1):
-        for _ in on_threads(threads, multiply, even_pieces(Span(0, count), -(-count // (_PARTS_A_THREAD * threads)))):
-            pass
+        on_threads(threads, multiply, even_pieces(Span(0, count), -(-count // (_PARTS_A_THREAD * threads))))
 
 
 def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:

@@ -203,8 +203,7 @@ def in_parts(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarray
         with np.errstate(all="ignore"):  # whoever looks at the sums deals with overflow and NaN
             work(rows.slice, numbers_of(matrix[rows.slice]).astype(np.float64, copy=False))
 
-    for _ in on_threads(threads, quietly, rows_of_about(_PART_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1])):
-        pass
+    on_threads(threads, quietly, rows_of_about(_PART_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1]))
 
 
 def sums_and_squares(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
@@ -386,8 +385,7 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
                         squares[some.slice] += np.einsum("ij,ij->i", values, values)
                         product[some.slice] += np.dot(values, y[inner.slice])
 
-        for _ in on_threads(threads, multiply, even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads))))):
-            pass
+        on_threads(threads, multiply, even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads)))))
     return product, norms_from(squares, lambda some: a[some])
 
 

@@ -65,8 +65,7 @@ def _do_all(tiles: Iterable[Callable[[], object]]) -> None:
         with np.errstate(**handling):
             tile()
 
-    for _ in on_threads(product_threads(), do, tiles):
-        pass
+    on_threads(product_threads(), do, tiles)
 
 
 def _tiles(c: np.ndarray, terms: int) -> list[tuple[slice, slice]]:

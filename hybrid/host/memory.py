@@ -239,8 +239,7 @@ def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> Non
             into[rows, columns] = source[rows, columns]
 
     rows = Span(0, len(into))
-    for _ in on_threads(threads, copy, even_pieces(rows, -(-len(rows) // max(1, threads)))):
-        pass
+    on_threads(threads, copy, even_pieces(rows, -(-len(rows) // max(1, threads))))
 
 
 def tiles_of(source: Any, rows: Span) -> Iterable[tuple[slice, slice]]:

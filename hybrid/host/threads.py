@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from hybrid.core.problem import record
@@ -53,7 +52,8 @@ os.register_at_fork(after_in_child=_new_pool)  # the threads exist in the parent
 
 
 class Calls:
-    """Calls that up to `threads` threads make, in the order in which they are added; the thread that waits for them helps."""
+    """Calls that up to `threads` threads make, in the order in which they are added; the thread that waits for them helps. After
+    one that has failed no other is begun."""
 
     def __init__(self, threads: int) -> None:
         self._most, self._todo = min(max(1, threads), MOST_THREADS), deque[Callable[[], object]]()
@@ -68,85 +68,59 @@ class Calls:
             for _ in range(min(self._most - len(self._threads), len(calls))):
                 self._threads.append(_pool.submit(self._make_all))
 
-    def make_next(self) -> bool:
-        """Make the next call in this thread; False if none is left."""
-        try:
-            call = self._todo.popleft()
-        except IndexError:
-            return False
-        try:
-            call()
-        except BaseException as error:  # raised by `wait`
-            self._errors.append(error)
-        return True
-
     def wait(self) -> None:
-        """Wait until all calls have ended. Raises what the first one that failed has raised."""
-        self._make_all()
-        self._end()
-        errors, self._errors = self._errors, []
-        for error in errors:
-            raise error
-
-    def forget(self) -> None:
-        """Make no further call of these."""
-        self._todo.clear()
+        """Wait until all calls have ended. Raises what one that failed has raised."""
+        try:
+            self._make_all()
+            self._end()
+        finally:  # an interrupt waits for the calls under way
+            self.abandon()
+        if self._errors:
+            raise self._errors.pop()
 
     def abandon(self) -> None:
         """Make no further call of these, and wait until those under way have ended."""
-        self.forget()
+        self._todo.clear()
         self._end()
-
-    def _make_all(self) -> None:
-        while self.make_next():
-            pass
 
     def _end(self) -> None:
         for each in self._threads:
             if not each.cancel():  # which it has not begun
                 each.result()
 
+    def _make_all(self) -> None:
+        while self._todo:
+            with suppress(IndexError):  # another thread has taken the last one
+                call = self._todo.popleft()
+                try:
+                    call()
+                except BaseException as error:  # raised by `wait`
+                    self._errors[:] = [error]
+                    self._todo.clear()
 
-def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
+
+def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
     """`work(part)` for each part by `threads` threads, this one among them; the results in order.
 
-    After an exception, or when the caller abandons the iterator, no more parts are begun, and those begun are waited for.
-    Within `work`, on_threads uses no more threads.
+    After an exception no more parts are begun, and those begun are waited for. Within `work`, on_threads uses no more threads.
     """
     parts = list(parts)
     helpers = min(threads, MOST_THREADS, len(parts)) - 1
     if helpers < 1 or _here.in_part:
-        yield from map(work, parts)
-        return
+        return [work(part) for part in parts]
     results: dict[int, Result] = {}
-    errors: list[BaseException] = []
-    ended: SimpleQueue[None] = SimpleQueue()  # an entry for each part, after its result or error
 
     def do(number: int) -> None:
         _here.in_part = True
         try:
             results[number] = work(parts[number])
-        except BaseException as error:
-            errors.append(error)
-            calls.forget()
         finally:
             _here.in_part = False
-        ended.put(None)
 
     calls = Calls(helpers)
-    try:
-        calls.soon(*(partial(do, number) for number in range(len(parts))))
-        for number in range(len(parts)):
-            while number not in results:
-                if errors:
-                    raise errors[0]
-                if ended.empty():
-                    calls.make_next()
-                ended.get()
-            yield results.pop(number)
-    finally:
-        calls.abandon()
-        errors.clear()  # whose tracebacks refer to this list: it would keep all arrays of a failed call
+    calls.soon(*(partial(do, number) for number in range(len(parts))))
+    calls.wait()
+    return [results[number] for number in range(len(parts))]
 
 
 def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:

@@ -452,8 +452,7 @@ def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: st
             some = np.ascontiguousarray(some, dtype)
         row_checksums(some, weights, checksums[part], sample)
 
-    for _ in on_threads(threads, add, row_parts(rows, CALL_BYTES)):
-        pass
+    on_threads(threads, add, row_parts(rows, CALL_BYTES))
 
 
 # -------- transfers

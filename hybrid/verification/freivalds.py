@@ -146,8 +146,7 @@ class _HostSums:
                 for part in pieces(Span(0, l), _TERMS_AT_ONCE):
                     products[some.slice] += np.matmul(values[:, :, part.slice], right[:, part.slice])
 
-        for _ in on_threads(self._threads, multiply, pieces(Span(0, count), max(1, _STACK_BYTES // max(1, 8 * n * l)))):
-            pass
+        on_threads(self._threads, multiply, pieces(Span(0, count), max(1, _STACK_BYTES // max(1, 8 * n * l))))
         return products, norms
 
     def sizes(
