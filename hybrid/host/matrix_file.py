@@ -390,7 +390,7 @@ def read_mtx_header(path: str) -> MtxHeader:
         from scipy.io import mminfo
     except ImportError:
         raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}", code="package-missing") from None
-    with _in_plain_words():
+    with _refusing_malformed():
         rows, columns, entries, form, field, _ = mminfo(path)
     if entries > rows * columns:
         raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}", code="file-format")
@@ -406,7 +406,7 @@ def read_mtx(path: str, header: MtxHeader) -> Any:
 
     if not all(header.shape):
         return np.zeros(header.shape)  # SciPy ends the process by a division by zero
-    with _in_plain_words():
+    with _refusing_malformed():
         matrix: Any = mmread(path)
     if matrix.shape != header.shape:
         raise UsageError(
@@ -422,21 +422,12 @@ def read_mtx(path: str, header: MtxHeader) -> Any:
 
 
 @contextmanager
-def _in_plain_words() -> Iterator[None]:
-    """A context in which SciPy reads a file. UsageError, in plain words, for what it cannot read."""
+def _refusing_malformed() -> Iterator[None]:
+    """A context in which SciPy reads a file. UsageError for what it cannot read: it names the line."""
     try:
         yield
     except (ValueError, OverflowError, TypeError, EOFError) as error:
-        text = " ".join(str(error).split()).rstrip(".")
-        if "banner" in text:
-            why = "it is no Matrix Market file: it does not begin with %%MatrixMarket"
-        elif "Premature EOF" in text:
-            why = "it is cut short: it ends within its header"
-        elif missing := re.match(r"Truncated file\. Expected another (\d+) lines", text):
-            why = f"it is cut short: {missing[1]} more line{'s' * (missing[1] != '1')} must follow"
-        else:
-            why = f"it is malformed: {text}"
-        raise UsageError(why, code="file-format") from None
+        raise UsageError(f"it is malformed: {' '.join(str(error).split()).rstrip('.')}", code="file-format") from None
 
 
 class _MtxFile(MatrixFile):
@@ -545,7 +536,11 @@ def _open_hdf5(path: str, inside: str) -> MatrixFile:
     _refuse_folder(path)
     file = _hdf5_file(h5py, path)
     try:
-        dataset = _dataset(h5py, file, inside) if inside else file[_only_one(_hdf5_matrices(h5py, file))]
+        inside, dataset = inside or _only_one(_hdf5_matrices(h5py, file)), None
+        with suppress(*_FAILURES):  # also where a link leads nowhere
+            dataset = file[inside]
+        if not isinstance(dataset, h5py.Dataset):
+            raise _lacks("dataset", inside, _hdf5_matrices(h5py, file), is_group=dataset is not None)
         folder = os.path.dirname(os.path.realpath(path))
         for source in dataset.virtual_sources() if dataset.is_virtual else ():
             name = source.file_name  # a pattern where it has a %. Where the file is not there, HDF5 would read fill values.
@@ -572,22 +567,6 @@ def _hdf5_file(h5py: Any, path: str) -> Any:
         if error.errno:
             raise UsageError(f"cannot be read: {os.strerror(error.errno)}", code=code_of_reading(error)) from None
         raise UsageError(f"is no HDF5 file, cut short or malformed: {one_line(error)}", code="file-format") from None
-
-
-def _dataset(h5py: Any, file: Any, name: str) -> Any:
-    """The dataset of this name. UsageError, without the file's name, where there is none."""
-    link = None
-    with suppress(*_FAILURES):
-        link = file.get(name, getlink=True)
-    try:
-        found = file[name]
-    except _FAILURES as error:
-        if link is not None:
-            raise UsageError(f"has no dataset where /{name} leads: {one_line(error)}", code="dataset-missing") from None
-        raise _lacks("dataset", name, _hdf5_matrices(h5py, file), is_group=False) from None
-    if not isinstance(found, h5py.Dataset):
-        raise _lacks("dataset", name, _hdf5_matrices(h5py, file), is_group=True)
-    return found
 
 
 def _hdf5_matrices(h5py: Any, file: Any) -> list[str]:
