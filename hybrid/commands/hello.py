@@ -16,10 +16,10 @@ from hybrid.commands.parser import Parser, add_job_options, at_least
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
 from hybrid.diagnostics.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
-from hybrid.diagnostics.mpi_library import library_in_use
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError
 from hybrid.host.threads import usable_cores
 from hybrid.ranks.launcher import launched
+from hybrid.ranks.mpi import library_in_use
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:

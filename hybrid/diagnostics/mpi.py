@@ -11,11 +11,11 @@ from pathlib import Path
 
 from hybrid.core.text import ranges
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
-from hybrid.diagnostics.mpi_library import Library, library_in_use
 from hybrid.diagnostics.probe_process import run_probe
 from hybrid.errors import StartError
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.launcher import family_of, launched
+from hybrid.ranks.mpi import Library, library_in_use
 
 _LIMIT = 30  # seconds for MPI to start alone
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""MPI in this process: what it needs before it starts, its start and its end.
+"""MPI in this process: what it needs before it starts, its start and end, and the library as it describes itself.
 
 Where something is missing, MPI ends its process, or hangs, and says why in its own terms: so it is looked for before.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
+from hybrid.core.problem import record
 from hybrid.core.text import readable
 from hybrid.core.timeline import launcher_above
 from hybrid.errors import StartError, one_line
@@ -150,10 +151,54 @@ def refuse_foreign_launcher(world: MPI.Comm) -> None:
     )
 
 
+# --- the MPI library in use, as it describes itself
+
+
+@record
+class Library:
+    """An MPI library's version and what it provides."""
+
+    name: str  # and version
+    standard: tuple[int, int]
+    abi: str  # for which mpi4py was built
+    asked: str  # the thread level that was asked for, such as FUNNELED
+    provided: str  # the thread level that the library has given
+    threads_suffice: bool
+
+    @property
+    def family(self) -> str:
+        """The family of MPIs to which the launcher must belong, too: "Open MPI" or "MPICH", which stands for those derived from
+        it as well."""
+        return "Open MPI" if "Open MPI" in self.name else "MPICH"
+
+    @property
+    def large_counts(self) -> bool:
+        """Whether messages of 2³¹ items and more can be sent."""
+        return self.standard >= (4, 0)
+
+
 def library_name(mpi: ModuleType) -> str:
     """Name and version of the library behind mpi4py's MPI module `mpi`; MPI need not be started."""
     first = mpi.Get_library_version().split("\n")[0].strip("\0").split(",")[0]
     return " ".join(first.replace(" Version:", " ").split())
+
+
+def library_in_use() -> Library:
+    """The library of this process, in which MPI has been started."""
+    import mpi4py
+    from mpi4py import MPI
+
+    provided = MPI.Query_thread()
+    levels = {getattr(MPI, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
+    parts = Path(MPI.__file__).name.split(".")  # MPI.mpich.cpython-311-….so where mpi4py has a build for each ABI
+    return Library(
+        library_name(MPI),
+        MPI.Get_version(),
+        parts[1] if len(parts) > 3 else "this library's own",
+        str(mpi4py.rc.thread_level).upper(),
+        levels.get(provided, str(provided)),
+        provided >= MPI.THREAD_FUNNELED,
+    )
 
 
 # --- what MPI needs before it starts: where that is missing, MPI ends its process, or hangs, and says why in its own terms

@@ -19,11 +19,11 @@ from hybrid.diagnostics.acceptance_findings import SLOW, judge_links, judge_prod
 from hybrid.diagnostics.acceptance_levels import Case
 from hybrid.diagnostics.bandwidth import Failure, Isolation, Link, Measurements, PeerCopy, Rates
 from hybrid.diagnostics.finding import Finding, Unknown
-from hybrid.diagnostics.mpi_library import Library
 from hybrid.diagnostics.node_links import NodeLink
 from hybrid.diagnostics.node_links import judge as judge_node_links
 from hybrid.errors import CODES, CheckFailed, HybridError, StartError, UsageError
 from hybrid.host.threads import Threads
+from hybrid.ranks.mpi import Library
 from hybrid.verification.check import Fault
 
 ROOT = Path(__file__).parents[2]

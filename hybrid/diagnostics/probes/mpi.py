@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from hybrid.diagnostics.mpi_library import library_in_use
 from hybrid.diagnostics.probes.protocol import report
-from hybrid.ranks.mpi import start_mpi
+from hybrid.ranks.mpi import library_in_use, start_mpi
 
 
 def main() -> None:
