@@ -375,15 +375,13 @@ def _looked_at(
 def _scattered_ahead(session: Session, shapes: RootShapes, given: RootOperands) -> bool:
     """At the root, before the ranks agree: bring A and B to the memory that the ranks keep, if the last product was alike.
     Whether it has."""
-    known, team = session.remembered, session.team
-    if known is None or known.decision.plan.problem != shapes.problem or shapes.count is not None:
+    known, team = session.last_of(shapes.problem), session.team
+    if known is None or shapes.count is not None or shapes.on_gpu or shapes.all_shared:
         return False
-    if shapes.on_gpu or shapes.all_shared:
-        return False
-    views = views_in_workspace(session, known.decision.plan, make=False)
+    views = views_in_workspace(session, known.plan, make=False)
     if views is None:
         return False
-    threads = known.decision.placements[team.rank].threads.count
+    threads = known.placements[team.rank].threads.count
     for key, source in zip("AB", given.sources(threads, shapes.types.primes[0]), strict=True):
         source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("agree"))
     return True

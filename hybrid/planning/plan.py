@@ -211,7 +211,7 @@ class Plan:
         return self.bytes_of_buffers(rank) + self.bytes_of_device_check(rank) if self.device == "cuda" else 0
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def make_plan(request: PlanRequest) -> Plan:
     """The plan for this request, which products like it share."""
     problem, topology, device = request.problem, request.topology, request.device

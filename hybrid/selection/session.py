@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from hybrid.arrays.interop import SharedArrays
-from hybrid.core.problem import record
+from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import wall
@@ -43,25 +42,20 @@ TOO_OFTEN = 2  # products that a rank's device makes wrong before it is left out
 _shared_bytes_lately = ttl_cached(lambda: free_bytes_in(shared_memory_folder()))
 
 
-@record
-class Remembered:
-    """A decision that serves again for the same kind of product."""
-
-    serial: int  # of the team's last phase when it was made: the same on every rank
-    asked: Any  # what it was made from
-    decision: Decision
-    memory_version: int  # of the rank device: the decision holds while its reserved memory is the same
+_MOST_REMEMBERED = 64  # decisions: programs have products of several shapes and settings in turn
 
 
 class Session:
-    """A team with its rank's device, the arrays its ranks share, and the last decision. One for each team."""
+    """A team with its rank's device, the arrays its ranks share, and the last decisions. One for each team."""
 
     def __init__(self, team: Team) -> None:
         self.team = team
         self.rank_device: RankDevice | None = None  # with memory of its own, which stays while a CPU multiplies others in place
         self._in_place: RankDevice | None = None  # the CPU that does
         self.shared_arrays = SharedArrays()
-        self.remembered: Remembered | None = None
+        # What may be decided again, by request, and from what it was decided; the newest last.
+        self._remembered: dict[PlanRequest, tuple[object, Decision]] = {}
+        self._changed, self._of_memory = 0, 0  # the team's last phase when these changed; `_memory_version` then
         # Of the team's last phase when the workspace was made: the same on every rank; 0: there is none.
         self.workspace_serial = 0
         self._workspace = np.empty(0, np.uint8)
@@ -72,9 +66,33 @@ class Session:
 
     @property
     def remembered_serial(self) -> int:
-        """The serial of the decision that this rank would take again; 0 if there is none."""
-        known = self.remembered
-        return known.serial if known and known.memory_version == self._memory_version else 0
+        """The same on all ranks that remember the same decisions; 0 where there are none that may be taken again."""
+        return self._changed if self._remembered and self._of_memory == self._memory_version else 0
+
+    def last_of(self, problem: Problem) -> Decision | None:
+        """The last decision on such a product, if it may be taken again."""
+        if not self.remembered_serial:
+            return None
+        decided = (decision for _, decision in reversed(self._remembered.values()))
+        return next((decision for decision in decided if decision.plan.problem == problem), None)
+
+    def remembered(self, request: PlanRequest, asked: object, serials: Set[int]) -> Decision | None:
+        """What was decided on the same. `serials`: `remembered_serial` of all ranks; one that failed alone has another."""
+        if serials != {self._changed}:
+            self._remembered.clear()
+        before, decision = self._remembered.get(request, (None, None))
+        return decision if before == asked else None
+
+    def remember(self, request: PlanRequest, asked: object, decision: Decision | None) -> None:
+        """Decide the same if the same is asked; with None, nothing that is known. Every rank calls it."""
+        if self._of_memory != self._memory_version:
+            self._remembered.clear()
+        self._remembered.pop(request, None)
+        if decision is not None:
+            self._remembered[request] = asked, decision
+            if len(self._remembered) > _MOST_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+        self._changed, self._of_memory = self.team.serial, self._memory_version
 
     @property
     def _memory_version(self) -> int:
@@ -151,7 +169,8 @@ class Session:
             self.use_gpu()
             if self.rank_device is not None:
                 self.rank_device.leave()
-            self.rank_device = self.remembered = None
+            self.rank_device = None
+            self._remembered.clear()
 
     def _end(self) -> None:
         """The communicator has been freed, and nobody can name shared arrays any more."""
@@ -205,14 +224,20 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
             on_gpu = min(on_gpu, _room_on(gpu, reserved))
     return FreeMemory(
         host=session.team.host,
-        host_bytes=settings.host_memory or available_host_bytes(now=now),
-        shared_bytes=free_bytes_in(shared_memory_folder()) if now else _shared_bytes_lately(),
+        host_bytes=settings.host_memory or (available_host_bytes(now=True) if now else _about(available_host_bytes())),
+        shared_bytes=free_bytes_in(shared_memory_folder()) if now else _about(_shared_bytes_lately()),
         gpu_bytes=on_gpu if gpu or not now else 0,  # before the first product the GPU is not known yet
         gpu_id=gpu.uuid if gpu else "",
         gpu_reserved=reserved,
         gpu_pooled=pooled_bytes(gpu) if gpu else 0,
         gpu_queried=now,
     )
+
+
+def _about(size: int) -> int:
+    """The bytes, rounded down so far that a decision holds while others take and free memory. Where they do not suffice, they are
+    measured."""
+    return size >> 28 << 28
 
 
 def _room_on(gpu: Gpu, reserved: int) -> int:
@@ -225,15 +250,14 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
     """The decision for this product, the same on every rank. Every rank calls it, with the inventories of all, and raises alike:
     DoesNotFit with the missing amount, UsageError, DeviceUnavailable.
 
-    The last decision serves again if the same is asked for, unless free memory was measured for it, which may have changed.
+    A decision serves again if the same is asked for, unless free memory was measured for it, which may have changed.
     """
     if len({inventory.workspace for inventory in inventories}) > 1:  # a rank failed while it was made
         session.drop_workspace()
-    asked = request, settings, tuple(inventories)
-    serials = {inventory.remembers for inventory in inventories}  # a rank that failed alone remembers another one, or none
-    known = session.remembered  # all ranks may have forgotten it since, where another plan was tried first and rejected
-    if len(serials) == 1 and 0 not in serials and known is not None and known.asked == asked:
-        return known.decision
+    asked = settings, tuple(inventories)
+    known = session.remembered(request, asked, {inventory.remembers for inventory in inventories})
+    if known is not None:
+        return known
     machine = Machine(session.team.topology, tuple(inventories))
     decision = decide(machine, request, settings)
     while isinstance(decision, Unknown):
@@ -243,10 +267,7 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
         raise decision.shortage
     if decision.needs_reserved:
         session.release_device()
-    if machine.is_measured:
-        session.remembered = None
-    else:
-        session.remembered = Remembered(session.team.serial, asked, decision, session._memory_version)
+    session.remember(request, asked, None if machine.is_measured else decision)
     return decision
 
 
