@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Matrices that are distributed over all ranks: a `RowBlock` is a rank's rows, a `Block2D` its rows of some columns.
 
-Products are computed by all ranks, and what is computed element by element by each rank alone, without a message to the others.
-Whatever would take this rank's elements for the whole matrix is refused.
+Products are collective. Elementwise operations are local, without messages. What would take a rank's elements for the whole
+matrix is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _transposed(a: Any, axes: Sequence[int] | None = None) -> Any:
     raise UsageError(f"axes={axes} is no transpose of a {_kind(a)}, which is axes=(1, 0)", code="dimensions")
 
 
-_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's functions that need only what this rank knows, or are the product
+_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's that need only what this rank knows, or are the product
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.iscomplexobj: lambda a: a.dtype.kind == "c",
@@ -43,7 +43,7 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's functions that need 
 
 
 def _operator(ufunc: np.ufunc) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """The operator that computes this function of NumPy element by element, and the one for an operand on the right."""
+    """The operator of this elementwise function, and the one for an operand on the right."""
     return lambda a, b: a._by_elements(ufunc, (a, b)), lambda b, a: b._by_elements(ufunc, (a, b))
 
 
@@ -52,11 +52,10 @@ def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
 
 
 class Distributed(ABC):
-    """A rank's part of a distributed matrix. `array`: this rank's elements; `comm`: the communicator for `@`, where it is
-    known."""
+    """A rank's part of a distributed matrix."""
 
-    array: Any
-    comm: Any = None
+    array: Any  # this rank's elements
+    comm: Any = None  # the communicator for `@`, where it is known
     ndim = 2
     _multiply: ClassVar[Callable[..., Any]]  # hybrid.multiply, which has to be above this room
 
@@ -77,7 +76,7 @@ class Distributed(ABC):
 
     @property
     def _place(self) -> Any:
-        """The place of these elements in the matrix, as far as it is known. Parts with different places are not combined."""
+        """The place of these elements in the matrix, as far as it is known; others are not combined with them."""
         return self.array.shape
 
     @abstractmethod
@@ -127,8 +126,7 @@ class Distributed(ABC):
         return self._refused(other)
 
     def _by_elements(self, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
-        """What the function gives for this rank's elements. NotImplemented where an input is neither a number nor a part with
-        the same place."""
+        """The function of this rank's elements. NotImplemented where an input is neither a number nor a part."""
         values = []
         for each in inputs:
             if isinstance(each, Distributed):
@@ -162,7 +160,7 @@ class Distributed(ABC):
             )
 
     def _refused(self, other: Any) -> Any:
-        """NotImplemented, or for an array a NoArray that says why it cannot be combined with this."""
+        """NotImplemented; NoArray for an array, which cannot be combined with this."""
         if hasattr(other, "__array__"):
             raise NoArray(
                 f"a {_kind(self)} and an array do not go together, since other ranks have the rest of the {_kind(self)}: "
@@ -174,7 +172,7 @@ class Distributed(ABC):
         raise self._no_array(f"a {_kind(self)} is no array")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
-        """What NumPy's functions give: the product, and what is computed element by element. NoArray for all others."""
+        """The product, and elementwise functions. NoArray for all others."""
         computed = NotImplemented
         if method == "__call__" and not more and ufunc is np.matmul:
             left, right = inputs
@@ -204,7 +202,7 @@ _MADE_AS = {"TransposedRowBlock": "RowBlock, and take its .T"}  # of what is no 
 
 
 def common_communicator(inputs: Sequence[Any]) -> Any:
-    """The communicator that the inputs know; None where none of them does. UsageError where they know different ones."""
+    """The communicator that the inputs know, or None. UsageError where they know different ones."""
     knowing = [each for each in inputs if isinstance(each, Distributed) and each.comm is not None]
     if any(each.comm != knowing[0].comm for each in knowing):
         raise UsageError(
@@ -218,9 +216,9 @@ def common_communicator(inputs: Sequence[Any]) -> Any:
 class RowBlock(Distributed):
     """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
 
-    Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows. `a @ b` is the product by all ranks;
-    `+ - * / // % **`, comparisons and NumPy's functions of single elements, with numbers and RowBlocks of the same rows, give
-    what each rank computes of its own. `a.T` is a view, of which this rank has columns; products take it.
+    Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows. `a @ b` is collective over the
+    communicator of either operand. `+ - * / // % **`, comparisons and NumPy's elementwise functions are local, and accept numbers
+    and RowBlocks of the same rows. `a.T` is a view, of which this rank has columns; products take it.
 
     Parameters
     ----------
@@ -256,7 +254,7 @@ class RowBlock(Distributed):
     @property
     def T(self) -> TransposedRowBlock:
         """The transpose, of which this rank has columns. No element is moved before a product, `scatter` or `gather` takes it."""
-        return TransposedRowBlock(self)
+        return TransposedRowBlock(self.array.T, self.comm, self.first_row)
 
     def _like(self, array: Any, comm: Any) -> RowBlock:
         return type(self)(array, comm, self.first_row)
@@ -267,43 +265,20 @@ class RowBlock(Distributed):
         return f"RowBlock({which} of {columns} columns, {self.dtype}, {self.device}{self._rank})"
 
 
-@dataclass(frozen=True, eq=False)
-class TransposedRowBlock(Distributed):
+class TransposedRowBlock(RowBlock):
     """`rows.T`: this rank's consecutive columns of the transpose, which are its rows of the matrix.
 
-    `shape`, `len` and `nbytes` are of these columns; `array` is a view of them. In a product its rows are moved between the ranks
+    `array` has these columns, and `shape`, `len` and `nbytes` are of them. In a product its rows are moved between the ranks
     first, in equal shares; `hybrid.scatter` gives them as a `RowBlock`.
     """
 
-    rows: RowBlock
-
     @property
-    def array(self) -> Any:  # type: ignore[override]
-        return self.rows.array.T
-
-    @property
-    def comm(self) -> Any:  # type: ignore[override]
-        return self.rows.comm
-
-    @property
-    def T(self) -> RowBlock:
+    def T(self) -> RowBlock:  # type: ignore[override]
         """The RowBlock of which this is the transpose."""
-        return self.rows
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns that this rank has. How many columns others have, it does not know."""
-        columns, rows = self.rows.shape
-        return rows, columns
-
-    def __len__(self) -> int:
-        return self.shape[0]
+        return RowBlock(self.array.T, self.comm, self.first_row)
 
     def __repr__(self) -> str:
-        return f"{self.rows!r}.T"
-
-    def _like(self, array: Any, comm: Any) -> TransposedRowBlock:
-        return type(self)(RowBlock(array.T, comm, self.rows.first_row))
+        return f"{self.T!r}.T"
 
 
 _DENSE, _DESCRIPTOR = 1, 9  # ScaLAPACK's type of a dense matrix, and the length of its descriptor
@@ -315,8 +290,8 @@ class Block2D(Distributed):
     """This rank's rows and columns of a matrix that is distributed over a grid of ranks.
 
     Every rank has one; it may be empty. Each row belongs to one row of the grid, each column to one of its columns. `shape` and
-    `len` are of the whole matrix. `a @ b` is the product by all ranks; `+ - * / // % **`, comparisons and NumPy's functions of
-    single elements, with numbers and Block2Ds of the same rows and columns, give what each rank computes of its own.
+    `len` are of the whole matrix. `a @ b` is collective over the communicator of either operand. `+ - * / // % **`, comparisons
+    and NumPy's elementwise functions are local, and accept numbers and Block2Ds of the same rows and columns.
 
     Parameters
     ----------
@@ -455,8 +430,7 @@ def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bound
 
 
 def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> None:
-    """UsageError unless every element belongs to exactly one rank, and each rank has all elements where its rows and columns
-    meet."""
+    """UsageError unless the parts make up a matrix of this shape once, as those of a grid of ranks do."""
     there = [part for part in parts if part.elements]
     rows, columns = {part.rows for part in there}, {part.columns for part in there}
     whole = all(_cover(spans, length) for spans, length in ((rows, shape[0]), (columns, shape[1])))

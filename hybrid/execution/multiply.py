@@ -96,7 +96,7 @@ class Asked:
 
 def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> Call:
     """The call for these operands (A, B, and C or None). Every rank calls it, and all of them raise alike."""
-    if any(isinstance(each, (RowBlock, TransposedRowBlock)) for each in operands):
+    if any(isinstance(each, RowBlock) for each in operands):
         return RowBlockCall(session, operands, out, asked)
     if any(isinstance(each, Block2D) for each in operands):
         return Block2DCall(session, operands, out, asked)
@@ -127,7 +127,7 @@ class RowBlockCall:
             transposed = _transposed(self._operands, gemm)
             refuse_unused_c(self._operands[2], asked.gemm)
             said = {"kind": "a product of RowBlocks", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
-            a, b, c = (each.rows if isinstance(each, TransposedRowBlock) else each for each in self._operands)
+            a, b, c = (each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
             self._operands = a, b, c
             looking.mine = said, None, None
             if not any(transposed):
@@ -153,7 +153,7 @@ def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
     """For A, B and C whether the transpose is multiplied: a view `.T` and a flag each ask for it, both together for the matrix.
     UsageError for what is no RowBlock."""
     for name, block in zip("abc", operands, strict=True):
-        if not isinstance(block, (RowBlock, TransposedRowBlock)) and not (name == "c" and block is None):
+        if not isinstance(block, RowBlock) and not (name == "c" and block is None):
             others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
             raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank", code="mixed-kinds")
     a, b, c = (isinstance(each, TransposedRowBlock) for each in operands)

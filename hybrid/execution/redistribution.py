@@ -106,7 +106,7 @@ def _agreed(
         if rows is not None and (type(rows) is not int or rows < 0):
             raise UsageError(f"rows={rows!r} is no number of rows", code="rows")
         kind = _KINDS.get(type(a), "nothing" if a is None or team.rank != root else "matrix")
-        given = a.rows.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, Distributed) else a
+        given = a.T.array if isinstance(a, TransposedRowBlock) else a.array if isinstance(a, Distributed) else a
         place = a.part if isinstance(a, Block2D) else None
         own = np.empty((0, 0)) if kind == "nothing" else as_array(given, "a")
         if own.ndim != 2:
