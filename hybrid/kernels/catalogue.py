@@ -17,7 +17,6 @@ _INSTALLED = Path(__file__).resolve().parent / "cuda"
 KERNELS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[2] / "kernels"
 
 _BITS = "uint16"  # the type of arrays of bfloat16, which neither NumPy nor CuPy has
-_IN_C = {"float32": "float", "float64": "double", "float16": "Float16", _BITS: "Bfloat16"}  # by the array's type
 
 
 def storage(dtype: str) -> np.dtype:
@@ -28,28 +27,27 @@ def storage(dtype: str) -> np.dtype:
 
 
 def elements_of(array: Any) -> Any:
-    """The array as we keep it: one of bfloat16 from the package ml_dtypes is viewed as its bits, any other is returned as it
-    is."""
+    """The array; one of bfloat16, of the package ml_dtypes, as its bits."""
     return array.view(_BITS) if array.dtype.name == "bfloat16" else array
 
 
 def numbers_of(elements: Any) -> Any:
-    """The numbers that elements stand for, in a type that NumPy computes with."""
+    """The elements as numbers of a type that NumPy computes with."""
     return (elements.astype("uint32") << 16).view("float32") if elements.dtype == _BITS else elements
 
 
 def c_type(elements: Any) -> str:
-    """The name that the kernels have for the type of an array's elements."""
-    return _IN_C[elements.dtype.name]
+    """The kernels' name of the type of an array's elements."""
+    return _IN_CPP[elements.dtype.name]
 
 
 BOTH = ("float32", "float64")
-HALVES = ("float16", "bfloat16")  # types of A and B alone: their sums, and C, are float32
+HALVES = ("float16", "bfloat16")  # of A and B alone: their sums, and C, are float32
 C_TYPES = {"float32": "float", "float64": "double"}
-BYTES = ("int8",)  # of A and B alone, too: their sums, and C, are int32. No product of the runner is of this type
+BYTES = ("int8",)  # of A and B alone: their sums, and C, are int32. No product of the runner is of this type
 ELEMENTS = C_TYPES | {"float16": "Float16", "bfloat16": "Bfloat16"}  # of A and B of the runner's products, in C++
 OPERAND_SIZES = {"float32": 4, "float64": 8} | dict.fromkeys(HALVES, 2) | dict.fromkeys(BYTES, 1)  # bytes of an element of A or B
-_IN_CPP = ELEMENTS | {"int8": "signed char"}
+_IN_CPP = ELEMENTS | {_BITS: "Bfloat16", "int8": "signed char"}  # by the type of A and B, or of an array
 MOST_BLOCKS_Y = 65535  # CUDA's limit of gridDim.y
 LEAST_CAPABILITY = 60  # compute capability, times ten, as all capabilities here
 EMULATED_CAPABILITY = 90  # of the emulated GPU
@@ -175,8 +173,8 @@ def named(name: str) -> Kernel | None:
 
 
 def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
-    """Why the kernel cannot multiply A and B of this type, where B has `columns` columns, on a GPU of this compute capability; ""
-    if it can."""
+    """Why the kernel cannot multiply by a B of this type and number of columns on a GPU of this compute capability; "" if it
+    can."""
     if dtype not in kernel.dtypes:
         return f"kernel {kernel.name} does not take {dtype}"
     if kernel.vectors_only and columns > 1:
@@ -202,8 +200,7 @@ def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CA
 def launch_of(
     kernel: Kernel, dtype: str, rows: int, columns: int, capability: int, width: int = 1, *, adds: bool = False
 ) -> Launch:
-    """The launch that computes a C of this shape, or with `adds` adds to it. `width`: of vector loads and copies,
-    in elements, as `copy_width` gives it for A, B and C."""
+    """The launch that computes a C of this shape, or `adds` to it. `width`: elements of vector loads, as of `copy_width`."""
     form = _form(kernel, dtype, capability)
     assert form is not None, refusal(kernel, dtype, columns, capability)
     assert kernel.adds or not adds, f"{kernel.name} does not add"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The launches of the kernels for products from remainders: instances, grids and thread blocks, as their sources want them."""
+"""The launches of the kernels for products from remainders (Ozaki scheme II): instances, grids and thread blocks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hybrid.kernels.catalogue import Launch
 LEAST_FOR_BYTES = 75  # compute capability, times ten, that has mma.sync for bytes
 MOST_TERMS = 65535 * 128  # of a sum: its units along k are thread blocks in y, whose number CUDA limits
 _HOPPER = 90
-# Compute capabilities with at least half as many units for float64 as for float32, or with matrix units for it. Others have a
-# 32nd or a 64th.
+# Compute capabilities with float64 tensor cores, or half as many units for it as for float32. Others have a 32nd or a 64th.
 _MUCH_FLOAT64 = (60, 70, 80, 90, 100)
 _THREADS, _WARPS = 256, 8
 _CHUNK, _COLUMNS = 512, 32  # norms.cu: rows and columns of B that a block adds up; packed.cuh: columns that a block packs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,6 @@ class MachineModel:
             return cls(**said)
         except UsageError as wrong:
             raise _wrong(f"{path}: {wrong}") from None
-
-    def write(self, path: str) -> None:
-        """Write the model to a file that `read` reads."""
-        import json
-
-        Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
 
 def _wrong(text: str) -> UsageError:

@@ -5,7 +5,7 @@ plan assumes, which change a plan and never a product."""
 import math
 import re
 from collections import Counter, deque
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -118,9 +118,9 @@ models = st.builds(
 @examples(40)
 @given(model=models, memory=st.just(0) | st.integers(200_000, 600_000))
 def test_any_model_is_read_as_written_and_has_a_plan(model, memory, tmp_path_factory):
-    path = str(tmp_path_factory.getbasetemp() / "model.json")
-    model.write(path)
-    assert MachineModel.read(path) == model
+    path = tmp_path_factory.getbasetemp() / "model.json"
+    path.write_text(json.dumps(asdict(model)))
+    assert MachineModel.read(str(path)) == model
     how = {"device": "cuda", "accumulates": True, "device_memory": memory, "model": model}
     for share in planned(Problem(300, 200, 100), Topology(((0, 1),)), **how).shares:
         terms = sum(len(tile.rows) * len(tile.columns) * len(tile.inner or range(200)) for tile in share.tiles())
