@@ -131,14 +131,14 @@ class Session:
         self.use_gpu()
         return self.rank_device
 
-    def why_test_fails(self, test: Test, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel, *, again: bool) -> str:
+    def why_test_fails(self, unknown: Unknown, *, again: bool) -> str:
         """Why a test fails on some rank, "" where it passes: the same on every rank, all of which call it. The device keeps the
         outcome. `again`: make a test that failed once more."""
-        if self.rank_device is None or self.rank_device.key != device_key(plan, gpus):
-            self.device(plan, gpus, kernel)
+        device = self.rank_device
+        if device is None or device.key != device_key(unknown.plan, unknown.gpus):
+            device = self.device(unknown.plan, unknown.gpus, unknown.kernel)
         self.use_gpu()
-        assert self.rank_device is not None
-        return self.rank_device.refusal(self.team, "peers" if test is Test.PEERS else "nccl", again=again)
+        return device.refusal(self.team, "peers" if unknown.test is Test.PEERS else "nccl", again=again)
 
     def use_gpu(self) -> None:
         """Have this thread's CUDA calls work on the rank's GPU, to the end of the call, or of the command."""
@@ -280,5 +280,4 @@ def _find_out(session: Session, machine: Machine, settings: Settings, unknown: U
         ranks = (replace(rank, free=free) for rank, free in zip(machine.ranks, looking.all, strict=True))
         return replace(machine, ranks=tuple(ranks))
     again = settings.transport != "auto"  # who asks for a transport may have mended what an earlier test failed for
-    outcome = session.why_test_fails(unknown.test, unknown.plan, unknown.gpus, unknown.kernel, again=again)
-    return replace(machine, outcomes={**machine.outcomes, unknown.test: outcome})
+    return replace(machine, outcomes={**machine.outcomes, unknown.test: session.why_test_fails(unknown, again=again)})

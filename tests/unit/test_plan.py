@@ -2,6 +2,7 @@
 """Which arithmetic a tile gets, what is proved of its errors, how remainders lie in memory; and the numbers of a machine that the
 plan assumes, which change a plan and never a product."""
 
+import json
 import math
 import re
 from collections import Counter, deque
