@@ -75,7 +75,8 @@ def multiply(
         A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
         the environment (HYBRID_KERNEL for this one), and to the defaults.
     device
-        "auto", "cpu", "cuda" or "emulate".
+        "cpu", "cuda", "emulate", or "auto": GPUs where every rank has one, but for small products of a process alone whose
+        arrays lie in host memory.
     precision
         "native" has GPUs compute in float64 or float32. "auto" has them compute from remainders, which are bytes, where that is
         at least as accurate and takes less time; "fast" with fewer of them, where that is about as accurate.
