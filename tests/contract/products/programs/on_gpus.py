@@ -17,6 +17,7 @@ from support import cases
 import hybrid
 import hybrid.testing
 from hybrid.errors import CheckFailed, DoesNotFit, HybridError, Overflow, UsageError
+from hybrid.testing import numpy_cupy
 
 comm = MPI.COMM_WORLD
 rng = np.random.default_rng(11)  # the same on all ranks
@@ -162,6 +163,31 @@ def products_like_the_one_before():
         assert alive() is None
 
 
+def a_lost_launch_is_found():
+    """A product like the one before, whose multiplication does not run, has C of the one before: its check refuses it."""
+    if comm.size > 1:
+        return
+    a, b = (cupy.asarray(rng.standard_normal((40, 40))) for _ in "ab")
+    out, enqueue, lost = cupy.asarray(np.zeros((40, 40))), numpy_cupy._enqueue, []
+
+    def losing(stream, work):
+        source = getattr(getattr(work, "__self__", None), "_function", ("check.cu",))[0]
+        if source == "check.cu":
+            enqueue(stream, work)
+        else:
+            lost.append(source)
+
+    for _ in range(4):
+        hybrid.multiply(a, b, out=out)
+    numpy_cupy._enqueue = losing
+    hybrid.multiply(a, b, out=out)  # C is right still
+    a[3, :] = 1.0
+    assert refusal(CheckFailed, a, b, out=out) == "check-product"
+    numpy_cupy._enqueue = enqueue
+    assert len(lost) == 2
+    assert np.allclose(cupy.asnumpy(hybrid.multiply(a, b, out=out)), cupy.asnumpy(a) @ cupy.asnumpy(b))
+
+
 def small_products_are_left_to_the_cpu():
     """Of a process alone that asks for no GPU; those of large matrices are not, nor are any that lie on the GPU."""
     if comm.size > 1:
@@ -214,6 +240,7 @@ for each in (
     transposes_arrive_as_they_lie,
     results_are_written_to_arrays_there,
     products_like_the_one_before,
+    a_lost_launch_is_found,
     small_products_are_left_to_the_cpu,
     the_gpu_is_given_back,
 ):
