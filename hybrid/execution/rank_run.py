@@ -98,7 +98,7 @@ class RankCheck:
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         self._sample = ALL
         self._all_in_place = all(operand in in_place for operand in "ABC")
-        self._copied: tuple[Any, ...] = ()
+        self._of_copies: tuple[Any, ...] = ()
         if matrices is not None and not self._all_in_place:
             origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
             # The cores of ranks whose matrices the root copies are free.
@@ -110,14 +110,14 @@ class RankCheck:
             # The root's arrays and shared matrices have the same panels, but not the same ranks copy them.
             copied_for = f"own pieces of ranks {[*pieces]}"
             own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces, rank) for rank in pieces})
-            self._copied = pieces, own, origin, threads
+            self._of_copies = pieces, own, origin, threads
             self.use(matrices)
 
     def use(self, matrices: RankMatrices | None) -> None:
         """In the next products these matrices are copied; None: refer to those before no more."""
         self.copies = None
-        if matrices is not None and self._copied:
-            pieces, own, origin, threads = self._copied
+        if matrices is not None and self._of_copies:
+            pieces, own, origin, threads = self._of_copies
             operands, device = (matrices.a, matrices.b, matrices.c), self._rank_device.device
             self.copies = CopyChecksums(self._plan.problem, pieces, device, own, operands, origin, threads)
 
@@ -330,18 +330,18 @@ class RankRun:
         self._may_record = all_there and self._modular is None and not self._poisoned
         self._recordings: dict[tuple[Place, ...], Any] = {}  # what the device has enqueued, by the places of A, B and C
 
-    def use(self, matrices: RankMatrices, read_and_written: Sequence[Any]) -> None:
+    def use(self, matrices: RankMatrices, copied: Sequence[Any]) -> None:
         """Multiply these matrices next, of a process alone, which lie where those before them did: in host memory, or in place
-        on the device. `read_and_written`: those that are copied."""
-        self._matrices, self._to_pin = matrices, read_and_written
-        if self.device_check is not None and read_and_written:
+        on the device. `copied`: those that are."""
+        self._matrices, self._copied = matrices, copied
+        if self.device_check is not None and copied:
             self.device_check.use(matrices)
             self.device_check.sample(ALL if self._sums_all else Sample(SHARE, secrets.randbelow(SHARE)))
 
     def let_go(self) -> None:
         """Refer no more to the matrices."""
         self._matrices = self._transport = self._buffers = None
-        self._to_pin = ()
+        self._copied = ()
         if self.device_check is not None:
             self.device_check.use(None)
 

@@ -143,24 +143,27 @@ def products_like_the_one_before():
     and no call keeps an array alive."""
     if comm.size > 1:
         return
-    for check in (True, False, "host"):
-        a, b = (cupy.asarray(rng.integers(-9, 9, shape).astype(float)) for shape in ((70, 90), (90, 50)))
-        out = cupy.asarray(np.zeros((70, 50)))
-        for number in range(6):
-            a[number, :] = float(number)
-            first = a if number % 2 else cupy.asarray(cupy.asnumpy(a))
-            into = None if number % 3 else out
-            c = hybrid.multiply(first, b, check=check, out=into)
-            assert (c is out) == (into is out)
-            assert np.array_equal(cupy.asnumpy(c), cupy.asnumpy(a) @ cupy.asnumpy(b))
-        with hybrid.testing.plant("multiply"):
-            assert not check or refusal(CheckFailed, a, b, check=check) == "check-product"
-        assert refusal(UsageError, a, b, out=a, check=check) == "out"
-        first = cupy.asarray(cupy.asnumpy(a))
-        alive = weakref.ref(first)
-        hybrid.multiply(first, b, check=check)
-        del first
-        assert alive() is None
+    for kind, faults in ((cupy.asarray, ["multiply"]), (np.array, ["multiply", "copy in", "copy out"])):
+        for check in (True, False, "host"):
+            how = {"check": check, "device": "cuda"}
+            a, b = (kind(rng.integers(-9, 9, shape).astype(float)) for shape in ((70, 90), (90, 50)))
+            out = kind(np.zeros((70, 50)))
+            for number in range(6):
+                a[number, :] = float(number)
+                first = a if number % 2 else kind(cupy.asnumpy(a))
+                into = None if number % 3 else out
+                c = hybrid.multiply(first, b, out=into, **how)
+                assert (c is out) == (into is out)
+                assert np.array_equal(cupy.asnumpy(c), cupy.asnumpy(a) @ cupy.asnumpy(b))
+            for fault in faults if check else ():
+                with hybrid.testing.plant(fault):
+                    assert refusal(CheckFailed, a, b, **how).startswith("check-")
+            assert refusal(UsageError, a, b, out=a, **how) == "out"
+            first = kind(cupy.asnumpy(a))
+            alive = weakref.ref(first)
+            hybrid.multiply(first, b, **how)
+            del first
+            assert alive() is None
 
 
 def a_lost_launch_is_found():
