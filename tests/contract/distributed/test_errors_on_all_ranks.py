@@ -4,6 +4,7 @@ the rank; and the next call works. All agree on settings before any data moves."
 
 import os
 import signal
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -89,3 +90,17 @@ def test_an_interrupt_of_one_rank_waits_for_the_others_and_is_raised_on_all(comm
         assert len(set(comm.allgather((found.value.code, str(found.value))))) == 1
         product(comm)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_in_the_last_exchange_of_a_call_is_raised_on_its_rank_alone(comm):
+    """The call has ended on the others by then: nobody is out of step."""
+    product(comm)
+    with hybrid.testing.plant("rank", rank=0, phase="wait", times=0, how="raise") as waits:
+        product(comm)
+    last = comm.bcast(waits.seen) - 1
+    how = hybrid.testing.plant("rank", rank=0, phase="wait", at=last, how=lambda: os.kill(os.getpid(), signal.SIGINT))
+    with how, pytest.raises(KeyboardInterrupt) if comm.rank == 0 else nullcontext():
+        product(comm)
+    with hybrid.testing.plant("rank", rank=comm.size - 1, phase="multiply", how="raise"), pytest.raises(RankFailed):
+        product(comm)
+    product(comm)
