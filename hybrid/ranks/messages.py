@@ -13,13 +13,12 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.problem import record
-from hybrid.core.text import warn
 from hybrid.errors import RankMissing, one_line
+from hybrid.ranks.arrivals import Arrivals, Limits, abandoned, duplicate, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import Interrupts
 
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
 
-# Tags on the control communicator: "I failed, come to the end of the phase"; "I wait in this phase, too"; "I do not wait for the
-# others any more", and the text of the error.
-_NOTICE, _HERE, _GAVE_UP = 32001, 32002, 32003
+# Tags on the control communicator: "I failed, come to the end of the phase"; "I do not wait any more", with the error's text.
+_NOTICE, _GAVE_UP = 32001, 32003
 _POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices and deadlines are looked at
 # `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
 _SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size in it
@@ -59,134 +57,6 @@ def _let_others_run() -> None:
         _crowded_until = began + _SLEEP_FOR
 
 
-# --- ranks that have not called yet
-#
-# In a user's program a rank may compute for long before it calls, or it never calls because it has failed. In the first phase of
-# a call a rank learns by messages who else waits (`_Arrivals`). Before the first call on a communicator there is no way for such
-# messages: `_duplicate` learns it by collectives on the user's own communicator.
-
-_ANSWERED = 0.5  # seconds within which the others that wait have said so
-_MOST_NAMED = 64  # ranks of a communicator whose first call names the missing: each sends a byte to each for that
-_FIRST_PAUSE = 1e-3  # seconds between two looks at the first call
-_GIVEN_UP = 30.0  # seconds after which ranks that have called, but do not go on, must have given up waiting before
-
-_abandoned: list[Any] = []  # requests that nobody waits for any more, with the buffers that they may still use
-
-
-@record
-class Limits:
-    """The seconds of waiting after which the missing ranks are named (`warn`), and after which the call fails (`fail`)."""
-
-    warn: float
-    fail: float
-
-    @classmethod
-    def of(cls, asked: Any = None, environment: Mapping[str, str] = os.environ, default: float = 60.0) -> Limits:
-        """The limits by the call's `stall`, else by HYBRID_STALL: the missing are named after so many seconds, and the call
-        fails after as many more, but one at least.
-
-        Where neither is given, a call never fails, since ranks of a user's program may come as late as they like.
-        """
-        try:
-            stall = float(asked if asked is not None else environment.get("HYBRID_STALL") or math.nan)
-        except (TypeError, ValueError):  # refused when all ranks have come and can be told
-            stall = math.nan
-        if stall > 0:
-            return cls(stall, stall + max(stall, 2 * _ANSWERED))
-        return cls(math.inf if stall == 0 else default, math.inf)
-
-
-def unusable(why: str) -> RankMissing:
-    """The error of every call on a communicator whose ranks have given up waiting for each other."""
-    error = RankMissing(f"{why}; this communicator cannot be used any more, another can: comm.Dup()")
-    error.on_all_ranks = True  # no rank waits for this one
-    return error
-
-
-class _Wait:
-    """The wait of one rank for others."""
-
-    def __init__(self, rank: int, limits: Limits) -> None:
-        self.rank, self._limits, self._began, self._warned = rank, limits, time.monotonic(), False
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    def is_long(self, more: float = 0.0) -> bool:
-        return self.seconds > self._limits.warn + more
-
-    def complain(self, missing: Collection[int], here: Collection[int]) -> None:
-        """Warn of the missing ranks (empty: it is not known which), once, by the first of the ranks that wait, `here`.
-        RankMissing when the wait has taken too long."""
-        failed = self.seconds > self._limits.fail
-        within = f"within {self._limits.fail if failed else self._limits.warn:g} s"
-        text = f"some rank has not called {within}, or does not wait for this one any more"
-        if missing:
-            who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, sorted(missing)))}"
-            text = f"{who} did not call {within} of others, as every rank of the communicator must"
-        if failed:
-            raise RankMissing(text)
-        if not self._warned and self.rank == min(here):
-            warn(f"{text}: still waiting")
-        self._warned = True
-
-
-class _Arrivals(_Wait):
-    """The wait of a rank for those that have not come to a phase. `serial`: the phase's number."""
-
-    def __init__(self, control: MPI.Comm, serial: int, limits: Limits) -> None:
-        super().__init__(control.Get_rank(), limits)
-        self._control, self._serial = control, serial
-        self._here, self._told = {self.rank}, False
-
-    def look(self) -> None:
-        """To be called now and then while this rank waits. RankMissing when it has waited for too long."""
-        from mpi4py import MPI
-
-        ranks, answered, status, serial = set(range(self._control.Get_size())), False, MPI.Status(), bytearray(8)
-        while self._control.Iprobe(tag=_HERE, status=status):
-            self._control.Recv([serial, MPI.BYTE], status.source, _HERE)
-            if int.from_bytes(serial, "little") == self._serial:  # else it is about a phase to which all have come by now
-                self._here.add(status.source)
-                answered = True
-        if (answered or self.is_long()) and not self._told:
-            self._told = True
-            for other in ranks - {self.rank}:
-                _abandoned.append(self._control.Isend([self._serial.to_bytes(8, "little"), MPI.BYTE], other, _HERE))
-        if self.is_long(_ANSWERED):
-            self.complain(ranks - self._here, self._here)
-
-
-def _duplicate(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
-    """A duplicate of a user's communicator, made when every rank has called. RankMissing when that takes too long."""
-    from mpi4py import MPI
-
-    size, rank = comm.Get_size(), comm.Get_rank()
-
-    def complete(requests: list[MPI.Request], wait: _Wait, *, named: bool) -> None:
-        pending = everybody = set(range(len(requests)))  # `named`: request number r is complete when rank r has called
-        try:
-            while pending := {number for number in pending if not requests[number].Test()}:
-                if wait.is_long():
-                    wait.complain(pending if named else (), {rank, *(everybody - pending if named else ())})
-                time.sleep(_FIRST_PAUSE if wait.seconds > _FIRST_PAUSE else 0)
-        except BaseException:  # also an interrupt
-            _abandoned.extend(requests)
-            raise
-
-    if size <= _MOST_NAMED:
-        # A scatter from each rank. MPI does not send that by way of other ranks: it is complete here when that rank has called.
-        token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
-        calls = [comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root) for root in range(size)]
-    else:
-        calls = [comm.Ibarrier()]
-    complete(calls, _Wait(rank, limits), named=size <= _MOST_NAMED)
-    duplicate, request = comm.Idup()  # polled, too: others may have given up before the last one came
-    complete([request], _Wait(rank, Limits(min(limits.warn, _GIVEN_UP), min(limits.fail, _GIVEN_UP))), named=False)
-    return duplicate
-
-
 # --- messages
 
 
@@ -208,7 +78,7 @@ class Messages:
         from mpi4py import MPI
 
         self._byte, self._new_status, self.limits = MPI.BYTE, MPI.Status, limits
-        self._comm = _duplicate(comm, limits) if limits else comm.Dup()
+        self._comm = duplicate(comm, limits) if limits else comm.Dup()
         self._control = comm.Dup()
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         self._interrupts = interrupts
@@ -277,7 +147,7 @@ class Messages:
         ranks may not have called yet; RankMissing where they do not for too long. An interrupt that waits too long is raised. An
         exchange that did not end is the last: every later call is a RankMissing.
         """
-        arrivals = _Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
+        arrivals = Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
 
         def look() -> None:
             self._refuse_lost()
@@ -290,7 +160,7 @@ class Messages:
             try:
                 self.complete(request, lambda: _EXCHANGE_PAUSE, look, deadline)
             except BaseException as error:
-                _abandoned.append((request, buffers))
+                abandoned.append((request, buffers))
                 if isinstance(error, RankMissing):
                     self._give_up(str(error))
                 self.lost = self.lost or "an exchange with the other ranks was interrupted"
@@ -332,7 +202,7 @@ class Messages:
             self.lost = why
             for other in range(self._size):
                 if other != self._rank:
-                    _abandoned.append((why, self._control.Isend([why.encode(), self._byte], dest=other, tag=_GAVE_UP)))
+                    abandoned.append((why, self._control.Isend([why.encode(), self._byte], dest=other, tag=_GAVE_UP)))
         raise unusable(self.lost) from None
 
     # --- failures

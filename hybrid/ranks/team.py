@@ -22,11 +22,12 @@ from hybrid.core.forks import Turn, forked_from_rank
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import HybridError, RankMissing, UsageError, code_of, one_line, rebuild
+from hybrid.ranks.arrivals import Limits, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import Interrupts
 from hybrid.ranks.job_end import interrupted
 from hybrid.ranks.launcher import launched
-from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable
+from hybrid.ranks.messages import Messages, PhaseEnded, Unsendable
 from hybrid.ranks.mpi import all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 
 if TYPE_CHECKING:
