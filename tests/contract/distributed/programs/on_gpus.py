@@ -147,7 +147,8 @@ def memory():
         c = hybrid.multiply(*rows, device="cuda", transport=transport)
         gc.collect()
     del c, rows
-    hybrid.multiply(*at_root(np.ones((2, 2)), np.ones((2, 2))), comm=comm, device="cpu")  # the GPUs are given back
+    with pretend(staged=1):  # a CPU with memory of its own, for which the GPUs are given back
+        hybrid.multiply(*at_root(np.ones((2, 2)), np.ones((2, 2))), comm=comm, device="cpu")
     other = comm.Dup()
     hybrid.multiply(*at_root(np.ones((9, 2)), np.ones((2, 2))), comm=other, device="cuda")
     other.Free()
