@@ -265,7 +265,8 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
         decision = decide(machine, request, settings)
     if decision.shortage:
         raise decision.shortage
-    if decision.needs_reserved:
+    has_gpu = session.rank_device is not None and session.rank_device.gpu is not None
+    if decision.needs_reserved or (has_gpu and settings.device == "cpu"):
         session.release_device()
     session.remember(request, asked, None if machine.is_measured else decision)
     return decision
