@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -88,16 +88,16 @@ class RankCheck:
         rank_device: RankDevice,
         matrices: RankMatrices | None,
         placements: Sequence[RankPlacement],
-        in_place: Container[str] = (),
+        in_place: Iterable[str] = (),
     ) -> None:
-        self._team, self._plan, self._rank_device, self._in_place = team, plan, rank_device, in_place
+        self._team, self._plan, self._rank_device, self._in_place = team, plan, rank_device, frozenset(in_place)
         self._where = placements[team.rank].name
         self.device: DeviceCheck | None = None
         self.copies: CopyChecksums | None = None
         self._modular: ModularProduct | None = None
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         self._sample = ALL
-        self._all_in_place = all(operand in in_place for operand in "ABC")
+        self._all_in_place = self._in_place == frozenset("ABC")
         self._of_copies: tuple[Any, ...] = ()
         if matrices is not None and not self._all_in_place:
             origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
