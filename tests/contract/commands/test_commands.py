@@ -139,7 +139,7 @@ OFFERED = [
     ("hybrid-matmul --de", "--device"), ("hybrid-matmul 8 8 8 --device ", "auto cpu cuda emulate"),
     ("/opt/env/bin/hybrid-matmul --device cu", "cuda"), ("hybrid-matmul --device = em", "emulate"),
     ("hybrid-matmul --device =", "auto cpu cuda emulate"), ("hybrid-matmul --on-fault r", "raise repair"),
-    ("hybrid-matmul --check ", "on host off"), ("hybrid-matmul --kernel til", "tiled tiled32"), ("hybrid-matmul --out ", ""),
+    ("hybrid-matmul --check ", "on full host off"), ("hybrid-matmul --kernel til", "tiled tiled32"), ("hybrid-matmul --out ", ""),
     ("hybrid-matmul --repeat ", ""), ("hybrid-matmul zzz", ""), ("hybrid-paths t", "ten"),
     ("hybrid-paths ten --le", "--length"), ("hybrid-lab ch", "check"), ("hybrid-lab run x.cu --kernel ", ""),
     ("hybrid-lab run x.cu --siz", "--sizes"), ("hybrid-lectures s", "siegel"), ("hybrid-accept --level ", "1 2 3 4"),

@@ -83,8 +83,8 @@ def beside(cases):
 
 
 def killed(*arguments, parts=3, **more):
-    """What a job leaves that is killed when so many parts are in the journal: a write, a flush and the journal's two for each."""
-    for number in count(4 * parts + 2):
+    """What a job leaves that is killed when so many parts are in the journal: eight operations begin it, and each part has four."""
+    for number in count(4 * parts + 8):
         assert run(*arguments, planted=[f"disk rank=0 at={number} how=killed before"], **more).returncode
         if len(found := parts_of("C.npy.journal")) >= parts:
             return found
