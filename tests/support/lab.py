@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.commands import module, start, without_progress
+from support.commands import module, without_progress
+from support.forked import quickly
 
 LAB = module("hybrid.lab")
 DATA = Path(__file__).resolve().parents[1] / "contract" / "lab" / "data"
@@ -38,7 +39,7 @@ class Verdict:
 
 def lab(*arguments: Any, **options: Any) -> Any:
     """The process that has ended."""
-    return start(LAB, *arguments, **{"limit": 180, **options})
+    return quickly(LAB, *arguments, **{"limit": 180, **options})
 
 
 def judged(command: str, *arguments: Any, **options: Any) -> Verdict:

@@ -83,7 +83,7 @@ def beside(cases):
 
 
 def killed(*arguments, parts=3, **more):
-    """What a job leaves that is killed when so many parts are in the journal: eight operations begin it, and each part has four."""
+    """What a job leaves that is killed when so many parts are in the journal: eight operations begin it, each part has four."""
     for number in count(4 * parts + 8):
         assert run(*arguments, planted=[f"disk rank=0 at={number} how=killed before"], **more).returncode
         if len(found := parts_of("C.npy.journal")) >= parts:

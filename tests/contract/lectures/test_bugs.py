@@ -6,14 +6,14 @@ import re
 from functools import partial
 
 import pytest
-from support import commands
 from support.commands import ROOT, module, successful
+from support.forked import quickly
 from support.selection import exhaustive
 
 pytestmark = pytest.mark.needs("compiler")
 
 BUGS = [*module("hybrid.lectures"), "bugs"]
-start = partial(commands.start, limit=280)  # for compilations on a busy machine, too
+start = partial(quickly, limit=280)  # for compilations on a busy machine, too
 
 
 def grid(n, m, tile, up):

@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support import commands
 from support.commands import ROOT, module, successful
+from support.forked import quickly
 from support.lab import changed, judged, lab
 from support.selection import exhaustive
 
 LECTURES = module("hybrid.lectures")
-start = partial(commands.start, limit=280)  # for compilations on a busy machine, too
+start = partial(quickly, limit=280)  # for compilations on a busy machine, too
 PROGRAMS = ROOT / "docs/programs"
 NAMES = ["pmpp", "2d", "hochberg", "siegel", "largest", "pascal", "ladder", "bugs", "report"]
 

@@ -10,12 +10,12 @@ from statistics import fmean, median
 
 import numpy as np
 import pytest
-from support import commands
 from support.commands import ROOT, module, successful
+from support.forked import quickly
 from support.selection import exhaustive
 
 LECTURES = module("hybrid.lectures")
-start = partial(commands.start, limit=280)  # for compilations on a busy machine, too
+start = partial(quickly, limit=280)  # for compilations on a busy machine, too
 RECORDED = ROOT / "docs/measured/lectures-h200.jsonl"
 
 
