@@ -45,19 +45,19 @@ typedef struct {
 // Slots, which one thread uses at a time, and the stream on which they are copied. An event of each tells when it is free.
 typedef struct Worker {
     struct Worker* next;
-    char* slots;
+    char* memory;
     void* stream;
     void* events[SLOTS];
-    int latest;  // the slot that was used last
+    int slots, latest;  // the slot that was used last
 } Worker;
 
-// The workers of one GPU.
+// The workers of one GPU. Each is for one direction, so that none waits for copies of the other.
 typedef struct {
     Driver driver;
     int64_t slot_bytes;
     pthread_mutex_t lock;
     pthread_cond_t freed;
-    Worker* free;
+    Worker* free[2];  // of copies that come in, and that go out
     int count;
     Worker workers[];
 } Workers;
@@ -112,23 +112,24 @@ static double now(void)
 
 // ---- workers
 
-// `memory`: SLOTS slots for each of `count` workers, page-locked. `streams`: one for each worker; `events`: one for each slot.
-// NULL if there is no memory.
-Workers* new_workers(const Driver* driver, int count, char* memory, int64_t slot_bytes, void** streams, void** events)
+// `each`: workers of each direction. `memory`, page-locked: SLOTS slots for each worker that brings, and one for each of the
+// others, whose threads wait for each copy. `streams`: one for each worker; `events`: one for each slot. NULL if there is no memory.
+Workers* new_workers(const Driver* driver, int each, char* memory, int64_t slot_bytes, void** streams, void** events)
 {
-    Workers* workers = calloc(1, sizeof *workers + (size_t)count * sizeof *workers->workers);
+    Workers* workers = calloc(1, sizeof *workers + 2 * (size_t)each * sizeof *workers->workers);
     if (!workers) return NULL;
     workers->driver = *driver;
     workers->slot_bytes = slot_bytes;
-    workers->count = count;
+    workers->count = 2 * each;
     wait_for_cuda = driver->wait;
     pthread_mutex_init(&workers->lock, NULL);
     pthread_cond_init(&workers->freed, NULL);
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < 2 * each; ++i) {
+        int out = i >= each, slots = out ? 1 : SLOTS;
         Worker* worker = &workers->workers[i];
-        *worker = (Worker){.next = workers->free, .slots = memory + SLOTS * i * slot_bytes, .stream = streams[i]};
-        memcpy(worker->events, events + SLOTS * i, sizeof worker->events);
-        workers->free = worker;
+        *worker = (Worker){.next = workers->free[out], .memory = memory, .stream = streams[i], .slots = slots};
+        workers->free[out] = worker;
+        for (int k = 0; k < slots; ++k, memory += slot_bytes) worker->events[k] = *events++;
     }
     return workers;
 }
@@ -142,22 +143,22 @@ void free_workers(Workers* workers)
 }
 
 // A free worker: the last one that became free, whose slots are in this thread's cache.
-static Worker* take(Workers* workers)
+static Worker* take(Workers* workers, int out)
 {
     pthread_mutex_lock(&workers->lock);
-    while (!workers->free) pthread_cond_wait(&workers->freed, &workers->lock);
-    Worker* worker = workers->free;
-    workers->free = worker->next;
+    while (!workers->free[out]) pthread_cond_wait(&workers->freed, &workers->lock);
+    Worker* worker = workers->free[out];
+    workers->free[out] = worker->next;
     pthread_mutex_unlock(&workers->lock);
     return worker;
 }
 
-static void put_back(Workers* workers, Worker* worker)
+static void put_back(Workers* workers, Worker* worker, int out)
 {
     pthread_mutex_lock(&workers->lock);
-    worker->next = workers->free;
-    workers->free = worker;
-    pthread_cond_signal(&workers->freed);
+    worker->next = workers->free[out];
+    workers->free[out] = worker;
+    pthread_cond_broadcast(&workers->freed);
     pthread_mutex_unlock(&workers->lock);
 }
 
@@ -295,27 +296,27 @@ static int begin_part(Transfer* transfer)
     return failure ? failure : copies->workers->driver.enter(copies->workers->driver.context);
 }
 
-static void copy_parts(const void* of_transfer, int64_t number, int64_t end)
+static void copy_part(const void* of_transfer, int64_t number, int64_t end)
 {
+    (void)end;  // one at a time
     Transfer* transfer = (Transfer*)of_transfer;
     Workers* workers = transfer->of->workers;
     const Driver* driver = &workers->driver;
-    for (; number < end; ++number) {
-        Part part = part_of(transfer, number);
-        Worker* worker = take(workers);
-        int slot = !worker->latest, failure = begin_part(transfer);
-        char* memory = worker->slots + slot * workers->slot_bytes;
-        if (!failure) failure = driver->wait(worker->events[slot]);
-        if (!failure && !transfer->out) fill(memory, transfer, &part);
-        if (!failure && !transfer->out && transfer->ready) failure = driver->follow(worker->stream, transfer->ready, 0);
-        if (!failure) failure = submit(driver, transfer, &part, memory, worker->stream);
-        if (!failure) failure = driver->record(worker->events[slot], worker->stream);
-        if (!failure) __atomic_store_n(&worker->latest, slot, __ATOMIC_RELAXED);
-        if (!failure && transfer->out) failure = driver->wait(worker->events[slot]);
-        if (!failure && transfer->out) empty(memory, transfer, &part);
-        end_part(transfer, worker, failure);
-        put_back(workers, worker);
-    }
+    Part part = part_of(transfer, number);
+    int out = transfer->out, failure = begin_part(transfer);
+    Worker* worker = take(workers, out);
+    int slot = (worker->latest + 1) % worker->slots;
+    char* memory = worker->memory + slot * workers->slot_bytes;
+    if (!failure) failure = driver->wait(worker->events[slot]);
+    if (!failure && !out) fill(memory, transfer, &part);
+    if (!failure && !out && transfer->ready) failure = driver->follow(worker->stream, transfer->ready, 0);
+    if (!failure) failure = submit(driver, transfer, &part, memory, worker->stream);
+    if (!failure) failure = driver->record(worker->events[slot], worker->stream);
+    if (!failure) __atomic_store_n(&worker->latest, slot, __ATOMIC_RELAXED);
+    if (!failure && out) failure = driver->wait(worker->events[slot]);
+    if (!failure && out) empty(memory, transfer, &part);
+    end_part(transfer, worker, failure);  // which may free the transfer
+    put_back(workers, worker, out);
 }
 
 static int enter_nothing(void* context)
@@ -406,7 +407,7 @@ Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t c
                            .done = done,
                            .left = parts};
     Batch* batch = out ? copies->out : copies->in;
-    *loop = (Loop){.batch = batch, .body = copy_parts, .operands = transfer, .end = parts, .unit = 1, .most = 1, .freed = 1};
+    *loop = (Loop){.batch = batch, .body = copy_part, .operands = transfer, .end = parts, .unit = 1, .most = 1, .freed = 1};
     int waits = out && ready;
     if (waits) {
         loop->how = (EventWait){enter_nothing, NULL, wait_until_ready};
@@ -527,7 +528,7 @@ void give_up(Copies* copies)
     }
     Workers* workers = copies->workers;
     for (int i = 0; i < workers->count; ++i)
-        for (int k = 0; k < SLOTS; ++k) workers->driver.wait(workers->workers[i].events[k]);
+        for (int k = 0; k < workers->workers[i].slots; ++k) workers->driver.wait(workers->workers[i].events[k]);
     pthread_mutex_lock(&copies->lock);
     for (int i = 0; i < 2; ++i) {
         for (Transfer *each = copies->orders[i].first, *next; each; each = next) {

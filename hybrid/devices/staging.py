@@ -27,9 +27,9 @@ SOURCE = Path(__file__).with_suffix(".c")
 SLOT_BYTES = 2 << 20  # those of a core stay in its cache; of smaller ones the driver's calls take too long
 LEAST_THREADS = 4  # of a process: fewer copy no faster than memory is pinned
 LEAST_STAGED = 1 << 20  # bytes of a matrix: smaller ones the driver copies as fast
-_SLOTS = 2  # as SLOTS of staging.c
+_SLOTS = 2  # as SLOTS of staging.c, of a thread that brings; one that takes away has one
 _FLAGS = ("-std=c11", "-O3", "-pthread")
-# Threads that copy to one GPU, by the number of GPUs for whose links the host's memory has to suffice; half as many copy from it.
+# Threads that copy to one GPU, or from it, by the number of GPUs for whose links the host's memory has to suffice.
 _MOST_THREADS = {1: 13, 2: 10}
 _MOST_THREADS_OF_MANY = 8
 _POPULATING = 4  # as POPULATING of staging.c
@@ -86,23 +86,24 @@ def library() -> LoadedSoon:
 
 
 class Workers:
-    """The slots of one GPU in this process, pinned once, each with its event, and a stream for every two."""
+    """The slots of one GPU in this process, pinned once, each with its event, and the streams on which they are copied."""
 
-    def __init__(self, gpu: int, context: GpuContext, count: int) -> None:
-        """DeviceUnavailable where the slots cannot be pinned. The context is current."""
+    def __init__(self, gpu: int, context: GpuContext, each: int) -> None:
+        """`each`: threads of each direction. DeviceUnavailable where the slots cannot be pinned. The context is current."""
         import cupy
 
         self.context, self._library = context, library().loaded
         self.driver = driver_in_context()
-        self._memory = empty_matrix(1, max(count * _SLOTS * SLOT_BYTES, LEAST_BYTES), "uint8")
+        slots = each * (_SLOTS + 1)
+        self._memory = empty_matrix(1, max(slots * SLOT_BYTES, LEAST_BYTES), "uint8")
         if not pinned_memory.pin(self._memory):
             raise DeviceUnavailable("no memory can be pinned")
-        self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(count)]
+        self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2 * each)]
         # Threads sleep while they wait for these, and leave the cores to those that copy.
-        self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(count * _SLOTS)]
+        self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(slots)]
         streams, events = ((_ADDRESS * len(some))(*(each.ptr for each in some)) for some in (self._streams, self._events))
         self.address = self._library.new_workers(
-            ctypes.byref(self.driver), count, self._memory.ctypes.data, SLOT_BYTES, streams, events
+            ctypes.byref(self.driver), each, self._memory.ctypes.data, SLOT_BYTES, streams, events
         )
         if not self.address:
             raise MemoryError("no memory for copies")
@@ -178,12 +179,12 @@ class SlotCopies:
 def slot_copies(gpu: int, context: GpuContext, stream: int, threads: int, links: int) -> SlotCopies:
     """The copies of a device on this GPU. `threads`: that the device may use. `links`: how many GPUs the ranks of this node copy
     to. DeviceUnavailable where no memory can be pinned. The context is current."""
-    coming = max(1, min(_MOST_THREADS.get(links, _MOST_THREADS_OF_MANY), threads * 4 // 5))
-    count = coming + -(-coming // 2)
-    workers = _workers.get(gpu) or Workers(gpu, context, count)
+    each = max(1, min(_MOST_THREADS.get(links, _MOST_THREADS_OF_MANY), threads * 4 // 5))
+    workers = _workers.get(gpu) or Workers(gpu, context, each)
     loaded = library().loaded
-    loaded.have_at_least(loaded.pool, links * (count + 1) + _POPULATING)
-    return SlotCopies(workers, stream, coming)
+    # While as many as may copy to the GPUs, half as many copy from them, and one for each waits for what is multiplied.
+    loaded.have_at_least(loaded.pool, links * (each + each // 2 + 2) + _POPULATING)
+    return SlotCopies(workers, stream, each)
 
 
 class SlotCopy:

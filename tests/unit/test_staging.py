@@ -30,7 +30,7 @@ class Copy(ctypes.Structure):
 class Gpu:
     """The driver's functions: a stream's operations are done one after the other by a thread of its own, some time later."""
 
-    def __init__(self, slots=8, slot_bytes=4096):
+    def __init__(self, each=4, slot_bytes=4096):
         self.streams, self.recorded, self.complete, self.lock = {}, {}, {}, threading.Condition()
         self.fails = lambda: False
         self.pause, self.gate = 0.0, threading.Event()
@@ -43,14 +43,14 @@ class Gpu:
         staging.library()
         wait_until_loaded(60)
         library = staging.library().loaded
-        self.memory = np.empty(slots * 2 * slot_bytes, np.uint8)
+        self.memory = np.empty(3 * each * slot_bytes, np.uint8)
         driver = staging.Driver(**{name: ctypes.cast(each, ctypes.c_void_p) for name, each in self.kept.items()})
-        streams = (ctypes.c_void_p * slots)(*range(100, 100 + slots))
-        events = (ctypes.c_void_p * (2 * slots))(*range(1000, 1000 + 4 * slots, 2))
-        address = library.new_workers(ctypes.byref(driver), slots, self.memory.ctypes.data, slot_bytes, streams, events)
-        library.have_at_least(library.pool, slots)
+        streams = (ctypes.c_void_p * (2 * each))(*range(100, 100 + 2 * each))
+        events = (ctypes.c_void_p * (3 * each))(*range(1000, 1000 + 6 * each, 2))
+        address = library.new_workers(ctypes.byref(driver), each, self.memory.ctypes.data, slot_bytes, streams, events)
+        library.have_at_least(library.pool, 2 * each)
         self.workers = SimpleNamespace(address=address, driver=driver)
-        self.copies = staging.SlotCopies(self.workers, 50, 4)
+        self.copies = staging.SlotCopies(self.workers, 50, each)
         self.events = iter(range(10_000, 1_000_000, 2))
 
     def enqueue(self, stream, work):
