@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, common_communicator
-from hybrid.arrays.gemm import PRODUCT
-from hybrid.arrays.interop import await_callers_work, empty_beside, may_share_gpu_memory
+from hybrid.arrays.gemm import Gemm
+from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, may_share_gpu_memory
 from hybrid.arrays.sources import RootMatrix
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int
@@ -90,9 +90,10 @@ class Compiled:
         """The product of these operands."""
         known = self._warm
         if known is not None:
+            first, second = a.T if known.gemm.transpose_a else a, b.T if known.gemm.transpose_b else b
             with one_at_a_time:
-                if known.takes(a, b, out):
-                    return known.product(a, b, out)
+                if known.takes(first, second, out):
+                    return known.product(first, second, out)
         around = _surroundings()
         with one_call(self._comm, self._stall) as session:
             call = call_of(session, (a, b, c), out, self._asked)
@@ -123,10 +124,11 @@ _kept: dict[Any, Compiled] = {}
 class _Kept(ABC):
     """A product of this process alone, of matrices of the type in which it is computed: what a call would find out again."""
 
-    def __init__(self, session: Session, settings: Settings, decision: Decision, around: tuple[object, ...]) -> None:
-        """`around`: `_surroundings` before it was decided."""
+    def __init__(self, session: Session, settings: Settings, gemm: Gemm, decision: Decision, around: tuple[object, ...]) -> None:
+        """`around`: `_surroundings` before it was decided. `gemm`: asks for transposes at most."""
         plan = decision.plan
-        self.session, self.settings, self.decision, self.plan, self._around = session, settings, decision, plan, around
+        self.session, self.settings, self.gemm, self.decision, self.plan = session, settings, gemm, decision, plan
+        self._around = around
         self.shape, self.type = (plan.problem.n, plan.problem.m), np.dtype(plan.problem.dtype)
         self._host_bytes = 0 if settings.host_memory else plan.bytes_on_node(0)
         of_c = plan.problem.bytes(*self.shape) if plan.has_row_blocks else 0
@@ -187,18 +189,19 @@ def _kept_for(session: Session, call: Call, around: tuple[object, ...]) -> _Kept
         (a, b), types, decision = call.operands, call.types, call.decision
     else:
         return None
-    plan, settings = decision.plan, call.settings
-    as_they_are = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.converts
-    if not (as_they_are and plan.problem.operations and replace(types.gemm, dtype="") == PRODUCT) or settings.poison:
+    plan, settings, gemm = decision.plan, call.settings, types.gemm
+    as_they_are = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.finishes and not settings.poison
+    if not (as_they_are and plan.problem.operations):
         return None
+    known = session, settings, gemm, decision, around
     if plan.device == "cuda" and plan.transport == "host":
         share = plan.shares[0]
         if isinstance(call, RootCall):
-            return _ToGpu(session, settings, decision, around) if plan.at_root and not call.on_gpu else None
+            return _ToGpu(*known) if plan.at_root and not call.on_gpu else None
         at_once = share.order and share.holds_all and share.layout.slots == 1
-        return _OnGpu(session, settings, decision, around) if at_once else None
+        return _OnGpu(*known) if at_once else None
     in_place = plan.device == "cpu" and plan.at_root and not plan.staged and decision.kernel.name == "blas"
-    return _InProcess(session, settings, decision, around) if in_place and settings.on_fault == "raise" else None
+    return _InProcess(*known) if in_place and settings.on_fault == "raise" else None
 
 
 class _InProcess(_Kept):
@@ -256,22 +259,27 @@ class _OnGpu(_Kept):
 
     def takes(self, a: Any, b: Any, out: Any) -> bool:
         made = self.device
-        if made is None:
+        if made is None or made.gpu is None:
             return False
-        for each in (a, b) if out is None else (a, b, out):
-            if not (made.device.holds(each) and each.flags.c_contiguous):
+        for each in (a, b):
+            flags = each.flags
+            if not (made.device.holds(each) if flags.c_contiguous else flags.f_contiguous and each.device.id == made.gpu.index):
                 return False
         if out is not None and not (
-            (out.shape, out.dtype) == (self.shape, self.type) and not any(map(may_share_gpu_memory, (out, out), (a, b)))
+            made.device.holds(out)
+            and out.flags.c_contiguous
+            and (out.shape, out.dtype) == (self.shape, self.type)
+            and not any(map(may_share_gpu_memory, (out, out), (a, b)))
         ):
             return False
         return self.holds()
 
     def product(self, a: Any, b: Any, out: Any) -> Any:
         with self.on_gpu(self._set_up) as made:
+            rows = [each if each.flags.c_contiguous else as_rows(each, self.type.name, device="cuda") for each in (a, b)]
             c = empty_beside(a, self.shape, self.type) if out is None else out
             await_callers_work(c)
-            settle(made.in_place(a, b, c), warns=True)
+            settle(made.in_place(*rows, c), warns=True)
         return c
 
     def _set_up(self) -> RealProduct:

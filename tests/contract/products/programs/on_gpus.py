@@ -156,6 +156,10 @@ def products_like_the_one_before():
                 passed += [] if first is a else [weakref.ref(first)]
                 assert (c is out) == (into is out)
                 assert np.array_equal(cupy.asnumpy(c), cupy.asnumpy(a) @ cupy.asnumpy(b))
+                c = hybrid.multiply(kind(cupy.asnumpy(a).T), b.T, transpose_a=True, transpose_b=True, **how)
+                assert np.array_equal(cupy.asnumpy(c), cupy.asnumpy(a) @ cupy.asnumpy(b))
+                c = hybrid.multiply(kind(np.asfortranarray(cupy.asnumpy(a))), b, **how)
+                assert np.array_equal(cupy.asnumpy(c), cupy.asnumpy(a) @ cupy.asnumpy(b))
             for fault in faults if check else ():
                 with hybrid.testing.plant(fault):
                     assert refusal(CheckFailed, a, b, **how).startswith("check-")
