@@ -46,6 +46,11 @@ class Device(Protocol):
     staged: bool  # operands are copied into device buffers; False: host matrices are multiplied in place
     event_wait: EventWait | None  # None: every operation is complete when its call returns
 
+    @property
+    def progress(self) -> Callable[[], object] | None:
+        """Gives a value that differs from call to call while a kernel makes progress, None where no kernel runs; any thread may
+        call it. None on devices that cannot tell."""
+
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         """Make `multiply` use this kernel for operands of this type, compiling it if needed; with `adding` also its instance for
         c += a · b."""
@@ -101,10 +106,6 @@ class Device(Protocol):
     def finish(self) -> Timings:
         """Wait until all operations are complete, as cudaDeviceSynchronize does. Returns when each of them ran, of those enqueued
         since the last call."""
-
-    def progress(self) -> object:
-        """A value that differs from call to call while a kernel makes progress; None where that cannot be told, or where no
-        kernel runs. Any thread may call it."""
 
     # Of a device that is `staged`: work beside the product's copies and multiplications.
 

@@ -59,6 +59,7 @@ class CpuDevice:
 
     name = "cpu"
     event_wait: EventWait | None = None
+    progress: Callable[[], object] | None = None  # BLAS does not tell
 
     def __init__(self, staged: bool = False, product: Product = blas) -> None:
         self.staged = staged
@@ -157,9 +158,6 @@ class CpuDevice:
     def finish(self) -> list[tuple[str, float, float]]:
         timings, self._timings = self._timings, []
         return timings
-
-    def progress(self) -> object:
-        return None  # BLAS does not tell
 
     def handle(self, memory: _Memory) -> Any:
         return os.getpid(), memory.descriptor, len(memory.bytes)

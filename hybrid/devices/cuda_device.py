@@ -144,6 +144,7 @@ class CudaDevice:
 
     name = "cuda"
     staged = True
+    progress = None  # events tell which operations are complete, but not whether the one under way ever will be
 
     def __init__(self, gpu: Gpu) -> None:
         import cupy
@@ -344,9 +345,6 @@ class CudaDevice:
             return first, last if end.recorded() is None else seconds(end.recorded())
 
         return ((phase, *interval(begin, end)) for phase, begin, end in timed)
-
-    def progress(self) -> object:
-        return None  # events tell which operations are complete, but not whether the one under way ever will be
 
     def handle(self, memory: Any) -> Any:
         return self._runtime.ipcGetMemHandle(memory.ptr), memory.size
