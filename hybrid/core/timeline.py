@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from hybrid.core.problem import record
+from hybrid.core.processes import launch_began
 
 # In a product's order. Other phases (such as "agree") are recorded, but are in neither the table nor the trace.
 PHASES = ("fill", "prepare", "scatter", "copy in", "exchange", "multiply", "copy out", "gather", "check", "repair")
@@ -100,15 +100,6 @@ def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Se
     return {phase: Spread.of(list(slowest_of[phase].values())) for phase in PHASES if phase in slowest_of}
 
 
-# The names of launchers' processes, and of those that they start on each node: Hydra's (MPICH), Open MPI's and Slurm's.
-_LAUNCHERS = (
-    *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr"),
-    *("orterun", "orted", "prterun", "prted", "prte"),
-    *("srun", "slurmstepd"),
-)
-_PARENT, _BEGAN = 1, 19  # columns of /proc/PID/stat after the process's name
-
-
 class WallTime:
     """A clock that always runs for one of the parts of a command's time, from the start of its launcher on.
 
@@ -143,50 +134,6 @@ class WallTime:
         """The parts' seconds until now: they add up to all the time since the first one began."""
         self.enter(self.part)
         return dict(self._spent)
-
-
-def launch_began() -> float:
-    """When the launcher was started, on the clock time.perf_counter; when this process was, where no launcher is seen above it.
-
-    The system tells it to a hundredth of a second. Where it tells nothing, the time is now.
-    """
-    try:
-        _, _, ticks = _process(os.getpid())
-        for _, name, its_ticks in _ancestors():
-            if name not in _LAUNCHERS:
-                break
-            ticks = its_ticks
-        began = ticks / os.sysconf("SC_CLK_TCK")
-        age, now = time.clock_gettime(time.CLOCK_BOOTTIME) - began, time.perf_counter()  # one moment on both clocks
-    except (OSError, AttributeError, ValueError, IndexError):  # no Linux, or no /proc
-        return time.perf_counter()
-    return now - max(0.0, age)
-
-
-def launcher_above() -> str | None:
-    """The process and the start of the launcher, known by its name, that runs nearest above this process; empty where there is
-    none, None where the system does not tell."""
-    try:
-        return next((f"{number}-{began}" for number, name, began in _ancestors() if name in _LAUNCHERS), "")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _ancestors() -> Iterator[tuple[int, str, int]]:
-    """The processes above this one, the nearest first: the number, the name and the start of each."""
-    _, above, _ = _process(os.getpid())
-    while above > 1:
-        name, parent, began = _process(above)
-        yield above, name, began
-        above = parent
-
-
-def _process(number: int) -> tuple[str, int, int]:
-    """The name of a process, the number of its parent, and its start in clock ticks since the system's own."""
-    with open(f"/proc/{number}/stat") as status:
-        name, _, others = status.read().partition(" (")[2].rpartition(") ")  # a name may hold spaces and parentheses
-    columns = others.split()
-    return name, int(columns[_PARENT]), int(columns[_BEGAN])
 
 
 wall = WallTime("start", launch_began())

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar
 
+from hybrid.core.processes import is_stopped
+
 AGREED, REPORTED = 1, 2  # how an exit code is told: all ranks end with it; this rank alone does, and has printed why
 _LONGEST = 2048  # bytes of a text
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
@@ -144,12 +146,3 @@ def wake_supervisor() -> None:
     if _supervisor and is_stopped(_supervisor):
         with suppress(ProcessLookupError):
             os.kill(_supervisor, signal.SIGCONT)
-
-
-def is_stopped(process: int) -> bool:
-    """Whether the process is stopped (SIGSTOP), or traced."""
-    try:
-        with open(f"/proc/{process}/stat") as status:
-            return status.read().rpartition(")")[2].split()[0] in ("T", "t")
-    except OSError:
-        return False

@@ -19,7 +19,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from hybrid.core.timeline import launcher_above
+from hybrid.core.processes import launcher_above
 from hybrid.ranks.launcher import OPEN_MPI, abort, launched
 
 if TYPE_CHECKING:

@@ -88,15 +88,6 @@ def family_of(path: str) -> str:
     return "MPICH" if any(name in version for name in ("HYDRA", "Intel", "MVAPICH", "MPICH")) else ""
 
 
-def children(process: int) -> list[int]:
-    """The child processes of a process that run, or have not been waited for yet; none where there is no /proc."""
-    found: list[int] = []
-    with suppress(OSError):  # it has ended
-        for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
-            found += map(int, of_thread.read_text().split())
-    return found
-
-
 def pmi_socket() -> int | None:
     """The descriptor at which the launcher listens, as PMI_FD says; None where there is none that is open."""
     with suppress(OSError, OverflowError, ValueError):

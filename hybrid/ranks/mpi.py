@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.core.problem import record
+from hybrid.core.processes import launcher_above
 from hybrid.core.text import readable
-from hybrid.core.timeline import launcher_above
 from hybrid.errors import StartError, one_line
 from hybrid.host.memory import free_bytes_in
 from hybrid.ranks.heartbeat import wake_supervisor

@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
-from hybrid.host.memory import RowView, free_bytes_in, process_space
+from hybrid.host.memory import RowView, empty_matrix, free_bytes_in, process_space
 from hybrid.host.threads import on_threads
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.mpi import SHARED
@@ -51,8 +51,6 @@ def make_shared_matrices(
     Every rank reserves an equal part of the memory. DoesNotFit on all ranks if there is not enough of it.
     """
     import numpy as np
-
-    from hybrid.host.memory import empty_matrix
 
     shapes = {key: (len(rows[key]), columns[key]) for key in rows}
     sizes = {key: max(mmap.PAGESIZE, height * width * np.dtype(dtypes[key]).itemsize) for key, (height, width) in shapes.items()}

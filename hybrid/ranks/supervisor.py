@@ -23,12 +23,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from hybrid.core.processes import children, is_stopped
 from hybrid.core.text import readable
 from hybrid.errors import with_code
 from hybrid.ranks import heartbeat
-from hybrid.ranks.heartbeat import AGREED, Board, is_stopped
+from hybrid.ranks.heartbeat import AGREED, Board
 from hybrid.ranks.job_end import end_job, exit_at_once, handle, share_voice, speak
-from hybrid.ranks.launcher import OPEN_MPI, children, launched, rank_by_launcher
+from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
 from hybrid.ranks.mpi import free_shared_bytes, unname_files
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 
+from hybrid.core.processes import launcher_above
 from hybrid.core.settings import Settings, one_of
-from hybrid.core.timeline import launcher_above
 from hybrid.errors import HybridError
 
 

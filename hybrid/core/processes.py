@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""Processes of this machine, as /proc tells of them: the launcher above this one, children, and what is stopped."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+# The names of launchers' processes, and of those that they start on each node: Hydra's (MPICH), Open MPI's and Slurm's.
+_LAUNCHERS = (
+    *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr"),
+    *("orterun", "orted", "prterun", "prted", "prte"),
+    *("srun", "slurmstepd"),
+)
+
+
+class _Status(NamedTuple):
+    number: int
+    name: str
+    state: str
+    parent: int
+    began: int  # in clock ticks since the system's start
+
+
+def _status(process: int) -> _Status:
+    with open(f"/proc/{process}/stat") as status:
+        name, _, others = status.read().partition(" (")[2].rpartition(") ")  # a name may hold spaces and parentheses
+    columns = others.split()
+    return _Status(process, name, columns[0], int(columns[1]), int(columns[19]))
+
+
+def _ancestors() -> Iterator[_Status]:
+    """The processes above this one, the nearest first."""
+    above = _status(os.getpid()).parent
+    while above > 1:
+        status = _status(above)
+        yield status
+        above = status.parent
+
+
+def launcher_above() -> str | None:
+    """The process and the start of the launcher, known by its name, that runs nearest above this process; empty where there is
+    none, None where the system does not tell."""
+    try:
+        return next((f"{each.number}-{each.began}" for each in _ancestors() if each.name in _LAUNCHERS), "")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def launch_began() -> float:
+    """When the launcher was started, on the clock time.perf_counter; when this process was, where no launcher is seen above it.
+
+    The system tells it to a hundredth of a second. Where it tells nothing, the time is now.
+    """
+    try:
+        ticks = _status(os.getpid()).began
+        for each in _ancestors():
+            if each.name not in _LAUNCHERS:
+                break
+            ticks = each.began
+        began = ticks / os.sysconf("SC_CLK_TCK")
+        age, now = time.clock_gettime(time.CLOCK_BOOTTIME) - began, time.perf_counter()  # one moment on both clocks
+    except (OSError, AttributeError, ValueError, IndexError):  # no Linux, or no /proc
+        return time.perf_counter()
+    return now - max(0.0, age)
+
+
+def is_stopped(process: int) -> bool:
+    """Whether the process is stopped (SIGSTOP), or traced."""
+    try:
+        return _status(process).state in ("T", "t")
+    except OSError:
+        return False
+
+
+def children(process: int) -> list[int]:
+    """The child processes of a process that run, or have not been waited for yet; none where there is no /proc."""
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
+            found += map(int, of_thread.read_text().split())
+    return found
