@@ -156,20 +156,14 @@ class ProductType:
         """The complex type to which an operand with real and imaginary parts is converted."""
         return {"float32": "complex64", "float64": "complex128"}[self.computed]
 
-    @property
-    def operand_a(self) -> str:
-        """The type of an A that need not be converted."""
-        return self.promoted if self.complex_a else self.computed
-
-    @property
-    def operand_b(self) -> str:
-        """The type of a B that need not be converted, in which C is computed."""
-        return self.promoted if self.complex_b else self.computed
+    def operand(self, key: str) -> str:
+        """The type of an A or B (`key`) that need not be converted; C is computed in that of B."""
+        return self.promoted if (self.complex_a if key == "A" else self.complex_b) else self.computed
 
     @property
     def converts(self) -> bool:
         """Whether C has another type than it is computed in."""
-        return self.exact is not None or self.result != self.operand_b
+        return self.exact is not None or self.result != self.operand("B")
 
     @property
     def finishes(self) -> bool:

@@ -95,8 +95,8 @@ class Shares:
         there, real_b = (on_gpu(a.array), on_gpu(b.array)), depth * (1 + types.complex_a) * real.m
         made_of_b = types.complex_a or (types.complex_b and gemm.conjugate_b)
         copied = (
-            real.n * real.l * _is_copied(a.array, types.operand_a, check=check),
-            real_b * (made_of_b or _is_copied(b.array, types.operand_b, check=check)),
+            real.n * real.l * _is_copied(a.array, types.operand("A"), check=check),
+            real_b * (made_of_b or _is_copied(b.array, types.operand("B"), check=check)),
             real.n * real.m * (there[0] and check),
         )
         expanded = real_b * real.item_size * (types.complex_a and there[1])
