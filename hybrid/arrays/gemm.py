@@ -87,14 +87,8 @@ class Gemm:
         return "PRODUCT" if self is PRODUCT else (Gemm, tuple(vars(self).values()))
 
 
-# What most calls ask for: it need not be validated.
-_USUAL = {
-    "alpha": 1,
-    "beta": None,
-    **dict.fromkeys(("transpose_a", "transpose_b", "conjugate_a", "conjugate_b"), False),
-    "dtype": None,
-}
 PRODUCT = Gemm()  # C = A · B
+_USUAL = vars(PRODUCT) | {"beta": None, "dtype": None}  # what most calls ask for: it need not be validated
 
 
 def _number(name: str, value: Any) -> Any:

@@ -189,7 +189,9 @@ def _transport(decision: Decision, machine: Machine, request: PlanRequest, setti
     if plan.transport == "host":
         return f"transport host: {decision.transport_reason}; each link carries all of the {of_b} of B that its rank needs"
     others = {"peers": "fetches the rest from the GPUs of its node's other ranks", "nccl": "NCCL broadcasts it to all other GPUs"}
-    tests = " and ".join(f"“{test.value}”" for test in decision.tested)
+    without_peers = settings.transport == "nccl" or len(plan.topology.nodes) == plan.topology.size
+    tested = [Test.NCCL] if without_peers else [Test.PEERS, Test.NCCL] if plan.transport == "nccl" else [Test.PEERS]
+    tests = " and ".join(f"“{test.value}”" for test in tested)
     return (
         f"transport {plan.transport}, if these tests pass at the start: {tests}; each rank loads its own rows of the {of_b} of B "
         f"over its link, and {others[plan.transport]}; else {_otherwise(machine, request, settings)}"

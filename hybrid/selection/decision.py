@@ -196,7 +196,6 @@ class Decision:
     transport_reason: str
     precision_reason: str  # why tiles may come from remainders, or are native
     placements: tuple[RankPlacement, ...]
-    tested: tuple[Test, ...] = ()  # the tests on whose outcomes the choice of the transport depended
     shortage: DoesNotFit | None = None  # what is raised where the plan does not fit
     needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
     speed: float | None = None  # expected of the kernels, relative to the machine model's native ones; None: not known
@@ -293,7 +292,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         speed if plan.moduli else None if asked_for is not None else native_speed(capability, machine.model, asked.problem.dtype)
     )
     placements = place_ranks(machine, settings, gpus)
-    return Decision(plan, kernel, *reasons, placements, transport.tested, missing, needs_reserved, of_kernels)
+    return Decision(plan, kernel, *reasons, placements, missing, needs_reserved, of_kernels)
 
 
 def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
@@ -495,7 +494,6 @@ class _Transport(NamedTuple):
 
     name: str  # "in place", "host", "peers" or "nccl"
     reason: str
-    tested: tuple[Test, ...] = ()  # the tests on whose outcomes the choice depended
 
 
 def may_leave_out(settings: Settings) -> bool:
@@ -524,7 +522,7 @@ def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, 
     hindrance = hindrance or machine.outcomes[test]
     if hindrance:
         raise DeviceUnavailable(f"the transport {asked_for} cannot be used: {hindrance}", code="transport")
-    return _Transport(asked_for, "asked for", (test,))
+    return _Transport(asked_for, "asked for")
 
 
 def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str) -> _Transport | Test:
@@ -539,25 +537,24 @@ def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str
         return _Transport("host", "all memory is a CPU's own")
     if plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
         return _Transport("host", no_peers or "B is small")
-    tested: tuple[Test, ...] = ()
     if one_rank_a_node:
         no_peers = "one rank a node has no peers"
     else:
         if Test.PEERS not in machine.outcomes:
             return Test.PEERS
-        tested, refused = (Test.PEERS,), machine.outcomes[Test.PEERS]
+        refused = machine.outcomes[Test.PEERS]
         if not refused:
-            return _Transport("peers", "each rank fetched data from the GPUs of its node's other ranks", tested)
+            return _Transport("peers", "each rank fetched data from the GPUs of its node's other ranks")
         no_peers = f"the GPUs of a node cannot reach each other ({refused})"
         if len(plan.topology.nodes) > 1:
-            return _Transport("host", no_peers, tested)
+            return _Transport("host", no_peers)
     if not no_nccl:
         if Test.NCCL not in machine.outcomes:
             return Test.NCCL
-        tested, no_nccl = (*tested, Test.NCCL), machine.outcomes[Test.NCCL]
+        no_nccl = machine.outcomes[Test.NCCL]
     if no_nccl:
-        return _Transport("host", f"{no_peers}, nor can NCCL help ({no_nccl})", tested)
-    return _Transport("nccl", f"{no_peers}, but NCCL brought every rank's data to every other", tested)
+        return _Transport("host", f"{no_peers}, nor can NCCL help ({no_nccl})")
+    return _Transport("nccl", f"{no_peers}, but NCCL brought every rank's data to every other")
 
 
 def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequence[Gpu]) -> bool:
