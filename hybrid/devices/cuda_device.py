@@ -259,8 +259,7 @@ class CudaDevice:
 
     def give_up(self) -> None:
         if self._slot_copies is not None:
-            with self._context:
-                self._slot_copies.give_up()
+            self._slot_copies.give_up()
 
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         if self._uses_slots(source):

@@ -287,6 +287,7 @@ class PinnedMemory:
         self._used: dict[int, tuple[int, int]] = {}  # likewise, what the last product used that is not registered
         self._watched: set[int] = set()  # owners that a finalizer has been made for, by id
         self._refused: set[int] = set()  # owners of memory that cannot be pinned, such as a file that may only be read
+        self._trouble = ""  # why memory could not be registered
         self._gpu_of: dict[int, int] = {}  # by address, where it was registered
         self._runtime: Any = None  # CUDA's: nothing is imported while an array is freed
 
@@ -294,11 +295,15 @@ class PinnedMemory:
         """Pin the memory of `array`, from its first byte to its last. False where that is not possible, or too small to pay."""
         import numpy as np
 
-        return self._pin(owner_of(array), *map(int, np.lib.array_utils.byte_bounds(array)))
+        pinned = self._pin(owner_of(array), *map(int, np.lib.array_utils.byte_bounds(array)))
+        if self._trouble:
+            warn(self._trouble)
+            self._trouble = ""
+        return pinned
 
     def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Pin the memory of those of a product's arrays that an earlier call of this was given as well. Returns the arrays that
-        are not pinned."""
+        are not pinned, such as those in a file that may only be read."""
         import numpy as np
 
         used: dict[int, tuple[int, int]] = {}  # arrays may be views of the same owner
@@ -312,18 +317,19 @@ class PinnedMemory:
                     continue
                 self._refused.add(id(owner))
             others.append(array)
-            first, last = used.get(id(owner), (lo, hi))
-            used[id(owner)] = min(first, lo), max(last, hi)
-            if _has_own_pages(owner):
+            if _may_pin(owner, lo, hi):
+                first, last = used.get(id(owner), (lo, hi))
+                used[id(owner)] = min(first, lo), max(last, hi)
                 self._watch(owner)
-        self._used |= {key: span for key, span in used.items() if key in self._watched}
+        self._used |= used
+        self._trouble = ""
         return others
 
     def _pin(self, owner: np.ndarray, lo: int, hi: int) -> bool:
         known = self._registered.get(id(owner))
         if _within((lo, hi), known):
             return True
-        if not _has_own_pages(owner) or hi - lo < LEAST_BYTES:
+        if not _may_pin(owner, lo, hi):
             return False
         if known is not None:
             self._unregister_owner(id(owner))
@@ -362,9 +368,9 @@ class PinnedMemory:
         except runtime.CUDARuntimeError as error:
             if error.status == _ALREADY_REGISTERED:  # by the caller, which serves as well
                 return True
-            warn(
-                f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): copies of them take longer; "
-                "python -m hybrid.doctor tells the limit"
+            self._trouble = (
+                f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): they are copied at a third "
+                "of the link's speed or less; python -m hybrid.doctor tells the limit"
             )
             return False
         self._runtime, self._gpu_of[address] = runtime, runtime.getDevice()
@@ -384,8 +390,9 @@ def _within(span: tuple[int, int], known: tuple[int, int] | None) -> bool:
     return known is not None and known[0] <= span[0] and span[1] <= known[1]
 
 
-def _has_own_pages(owner: np.ndarray) -> bool:
-    return owner.nbytes >= LEAST_OWNER_BYTES or isinstance(owner.base, mmap.mmap)
+def _may_pin(owner: np.ndarray, lo: int, hi: int) -> bool:
+    """Whether memory of this owner has pages of its own, and is large enough to pay."""
+    return hi - lo >= LEAST_BYTES and (owner.nbytes >= LEAST_OWNER_BYTES or isinstance(owner.base, mmap.mmap))
 
 
 def owner_of(array: np.ndarray) -> np.ndarray:

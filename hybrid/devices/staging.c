@@ -113,7 +113,8 @@ static double now(void)
 // ---- workers
 
 // `each`: workers of each direction. `memory`, page-locked: SLOTS slots for each worker that brings, and one for each of the
-// others, whose threads wait for each copy. `streams`: one for each worker; `events`: one for each slot. NULL if there is no memory.
+// others, whose threads wait for each copy. `streams`: one for each worker; `events`: one for each slot. NULL without
+// memory.
 Workers* new_workers(const Driver* driver, int each, char* memory, int64_t slot_bytes, void** streams, void** events)
 {
     Workers* workers = calloc(1, sizeof *workers + 2 * (size_t)each * sizeof *workers->workers);

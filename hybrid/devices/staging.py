@@ -172,7 +172,8 @@ class SlotCopies:
 
     def give_up(self) -> None:
         """Begin no further part. When this returns, no thread reads or writes host memory."""
-        self._library.give_up(self.address)
+        with self._workers.context:
+            self._library.give_up(self.address)
         self._under_way.clear()
 
 

@@ -4,6 +4,7 @@ import ctypes
 import random
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -49,7 +50,7 @@ class Gpu:
         events = (ctypes.c_void_p * (3 * each))(*range(1000, 1000 + 6 * each, 2))
         address = library.new_workers(ctypes.byref(driver), each, self.memory.ctypes.data, slot_bytes, streams, events)
         library.have_at_least(library.pool, 2 * each)
-        self.workers = SimpleNamespace(address=address, driver=driver)
+        self.workers = SimpleNamespace(address=address, driver=driver, context=nullcontext())
         self.copies = staging.SlotCopies(self.workers, 50, each)
         self.events = iter(range(10_000, 1_000_000, 2))
 
