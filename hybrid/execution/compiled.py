@@ -35,7 +35,7 @@ from hybrid.execution.product import RootProduct
 from hybrid.host.memory import empty_result
 from hybrid.host.threads import limited_threads, usable_cores
 from hybrid.ranks.heartbeat import busy
-from hybrid.ranks.team import team_of
+from hybrid.ranks.team import is_alone, team_of
 from hybrid.selection.decision import Decision, core_quota_lately
 from hybrid.selection.session import Session, session_of
 from hybrid.transport.rank_device import RankDevice
@@ -69,7 +69,8 @@ class Compiled:
     def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
         """What is known of products of such operands (A, B, and C or None). `options`: all keywords of the call but out."""
         a, b, c = operands
-        if comm is not None or c is not None or type(a) is not type(b) or not (type(a) is np.ndarray or _is_cupys(type(a))):
+        plain = c is None and type(a) is type(b) and (type(a) is np.ndarray or _is_cupys(type(a)))
+        if not plain or (comm is not None and not is_alone(comm)):
             return cls(common_communicator(operands) if comm is None else comm, root, options)
         values = (root, *options.values())
         told_apart = tuple(map(type, values)), str(options["alpha"])  # 1, 1.0 and True are equal, and so are 0.0 and -0.0

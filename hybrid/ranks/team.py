@@ -255,6 +255,14 @@ class _Known:
         self.turn = Turn()  # for making the team, in which ranks wait for each other
 
 
+def is_alone(comm: Any) -> bool:
+    """Whether a communicator has this process alone, which then needs no MPI."""
+    from mpi4py import MPI
+
+    known = isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and not MPI.Is_finalized() and not forked_from_rank()
+    return known and comm.Get_size() == 1 and team_of(comm) is _team_of_one()
+
+
 def team_of(comm: Any, stall: Any = None) -> Team:
     """The team of a user's communicator, made at the first call and freed with the communicator.
 
