@@ -224,14 +224,14 @@ typedef struct {
 
 // What the comparison amounts to: `Compared` of freivalds.py explains it.
 typedef struct {
-    double total, largest;
+    double total;
     int64_t differ, not_judged;
     int64_t rows;  // of the worst: the row with the largest size first, among equal ones the first in C
     double sizes[MOST_WORST];
     int64_t of_rows[MOST_WORST], of_groups[MOST_WORST];
 } Found;
 
-// One call of `group_sums`, `products` or `check`.
+// One call of `group_sums` or `products`, or a part of one of `check`.
 typedef struct {
     Pool* pool;
     const Rows* rows;
@@ -241,7 +241,8 @@ typedef struct {
     Look* look;
     const Comparison* with;
     Found* found;
-    const double* y;  // the right operand, as `products` takes it
+    const double* y;  // the right operand, as `pack` makes it
+    int64_t first_row;  // what `found` calls the first of the rows
 } Call;
 
 // The sums of a group of WIDTH rows from i on. `looks`: NULL, or what the elements of each are like, to be continued.
@@ -291,11 +292,11 @@ static void sizes_of(const Comparison* with, int64_t g, const double* norms_a, c
         double norm_a = norms_a[r], norm_b = norms_b[r], both = norm_a * norm_b, difference = fabs(differences[r]);
         int is_zero = ((norm_a == 0) & (norm_b <= INFINITY)) | ((norm_b == 0) & (norm_a <= INFINITY));
         both = is_zero ? 0 : both;  // 0 times what overflowed is 0
-        double part = sqrt(squares[r]) / both;
+        double inverse = 1 / both, part = squares[r] * inverse * inverse;  // of all that A and B's norms allow, as a variance
         int in_range = (squares[r] == 0) | ((squares[r] > LEAST_SQUARE) & (squares[r] < MOST_SQUARE));
         part = in_range & (part < 1) ? part : 1;
         double lost = flushed * (1 + norm_a) + with->flushed_of_a * norm_b;
-        double size = difference / (sqrt(part * part + with->per_term) * both * with->deviation + lost);
+        double size = difference / (sqrt(part + with->per_term) * both * with->deviation + lost);
         size = size <= NOT_INTEGRAL ? size : NOT_INTEGRAL;
         size = difference != 0 ? size : 0;
         sizes[r] = both < overflow ? size : NOT_JUDGED;
@@ -303,31 +304,23 @@ static void sizes_of(const Comparison* with, int64_t g, const double* norms_a, c
 }
 
 // Adds a row's worst sum to those of the rows with the largest.
-static void add_worst(Found* found, double size, int64_t row, int64_t group)
+static void add_row(Found* found, const double* sizes, int64_t groups, int64_t row)
 {
-    int64_t at = found->rows;
-    for (; at && (found->sizes[at - 1] < size || (found->sizes[at - 1] == size && found->of_rows[at - 1] > row)); --at) {
-        if (at == MOST_WORST) continue;
-        found->sizes[at] = found->sizes[at - 1];
-        found->of_rows[at] = found->of_rows[at - 1];
-        found->of_groups[at] = found->of_groups[at - 1];
-    }
+    int64_t at = found->rows, group = 0;
+    for (int64_t g = 1; g < groups; ++g)
+        if (sizes[g] > sizes[group]) group = g;
+    double size = sizes[group] > 0 ? sizes[group] : 0;
+    while (at && (found->sizes[at - 1] < size || (found->sizes[at - 1] == size && found->of_rows[at - 1] > row))) --at;
     if (at == MOST_WORST) return;
+    if (found->rows < MOST_WORST) ++found->rows;
+    for (int64_t k = found->rows - 1; k > at; --k) {
+        found->sizes[k] = found->sizes[k - 1];
+        found->of_rows[k] = found->of_rows[k - 1];
+        found->of_groups[k] = found->of_groups[k - 1];
+    }
     found->sizes[at] = size;
     found->of_rows[at] = row;
     found->of_groups[at] = group;
-    if (found->rows < MOST_WORST) ++found->rows;
-}
-
-static void merge_found(Pool* pool, Found* into, const Found* found)
-{
-    pthread_mutex_lock(&pool->lock);
-    into->total += found->total;
-    into->differ += found->differ;
-    into->not_judged += found->not_judged;
-    if (found->largest > into->largest) into->largest = found->largest;
-    for (int64_t k = 0; k < found->rows; ++k) add_worst(into, found->sizes[k], found->of_rows[k], found->of_groups[k]);
-    pthread_mutex_unlock(&pool->lock);
 }
 
 // Replaces the expected sums of rows by the sizes of their differences, and adds up what they amount to. Elements are looked at, or
@@ -337,13 +330,12 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
     const Call* call = of_call;
     const Comparison* with = call->with;
     const char* lowest = lowest_of(call->rows, first, end);
-    double totals[WIDTH] = {0}, differ[WIDTH] = {0}, not_judged[WIDTH] = {0};
+    double totals[WIDTH] = {0}, differ[WIDTH] = {0}, not_judged[WIDTH] = {0}, most[WIDTH] = {0};
     Look of_rows[WIDTH];
     int looks_at = looks(call->look);
     for (int r = 0; r < WIDTH; ++r) of_rows[r] = (Look){0, 1};
-    Found found = {0};
     for (int64_t i = first; i < end; i += WIDTH) {
-        double norms_a[WIDTH] = {0}, worst[WIDTH] = {0}, of_group[WIDTH] = {0}, least = found.sizes[MOST_WORST - 1];
+        double norms_a[WIDTH] = {0};
         const double* norms_b[WIDTH];
         int64_t some = end - i < WIDTH ? end - i : WIDTH, apart = call->groups;
         if (some == WIDTH)
@@ -374,22 +366,23 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
                 totals[r] += judged < MOST_IN_TOTAL ? judged : MOST_IN_TOTAL;
                 differ[r] += judged > 0;
                 not_judged[r] += sizes[r] < 0;
-                of_group[r] = judged > worst[r] ? (double)g : of_group[r];
-                worst[r] = judged > worst[r] ? judged : worst[r];
+                most[r] = judged > most[r] ? judged : most[r];
             }
         }
-        int is_worse = found.rows < MOST_WORST;
-        for (int r = 0; r < WIDTH; ++r) is_worse |= worst[r] > least;
-        for (int64_t r = 0; call->found && is_worse && r < some; ++r) add_worst(&found, worst[r], i + r, (int64_t)of_group[r]);
     }
     if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
     if (!call->found) return;
+    Found* found = call->found;
+    pthread_mutex_lock(&call->pool->lock);
+    int adds = found->rows < MOST_WORST;
     for (int r = 0; r < WIDTH; ++r) {
-        found.total += totals[r];
-        found.differ += (int64_t)differ[r];
-        found.not_judged += (int64_t)not_judged[r];
+        found->total += totals[r];
+        found->differ += (int64_t)differ[r];
+        found->not_judged += (int64_t)not_judged[r];
+        if (most[r] > found->sizes[MOST_WORST - 1]) adds = 1;
     }
-    merge_found(call->pool, call->found, &found);
+    for (int64_t i = first; adds && i < end; ++i) add_row(found, call->sums + i * call->groups, call->groups, call->first_row + i);
+    pthread_mutex_unlock(&call->pool->lock);
 }
 
 static int enough_threads(int most, int64_t bytes) { return most < 1 + bytes / LEAST_BYTES ? most : (int)(1 + bytes / LEAST_BYTES); }
@@ -402,7 +395,7 @@ static int64_t at_once(int64_t row_bytes) { return WIDTH * (1 + BYTES_AT_ONCE / 
 void group_sums(Pool* pool, int threads, const Rows* rows, const double* x, int64_t group, double* sums, double* squares,
                 Look* look, const Comparison* with, int64_t first, int64_t end)
 {
-    Call call = {pool, rows, x, group, (rows->columns + group - 1) / group, sums, squares, look, with, NULL, NULL};
+    Call call = {pool, rows, x, group, (rows->columns + group - 1) / group, sums, squares, look, with, NULL, NULL, 0};
     int64_t most = at_once(rows->columns * rows->item_size);
     run_loop(pool, threads, first, end, WIDTH, most, with ? compare_rows : sum_rows, &call);
 }
@@ -493,7 +486,7 @@ int sums_of_b(Pool* pool, int threads, const Rows* rows, int64_t count, const We
         int64_t j = g * group, some = columns - j < group ? columns - j : group;
         weigh(how, some, peaks + j, others + j, x + j, &flushed[g], &overflow[g]);
     }
-    Call call = {pool, rows, x, group, groups, y, squares, look, NULL, NULL, NULL};
+    Call call = {pool, rows, x, group, groups, y, squares, look, NULL, NULL, NULL, 0};
     run_loop(pool, enough_threads(threads, count * bytes), 0, count, WIDTH, at_once(bytes), sum_rows, &call);
     for (int64_t g = 0; g < groups; ++g) {
         double square = 0;
@@ -606,71 +599,81 @@ static void multiply_rows(const void* of_call, int64_t from, int64_t to)
     if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
 }
 
-// y as `multiply_rows` reads it: few columns one after the other; of many, COLUMNS at a time, those behind the last ones of
-// zeros. NULL if there is no memory.
-static double* packed(const double* y, int64_t terms, int64_t width)
+// The columns of y with which `multiply_rows` reads it.
+int64_t packed_columns(int64_t width) { return width < TILED ? width : (width + COLUMNS - 1) / COLUMNS * COLUMNS; }
+
+// y as `multiply_rows` reads it: few columns one after the other; of many, COLUMNS at a time, those behind the last ones of zeros.
+void pack(const double* y, int64_t terms, int64_t width, double* into)
 {
     int64_t together = width < TILED ? 1 : COLUMNS, parts = (width + together - 1) / together;
-    double* into = malloc((size_t)(parts * terms * together + 1) * sizeof *into);
-    for (int64_t part = 0; into && part < parts; ++part) {
+    for (int64_t part = 0; part < parts; ++part) {
         for (int64_t j = 0; j < terms; ++j) {
             for (int64_t k = 0, w = part * together; k < together; ++k, ++w)
                 into[(part * terms + j) * together + k] = w < width ? y[j * width + w] : 0;
         }
     }
-    return into;
 }
 
-// product = the rows times y, with `width` columns; of each row the sum of squares, and `look`, as above. Returns 0, or 1 if there
-// is no memory.
-int products(Pool* pool, int threads, const Rows* rows, const double* y, int64_t width, double* product, double* squares,
-             Look* look, int64_t first, int64_t end)
+// product = the rows times y, which `pack` has made, with `width` columns; of each row the sum of squares, and `look`, as above.
+void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_t width, double* product, double* squares,
+              Look* look, int64_t first, int64_t end)
 {
-    double* of_y = packed(y, rows->columns, width);
-    Call call = {pool, rows, NULL, 0, width, product, squares, look, NULL, NULL, of_y};
-    if (of_y) run_loop(pool, threads, first, end, ROWS_AT_ONCE, ROWS_AT_ONCE, multiply_rows, &call);
-    free(of_y);
-    return !of_y;
+    Call call = {pool, rows, NULL, 0, width, product, squares, look, NULL, NULL, y, 0};
+    run_loop(pool, threads, first, end, ROWS_AT_ONCE, ROWS_AT_ONCE, multiply_rows, &call);
 }
 
 // ---- all of the check of some rows
 
+// One call of `check`. `sizes`: of each row and group, or NULL where they are few for each row and nobody wants them.
 typedef struct {
-    Call a, c;
-} Both;
+    Pool* pool;
+    const Rows *a, *c;
+    const double *y, *x;  // y as `pack` makes it
+    int64_t group, groups;
+    double* sizes;
+    Look *in_a, *in_c;
+    const Comparison* with;
+    Found* found;
+} Check;
 
 // Multiplies rows of A by y, and compares those of C: few at a time, so that they stay in a core's cache.
-static void check_rows(const void* of_both, int64_t from, int64_t to)
+static void check_rows(const void* of_check, int64_t from, int64_t to)
 {
-    const Both* both = of_both;
-    double* norms = both->a.squares;
-    multiply_rows(&both->a, from, to);
-    int extreme = 0;
-    for (int64_t i = from; i < to; ++i) {
-        norms[i] = sqrt(norms[i]);
-        extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
+    const Check* check = of_check;
+    enum { SOME = 4 * ROWS_AT_ONCE };
+    double norms[SOME], few[SOME * TILED];
+    for (int64_t first = from; first < to; first += SOME) {
+        int64_t rows = to - first < SOME ? to - first : SOME, extreme = 0;
+        Rows a = *check->a, c = *check->c;
+        Comparison with = *check->with;
+        double* sizes = check->sizes ? check->sizes + first * check->groups : few;
+        a.elements += first * a.row_bytes;
+        c.elements += first * c.row_bytes;
+        with.norms_a = norms;
+        Call of_a = {check->pool, &a, NULL, 0, check->groups, sizes, norms, check->in_a, NULL, NULL, check->y, 0};
+        multiply_rows(&of_a, 0, rows);
+        for (int64_t i = 0; i < rows; ++i) {
+            norms[i] = sqrt(norms[i]);
+            extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
+        }
+        for (int64_t i = 0; extreme && i < rows; ++i) {
+            if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
+                norms[i] = careful_norm(&a, i, i + 1, 0, a.columns, NULL);
+        }
+        Look* look = looks(check->in_a) ? check->in_c : NULL;
+        Call of_c = {check->pool, &c, check->x, check->group, check->groups, sizes, NULL, look, &with, check->found, NULL, first};
+        compare_rows(&of_c, 0, rows);
     }
-    for (int64_t i = from; extreme && i < to; ++i) {
-        if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
-            norms[i] = careful_norm(both->a.rows, i, i + 1, 0, both->a.rows->columns, NULL);
-    }
-    Call of_c = both->c;
-    if (!looks(both->a.look)) of_c.look = NULL;
-    compare_rows(&of_c, from, to);
 }
 
-// Compares the rows of C with those of A times y. `sizes`: of each row and group, and `norms` of A's rows, have undefined contents
-// before. `in_a`, `in_c`: what elements are like; those of C are not looked at where A has others than integers. Returns as
-// `products`.
-int check(Pool* pool, int threads, const Rows* a, const Rows* c, const double* y, const double* x, int64_t group, double* sizes,
-          double* norms, Look* in_a, Look* in_c, const Comparison* with, Found* found, int64_t first, int64_t end)
+// Compares the rows of C with those of A times y. `sizes`: memory for those of each row and group, or NULL where there are
+// fewer than TILED groups. `in_a`, `in_c`: what elements are like; those of C are not looked at where A has others than
+// integers.
+void check(Pool* pool, int threads, const Rows* a, const Rows* c, const double* y, const double* x, int64_t group, double* sizes,
+           Look* in_a, Look* in_c, const Comparison* with, Found* found, int64_t first, int64_t end)
 {
-    int64_t width = (c->columns + group - 1) / group, bytes = a->columns * a->item_size + c->columns * c->item_size;
-    double* of_y = packed(y, a->columns, width);
-    Both both = {{pool, a, NULL, 0, width, sizes, norms, in_a, NULL, NULL, of_y},
-                 {pool, c, x, group, width, sizes, NULL, in_c, with, found, NULL}};
+    int64_t groups = (c->columns + group - 1) / group, bytes = a->columns * a->item_size + c->columns * c->item_size;
+    Check check = {pool, a, c, y, x, group, groups, sizes, in_a, in_c, with, found};
     threads = enough_threads(threads, (end - first) * bytes);
-    if (of_y) run_loop(pool, threads, first, end, width < TILED ? WIDTH : ROWS_AT_ONCE, at_once(bytes), check_rows, &both);
-    free(of_y);
-    return !of_y;
+    run_loop(pool, threads, first, end, groups < TILED ? WIDTH : ROWS_AT_ONCE, at_once(bytes), check_rows, &check);
 }

@@ -12,7 +12,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -83,7 +83,7 @@ class _Found(ctypes.Structure):
     """`Found` of product_check.h."""
 
     _fields_: ClassVar[Any] = [
-        *((name, ctypes.c_double) for name in ("total", "largest")),
+        ("total", ctypes.c_double),
         *((name, _NUMBER) for name in ("differ", "not_judged", "rows")),
         ("sizes", ctypes.c_double * _MOST_WORST),
         *((name, _NUMBER * _MOST_WORST) for name in ("of_rows", "of_groups")),
@@ -106,9 +106,11 @@ def _load() -> Any:
     pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
     library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
     library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
-    library.check.argtypes = [*pool, *[_ADDRESS] * 4, _NUMBER, *[_ADDRESS] * 6, *some]
+    library.check.argtypes = [*pool, *[_ADDRESS] * 4, _NUMBER, *[_ADDRESS] * 5, *some]
+    library.pack.argtypes = [_ADDRESS, _NUMBER, _NUMBER, _ADDRESS]
+    library.packed_columns.argtypes, library.packed_columns.restype = [_NUMBER], _NUMBER
     library.sums_of_b.argtypes = [*pool, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER, *[_ADDRESS] * 6]
-    for function in (library.drop, library.sum_again, library.group_sums):
+    for function in (library.drop, library.sum_again, library.group_sums, library.products, library.check, library.pack):
         function.restype = None
     return library
 
@@ -151,8 +153,15 @@ def _in_c(function: str, matrices: Sequence[np.ndarray], threads: int, *operands
     threads = max(1, min(threads, 1 + count * of_row // _BYTES_WORTH_A_THREAD))
     at_once = _BYTES_A_THREAD * threads // of_row
     for some in pieces(Span(0, count), max(1, at_once // 72) * 72):  # 72: ROWS_AT_ONCE of product_check.h
-        if getattr(library.loaded, function)(library.pool, threads, *rows, *operands, some.lo, some.hi):
-            raise MemoryError("no memory for the check")
+        getattr(library.loaded, function)(library.pool, threads, *rows, *operands, some.lo, some.hi)
+
+
+def _packed(y: np.ndarray) -> np.ndarray:
+    """The right operand of a product as C reads it."""
+    library, (terms, width) = _library().loaded, y.shape
+    y, into = np.ascontiguousarray(y), np.empty((library.packed_columns(width), terms))
+    library.pack(y.ctypes.data, terms, width, into.ctypes.data)
+    return into
 
 
 _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to make NumPy's calls worth their while
@@ -345,34 +354,66 @@ def _wanted(x: np.ndarray, allowed: Allowed) -> tuple[_Comparison, list[np.ndarr
 class Found(NamedTuple):
     """What comparing C's rows with those of A·y amounts to."""
 
-    sizes: np.ndarray  # of each row and group
-    totals: tuple[float, int, int]  # of sizes, each counted as MOST_IN_TOTAL at most; how many are not 0; how many are NOT_JUDGED
+    sizes: np.ndarray | None  # of each row and group, if they are kept
+    # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many NOT_JUDGED, and how many judged.
+    totals: tuple[float, int, int, int]
     worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row, group and size
     has_fractions: bool  # whether A has only integers, and C others
 
 
+_CACHED = 3 << 18  # bytes of rows that are multiplied, then compared while they are in a core's cache
+_MOST_NARROW = 8  # groups of columns of a row whose sizes C need not be given memory for: TILED of product_check.h
+
+
 def check_rows(
-    a: np.ndarray, c: np.ndarray, y: np.ndarray, x: np.ndarray, group: int, allowed: Allowed, in_a: Integers, threads: int
+    a: np.ndarray,
+    c: np.ndarray,
+    y: np.ndarray,
+    x: np.ndarray,
+    group: int,
+    allowed: Allowed,
+    in_a: Integers,
+    threads: int,
+    multiply: Callable[[Span], object] | None = None,
+    *,
+    keeps_sizes: bool = False,
 ) -> Found:
-    """`times` and `compare` in one pass over A and C, in C: `can_sum` is true of both. `allowed` has no norms of A."""
-    sizes, norms, in_c, found = np.empty((len(c), y.shape[1])), np.empty(len(c)), Integers(), _Found()
-    wanted, (x, *_kept) = _wanted(x, replace(allowed, norms_a=norms))
-    y, of_c = np.ascontiguousarray(y), in_c.address if allowed.integral and in_a.integral else None
-    wanted.integral = 0
-    operands = y.ctypes.data, x.ctypes.data, group, sizes.ctypes.data, norms.ctypes.data, in_a.address, of_c
-    _in_c("check", [a, c], threads, *operands, ctypes.byref(wanted), ctypes.byref(found))
-    rows = slice(found.rows)
-    worst = list(zip(found.of_rows[rows], found.of_groups[rows], found.sizes[rows], strict=True))
-    totals = found.total, found.differ, found.not_judged
-    return Found(sizes, totals, worst, of_c is not None and in_a.integral and not in_c.integral)
+    """`times` and `compare` in one pass over A and C, in C: `can_sum` is true of both. `allowed` has no norms of A.
+
+    `multiply(rows)`: makes these rows of C before they are compared; None: all are there.
+    """
+    keeps_sizes = keeps_sizes or y.shape[1] > _MOST_NARROW
+    sizes, in_c, found, packed = np.empty((len(c), y.shape[1])) if keeps_sizes else None, Integers(), _Found(), _packed(y)
+    wanted, (x, *_kept) = _wanted(x, allowed)
+    wanted.integral, of_c = 0, in_c.address if allowed.integral and in_a.integral else None
+    into = None if sizes is None else sizes.ctypes.data
+    operands = packed.ctypes.data, x.ctypes.data, group, into, in_a.address, of_c, ctypes.byref(wanted), ctypes.byref(found)
+    if multiply is None:
+        _in_c("check", [a, c], threads, *operands)
+    else:
+        library = _library()
+        check, pool, row_bytes = library.loaded.check, library.pool, sum(each.shape[1] * each.itemsize for each in (a, c))
+        rows = [ctypes.byref(_Rows(each.ctypes.data, each.shape[1], each.strides[0], each.itemsize)) for each in (a, c)]
+
+        def do(some: Span) -> None:
+            multiply(some)
+            check(pool, 1, *rows, *operands, some.lo, some.hi)
+
+        for _ in on_threads(threads, do, rows_of_about(_CACHED, Span(0, len(c)), row_bytes)):
+            pass
+    first = slice(found.rows)
+    worst = list(zip(found.of_rows[first], found.of_groups[first], found.sizes[first], strict=True))
+    judged = len(c) * y.shape[1] - found.not_judged
+    has_fractions = of_c is not None and in_a.integral and not in_c.integral
+    return Found(sizes, (found.total, found.differ, found.not_judged, judged), worst, has_fractions)
 
 
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
     product, squares, width = np.zeros((len(a), y.shape[1])), np.zeros(len(a)), y.shape[1]
     if can_sum(a):
-        y = np.ascontiguousarray(y)
-        _in_c("products", [a], threads, y.ctypes.data, width, product.ctypes.data, squares.ctypes.data, integers.address)
+        packed = _packed(y)
+        _in_c("products", [a], threads, packed.ctypes.data, width, product.ctypes.data, squares.ctypes.data, integers.address)
     else:
         block_rows, block_columns = _BLOCKS[4 if a.itemsize <= 4 else 8]
 

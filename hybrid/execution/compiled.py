@@ -24,9 +24,11 @@ from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, may
 from hybrid.arrays.sources import RootMatrix
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int
+from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import callers_context
+from hybrid.devices.row_sums import can_sum
 from hybrid.errors import UsageError
 from hybrid.execution.distributed_product import RealProduct
 from hybrid.execution.multiply import Asked, Call, GpuCall, RootCall, call_of
@@ -39,7 +41,7 @@ from hybrid.ranks.team import is_alone, team_of
 from hybrid.selection.decision import Decision, core_quota_lately
 from hybrid.selection.session import Session, session_of
 from hybrid.transport.rank_device import RankDevice
-from hybrid.verification.freivalds import verify_alone
+from hybrid.verification.freivalds import compares_in_passing, verify_alone
 
 _MOST_KEPT = 256  # plans; none of them holds a matrix
 _OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype")
@@ -214,6 +216,8 @@ class _InProcess(_Kept):
         self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
         self._small, self._by_one_thread = work <= _SMALL, work <= _OF_ONE_THREAD
         self._device = CpuDevice(product=_matmul) if self._by_one_thread else CpuDevice()
+        self._some_rows = CpuDevice(product=_matmul)  # of products that are compared while they are multiplied
+        self._in_passing = self._check and compares_in_passing(self.plan.problem, self.plan.problem.n)
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
         return self.takes_on_host(a, b, out)
@@ -224,6 +228,9 @@ class _InProcess(_Kept):
             team.enter("agree")
             c = out if out is not None else empty_result(*self.shape, self.type.name)
             team.enter("multiply")
+            if self._in_passing and can_sum(a) and can_sum(c):
+                self._multiply_and_compare(a, b, c)
+                return c
             if self._by_one_thread:
                 self._device.multiply(a, b, c, [])
             else:
@@ -235,6 +242,20 @@ class _InProcess(_Kept):
                 if not (self._small and _is_close(a, b, c)):
                     settle(verify_alone(a, b, c, self._threads, by=self.decision.multiplied_by, plan=self.plan), warns=True)
         return c
+
+    def _multiply_and_compare(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        """Compute the product a few rows at a time, by threads of which each compares what it has multiplied. Each thread has a
+        handling of NumPy's warnings for itself."""
+        handling: dict[str, Any] = {**np.geterr(), "call": np.geterrcall()}
+
+        def multiply(rows: Span) -> None:
+            with np.errstate(**handling):
+                self._some_rows.multiply(a[rows.slice], b, c[rows.slice], [])
+
+        how: dict[str, Any] = {"by": self.decision.multiplied_by, "plan": self.plan}
+        check = verify_alone(a, b, c, self._threads, multiply=multiply, **how)
+        self._some_rows.finish()
+        settle(check, warns=True)
 
 
 class _ToGpu(_Kept):

@@ -51,7 +51,7 @@ from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect, most_exact
 from hybrid.verification.copies import verify_gathered
-from hybrid.verification.freivalds import Compared, HostCheck, is_small_b, new_seed, verify
+from hybrid.verification.freivalds import Compared, HostCheck, compares_in_passing, is_small_b, new_seed, verify
 
 if TYPE_CHECKING:
     from hybrid.execution.repair import Recomputed
@@ -357,18 +357,23 @@ class RealProduct(CheckedRun):
     def _multiply_and_compare(self) -> None:
         """Compute the product with B in the workspace, and compare it, so that one exchange tells of both. B is written after a
         phase of the next product, when all ranks have read it."""
-        team, plan, seed = self.team, self.plan, self._seed
+        team, plan, seed, problem = self.team, self.plan, self._seed, self.plan.problem
         self.run.make_ready()
         with team.phase("multiply", timed=False) as multiplying:
-            self.run.multiply_in_phase()
-            if plan.check == "host" and seed is not None and is_small_b(plan.problem) and plan.problem.n * plan.problem.m:
-                team.enter("check")
-                b, own = self._all_of_b, on_host(self._b)
-                if np.array_equal(b[self.share.b_rows].view(np.uint8), np.ascontiguousarray(own).view(np.uint8)):
-                    a, of_c = RowView(on_host(self._a), self.share.rows), RowView(on_host(self._c), self.share.rows)
-                    a, b, of_c = self.in_numbers([a, b, of_c])
-                    by = self.decision.multiplied_by
-                    self._own_check = HostCheck(team, plan, (a, b, of_c), self.threads, by, has_all_of_b=True)
+            compares = plan.check == "host" and seed is not None and is_small_b(problem) and problem.n * problem.m > 0
+            all_of_b, own = self._all_of_b, np.ascontiguousarray(on_host(self._b))
+            if compares and np.array_equal(all_of_b[self.share.b_rows].view(np.uint8), own.view(np.uint8)):
+                a, of_c = RowView(on_host(self._a), self.share.rows), RowView(on_host(self._c), self.share.rows)
+                a, b, of_c = self.in_numbers([a, all_of_b, of_c])
+                by = self.decision.multiplied_by
+                self._own_check = HostCheck(team, plan, (a, b, of_c), self.threads, by, has_all_of_b=True)
+            if self._own_check is not None and compares_in_passing(problem, len(self.share.rows)):
+                with limited_threads(1), busy():
+                    multiplying.mine = self._own_check.compared(seed, self.run.multiply_rows)
+            else:
+                self.run.multiply_in_phase()
+                if self._own_check is not None:
+                    team.enter("check")
                     with limited_threads(1), busy():
                         multiplying.mine = self._own_check.compared(seed)
         self._seed, self._compared = None, multiplying.all

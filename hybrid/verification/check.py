@@ -39,7 +39,8 @@ from hybrid.planning.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
 THRESHOLD = 8.0
 _SMALLEST_X = 64
 _LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
-_LOOKED_AT_AGAIN = 1e-4  # the share of right products whose elements are looked at, in vain, which takes some milliseconds
+_LOOKED_AT_AGAIN = 0.05  # the share of right products whose elements are looked at, in vain, which takes some milliseconds
+_MANY = 50  # sums
 _ENOUGH = 1000  # sizes from which the product's accuracy is told
 FEW = 100  # enough where a wrong guess only makes some sums be looked at again
 _MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
@@ -165,10 +166,10 @@ def spread_beside(sizes: np.ndarray, limit: float) -> float:
 @lru_cache(maxsize=64)
 def usual_largest(sums: int) -> float:
     """The size, in standard deviations, that the largest of so many differences of a right product exceeds with the probability
-    _LOOKED_AT_AGAIN."""
-    ratio = max(1, sums) / _LOOKED_AT_AGAIN
+    _LOOKED_AT_AGAIN; with less for many sums, whose largest ones exceed those of a normal distribution."""
+    ratio = max(1, sums) * (1 + sums / _MANY) / _LOOKED_AT_AGAIN
     size = math.sqrt(2 * math.log(ratio))
-    for _ in range(3):  # sums · erfc(size / √2) = _LOOKED_AT_AGAIN, by its expansion for large sizes
+    for _ in range(3):  # ratio · erfc(size / √2) = 1, by its expansion for large sizes
         size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))
     return min(THRESHOLD, size)
 

@@ -14,7 +14,8 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,8 @@ _MOST_SCALE = 700  # as an exponent: x times larger or smaller numbers may overf
 _STACK_BYTES = 1 << 20  # of matrices of a stack as float64 that are multiplied together: they stay in a core's cache
 _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those of the product
 _SMALL_B = 1 << 20  # elements of B that a rank sums about as soon as it gets the sums of others
+_B_IN_CACHE = 1 << 13  # elements
+_CACHE_BYTES = 1 << 21
 _USUAL_ROWS = 1000  # of A whose norms tell that of a usual one
 _NO_NORMS = np.empty(0)
 _SEEDS = 8  # from which the x of a process's products follow
@@ -161,16 +164,28 @@ class _HostSums:
         return sums.reshape(expected.shape)
 
     def compared(
-        self, a: np.ndarray, y: np.ndarray, c: np.ndarray, columns: Span, norms_b: np.ndarray, *, integral_b: bool
-    ) -> tuple[np.ndarray, Compared]:
-        """The sizes of the differences of C from A·y in these columns, and what they amount to, for one product. `y`, `norms_b`:
-        as `of_b` finds them in all of B."""
+        self,
+        a: np.ndarray,
+        y: np.ndarray,
+        c: np.ndarray,
+        columns: Span,
+        norms_b: np.ndarray,
+        multiply: Multiply | None = None,
+        *,
+        integral_b: bool,
+        keeps_sizes: bool = False,
+    ) -> tuple[Any, Compared]:
+        """The sizes of the differences of C from A·y in these columns, if they are kept, and what they amount to, for one
+        product. `y`, `norms_b`: as `of_b` finds them in all of B. `multiply`: as for `HostCheck.compared`."""
         in_a = self.in_a
         if can_sum(a) and can_sum(c):
             allowed = self._allowed(columns, _NO_NORMS, norms_b, max(1, len(c)), integral=integral_b)
-            found = check_rows(a, c[:, columns.slice], y[0], self.x[columns.slice], GROUP_COLUMNS, allowed, in_a, self._threads)
+            parts = a, c[:, columns.slice], y[0], self.x[columns.slice], GROUP_COLUMNS, allowed, in_a, self._threads
+            found = check_rows(*parts, multiply, keeps_sizes=keeps_sizes)
             if not found.has_fractions:
                 return found.sizes, Compared.of_found(found, self.in_a.largest, self.in_b.largest)
+        elif multiply is not None:
+            multiply(Span(0, len(c)))
         expected, norms_a = self.times(a[None], y)
         sizes = self.sizes(c[None], columns, expected, norms_a, norms_b, integral=in_a.integral and integral_b)[0]
         return sizes, Compared.of(sizes, in_a.largest, self.in_b.largest)
@@ -200,7 +215,7 @@ class Compared:
     @classmethod
     def of_found(cls, found: Found, *largest: float) -> Compared:
         most = found.worst[0][2] if found.worst else 0.0
-        return cls((*found.totals, found.sizes.size - found.totals[-1]), (most, *largest), found.worst)
+        return cls(found.totals, (most, *largest), found.worst)
 
     @classmethod
     def of_rank(cls, parts: Sequence[Compared], first_row: int) -> Compared:
@@ -239,6 +254,8 @@ def columns_of(group: int, columns: Span) -> Span:
     first = columns.lo + group * GROUP_COLUMNS
     return Span(first, min(first + GROUP_COLUMNS, columns.hi))
 
+
+Multiply = Callable[[Span], object]  # makes these rows of a rank's rows of C
 
 # Who multiplied these columns of a row of C: for messages, "" where that is not said; and the rank, where it was one.
 MultipliedBy = Callable[[int, Span], tuple[str, int | None]]
@@ -280,19 +297,21 @@ def verify(
     suspects: Sequence[Suspect] = (),
     by: MultipliedBy = unsaid,
     seed: int | None = None,
+    multiply: Multiply | None = None,
 ) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
     Every rank calls this and gets the same result. `matrices`: the rows of A, B and C that this rank has. `threads`: of this
     rank. `wrong`: if the product is wrong, all parts that look wrong are marked there. `suspects`: where devices have judged all
     sums before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what
-    is wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None: they agree on one here.
+    is wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None: they agree on one here. `multiply`: as for
+    `HostCheck.compared`.
     """
     if not (plan.problem.n and plan.problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
         check = HostCheck(team, plan, matrices, threads, by)
-        return check.of_suspects(suspects) or check.result(seed, wrong)
+        return check.of_suspects(suspects) or check.result(seed, wrong, multiply)
 
 
 def verify_alone(
@@ -306,13 +325,14 @@ def verify_alone(
     *,
     plan: Plan | None = None,
     short_operands: str = "",
+    multiply: Multiply | None = None,
 ) -> Check:
     """`verify` with this process as the only rank. `plan`: of this product, where there is one for this process alone.
 
     `short_operands`: the 16-bit type in which A and B were multiplied, where they were ("float16" or "bfloat16").
     """
     plan = plan or plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
-    return verify(Team(), plan, _views(a, b, c), threads, wrong, suspects, by, new_seed())
+    return verify(Team(), plan, _views(a, b, c), threads, wrong, suspects, by, new_seed(), multiply)
 
 
 def _views(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[RowView, RowView, RowView]:
@@ -334,6 +354,13 @@ def _all_read_b(plan: Plan) -> bool:
 def needs_no_sums_of_others(plan: Plan) -> bool:
     """Whether each rank sums all of B by itself: it has it, and it is small, or there is one rank."""
     return _all_read_b(plan) and (plan.topology.size == 1 or is_small_b(plan.problem))
+
+
+def compares_in_passing(problem: Problem, rows: int) -> bool:
+    """Whether so many rows of a product take about as long as reading A's and C's: then C is compared a few rows at a time, while
+    these and A's are in a core's cache. B stays there meanwhile. (With n = m it may be A·Aᵀ, which NumPy makes symmetric.)"""
+    large = problem.item_size * rows * (problem.l + problem.m) > _CACHE_BYTES
+    return large and problem.l * problem.m <= _B_IN_CACHE and problem.n > problem.m
 
 
 def is_small_b(problem: Problem) -> bool:
@@ -366,6 +393,7 @@ class HostCheck:
         self._by, self._numbers = by, numbers
         self._wrong: WrongParts | None = None
         self._has_all_of_b = has_all_of_b
+        self._sizes: Callable[[], Any]  # gives those of the last comparison
 
     def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
         """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
@@ -374,17 +402,17 @@ class HostCheck:
         faults, note = self._elements().faults(suspects, exact=False)
         return None if faults else Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
 
-    def result(self, seed: int | None = None, wrong: WrongParts | None = None) -> Check:
-        """The check. `seed`, `wrong`: as for `verify`."""
+    def result(self, seed: int | None = None, wrong: WrongParts | None = None, multiply: Multiply | None = None) -> Check:
+        """The check. `seed`, `wrong`, `multiply`: as for `verify`."""
         by_itself = seed is not None and needs_no_sums_of_others(self._plan)
         found = None if by_itself else self.compared(seed)
         with self._team.phase("check") as comparing:
-            comparing.mine = found or self.compared(seed)
+            comparing.mine = found or self.compared(seed, multiply)
         return self.judged(comparing.all, wrong)
 
-    def compared(self, seed: int | None = None) -> Compared:
+    def compared(self, seed: int | None = None, multiply: Multiply | None = None) -> Compared:
         """Compare C·x with A·(B·x) in this rank's rows, some columns of C at a time. Nothing is exchanged where a seed is given
-        and `needs_no_sums_of_others`."""
+        and `needs_no_sums_of_others`; only then there may be a `multiply`, which makes C a few rows at a time."""
         plan, problem, m = self._plan, self._plan.problem, self._plan.problem.m
         self._a, self._b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         self._c = self._matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, m), problem.dtype)
@@ -403,9 +431,8 @@ class HostCheck:
         sums = _HostSums(problem, _x_of(m, seed), self._threads)
         if self._by_itself:
             y, self._norms_b = sums.of_all_b(whole)
-            integral = sums.in_b.integral
-            self._sizes, found = sums.compared(self._a, y, self._c, Span(0, m), self._norms_b, integral_b=integral)
-            parts = [found]
+            whole_c = partial(sums.compared, self._a, y, self._c, Span(0, m), self._norms_b, integral_b=sums.in_b.integral)
+            parts, self._sizes = [whole_c(multiply)[1]], lambda: whole_c(keeps_sizes=True)[0]
         else:
             if x_is_known:
                 peaks, others = sampled_peaks(whole, comparison_numbers(problem, GROUP_COLUMNS)[4])
@@ -414,7 +441,8 @@ class HostCheck:
             sums.weight(peaks, others)
             some = [self._compared_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
             *arrays, parts = zip(*some, strict=True)
-            self._sizes, self._norms_b = (each[0] if len(each) == 1 else np.concatenate(each, axis=1) for each in arrays)
+            sizes, self._norms_b = (each[0] if len(each) == 1 else np.concatenate(each, axis=1) for each in arrays)
+            self._sizes = lambda: sizes
         self._overflow = sums.overflow
         return Compared.of_rank(parts, self._rows_of_c.lo)
 
@@ -461,8 +489,8 @@ class HostCheck:
         y, integral_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b) < NOT_INTEGRAL
         # Usually each rank compares its own rows of C, for which it has A's, and tells the others only what has come of it.
         if plan.has_row_blocks or len(plan.topology.nodes) == 1:
-            sizes, compared = sums.compared(self._a, y, self._c, columns, norms_b, integral_b=integral_b)
-            return sizes, norms_b, compared
+            found = sums.compared(self._a, y, self._c, columns, norms_b, integral_b=integral_b, keeps_sizes=True)
+            return found[0], norms_b, found[1]
         with team.phase("check") as through_a:
             through_a.mine = *sums.times(self._a[None], y), sums.in_a.largest
         products, of_a, in_a = zip(*through_a.all, strict=True)
@@ -476,9 +504,10 @@ class HostCheck:
         """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
         if self._wrong is None:
             return
-        limit = usual * spread_beside(self._sizes, usual)  # large errors hide small ones
-        rows, groups = np.nonzero(self._sizes > limit)
-        large = self._sizes[rows, groups] > LARGE * limit
+        sizes = self._sizes()
+        limit = usual * spread_beside(sizes, usual)  # large errors hide small ones
+        rows, groups = np.nonzero(sizes > limit)
+        large = sizes[rows, groups] > LARGE * limit
         for group in np.unique(groups).tolist():
             of_group = groups == group
             columns = columns_of(group, Span(0, self._plan.problem.m))

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Is the runner as fast on CPUs as NumPy alone? python scripts/bench_cpu.py [n] [--pairs 5] [--dtype float32]
+"""Is the runner as fast on CPUs as NumPy alone? python scripts/bench_cpu.py [n] [--pairs 5] [--dtype float32] [--calls SECONDS]
 
 In turn: a process that multiplies n×n matrices with NumPy and as many BLAS threads as there are ranks, and
 `mpirun -n 2 python -m hybrid.matmul n n n`. Prints the medians, what the check takes, beside a plain sum of the three matrices
 by as many threads, what the job spends around the multiplication, its peak memory (all processes, shared pages counted once)
 beside the three matrices, and last `ratio R`: NumPy's time over ours.
+
+With --calls a table of small and thin products, and of programs that call `multiply` again and again: each row for so many
+seconds beside the same by hand, in turns.
 """
 
 import argparse
@@ -20,6 +23,7 @@ from pathlib import Path
 from experiments.common.cli import at_least_1, command, plain_parser, shown
 from experiments.common.programs import matmul
 from hybrid.core.problem import ITEM_SIZES
+from hybrid.ranks.launcher import mpirun
 
 NUMPY = """\
 import sys, time, numpy
@@ -37,6 +41,7 @@ with ThreadPoolExecutor(threads) as pool:
     list(pool.map(numpy.sum, [part for each in (a, b, c) for part in numpy.array_split(each, threads)]))
     print(multiplied, time.perf_counter() - began)
 """
+PROGRAM = Path(__file__).with_name("cpu_calls.py")
 ON_CPU = ("--fill", "uniform", "--device", "cpu")
 SAMPLE_EVERY = 0.05  # seconds between two samples of the memory
 
@@ -82,7 +87,23 @@ def _proportional_bytes(process: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
+def calls(seconds: float, ranks: int) -> int:
+    print(f"{'':38} {'by hand':>10} {'ours':>10} {'ratio':>6}")
+    for words in ([sys.executable, PROGRAM, "alone"], [*mpirun(ranks), sys.executable, PROGRAM, "ranks"]):
+        with subprocess.Popen([*map(str, words), str(seconds)], stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdout is not None
+            for line in program.stdout:
+                name, by_hand, ours = line.rstrip().split("\t")
+                ratio = float(ours) / float(by_hand)
+                print(f"{name:38} {float(by_hand):7.2f} ms {float(ours):7.2f} ms {ratio:6.2f}", flush=True)
+        if program.returncode:
+            return program.returncode
+    return 0
+
+
 def work(options: argparse.Namespace) -> int:
+    if options.calls:
+        return calls(options.calls, options.ranks)
     n, ranks, dtype = options.n, options.ranks, options.dtype
     alone, sums, ours, checks, around = [], [], [], [], []
     for _ in shown(range(options.pairs), "pairs"):
@@ -110,5 +131,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("n", nargs="?", type=at_least_1, default=8000)
     parser.add_argument("--pairs", type=at_least_1, default=5)
     parser.add_argument("--ranks", type=at_least_1, default=2, help="ranks of ours and threads of NumPy's (2)")
+    parser.add_argument("--calls", type=float, metavar="SECONDS", help="of each row of a table of small and thin products")
     parser.add_argument("--dtype", choices=tuple(ITEM_SIZES), default="float64")
     return command(parser, work, arguments)

@@ -371,7 +371,15 @@ def test_a_rank_alone_compares_in_one_pass_what_it_sums_of_a_and_b(
         sums = _HostSums(problem, x, threads)
         y, norms_b = sums.of_all_b(b_)
         rows_of = slice(None, None, -1 if reverse else 1)
-        sizes, compared = sums.compared(a_[rows_of], y, c_[rows_of], every, norms_b, integral_b=sums.in_b.integral)
+        parts, into = (a_[rows_of], y, c_[rows_of], every, norms_b), np.full_like(c_, 7)[rows_of]
+        sizes, compared = sums.compared(*parts, integral_b=sums.in_b.integral, keeps_sizes=True)
+
+        def multiply(rows, into=into, right=c_[rows_of]):
+            into[rows.slice] = right[rows.slice]
+
+        parts = (*parts[:2], into, *parts[3:])
+        _, in_passing = sums.compared(*parts, multiply, integral_b=sums.in_b.integral)
+        assert (in_passing.totals[1:], in_passing.worst) == (compared.totals[1:], compared.worst)
         found.append((y[0], norms_b, sums.overflow, sizes, compared))
     (y, norms_b, overflow, sizes, compared), (wanted_y, wanted_norms, wanted_overflow, wanted_sizes, wanted) = found
     np.testing.assert_array_equal(overflow, wanted_overflow)
