@@ -352,6 +352,7 @@ def install(gpus: int = 1) -> None:
         copyto=np.copyto,
         matmul=np.matmul,
         asarray=_on_gpu,
+        from_dlpack=lambda array: _on_gpu(np.from_dlpack(array)),
         asnumpy=lambda array: array.get() if isinstance(array, ndarray) else np.array(array),
         ascontiguousarray=lambda array, dtype: np.ascontiguousarray(array, dtype).view(ndarray),
         empty=lambda shape, dtype: np.empty(shape, dtype).view(ndarray),

@@ -111,6 +111,14 @@ def test_a_repaired_product_is_right_and_the_command_ends_with_0(tmp_path, ranks
     np.testing.assert_allclose(np.load(out), np.load(tmp_path / "right.npy"), rtol=1e-9, atol=1e-12)
 
 
+def test_what_was_repaired_in_any_part_is_told(tmp_path):
+    arguments = ("--on-fault", "repair", "--out", tmp_path / "C.npy", "--resume", "--resume-rows", "30")
+    for at in (0, 2):
+        done, line = run(tmp_path, *arguments, plant=[f"multiply how=element at={at}"])
+        assert (done.returncode, line["check"]["ok"], len(line["check"]["repaired"])) == (0, True, 1), done.stderr
+        (tmp_path / "C.npy").unlink()
+
+
 def test_what_cannot_be_repaired_ends_with_3(tmp_path):
     """Rows that arrived differently on another node: nobody knows which are right."""
     nodes = {"staged": 1, "ranks_per_node": 1, "transport": "host"}

@@ -207,6 +207,26 @@ def small_products_are_left_to_the_cpu():
     assert " on cuda: " in hybrid.plan(a, b, device="cuda").explain()
 
 
+class Foreign:
+    """An array of another library in GPU memory, also such as the host can read."""
+
+    def __init__(self, array, kind):
+        self._array, self._kind = array, kind
+
+    def __dlpack_device__(self):
+        return self._kind, 0
+
+    def __dlpack__(self, **how):
+        return self._array.__dlpack__(**how)
+
+
+def other_libraries_arrays_stay_there():
+    a, b = rng.integers(-9, 9, (20, 10)).astype(float), rng.integers(-9, 9, (10, 30)).astype(float)
+    for kind in (2, 13):  # kDLCUDA, kDLCUDAManaged
+        found = hybrid.multiply(*at_root(Foreign(a, kind), Foreign(b, kind)), **ON_GPU)
+        assert comm.rank or (type(found) is cupy.ndarray and np.array_equal(cupy.asnumpy(found), a @ b))
+
+
 def the_gpu_is_given_back():
     a, b = rng.standard_normal((40, 30)), rng.standard_normal((30, 50))
     hybrid.multiply(*at_root(a, b), **ON_GPU)
@@ -250,6 +270,7 @@ for each in (
     products_like_the_one_before,
     a_lost_launch_is_found,
     small_products_are_left_to_the_cpu,
+    other_libraries_arrays_stay_there,
     the_gpu_is_given_back,
 ):
     each()
