@@ -44,6 +44,7 @@ class Device(Protocol):
 
     name: str  # "cpu", "cuda" or "emulate"
     staged: bool  # operands are copied into device buffers; False: host matrices are multiplied in place
+    timed: bool  # whether `finish` is to tell when operations ran
     event_wait: EventWait | None  # None: every operation is complete when its call returns
 
     @property

@@ -58,6 +58,7 @@ class CpuDevice:
     """A CPU. Every operation is complete when its call returns, so its event is None."""
 
     name = "cpu"
+    timed = True
     event_wait: EventWait | None = None
     progress: Callable[[], object] | None = None  # BLAS does not tell
 

@@ -169,6 +169,7 @@ class CudaDevice:
         # The owners of the memory that is copied through slots, and what makes these copies, once there was one.
         self._through_slots: set[int] = set()
         self._slot_copies: SlotCopies | None = None
+        self.timed = True  # somebody may ask when operations ran; else fewer events are recorded
         self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event, end event; of copies through slots the latter alone
         # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
         self._awaited: dict[int, set[Event]] = {}
@@ -431,10 +432,11 @@ class CudaDevice:
         with self._context:
             stream = self._stream(streams or phase)
             self._have_follow(stream, after)
-            begin = stream.record()
+            begin = stream.record() if self.timed else None
             enqueue(stream)
             end = RecordedEvent(self._context, stream.record(), stream)
-        self._timed.append((phase, begin, end))
+        if self.timed:
+            self._timed.append((phase, begin, end))
         if self._recording is not None:
             self._recording.append(_Enqueued(stream, after, enqueue, end))
         return end
@@ -464,7 +466,7 @@ class CudaDevice:
 
     def _have_follow(self, stream: Any, after: list[Event]) -> None:
         """Have a stream wait for these events."""
-        if self._time_origin is None:
+        if self.timed and self._time_origin is None:
             # Not synchronized, which takes longer than a small copy: the GPU is idle and records it within microseconds,
             # and only the timeline of phases depends on it.
             self._time_origin = stream.record()

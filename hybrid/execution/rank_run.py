@@ -287,6 +287,7 @@ class RankRun:
         began = time.perf_counter()
         gpus = [placement.gpu for placement in decision.placements]
         self._rank_device = session.device(plan, gpus, decision.kernel)
+        self._rank_device.device.timed = True
         self._device_gather: DeviceGather | None = None
         if plan.c_between_devices:
             from hybrid.transport.nccl import DeviceGather
@@ -334,7 +335,7 @@ class RankRun:
     def use(self, matrices: RankMatrices, copied: Sequence[Any]) -> None:
         """Multiply these matrices next, of a process alone, which lie where those before them did: in host memory, or in place
         on the device. `copied`: those that are."""
-        self._matrices, self._copied = matrices, copied
+        self._matrices, self._copied, self._rank_device.device.timed = matrices, copied, False
         if self.device_check is not None and copied:
             self.device_check.use(matrices)
             self.device_check.sample(ALL if self._sums_all else Sample(SHARE, secrets.randbelow(SHARE)))
