@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import UsageError
 
@@ -160,13 +160,6 @@ CATALOGUE = (
 AUTO = ("blas", "matvec_warp", "tensor", "tensor_half", "warp_tiled", "register_tiled")
 
 
-class Choice(NamedTuple):
-    """A kernel and why it was chosen."""
-
-    kernel: Kernel
-    reason: str
-
-
 def named(name: str) -> Kernel | None:
     """The kernel of this name; None where there is none, as for "auto"."""
     return next((kernel for kernel in CATALOGUE if kernel.name == name), None)
@@ -186,11 +179,11 @@ def refusal(kernel: Kernel, dtype: str, columns: int, capability: int) -> str:
     return ""
 
 
-def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CAPABILITY) -> Choice:
+def fastest(device: str, dtype: str, columns: int, capability: int = EMULATED_CAPABILITY) -> Kernel:
     """What `auto` chooses: on a GPU always one of our kernels, never a library's. UsageError where no kernel can run."""
     for kernel in filter(None, map(named, AUTO)):
         if kernel.runs_on(device) and not refusal(kernel, dtype, columns, capability):
-            return Choice(kernel, kernel.reason)
+            return kernel
     raise UsageError(
         f"no kernel for {dtype} on {device}, compute capability {dotted(capability)}; {dotted(LEAST_CAPABILITY)} is the least",
         code="kernel-unfit",

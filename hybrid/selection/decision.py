@@ -23,7 +23,7 @@ from hybrid.devices.cuda_gpus import Gpu, choose_gpus, wake_driver
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host.memory import ttl_cached
 from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
-from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Choice, Kernel, dotted, fastest, named, refusal
+from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Kernel, dotted, fastest, named, refusal
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
 from hybrid.planning import grid as grids
 from hybrid.planning.arithmetic import MOST_MODULI, gain_of_remainders, native_speed
@@ -240,12 +240,12 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     try:
         if request.problem.short_operands and (len(machine.topology.nodes) > 1 or settings.precision == "fast"):
             request = request.converted
-        kernel, kernel_reason = _choose_kernel(asked_for, device, request.problem, capability)
+        kernel = _choose_kernel(asked_for, device, request.problem, capability)
     except UsageError:  # no kernel multiplies operands of 16 bits as they are
         if not request.problem.short_operands:
             raise
         request = request.converted
-        kernel, kernel_reason = _choose_kernel(asked_for, device, request.problem, capability)
+        kernel = _choose_kernel(asked_for, device, request.problem, capability)
     asked = replace(
         request,
         topology=machine.topology,
@@ -287,7 +287,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         cut = settings.panel_rows or settings.panel_columns or settings.slab_rows
         needed = "panels of whole multiples of 128 and no k-slabs would be needed"
         precision_reason = needed if cut else "no room for remainders"
-    reasons = kernel_reason, device_reason, transport.reason, precision_reason
+    reasons = "asked for" if asked_for is not None else kernel.reason, device_reason, transport.reason, precision_reason
     of_kernels = (
         speed if plan.moduli else None if asked_for is not None else native_speed(capability, machine.model, asked.problem.dtype)
     )
@@ -330,14 +330,14 @@ def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -
     return machine.model.cpu_is_faster(request.problem, threads[0].count)
 
 
-def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Choice:
-    """The kernel asked for, or the fastest; and why. UsageError if it cannot do what is asked of it."""
+def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Kernel:
+    """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
     if asked_for is None:
         return fastest(device, problem.operand_dtype, problem.m, capability)
     refused = refusal(asked_for, problem.operand_dtype, problem.m, capability)
     if refused:
         raise UsageError(refused, code="kernel-unfit")
-    return Choice(asked_for, "asked for")
+    return asked_for
 
 
 def place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:

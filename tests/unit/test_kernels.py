@@ -166,9 +166,9 @@ CHOICES = {  # type, columns of B, compute capability: what auto takes
 def test_auto_takes_the_best_that_the_gpu_can_run():
     for (dtype, columns, capability), name in CHOICES.items():
         for device in ("cuda", "emulate"):
-            assert fastest(device, dtype, columns, capability).kernel.name == name
+            assert fastest(device, dtype, columns, capability).name == name
             assert not refusal(named(name), dtype, columns, capability)
-    assert fastest("cpu", "float64", 9).kernel.name == "blas"
+    assert fastest("cpu", "float64", 9).name == "blas"
     assert not {"cublas", "loops", "loops_ikj"} & set(AUTO)
     with pytest.raises(UsageError) as refused:
         fastest("cuda", "float64", 9, 35)

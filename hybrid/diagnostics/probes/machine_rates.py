@@ -76,7 +76,7 @@ class Product:
     def __init__(self, device: Any, dtype: str, n: int) -> None:
         self.n, self._device = n, device
         capability = device.gpu.capability if device.name == "cuda" else EMULATED_CAPABILITY
-        device.use_kernel(fastest(device.name, dtype, n, capability).kernel, dtype)
+        device.use_kernel(fastest(device.name, dtype, n, capability), dtype)
         size = n * n * ITEM_SIZES[dtype]
         memory = device.reserve(3 * size, shared=False)
         self._a, self._b, self._c = (device.matrix(memory, number * size, n, n, dtype) for number in range(3))

@@ -242,7 +242,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(comm, options.device, comm.bcast(folder))
         for n in options.sizes:
-            machine.adds = fastest(options.device, "float64", n, capability).kernel.adds
+            machine.adds = fastest(options.device, "float64", n, capability).adds
             limit = options.seconds * n**2 / sum(size**2 for size in options.sizes)
             for record in measure(machine, n, options.rounds, options.repeat, limit):
                 if comm.rank == 0:

@@ -100,7 +100,7 @@ class OnDevice:
         return errors, computed
 
     def _make_ways(self, problem: Problem) -> dict[str, Products]:
-        kernel = fastest(self.name, problem.dtype, problem.m, self._capability).kernel
+        kernel = fastest(self.name, problem.dtype, problem.m, self._capability)
         device = self._cuda or EmulatedDevice(kernel, problem.dtype)
         ways = {NATIVE: Products(device, kernel, problem, fast=None)}
         if self.name == "cuda":

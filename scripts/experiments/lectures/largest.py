@@ -45,7 +45,7 @@ def measured(
         most = theoretical(memory, dtype)
         yield {**about, "part": "theoretical", "n": most}
         # With and without shared memory; on a GPU the fastest alone: the others take minutes there.
-        on_gpu = runtime.device == "cuda" and [fastest("cuda", dtype, most, runtime.capability).kernel.name]
+        on_gpu = runtime.device == "cuda" and [fastest("cuda", dtype, most, runtime.capability).name]
         for name in kernels or on_gpu or ("naive", "tiled"):
             n, seconds = largest_in_core(runtime, timing.kernel_of(name), dtype, most)
             yield {**about, "part": "in core", "n": n, "kernel": name, "seconds": seconds}

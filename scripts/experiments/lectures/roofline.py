@@ -63,7 +63,7 @@ def measured(runtime: cuda.CudaRuntime) -> Iterator[records.Line]:
     a, b = timing.matrices("uniform", "float32", size, size, size)
     if runtime.device == "cuda":
         copy = min(_copies_on_gpu(runtime))
-        kernel = fastest("cuda", "float32", size, runtime.capability).kernel
+        kernel = fastest("cuda", "float32", size, runtime.capability)
         product = min(timing.kernel_seconds(runtime, kernel, a, b, REPEAT))
         name, how = runtime.name, kernel.name
     else:
