@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings, one_of
@@ -276,7 +276,8 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     transport = _choose_transport(plan, gpus, machine, settings)
     if isinstance(transport, Test):
         return Unknown(transport, gpus, plan, kernel)
-    plan = plan.with_transport(transport.name)
+    name, transport_reason = transport
+    plan = plan.with_transport(name)
     if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
         plan = replace(plan, operands=request.operands)
     missing = shortage(plan, machine.memory, request)
@@ -287,7 +288,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         cut = settings.panel_rows or settings.panel_columns or settings.slab_rows
         needed = "panels of whole multiples of 128 and no k-slabs would be needed"
         precision_reason = needed if cut else "no room for remainders"
-    reasons = "asked for" if asked_for is not None else kernel.reason, device_reason, transport.reason, precision_reason
+    reasons = "asked for" if asked_for is not None else kernel.reason, device_reason, transport_reason, precision_reason
     of_kernels = (
         speed if plan.moduli else None if asked_for is not None else native_speed(capability, machine.model, asked.problem.dtype)
     )
@@ -489,28 +490,21 @@ def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
     return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)
 
 
-class _Transport(NamedTuple):
-    """A transport and why it was chosen."""
-
-    name: str  # "in place", "host", "peers" or "nccl"
-    reason: str
-
-
 def may_leave_out(settings: Settings) -> bool:
     """Whether the transport asked for allows ranks without rows."""
     return settings.transport in ("auto", "host")
 
 
-def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings) -> _Transport | Test:
-    """The transport asked for, or the fastest that works; or a test that has to be made first. DeviceUnavailable if the transport
-    asked for does not work."""
+def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings) -> tuple[str, str] | Test:
+    """The transport asked for, or the fastest that works, and why; or a test that has to be made first. DeviceUnavailable if the
+    transport asked for does not work."""
     asked_for = settings.transport
     if not plan.staged:
         if asked_for not in ("auto", "host"):
             raise DeviceUnavailable(f"the transport {asked_for} cannot be used: a CPU multiplies, and no GPU", code="transport")
-        return _Transport("in place", "a CPU multiplies the matrices where they lie")
+        return "in place", "a CPU multiplies the matrices where they lie"
     if asked_for == "host":
-        return _Transport("host", "asked for")
+        return "host", "asked for"
     no_peers, no_nccl = why_no_peers(plan), why_no_nccl(plan)
     if shared := [users for users in _users(gpus).values() if len(users) > 1]:
         no_nccl = no_nccl or f"ranks {shared[0][0]} and {shared[0][1]} share a GPU"
@@ -522,21 +516,21 @@ def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, 
     hindrance = hindrance or machine.outcomes[test]
     if hindrance:
         raise DeviceUnavailable(f"the transport {asked_for} cannot be used: {hindrance}", code="transport")
-    return _Transport(asked_for, "asked for")
+    return asked_for, "asked for"
 
 
-def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str) -> _Transport | Test:
+def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str) -> tuple[str, str] | Test:
     """The fastest transport that works: peers; NCCL, where each node has one rank, or a single node's GPUs do not reach each
     other; else host. `no_peers`, `no_nccl`: why these cannot be used, as far as that is known; or ""."""
     one_rank_a_node = len(plan.topology.nodes) == plan.topology.size
     if no_peers and (no_nccl or not one_rank_a_node):
         if one_rank_a_node and plan.topology.size > 1 and plan.device == "cuda" and no_nccl != no_peers:
             no_peers = f"one rank a node has no peers, nor can NCCL help ({no_nccl})"
-        return _Transport("host", no_peers)
+        return "host", no_peers
     if plan.device != "cuda":
-        return _Transport("host", "all memory is a CPU's own")
+        return "host", "all memory is a CPU's own"
     if plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
-        return _Transport("host", no_peers or "B is small")
+        return "host", no_peers or "B is small"
     if one_rank_a_node:
         no_peers = "one rank a node has no peers"
     else:
@@ -544,17 +538,17 @@ def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str
             return Test.PEERS
         refused = machine.outcomes[Test.PEERS]
         if not refused:
-            return _Transport("peers", "each rank fetched data from the GPUs of its node's other ranks")
+            return "peers", "each rank fetched data from the GPUs of its node's other ranks"
         no_peers = f"the GPUs of a node cannot reach each other ({refused})"
         if len(plan.topology.nodes) > 1:
-            return _Transport("host", no_peers)
+            return "host", no_peers
     if not no_nccl:
         if Test.NCCL not in machine.outcomes:
             return Test.NCCL
         no_nccl = machine.outcomes[Test.NCCL]
     if no_nccl:
-        return _Transport("host", f"{no_peers}, nor can NCCL help ({no_nccl})")
-    return _Transport("nccl", f"{no_peers}, but NCCL brought every rank's data to every other")
+        return "host", f"{no_peers}, nor can NCCL help ({no_nccl})"
+    return "nccl", f"{no_peers}, but NCCL brought every rank's data to every other"
 
 
 def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequence[Gpu]) -> bool:
