@@ -95,10 +95,6 @@ class RootMatrix(MatrixSource):
         copy_rows(into, elements_of(part) if into.dtype == storage("bfloat16") else part, threads)
         progress(len(rows))
 
-    def contiguous(self, rows: Span, dtype: str) -> np.ndarray:
-        """These rows in type `dtype`. They are copied only if they are not contiguous or have another type."""
-        return np.ascontiguousarray(self.array[rows.slice], dtype)
-
     def in_place(self, dtype: str) -> np.ndarray | None:
         array = self.array
         if array is None or array.dtype.name != dtype or not array.dtype.isnative or not array.flags.c_contiguous:

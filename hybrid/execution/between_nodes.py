@@ -102,7 +102,8 @@ class FromRoot:
                 sends, receives = dict[int, list[np.ndarray]](), dict[int, list[np.ndarray]]()
                 if team.rank == plan.root:
                     for node, part in parts.items():
-                        sends[node] = [operand.contiguous(part.rows, problem.dtype)[:, part.columns.slice]]
+                        rows = np.ascontiguousarray(operand.array[part.rows.slice], problem.dtype)
+                        sends[node] = [rows[:, part.columns.slice]]
                 elif team.node in parts:
                     part = parts[team.node]
                     receives[plan.root_node] = [self._views[key][part.rows][:, part.columns.slice]]
