@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.checked import named
 from support.commands import start
+from support.forked import quickly
 from support.selection import exhaustive
 
 pytestmark = pytest.mark.launcher
@@ -22,7 +23,7 @@ def run(tmp_path, *arguments, plant=(), ranks=0, **pretended):
     record = tmp_path / "run.jsonl"
     record.unlink(missing_ok=True)
     command = [sys.executable, "-m", "hybrid.testing", "--seed", "7", *faults, *settings, "-m", "hybrid.matmul"]
-    done = start(command, *SIZES, "--json", record, *arguments, ranks=ranks, limit=120)
+    done = quickly(command, *SIZES, "--json", record, *arguments, ranks=ranks, limit=120)
     return done, json.loads(record.read_text().splitlines()[-1]) if record.exists() else None
 
 

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 from support.commands import module, start
+from support.forked import quickly
 from support.selection import exhaustive
 
 import hybrid
@@ -294,14 +295,13 @@ def test_bytes_and_exchanges_are_counted(comm, rng):
     assert counts == before
 
 
-def started(*options, command=("-m", "hybrid.matmul", 48, 40, 44), ranks=0, **how):
-    return start(module("hybrid.testing"), *options, *command, ranks=ranks, limit=120, **how)
+def started(*options, command=("-m", "hybrid.matmul", 48, 40, 44), ranks=0, by=quickly, **how):
+    return by(module("hybrid.testing"), *options, *command, ranks=ranks, limit=120, **how)
 
 
-def record(tmp_path, *options, arguments=()):
-    done = started(
-        *options, command=("-m", "hybrid.matmul", 48, 40, 44, "--fill", "normal", "--json", tmp_path / "json", *arguments)
-    )
+def record(tmp_path, *options, **how):
+    command = ("-m", "hybrid.matmul", 48, 40, 44, "--fill", "normal", "--json", tmp_path / "json")
+    done = started(*options, command=command, **how)
     assert done.returncode == 0, done.stderr
     return json.loads((tmp_path / "json").read_text().splitlines()[-1])
 
@@ -310,7 +310,7 @@ def test_the_check_s_vectors_follow_from_the_seed(tmp_path, monkeypatch):
     """By NumPy's form of the sums in each run: the compiled form, which rounds in another order, may become ready in between."""
     monkeypatch.setenv("CC", str(tmp_path / "no compiler"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    errors = [record(tmp_path, "--seed", seed)["check"]["error"] for seed in (1, 1, 2)]
+    errors = [record(tmp_path, "--seed", seed, by=start)["check"]["error"] for seed in (1, 1, 2)]
     assert errors[0] == errors[1] != errors[2]
 
 
