@@ -8,11 +8,13 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
+from typing import Any
 
 from hybrid.testing.operations import replace
 
-_DRAWING = ("hybrid.verification.", "hybrid.diagnostics.acceptance")
+_DRAWING = ("hybrid.verification.", "hybrid.execution.rank_run", "hybrid.diagnostics.acceptance")
 
 
 @contextmanager
@@ -23,11 +25,13 @@ def seed(number: int) -> Iterator[None]:
     """
     drawn = count()
 
-    def draw(original: Callable[[int], int], bits: int) -> int:
+    def draw(by: Callable[[random.Random, Any], Any], original: Callable[[Any], Any], of: Any) -> Any:
         if not sys._getframe(2).f_globals.get("__name__", "").startswith(_DRAWING):
-            return original(bits)
-        return random.Random(f"{number} {next(drawn)}").getrandbits(bits)  # noqa: S311 (nothing is kept secret)
+            return original(of)
+        return by(random.Random(f"{number} {next(drawn)}"), of)  # noqa: S311 (nothing is kept secret)
 
     with ExitStack() as stack:
-        replace(stack, secrets, "randbits", draw)
+        replace(stack, secrets, "randbits", partial(draw, random.Random.getrandbits))
+        replace(stack, secrets, "randbelow", partial(draw, random.Random.randrange))
+        replace(stack, secrets, "choice", partial(draw, random.Random.choice))
         yield
