@@ -64,7 +64,8 @@ class Compiled:
     def __init__(self, comm: Any, root: Any, options: Mapping[str, Any]) -> None:
         gemm = {name: options[name] for name in _OF_GEMM}
         flags = {name: value for name, value in options.items() if name not in gemm}
-        self._comm, self._stall, self._asked = comm, options["stall"], Asked(as_int(root), gemm, flags)
+        self._comm, self._stall, self._options = comm, options["stall"], options
+        self._asked = Asked(as_int(root), gemm, flags)
         self._warm: _Kept | None = None
 
     @classmethod
@@ -100,17 +101,31 @@ class Compiled:
         around = _surroundings()
         with one_call(self._comm, self._stall) as session:
             call = call_of(session, (a, b, c), out, self._asked)
+            if isinstance(call, RootCall) and call.is_for_root:
+                with session.team.phase("multiply", timed=False), busy():
+                    alone = self._at_root(session, (a, b, c))
+                    return alone.run(a, b, c, out) if alone is not None else None
             product = call.product()
             self._keep(session, call, around)
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
-    def decide(self, a: Any, b: Any, c: Any) -> Decision | None:
-        """What is decided for such operands; None for a stack, whose products each rank computes whole."""
+    def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:
+        """Who computes products of such operands where that are not all ranks together, and what is decided for them; None where
+        nothing is, on this rank."""
         around = _surroundings()
         with one_call(self._comm, self._stall) as session:
             call = call_of(session, (a, b, c), None, self._asked)
+            if isinstance(call, RootCall) and call.is_for_root:
+                with session.team.phase("agree", timed=False):
+                    alone = self._at_root(session, (a, b, c))
+                    who = f"rank {self._asked.root} alone, which has so small a product before the ranks have joined their GPUs"
+                    return who, alone.decide(a, b, c)[1] if alone is not None else None
             self._keep(session, call, around)
-        return call.decision
+        return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
+
+    def _at_root(self, session: Session, operands: tuple[Any, Any, Any]) -> Compiled | None:
+        """What is known of such products at the root, which computes them alone; None on other ranks."""
+        return Compiled.of(operands, None, 0, self._options) if session.team.rank == self._asked.root else None
 
     def raised(self, error: UsageError) -> NoReturn:
         """Raise the error on all ranks."""
@@ -345,7 +360,7 @@ class ProductPlan:
     def __init__(self, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> None:
         a, b, c = map(_array_like, operands)
         self._forms, self._how = tuple(map(_form, (a, b, c))), (comm, root, options)
-        self._decision = Compiled.of((a, b, c), *self._how).decide(a, b, c)
+        self._who, self._decision = Compiled.of((a, b, c), *self._how).decide(a, b, c)
 
     def run(self, a: Any, b: Any, c: Any = None, *, out: Any = None) -> Any:
         """Compute the product, as `hybrid.multiply` with the options of the plan. Every rank calls it.
@@ -378,7 +393,7 @@ class ProductPlan:
 
     def explain(self) -> str:
         """How the product is computed, in a few lines: device, kernel, check, and the rows, threads and memory of each rank."""
-        return "\n".join(_lines(self._decision) if self._decision else ["a stack, whose products each rank computes whole"])
+        return "\n".join([*([self._who] if self._who else []), *(_lines(self._decision) if self._decision else [])])
 
 
 def _array_like(like: Any) -> Any:

@@ -37,7 +37,7 @@ from hybrid.execution.stack_call import StackCall
 from hybrid.host.memory import empty_matrix
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
-from hybrid.selection.decision import Decision, same_on_all_ranks
+from hybrid.selection.decision import Decision, Machine, root_is_enough, same_on_all_ranks
 from hybrid.selection.session import Session, agree, free_memory_of, take_inventory
 from hybrid.verification.freivalds import new_seed
 
@@ -259,7 +259,7 @@ class Block2DCall:
 class RootCall:
     """A product of arrays at the root: `operands` are A, B, and C or None there, and None on the other ranks."""
 
-    decision: Decision | None = None  # None for a stack
+    decision: Decision | None = None  # None for a stack, and for a product that is for the root alone
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
         team, shared, root = session.team, session.shared_arrays, asked.root
@@ -283,7 +283,10 @@ class RootCall:
         shared.drop([looking.all[root][3]])
         self._shapes, self.settings, self.on_gpu = shapes, settings, shapes.on_gpu
         self._inventories = [said[1] for said in looking.all]
-        if shapes.count is None:
+        machine = Machine(team.topology, tuple(self._inventories))
+        may_be_alone = root == 0 and shapes.count is None and not shapes.all_shared
+        self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings)
+        if shapes.count is None and not self.is_for_root:
             request = _request_of(session, shapes, root)
             self.settings = exactly(settings, shapes.types)
             self.decision = agree(session, request, self.settings, self._inventories)

@@ -66,6 +66,8 @@ class MachineModel:
     core_multiply_adds_per_second: float = 15e9
     # What a product of host arrays takes on a GPU beside its copies and kernels: launches, and the host's own work; estimated.
     gpu_call_seconds: float = 3e-4
+    # What several ranks take to share a product of the root's arrays on their GPUs, beside its copies and kernels; estimated.
+    joining_seconds: float = 5e-3
     # For --explain alone; estimated: an H200 SXM's usual setting; the doctor asks NVML.
     gpu_power_limit_watts: float = 700.0
     # For --explain alone, of a node's link to others; estimated: 200 Gbit/s; the doctor measures it in a job of several nodes.
@@ -96,6 +98,11 @@ class MachineModel:
         on_cpu = multiply_adds * item / 8 / (self.core_multiply_adds_per_second * threads)
         copied = problem.bytes_of_matrices + multiply_adds / self.multiply_adds_per_byte(problem.dtype)
         return on_cpu < self.gpu_call_seconds + copied / self.link_bytes_per_second
+
+    def one_is_enough(self, problem: Problem) -> bool:
+        """Whether one GPU has the product of matrices in host memory before several have joined for it."""
+        worked = problem.n * problem.l * problem.m / self.multiply_adds_per_byte(problem.dtype)
+        return (problem.bytes_of_matrices + worked) / self.link_bytes_per_second < self.joining_seconds
 
     @classmethod
     def of(cls, path: str) -> MachineModel:

@@ -331,6 +331,15 @@ def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -
     return machine.model.cpu_is_faster(request.problem, threads[0].count)
 
 
+def root_is_enough(machine: Machine, problem: Problem, settings: Settings) -> bool:
+    """Whether the root alone has the product of its arrays on a GPU before the ranks have joined theirs, and may compute it so."""
+    with_gpus = may_use_gpus(settings) and all(rank.gpus for rank in machine.ranks)
+    by_ranks = (
+        settings.staged or settings.poison or settings.ranks_per_node or settings.transport != "auto" or settings.grid != "auto"
+    )
+    return machine.topology.size > 1 and with_gpus and not by_ranks and machine.model.one_is_enough(problem)
+
+
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Kernel:
     """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
     if asked_for is None:
