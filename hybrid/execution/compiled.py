@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -187,13 +187,13 @@ class _Kept(ABC):
         return made if made is not None and made.gpu is self.decision.placements[0].gpu else None
 
     @contextmanager
-    def on_gpu(self, make: Callable[[], Any]) -> Iterator[Any]:
-        """A context in which the GPU is ready, for what `make` has set up for products of this kind."""
+    def on_gpu(self) -> Iterator[RankDevice]:
+        """A context in which the GPU is ready. Gives the device on it."""
         with self.session.team.together(), callers_context():
             self.session.use_gpu()
             self.session.team.enter("agree")
             assert self.session.rank_device is not None
-            yield self.session.rank_device.once_for_plan(self._key, self.plan, make)
+            yield self.session.rank_device
 
 
 def _kept_for(session: Session, call: Call, around: tuple[object, ...]) -> _Kept | None:
@@ -280,8 +280,9 @@ class _ToGpu(_Kept):
         return self.device is not None and self.takes_on_host(a, b, out)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        with self.on_gpu(self._set_up) as made:
+        with self.on_gpu() as ready:
             c = empty_result(*self.shape, self.type.name) if out is None else out
+            made = ready.once_for_plan(self._key, self.plan, self._set_up)
             settle(made.of_arrays(a, b, c), warns=True)
         return c
 
@@ -292,7 +293,7 @@ class _ToGpu(_Kept):
 
 
 class _OnGpu(_Kept):
-    """A product of CuPy matrices where they lie on this process's GPU."""
+    """A product of CuPy matrices on this process's GPU."""
 
     def takes(self, a: Any, b: Any, out: Any) -> bool:
         made = self.device
@@ -300,10 +301,11 @@ class _OnGpu(_Kept):
             return False
         for each in (a, b):
             flags = each.flags
-            if not (made.device.holds(each) if flags.c_contiguous else flags.f_contiguous and each.device.id == made.gpu.index):
+            if not ((flags.c_contiguous or flags.f_contiguous) and each.device.id == made.gpu.index):
                 return False
         if out is not None and not (
-            made.device.holds(out)
+            type(out) is type(a)
+            and out.device.id == made.gpu.index
             and out.flags.c_contiguous
             and (out.shape, out.dtype) == (self.shape, self.type)
             and not any(map(may_share_gpu_memory, (out, out), (a, b)))
@@ -312,11 +314,13 @@ class _OnGpu(_Kept):
         return self.holds()
 
     def product(self, a: Any, b: Any, out: Any) -> Any:
-        with self.on_gpu(self._set_up) as made:
+        with self.on_gpu() as ready:
             rows = [each if each.flags.c_contiguous else as_rows(each, self.type.name, device="cuda") for each in (a, b)]
             c = empty_beside(a, self.shape, self.type) if out is None else out
             await_callers_work(c)
-            settle(made.in_place(*rows, c), warns=True)
+            there = tuple(map(ready.device.holds, (*rows, c)))  # whether it is multiplied, or written, where it lies
+            made = ready.once_for_plan((*self._key, there), self.plan, self._set_up)
+            settle(made.of_arrays(*rows, c, copied=() if all(there) else (*rows, c)), warns=True)
         return c
 
     def _set_up(self) -> RealProduct:

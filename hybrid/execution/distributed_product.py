@@ -336,11 +336,12 @@ class RealProduct(CheckedRun):
             self._all_of_b = all_of_b
         return self._c, self.computed()
 
-    def in_place(self, a: Any, b: Any, c: Any) -> Check | None:
-        """Compute c = a · b where the matrices lie, in the memory of this process's GPU, and check it."""
+    def of_arrays(self, a: Any, b: Any, c: Any, *, copied: Sequence[Any]) -> Check | None:
+        """Compute c = a · b of matrices in the memory of this process's GPU, and check it. `copied`: nothing where all are
+        multiplied and written where they lie."""
         self._a, self._b, self._c = a, b, c
         try:
-            return self.of_this_process(RankMatrices(a, RowView(b, self.share.b_rows), c))
+            return self.of_this_process(RankMatrices(a, RowView(b, self.share.b_rows), c), copied)
         finally:
             self._a = self._b = self._c = None
 
