@@ -219,7 +219,7 @@ def make_plan(request: PlanRequest) -> Plan:
     needed = layout_of(problem, request.rows, tiling, device).bytes if memory else 0
     pieces_of_b = -(-problem.l // tiling.slab_rows) if tiling.slab_rows else tiling.column_panels_in(problem.m)
     panels = -(-request.rows // tiling.panel_rows) + pieces_of_b
-    if not tiling.slab_rows and staged and needed <= memory:  # else `shortage` says what is missing
+    if staged and not (tiling.slab_rows or request.grid) and needed <= memory:  # else `shortage` says what is missing
         panels = tiling.loads(request.rows, problem.m)
     if panels > MOST_PIECES:
         raise UsageError(
