@@ -274,9 +274,10 @@ def sums_of_b(b: np.ndarray, x: np.ndarray, group: int, how: Weighting, integers
         return None
     (rows, columns), library = b.shape, _library()
     groups = -(-columns // group)
-    memory, places = np.empty(columns + groups * (rows + 3)), [columns, *(columns + groups * each for each in (1, 2, 3))]
-    x_there, norms, flushed, overflow, sums = np.split(memory, places)
-    x_there[...], at = x, memory.ctypes.data
+    memory, places = np.empty(columns + groups * (rows + 3)), [columns + groups * each for each in range(4)]
+    norms, flushed, overflow = (memory[first : first + groups] for first in places[:3])
+    x_there, sums, at = memory[:columns], memory[places[3] :], memory.ctypes.data
+    x_there[...] = x
     numbers = max(1, rows // SAMPLE), how.scale, how.most_scale, _MOST_WEIGHT, how.largest_integer, how.flushed
     weighting = _Weighting(*numbers, how.overflow, how.smallest_x)
     of_b, into = _Rows(b.ctypes.data, columns, b.strides[0], b.itemsize), [at + 8 * each for each in (0, places[3], *places[:3])]
@@ -361,7 +362,7 @@ class Found(NamedTuple):
     has_fractions: bool  # whether A has only integers, and C others
 
 
-_CACHED = 3 << 18  # bytes of rows that are multiplied, then compared while they are in a core's cache
+_CACHED = 3 << 19  # bytes of rows that are multiplied, then compared while they are in a core's cache
 _MOST_NARROW = 8  # groups of columns of a row whose sizes C need not be given memory for: TILED of product_check.h
 
 
