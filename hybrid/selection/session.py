@@ -39,6 +39,7 @@ from hybrid.transport.rank_device import RankDevice, device_key, prepare_rank_de
 
 SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
 TOO_OFTEN = 2  # products that a rank's device makes wrong before it is left out of the next
+_LARGE_WORKSPACE = 32 << 20  # bytes: a smaller one may have room for others than it was made for
 _shared_bytes_lately = ttl_cached(lambda: free_bytes_in(shared_memory_folder()))
 
 
@@ -102,7 +103,7 @@ class Session:
         """So many bytes or more in memory that the only node's ranks share, kept for the next call. Every rank calls it."""
         if not self.has_workspace(size):
             self.drop_workspace()
-            room = 1 << max(16, (size - 1).bit_length())
+            room = 1 << max(16, (size - 1).bit_length()) if size <= _LARGE_WORKSPACE else size
             made = make_shared_matrices(self.team, {"A": Span(0, 1)}, {"A": room}, {"A": "uint8"})["A"]
             self._workspace, self.workspace_serial = made.array[0], self.team.serial
         return self._workspace
