@@ -137,6 +137,7 @@ class Compiled:
 
 
 _kept: dict[Any, Compiled] = {}
+os.register_at_fork(after_in_child=_kept.clear)  # CUDA does not work in a process that was forked from one that uses it
 
 
 class _Kept(ABC):
