@@ -148,8 +148,9 @@ def test_wrong_products_and_wrong_transfers_are_found_on_all_ranks(comm, rng):
         return hybrid.multiply(dealt(comm, a, (1, comm.size), (16, 16)), dealt(comm, b, (1, comm.size), (16, 16)), comm=comm)
 
     with hybrid.testing.pretend(ranks_per_node=1):
-        with hybrid.testing.plant("multiply", rank=1, how="element"), refused("check-product", CheckFailed):
+        with hybrid.testing.plant("multiply", rank=1, how="element"), refused("check-product", CheckFailed) as found:
             product()
+        assert "rank 1 " in str(found.value)
         with hybrid.testing.plant("arrive", rank=1, how="lowest bit"), refused("check-exchange", CheckFailed):
             product()
         np.testing.assert_allclose(whole(comm, product()), a @ b, rtol=1e-12)

@@ -80,8 +80,9 @@ def test_faults_on_a_grid_reach_all_ranks_and_the_next_product_is_right(comm, rn
             with hybrid.testing.pretend(device="cpu", ranks_per_node=1, grid=grid, staged=staged):
                 with hybrid.testing.plant("rank", rank=1, phase="multiply", how="raise"), refused("rank-failed", RankFailed):
                     product()
-                with hybrid.testing.plant("multiply", rank=1, how="element"), refused("check-product", CheckFailed):
+                with hybrid.testing.plant("multiply", rank=1, how="element"), refused("check-product", CheckFailed) as found:
                     product()
+                assert "rank 1 " in str(found.value)
                 with hybrid.testing.plant("arrive", rank=1, how="element"), pytest.raises(CheckFailed):
                     product()
                 product()

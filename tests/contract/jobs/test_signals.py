@@ -109,6 +109,14 @@ def test_a_rank_alone_has_a_supervisor_too(running, number):
     assert (end.code, end.codes, end.left) == ((1, 137)[number], [("interrupted", "killed")[number]], [])
 
 
+def test_of_one_rank_under_a_launcher_no_file_stays_when_all_of_it_is_killed(running):
+    job, processes = running(1)
+    job.send(SIGKILL, *processes[0])
+    end = job.end()
+    assert end.code != 0
+    assert open_mpi() or end.left == []
+
+
 def test_where_no_line_can_be_written_the_exit_code_stays(running):
     with open("/dev/full", "w") as full:
         job, processes = running(0, errors=full.fileno())
