@@ -88,14 +88,13 @@ def _proportional_bytes(process: int) -> int:
 
 
 def calls(seconds: float, ranks: int) -> int:
-    print(f"{'':38} {'by hand':>10} {'ours':>10} {'ratio':>6}")
+    print("| | by hand, ms | ours, ms | ratio |\n| --- | ---: | ---: | ---: |")
     for words in ([sys.executable, PROGRAM, "alone"], [*mpirun(ranks), sys.executable, PROGRAM, "ranks"]):
         with subprocess.Popen([*map(str, words), str(seconds)], stdout=subprocess.PIPE, text=True) as program:
             assert program.stdout is not None
             for line in program.stdout:
                 name, by_hand, ours = line.rstrip().split("\t")
-                ratio = float(ours) / float(by_hand)
-                print(f"{name:38} {float(by_hand):7.2f} ms {float(ours):7.2f} ms {ratio:6.2f}", flush=True)
+                print(f"| {name} | {float(by_hand):.2f} | {float(ours):.2f} | {float(ours) / float(by_hand):.2f} |", flush=True)
         if program.returncode:
             return program.returncode
     return 0
