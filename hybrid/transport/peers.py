@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,14 @@ class NodeLinks:
         there = self._wanted
         same = there.topology == wanted.topology and there.driver == wanted.driver and there.events >= wanted.events
         return self.are_open and same and all(a >= b for a, b in zip(there.sizes, wanted.sizes, strict=True))
+
+    def and_more(self, wanted: LinkRequest) -> LinkRequest:
+        """What is wanted, and no less of it than is open, so that products of several shapes in turn find all open."""
+        there = self._wanted
+        if not (self.are_open and there.topology == wanted.topology and there.driver == wanted.driver):
+            return wanted
+        sizes = tuple(map(max, there.sizes, wanted.sizes))
+        return replace(wanted, sizes=sizes, events=max(there.events, wanted.events))
 
     def offer(self, team: Team, memory: Any, device_on: Callable[[int], Device] | None) -> Any:
         """What the other ranks need for `open`: handles of this rank's memory and events, and of those of a driver's devices."""

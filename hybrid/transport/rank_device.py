@@ -113,7 +113,7 @@ class RankDevice:
         """
         if self.links is None or not self.links.serve(wanted):
             try:
-                self._open(team, wanted, device_on)
+                self._open(team, self.links.and_more(wanted) if self.links is not None else wanted, device_on)
             except BaseException:
                 with team.phase("prepare", timed=False):  # before any owner frees memory that others have opened
                     self.close()
