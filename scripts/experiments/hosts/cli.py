@@ -6,7 +6,7 @@ For each number of GPUs these are started, round by round and each round in anot
   ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
   wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow; read as
                the check reads them; and both at once
-  library      hybrid.multiply with rank 0's private arrays: with its check, and without it, with and without out=
+  library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
   cublasxt     cuBLASXt's own call of one process, the best of several block sizes (experiments/hosts/programs/cublasxt.py)
   larger       ours with a third of the matrices' bytes as --gpu-memory, on one GPU
   wall         the whole command with default flags, from the second start on (fewest and most GPUs); beside it mpirun alone,

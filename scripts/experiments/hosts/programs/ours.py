@@ -2,7 +2,7 @@
 """The parts that call hybrid.multiply, each beside what it is compared with, and the copies that none of them can do without.
 
 library   ordinary private arrays of rank 0: wall time at rank 0, from the second call on. With its check, which is the default,
-          and without it, with and without `out`
+          of the same arrays and of new ones each time, and without it, with and without `out`
 resident  row blocks that lie on the ranks' GPUs, C's rows staying there: no byte through the host or rank 0
 small     small host arrays on one GPU, in turns with the same copies and cuBLAS by CuPy; without a GPU NumPy
 wires     A and B from the host to the GPUs and C back, all at the same time, and nothing is multiplied: no product is faster
@@ -36,15 +36,15 @@ Times = tuple[str, float | None, list[float]]  # a part, the seconds it took onc
 
 
 def library(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Times]:
-    checked, *unchecked = parts = ("library, checked", "library", "library, new C")
+    checked, new, *unchecked = parts = ("library, checked", "library, new arrays", "library", "library, new C")
     a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     c = np.full((n, n), np.nan) if comm.rank == 0 else None
     product: Any = None
 
-    def multiply(part: str) -> None:
+    def multiply(part: str, *operands: Any) -> None:
         nonlocal product
-        out = None if part == "library, new C" else c
-        product = hybrid.multiply(a, b, comm=comm, out=out, check=part == checked, device=options.device)
+        out = c if part in (checked, "library") else None
+        product = hybrid.multiply(*operands, comm=comm, out=out, check=part in (checked, new), device=options.device)
 
     def seconds(part: str, *, compare: bool = False) -> float:
         """`compare`: the product is compared after the clock has stopped."""
@@ -52,14 +52,15 @@ def library(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Times]:
         product = None  # its memory goes before a new one is needed
         if compare and c is not None:
             c.fill(np.nan)  # so that elements nobody writes are found
-        taken = seconds_of_all(comm, partial(multiply, part))
+        operands = (a.copy(), b.copy()) if part == new and a is not None and b is not None else (a, b)
+        taken = seconds_of_all(comm, partial(multiply, part, *operands))
         if compare and a is not None and b is not None:
             refuse_wrong("the product", a, b, product)
         return taken
 
     setup = {part: seconds(part) for part in parts}
     times: dict[str, list[float]] = {part: [] for part in parts}
-    for in_turns in ([checked], unchecked):
+    for in_turns in ([checked], [new], unchecked):
         for part in in_turns:  # neither the check nor what another part has changed is in what follows
             seconds(part, compare=True)
         for repeat in range(options.repeat):
