@@ -149,18 +149,11 @@ def test_more_along_k_than_a_tile_copy_counts(tmp_path, kernel):
 
 
 CHOICES = {  # type, columns of B, compute capability: what auto takes
-    ("float64", 100, 90): "tensor",
-    ("float64", 100, 80): "tensor",
-    ("float64", 100, 75): "register_tiled",
-    ("float64", 100, 60): "register_tiled",
-    ("float32", 100, 90): "warp_tiled",
-    ("float32", 100, 80): "warp_tiled",
-    ("float32", 100, 70): "register_tiled",
-    ("float32", 1, 90): "matvec_warp",
-    ("float64", 1, 60): "matvec_warp",
-    ("float16", 100, 90): "tensor_half",
-    ("bfloat16", 1, 80): "tensor_half",
-}
+    ("float64", 100, 90): "tensor", ("float64", 100, 80): "tensor", ("float64", 100, 75): "register_tiled",
+    ("float64", 100, 60): "register_tiled", ("float32", 100, 90): "warp_tiled", ("float32", 100, 80): "warp_tiled",
+    ("float32", 100, 70): "register_tiled", ("float32", 1, 90): "matvec_warp", ("float64", 1, 60): "matvec_warp",
+    ("float16", 100, 90): "tensor_half", ("bfloat16", 1, 80): "tensor_half",
+}  # fmt: skip
 
 
 def test_auto_takes_the_best_that_the_gpu_can_run():

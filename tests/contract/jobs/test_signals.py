@@ -32,17 +32,11 @@ def running(start):
 
 # The signal, to whom of rank 1, the exit code of mpirun, and the code of the only line.
 OF_A_RANK = [
-    (SIGKILL, WORKER, 137, "killed"),
-    (SIGSEGV, WORKER, 139, "killed"),
-    (SIGUSR1, WORKER, 138, "killed"),
-    (SIGHUP, WORKER, 129, "killed"),
-    (SIGTERM, SUPERVISOR, 143, "terminated"),
-    (SIGABRT, SUPERVISOR, 134, "killed"),
-    (SIGUSR1, SUPERVISOR, 138, "killed"),
-    (SIGUSR2, SUPERVISOR, 140, "killed"),
-    (SIGHUP, SUPERVISOR, 129, "killed"),
+    (SIGKILL, WORKER, 137, "killed"), (SIGSEGV, WORKER, 139, "killed"), (SIGUSR1, WORKER, 138, "killed"),
+    (SIGHUP, WORKER, 129, "killed"), (SIGTERM, SUPERVISOR, 143, "terminated"), (SIGABRT, SUPERVISOR, 134, "killed"),
+    (SIGUSR1, SUPERVISOR, 138, "killed"), (SIGUSR2, SUPERVISOR, 140, "killed"), (SIGHUP, SUPERVISOR, 129, "killed"),
     (SIGINT, SUPERVISOR, 1, "interrupted"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("signum", "whom", "code", "cause"), exhaustive([OF_A_RANK[i] for i in (0, 4, 6, 9)], OF_A_RANK))

@@ -81,22 +81,14 @@ def test_a_graph_is_read(tmp_path, name):
 
 # A file that is none, its code, and the line of the file that is named.
 REFUSED = {
-    "nothing": ("g.txt", "", "graph", 0),
-    "no number": ("g.txt", "A B\nB C x", "graph", 2),
-    "four words": ("g.txt", "A B\nA B C D", "graph", 2),
-    "an edge twice": ("g.txt", "A B\nB A", "graph", 2),
-    "a negative number": ("g.txt", "A B -1", "graph", 1),
-    "half an edge": ("g.txt", "A B 0.5", "graph", 1),
-    "too many edges": ("g.txt", "A B 9223372036854775808", "graph", 1),
-    "not a number": ("g.txt", "A B nan", "graph", 1),
-    "no text": ("g.txt", b"\xff\xfe\x00A", "graph", 0),
-    "a row too short": ("g.csv", "0,1\n1\n", "graph", 2),
-    "a column too many": ("g.csv", "0,1,1\n1,0,1\n", "graph", 1),
-    "no number in csv": ("g.csv", "0,1\n1,x\n", "graph", 2),
-    "names that differ": ("g.csv", "a,b\nb,0,1\na,1,0\n", "graph", 0),
-    "a name twice": ("g.csv", "a,a\n0,1\n1,0\n", "graph", 0),
-    "a fraction": ("g.csv", "0,1.5\n1,0\n", "graph", 1),
-    "infinity": ("g.csv", "0,1e400\n1,0\n", "graph", 1),
+    "nothing": ("g.txt", "", "graph", 0), "no number": ("g.txt", "A B\nB C x", "graph", 2),
+    "four words": ("g.txt", "A B\nA B C D", "graph", 2), "an edge twice": ("g.txt", "A B\nB A", "graph", 2),
+    "a negative number": ("g.txt", "A B -1", "graph", 1), "half an edge": ("g.txt", "A B 0.5", "graph", 1),
+    "too many edges": ("g.txt", "A B 9223372036854775808", "graph", 1), "not a number": ("g.txt", "A B nan", "graph", 1),
+    "no text": ("g.txt", b"\xff\xfe\x00A", "graph", 0), "a row too short": ("g.csv", "0,1\n1\n", "graph", 2),
+    "a column too many": ("g.csv", "0,1,1\n1,0,1\n", "graph", 1), "no number in csv": ("g.csv", "0,1\n1,x\n", "graph", 2),
+    "names that differ": ("g.csv", "a,b\nb,0,1\na,1,0\n", "graph", 0), "a name twice": ("g.csv", "a,a\n0,1\n1,0\n", "graph", 0),
+    "a fraction": ("g.csv", "0,1.5\n1,0\n", "graph", 1), "infinity": ("g.csv", "0,1e400\n1,0\n", "graph", 1),
     "no Matrix Market": ("g.mtx", "nothing of the kind", "file-format", 0),
     "not square": ("g.mtx", MTX.format("integer", "general") + "2 3 1\n1 1 1\n", "graph", 0),
     "complex": ("g.mtx", MTX.format("complex", "general") + "2 2 1\n1 2 1 0\n", "graph", 0),
@@ -104,13 +96,11 @@ REFUSED = {
     "cut short": ("g.mtx", MTX.format("integer", "general") + "2 2 2\n1 2 1\n", "file-format", 0),
     "no npy": ("g.npy", b"not numpy", "file-format", 0),
     "objects": ("g.npy", npy([[object()]], allow_pickle=True), "no-numbers", 0),
-    "a vector": ("g.npy", npy([1, 2]), "dimensions", 0),
-    "complex numbers": ("g.npy", npy([[1j]]), "graph", 0),
-    "words": ("g.npy", npy([["a"]]), "no-numbers", 0),
-    "nan": ("g.npy", npy([[np.nan]]), "graph", 0),
+    "a vector": ("g.npy", npy([1, 2]), "dimensions", 0), "complex numbers": ("g.npy", npy([[1j]]), "graph", 0),
+    "words": ("g.npy", npy([["a"]]), "no-numbers", 0), "nan": ("g.npy", npy([[np.nan]]), "graph", 0),
     "rounded": ("g.npy", npy([[0.0, 2.0**54], [0, 0]]), "graph", 0),
     "beyond int64": ("g.npy", npy(np.array([[2**63]], np.uint64)), "graph", 0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", exhaustive(["an edge twice", "a fraction", "cut short", "objects", "rounded"], REFUSED))

@@ -58,25 +58,15 @@ GEMM = [
     (*WHOLE, {"beta": 1, "c": C}, "addend"),
 ]  # fmt: skip
 OUTS = [
-    (A, B, {"out": np.empty((4, 4))}, "out"),
-    (A, B, {"out": np.empty(20)}, "out"),
-    (A, B, {"out": C.T.copy()}, "out"),
-    (A, B, {"out": C.astype("float32")}, "out"),
-    (A, B, {"out": C.astype(">f8")}, "out"),
-    (A, B, {"out": C.astype("int64")}, "out"),
-    (A + 0j, B, {"out": C.copy()}, "out"),
-    (*WHOLE, {"out": C.astype("int32")}, "out"),
-    (A, B, {"out": C.tolist()}, "out"),
-    (A, B, {"out": read_only(C)}, "out"),
-    (A, B, {"out": np.broadcast_to(np.zeros(5), (4, 5))}, "out"),
-    (STACK, STACK_B, {"out": C.copy()}, "out"),
-    (STACK, B, {"out": C.copy()}, "out"),
-    (STACK, STACK_B, {"out": np.broadcast_to(np.ones(5), (2, 4, 5))}, "out"),
+    (A, B, {"out": np.empty((4, 4))}, "out"), (A, B, {"out": np.empty(20)}, "out"), (A, B, {"out": C.T.copy()}, "out"),
+    (A, B, {"out": C.astype("float32")}, "out"), (A, B, {"out": C.astype(">f8")}, "out"),
+    (A, B, {"out": C.astype("int64")}, "out"), (A + 0j, B, {"out": C.copy()}, "out"), (*WHOLE, {"out": C.astype("int32")}, "out"),
+    (A, B, {"out": C.tolist()}, "out"), (A, B, {"out": read_only(C)}, "out"),
+    (A, B, {"out": np.broadcast_to(np.zeros(5), (4, 5))}, "out"), (STACK, STACK_B, {"out": C.copy()}, "out"),
+    (STACK, B, {"out": C.copy()}, "out"), (STACK, STACK_B, {"out": np.broadcast_to(np.ones(5), (2, 4, 5))}, "out"),
     *((A, B, {"out": strided(each)}, "out") for each in ((0, 8), (8, 0), (8, 8), (32, 8))),
-    (SQUARE, MEMORY[:5], {"out": SQUARE}, "overlap"),
-    (MEMORY[:5], SQUARE, {"out": SQUARE}, "overlap"),
-    (MEMORY[:5], SQUARE, {"out": MEMORY[4:]}, "overlap"),
-    (MEMORY[4:], SQUARE, {"out": SQUARE.T}, "overlap"),
+    (SQUARE, MEMORY[:5], {"out": SQUARE}, "overlap"), (MEMORY[:5], SQUARE, {"out": SQUARE}, "overlap"),
+    (MEMORY[:5], SQUARE, {"out": MEMORY[4:]}, "overlap"), (MEMORY[4:], SQUARE, {"out": SQUARE.T}, "overlap"),
     (SQUARE + 0j, MEMORY[:5], {"out": MEMORY[:5].astype(complex)[::-1]}, ""),
     (held(SQUARE, "DLPack"), MEMORY[:5], {"out": SQUARE}, "overlap"),
     (MEMORY[:5], memoryview(SQUARE), {"out": SQUARE}, "overlap"),
@@ -87,7 +77,7 @@ OUTS = [
     (STACKED := np.ones((3, 4, 4)), np.ones((4, 4)), {"out": STACKED}, "overlap"),
     (STACKED[:2], np.ones((2, 4, 4)), {"out": STACKED[1:]}, "overlap"),
     (np.ones((2, 4, 4)), np.ones((2, 4, 4)), {"c": STACKED[:2], "beta": 1, "out": STACKED[1:]}, "overlap"),
-]
+]  # fmt: skip
 ERRORS = {"no-gpu": DeviceUnavailable, "transport": DeviceUnavailable, "host-memory": DoesNotFit, "gpu-memory": DoesNotFit}
 SETTINGS = [
     (asked, ERRORS.get(code, UsageError), code)

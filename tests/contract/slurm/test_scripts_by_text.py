@@ -61,27 +61,19 @@ def run(tmp_path):
 SRUN = "srun --unbuffered --kill-on-bad-exit=1 --mpi="
 # The MPI, the nodes, more of the environment, and the words before the command.
 STARTS = [
-    (OPEN_MPI, 1, {}, f"{SRUN}pmix"),
-    (OPEN_MPI, 2, {"SLURM_CPUS_PER_TASK": "4"}, f"{SRUN}pmix -c 4"),
-    (OPEN_MPI, 2, {"OFFERED": "none pmi2", "HYDRA": "mpirun (Open MPI)"}, "mpirun -np 4"),
-    (MPICH, 1, {}, f"{SRUN}pmi2"),
-    (MPICH, 1, {"OFFERED": "none pmix"}, "mpirun -np 2 -hosts a:2"),
-    (MPICH, 2, {"HYDRA": "another"}, f"{SRUN}pmi2"),
+    (OPEN_MPI, 1, {}, f"{SRUN}pmix"), (OPEN_MPI, 2, {"SLURM_CPUS_PER_TASK": "4"}, f"{SRUN}pmix -c 4"),
+    (OPEN_MPI, 2, {"OFFERED": "none pmi2", "HYDRA": "mpirun (Open MPI)"}, "mpirun -np 4"), (MPICH, 1, {}, f"{SRUN}pmi2"),
+    (MPICH, 1, {"OFFERED": "none pmix"}, "mpirun -np 2 -hosts a:2"), (MPICH, 2, {"HYDRA": "another"}, f"{SRUN}pmi2"),
     (MPICH, 2, {}, "mpirun -np 4 -hosts a:2,b:2"),
     (MPICH, 4, {"SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NTASKS": "7"}, "mpirun -np 7 -hosts a:2,b:2,c:2,d:1"),
     (MPICH, 2, {"SLURM_DISTRIBUTION": "cyclic:block"}, "mpirun -np 4 -ppn 1 -hosts a,b"),
     (MPICH, 2, {"SLURM_DISTRIBUTION": "plane=2", "SLURM_DIST_PLANESIZE": "2"}, "mpirun -np 4 -ppn 2 -hosts a,b"),
-    (
-        MPICH,
-        2,
-        {"SLURM_DISTRIBUTION": "cyclic", "SLURM_TASKS_PER_NODE": "2,1", "SLURM_NTASKS": "3"},
-        "mpirun -np 3 -hosts a:2,b:1",
-    ),
-    (MPICH, 2, {"SRUN_MPI": "pmi2"}, f"{SRUN}pmi2"),
-    (MPICH, 1, {"SRUN_MPI": "cray_shasta"}, f"{SRUN}cray_shasta"),
+    (MPICH, 2, {"SLURM_DISTRIBUTION": "cyclic", "SLURM_TASKS_PER_NODE": "2,1", "SLURM_NTASKS": "3"},
+     "mpirun -np 3 -hosts a:2,b:1"),
+    (MPICH, 2, {"SRUN_MPI": "pmi2"}, f"{SRUN}pmi2"), (MPICH, 1, {"SRUN_MPI": "cray_shasta"}, f"{SRUN}cray_shasta"),
     (OPEN_MPI, 1, {"SRUN_MPI": "pmi"}, "mpirun -np 2 -hosts a:2"),
     (OPEN_MPI, 1, {"SRUN_MPI": "none", "HYDRA": "mpirun (Open MPI)"}, "mpirun -np 2"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("library", "nodes", "more", "words"), STARTS)
