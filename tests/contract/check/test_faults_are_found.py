@@ -92,6 +92,17 @@ def test_the_smallest_faults_of_small_products(rng, sizes, dtype):
         assert planted.done
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_faults_of_thin_products(rng, dtype):
+    """They are multiplied and compared a few rows at a time. Rows of any sizes hide nothing of each other."""
+    a, b = operands(rng, "normal", (60_000, 40, 3), dtype)
+    a *= (2.0 ** rng.integers(-20, 20, (len(a), 1))).astype(dtype)
+    for _ in range(3):
+        with plant("multiply", how=lambda into, source, before: np.copyto(into[-1], into[-2])) as planted:
+            refused(a, b, threads=2)
+        assert planted.done
+
+
 @pytest.mark.parametrize(
     ("way_", "what", "dtype", "check"), pairs_first([*WAYS, "emulated"], ["element", "column"], DTYPES, [True, "host"])
 )
