@@ -78,7 +78,7 @@ def test_a_failure_within_the_check_reaches_all_ranks(comm, monkeypatch, size):
     ones = np.ones((size, size))
     mine = (ones, ones) if comm.rank == 0 else (None, None)
 
-    def fails(*given):
+    def fails(*given, **how):
         raise MemoryError("no room")
 
     for failing in range(comm.size):
