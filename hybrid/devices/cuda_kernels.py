@@ -329,10 +329,10 @@ class _Cublas(Multiply):
         numbers = alpha, beta  # whose addresses are passed
 
         def call(stream: Any) -> None:
-            handle = get_cublas_handle()
-            library.setStream(handle, stream.ptr)
-            library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
-            gemm(handle, *before, numbers[1].ctypes.data, *behind)
+            with stream:  # CuPy has cuBLAS work on the current stream, whatever its handle has been told before
+                handle = get_cublas_handle()
+                library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
+                gemm(handle, *before, numbers[1].ctypes.data, *behind)
 
         return call
 

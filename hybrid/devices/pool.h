@@ -149,7 +149,7 @@ static void work_at(Pool* pool, Loop* loop)
     tell_if_done(pool, batch);
 }
 
-// Waits for the events of a lane until it is empty, and does itself what one thread does at a time. Gives up the lock meanwhile.
+// Waits for the events of a lane until it is empty. Gives up the lock meanwhile.
 static void serve(Pool* pool, Lane* lane)
 {
     Batch* batch = lane->batch;
@@ -168,7 +168,6 @@ static void serve(Pool* pool, Lane* lane)
             free(loop);
         } else {
             append(&pool->loops, loop);
-            if (loop->end <= loop->most) work_at(pool, loop);
         }
     }
     lane->served = 0;

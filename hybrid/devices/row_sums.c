@@ -142,8 +142,7 @@ int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t c
     if (!rows) return 0;
     Checksums* of = malloc(sizeof *of);
     if (!of) return 1;
-    // Always as many, since the lock matters where parts are smaller. What is sampled is mostly one part.
-    int64_t together = 1 + (lines > 1 ? 2 * lines : 1) * BYTES_AT_ONCE / (columns * item_size + 1);
+    int64_t together = 1 + lines * BYTES_AT_ONCE / (columns * item_size + 1);  // always as many: more would make the lock matter
     Loop loop = {.batch = batch, .body = sum_bits, .operands = of, .end = rows, .unit = together, .most = together, .freed = 1};
     if (how) {
         loop.how = *how;

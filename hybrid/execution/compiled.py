@@ -124,8 +124,12 @@ class Compiled:
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
     def _at_root(self, session: Session, operands: tuple[Any, Any, Any]) -> Compiled | None:
-        """What is known of such products at the root, which computes them alone; None on other ranks."""
-        return Compiled.of(operands, None, 0, self._options) if session.team.rank == self._asked.root else None
+        """What is known of such products at the root, which computes them alone; None on other ranks. It leaves the others their
+        cores, since BLAS waits for the last of its threads."""
+        if session.team.rank != self._asked.root:
+            return None
+        share = max(1, len(usable_cores()) // len(session.team.node_ranks))
+        return Compiled.of(operands, None, 0, {**self._options, "threads": self._options["threads"] or share})
 
     def raised(self, error: UsageError) -> NoReturn:
         """Raise the error on all ranks."""

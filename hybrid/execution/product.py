@@ -291,8 +291,14 @@ class RootProduct(CheckedRun):
         if not self._in_workspace:
             with self.team.phase("scatter", timed=False), busy():
                 self._poison_c()
-                self.run.make_ready()
+                self.run.make_ready(again=self._comes_again)
                 self._from_root.begin()
+
+    @property
+    def _comes_again(self) -> bool:
+        """Whether there are several products of the same matrices."""
+        options = self._options
+        return options.repeat + options.warmup > 1 or options.after is not None
 
     def _set_up(self) -> RankRun:
         plan, rank, (a, b, c) = self.plan, self.team.rank, (self._views[key] for key in "ABC")
@@ -362,9 +368,8 @@ class RootProduct(CheckedRun):
     def _poison_c(self) -> None:
         """Fill C with NaN, so that elements that nobody writes are found, also where an earlier product has left the right
         ones."""
-        plan, c, options = self.plan, self._views["C"], self._options
-        again = options.repeat + options.warmup > 1 or options.after is not None or self._in_workspace
-        if self.settings.poison or (not plan.at_root and again):
+        plan, c = self.plan, self._views["C"]
+        if self.settings.poison or (not plan.at_root and (self._comes_again or self._in_workspace)):
             own = c.rows if plan.at_root else plan.c_rows_at_the_end(self.team.rank)
             fill(c[own], np.nan, self.threads)
 

@@ -347,9 +347,10 @@ class RankRun:
         if self.device_check is not None:
             self.device_check.use(None)
 
-    def make_ready(self) -> None:
-        """Make this rank ready for a product, in a phase that all ranks leave together before they multiply."""
-        again = self._plan.operands is OperandLocation.NODE_SHARED
+    def make_ready(self, *, again: bool = False) -> None:
+        """Make this rank ready for a product, in a phase that all ranks leave together before they multiply. `again`: others of
+        the same matrices follow."""
+        again = again or self._plan.operands is OperandLocation.NODE_SHARED
         self._rank_device.prepare_copies(self._team, self._copied, self._threads, again=again)
         self._copied = ()
         self._submitted = 0
