@@ -6,8 +6,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.requests import Site, sites_of
 from hybrid.emulation.trace import Access, accesses_of
 from hybrid.errors import one_line
+
+Result = TypeVar("Result")
 
 ORDERS = ("forward", "reverse", "shuffled")  # in which blocks, a block's warps and a warp's lanes run
 COPIES = ("late", "early", "mixed")  # when asynchronous copies complete: when waited for, at once, or at random
@@ -112,9 +116,12 @@ class EmulatedKernel:
         if not matrices[-1].flags.writeable:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")
         error = ctypes.create_string_buffer(1000)
-        with self._library.lock:
+
+        def run() -> tuple[list[tuple[np.ndarray, ...]], int]:
             counts = [self._watch(i, array, matrix) for i, (array, matrix) in enumerate(zip(arrays, matrices, strict=True))]
-            failed = self._library.run(lambda: self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error)))
+            return counts, self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error))
+
+        counts, failed = self._library.run(run)
         if failed:
             kind, _, text = error.value.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {text}")
@@ -169,20 +176,31 @@ class _Library:
             ) from None
         self.lock = threading.Lock()
 
-    def run(self, launch: Callable[[], int]) -> int:
+    def run(self, launch: Callable[[], Result]) -> Result:
         """Launch, from the main thread in another one, so that an interrupt is handled: the kernel then stops after its block."""
+        ended: Future[Result] = Future()
+        given_up = False
+
+        def run_alone() -> None:
+            with self.lock:
+                if given_up:
+                    return
+                try:
+                    ended.set_result(launch())
+                except BaseException as error:  # raised by `result`
+                    ended.set_exception(error)
+
         if threading.current_thread() is not threading.main_thread():
-            return launch()
-        results: list[int] = []
-        worker = threading.Thread(target=lambda: results.append(launch()))
-        worker.start()
+            run_alone()
+            return ended.result()
         try:
-            worker.join()
+            threading.Thread(target=run_alone).start()
+            return ended.result()
         except BaseException:
+            given_up = True
             ctypes.c_int.in_dll(self.code, "stop_asked").value = 1
-            worker.join()
-            raise
-        return results[0]
+            with self.lock:  # when this is free, the kernel no longer uses the matrices
+                raise
 
 
 def as_c_array(matrix: np.ndarray) -> _Array:
