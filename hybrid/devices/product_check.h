@@ -345,7 +345,8 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
         for (int64_t r = 0, of_one = i + WIDTH <= with->rows_together; r < WIDTH; ++r)
             norms_b[r] = with->norms_b + (of_one || r >= some ? 0 : (i + r) / with->rows_together * apart);
         for (int64_t g = 0; g < call->groups; ++g) {
-            double squares[WIDTH], of_b[WIDTH], sizes[WIDTH] = {0}, differences[WIDTH] = {0}, *expected = call->sums + i * apart + g;
+            double squares[WIDTH], of_b[WIDTH], sizes[WIDTH] = {0}, differences[WIDTH] = {0},
+                                                *expected = call->sums + i * apart + g;
             Vector of_c, of_squares;
             sum_group(call, lowest, i, end, g, &of_c, &of_squares, looks_at || with->integral ? of_rows : NULL);
             *(InMemory*)squares = of_squares;
@@ -385,7 +386,10 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
     pthread_mutex_unlock(&call->pool->lock);
 }
 
-static int enough_threads(int most, int64_t bytes) { return most < 1 + bytes / LEAST_BYTES ? most : (int)(1 + bytes / LEAST_BYTES); }
+static int enough_threads(int most, int64_t bytes)
+{
+    return most < 1 + bytes / LEAST_BYTES ? most : (int)(1 + bytes / LEAST_BYTES);
+}
 
 static int64_t at_once(int64_t row_bytes) { return WIDTH * (1 + BYTES_AT_ONCE / (WIDTH * row_bytes + 1)); }
 

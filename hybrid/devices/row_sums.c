@@ -79,8 +79,7 @@ static uint64_t sum_of_lines(const char* row, int64_t columns, int64_t item_size
         else if (count == of_line && !shift)
             for (int k = 0; k < LINE; k += 8) sum += word(line + k);
         else
-            for (int64_t k = 0; k < count; ++k)
-                sum += element(line + k * item_size, item_size) << (shift + 8 * item_size * k) % 64;
+            for (int64_t k = 0; k < count; ++k) sum += element(line + k * item_size, item_size) << (shift + 8 * item_size * k) % 64;
     }
     return sum;
 }

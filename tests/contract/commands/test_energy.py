@@ -94,7 +94,9 @@ def test_a_product_in_parts_is_one(metered):
 def test_too_short_a_time_is_no_figure_but_says_how_often_to_repeat(metered):
     done = metered(90, 80, 70, "--json", "-", "--price", "0.30/kWh")
     found = of(done)
-    assert found["energy"]["seconds"] < 0.1 or pytest.skip("needs a machine that multiplies in a tenth of a second")
+    if found["energy"]["seconds"] >= 0.1:  # on a busy machine
+        assert found["energy"]["joules_per_product"]["cpu"] is not None
+        return
     assert set(found["energy"]["joules_per_product"].values()) == {None}
     assert "too short" in found["energy"]["why_not"]["cpu"]
     assert found["cost_per_product"] is None
