@@ -93,6 +93,7 @@ def test_an_interrupt_within_a_product_of_one_process_is_raised_and_the_next_wor
         assert right()
 
 
+@pytest.mark.needs("compiler")
 def test_an_interrupt_of_an_emulated_kernel_waits_until_it_has_stopped():
     a, b = np.random.default_rng(1).standard_normal((2, 300, 300))
 
