@@ -7,6 +7,7 @@ import concurrent.futures.thread  # noqa: F401 (loaded, with logging, before the
 import os
 import sys
 import threading
+from typing import Any
 
 from hybrid.errors import UsageError
 
@@ -34,27 +35,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=one_at_a_time.acquire, after_in_parent=one_at_a_time.release, after_in_child=_begin_in_child)
 
 
-class Turn:
-    """A context for one thread at a time; others wait.
+_RLock: Any = type(threading.RLock())  # in C
+
+
+class Turn(_RLock):
+    """A context for one thread at a time; others wait. An interrupt at any moment leaves it free: Python raises none before
+    `__exit__` of a class in C.
 
     UsageError for a thread that is inside already: its inner call would wait for ever, or compute in the buffers of the outer
     one.
     """
 
-    def __init__(self) -> None:
-        self._lock, self._holder = threading.Lock(), 0
-
     def __enter__(self) -> None:
-        here = threading.get_ident()
-        if self._holder == here:
+        if self._is_owned():
             raise UsageError(
                 "called from within another call that has not ended, as handlers of signals and __del__ may do: call it when "
                 "that one has returned",
                 code="reentered",
             )
-        self._lock.acquire()
-        self._holder = here
-
-    def __exit__(self, *failure: object) -> None:
-        self._holder = 0
-        self._lock.release()
+        try:
+            self.acquire()
+        except BaseException:  # an interrupt, perhaps when it had been acquired
+            if self._is_owned():
+                self.release()
+            raise

@@ -3,9 +3,11 @@
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +18,7 @@ from support.fake_rapl import RANGE, add, two_processors, zone
 from support.selection import examples
 
 from hybrid.commands.matmul_energy import Rapl
+from hybrid.core.forks import Turn
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 from hybrid.devices.base import EventWait
@@ -570,3 +573,21 @@ def test_a_time_that_is_too_short_for_a_counter_tells_nothing(seconds, known):
     record = Energy({GPU: 9.0, CPU: 3.0, MEMORY: 1.0}, {}, 1, seconds).as_record()
     assert [kind for kind, joules in record["joules_per_product"].items() if joules is not None] == known
     assert set(record["why_not"]) == {GPU, CPU, MEMORY} - set(known)
+
+
+# Turns
+
+
+def test_an_interrupt_at_any_moment_leaves_a_turn_free():
+    turn, before = Turn(), signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(300):
+            with suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1e-7 * number)
+                while True:
+                    with turn:
+                        pass
+            with turn:
+                pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
