@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -33,7 +32,7 @@ from hybrid.ranks.job_end import asked_to_end, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
-from hybrid.selection.session import Session
+from hybrid.selection.session import MOST_SHARED, Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect
 from hybrid.verification.copies import verify_transfer
@@ -51,9 +50,6 @@ if TYPE_CHECKING:
     from hybrid.verification.check import WrongParts
 
 
-# Bytes of A, B and C, where they lie in memory that is kept for the next call: new shared memory for N = 2000 costs 20,000 page
-# faults, a fifth of the product's time on two cores.
-_MOST_KEPT = min(256 << 20, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 16)
 _ALIGNED = 64  # bytes: where each of them begins
 
 
@@ -79,7 +75,7 @@ def room_in_workspace(
     types = element_types(plan.problem)
     ends = list(accumulate(rows * columns * np.dtype(types[key]).itemsize // _ALIGNED * _ALIGNED + _ALIGNED
                            for key, (rows, columns) in shapes.items()))  # fmt: skip
-    if ends[-1] > _MOST_KEPT or not (make or session.has_workspace(ends[-1])):
+    if ends[-1] > MOST_SHARED or not (make or session.has_workspace(ends[-1])):
         return None
     memory, firsts = session.workspace(ends[-1]), [0, *ends[:-1]]
     return {

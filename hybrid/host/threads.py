@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hybrid.core.problem import record
 from hybrid.core.spans import Span, pieces
@@ -240,7 +240,20 @@ def limited_blas(count: int) -> AbstractContextManager[object]:
     libraries = _blas_libraries(len(sys.modules))
     if all(library.num_threads == count for library in libraries.lib_controllers):
         return nullcontext()
-    return libraries.limit(limits=count)
+    return _with_threads(libraries.lib_controllers, count)
+
+
+@contextmanager
+def _with_threads(libraries: Sequence[Any], count: int) -> Iterator[None]:
+    """As threadpoolctl's limits, which an interrupt while they are set would leave as they are."""
+    before = [library.num_threads for library in libraries]
+    try:
+        for library in libraries:
+            library.set_num_threads(count)
+        yield
+    finally:
+        for library, threads in zip(libraries, before, strict=True):
+            library.set_num_threads(threads)
 
 
 def _is_announced(count: int) -> bool:
