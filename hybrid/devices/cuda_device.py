@@ -149,7 +149,7 @@ class CudaDevice:
     def __init__(self, gpu: Gpu) -> None:
         import cupy
 
-        staging.library()  # which takes a while
+        staging.copier()  # which takes a while
         self.gpu, self.capability, self._context = gpu, gpu.capability, gpu_context(gpu.index)
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         with self._context:
@@ -235,7 +235,7 @@ class CudaDevice:
 
     def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
         with self._context:
-            if staging.library().loaded is None or threads < staging.LEAST_THREADS:
+            if staging.copier().loaded is None or threads < staging.LEAST_THREADS:
                 for array in arrays:
                     pinned_memory.pin(array)
                 return []

@@ -80,7 +80,7 @@ def _load() -> Any:
 
 
 @cache
-def library() -> LoadedSoon:
+def copier() -> LoadedSoon:
     """The library, which is compiled and loaded in the background: until then, nothing is staged."""
     return LoadedSoon(_load)
 
@@ -92,7 +92,7 @@ class Workers:
         """`each`: threads of each direction. DeviceUnavailable where the slots cannot be pinned. The context is current."""
         import cupy
 
-        self.context, self._library = context, library().loaded
+        self.context, self._library = context, copier().loaded
         self.driver = driver_in_context()
         slots = each * (_SLOTS + 1)
         self._memory = empty_matrix(1, max(slots * SLOT_BYTES, LEAST_BYTES), "uint8")
@@ -130,7 +130,7 @@ class SlotCopies:
 
     def __init__(self, workers: Workers, stream: int, threads: int) -> None:
         """`stream`: on which arrivals are recorded. `threads`: that copy in one direction at once."""
-        self._library, self._workers, self._process = library().loaded, workers, os.getpid()
+        self._library, self._workers, self._process = copier().loaded, workers, os.getpid()
         self.address = self._library.new_copies(self._library.pool, workers.address, stream, threads, threads)
         if not self.address:
             raise MemoryError("no memory for copies")
@@ -182,7 +182,7 @@ def slot_copies(gpu: int, context: GpuContext, stream: int, threads: int, links:
     to. DeviceUnavailable where no memory can be pinned. The context is current."""
     each = max(1, min(_MOST_THREADS.get(links, _MOST_THREADS_OF_MANY), threads * 4 // 5))
     workers = _workers.get(gpu) or Workers(gpu, context, each)
-    loaded = library().loaded
+    loaded = copier().loaded
     # While as many as may copy to the GPUs, half as many copy from them, and one for each waits for what is multiplied.
     loaded.have_at_least(loaded.pool, links * (each + each // 2 + 2) + _POPULATING)
     return SlotCopies(workers, stream, each)

@@ -93,7 +93,7 @@ class MachineModel:
         return known.get(dtype, self.half_multiply_adds_per_byte)
 
     def cpu_is_faster(self, problem: Problem, threads: int) -> bool:
-        """Whether so many threads of a CPU multiply matrices in host memory sooner than a GPU to which they are copied."""
+        """Whether a CPU with these threads multiplies matrices in host memory sooner than a GPU to which they are copied."""
         multiply_adds, item = problem.n * problem.l * problem.m, problem.item_size
         on_cpu = multiply_adds * item / 8 / (self.core_multiply_adds_per_second * threads)
         copied = problem.bytes_of_matrices + multiply_adds / self.multiply_adds_per_byte(problem.dtype)

@@ -321,7 +321,7 @@ def install(gpus: int = 1) -> None:
     from hybrid.kernels.catalogue import KERNELS
     from hybrid.transport import nccl
 
-    staging.library()
+    staging.copier()
     wait_until_loaded(60)  # so that it is used from the first product on
     with_gpu = Device(0)
     with_gpu.__enter__()

@@ -232,7 +232,7 @@ class Check:
     # rounded though the product is exact), or found differences that only a look at the elements can tell from rounding errors.
     undecided: bool = False
     repaired: tuple[str, ...] = ()  # what was wrong, where, and how it was computed again; all other fields: after the repair
-    sampled: int = 1  # of what was copied to and from devices, one cache line of so many was compared
+    sampled: int = 1  # one cache line in this number was compared, of what was copied to and from devices; 1: all
 
     @property
     def code(self) -> str:

@@ -41,9 +41,9 @@ class Gpu:
             name: ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * arguments)(function)
             for name, (function, arguments) in functions.items()
         }
-        staging.library()
+        staging.copier()
         wait_until_loaded(60)
-        library = staging.library().loaded
+        library = staging.copier().loaded
         self.memory = np.empty(3 * each * slot_bytes, np.uint8)
         driver = staging.Driver(**{name: ctypes.cast(each, ctypes.c_void_p) for name, each in self.kept.items()})
         streams = (ctypes.c_void_p * (2 * each))(*range(100, 100 + 2 * each))
