@@ -31,7 +31,7 @@ _GPU_BYTES = 32 << 20  # the same on a GPU
 
 
 def largest_modulus(terms: int, dtype: str, most: int | None = None) -> int:
-    """The largest p for which sums of so many products of balanced remainders are exact, and at most `most`."""
+    """The largest p, at most `most`, for which sums of `terms` products of balanced remainders are exact."""
     limit = 1 << EXACT_BITS[dtype] if most is None else min(1 << EXACT_BITS[dtype], most)
     return 2 * math.isqrt(limit // max(1, terms)) + 1
 
@@ -165,7 +165,7 @@ def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: in
 def by_parts(
     beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], None], threads: int, *, with_room: bool = True
 ) -> None:
-    """`work(rows, room)` for some rows at a time of a matrix of this shape, on the GPU of `beside` or by so many threads.
+    """`work(rows, room)` for some rows at a time of a matrix of this shape, on the GPU of `beside` or by `threads`.
 
     `with_room`: there is room for the remainders of these rows, which in host memory are then few.
     """

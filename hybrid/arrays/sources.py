@@ -150,7 +150,7 @@ _LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbe
 # (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
 _BLOCK = 1 << 19
 _CALL_BLOCKS = 4  # the most that a thread makes between two reports of progress
-_PARTS_PER_THREAD = 4  # the least, if there are so many blocks: threads that are held up take fewer
+_PARTS_PER_THREAD = 4  # the least, where there are enough blocks: threads that are held up take fewer
 _DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
 _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
 

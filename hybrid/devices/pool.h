@@ -196,7 +196,7 @@ static void* work(void* of_pool)
     return NULL;
 }
 
-// Has at least so many threads, or fewer if the system refuses. Returns how many there are.
+// Starts threads until there are `threads`, or until the system refuses. Returns how many there are.
 static int have_threads(Pool* pool, int threads)
 {
     pthread_t thread;

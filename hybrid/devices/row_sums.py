@@ -509,7 +509,7 @@ def column_weights(peaks: np.ndarray, others: np.ndarray, group: int) -> tuple[n
 
 WEIGHTED_ROWS = 32  # of so many rows the checksum of the first is weighted
 LINE = 64  # bytes
-SHARE = 16  # one of so many lines is summed of large matrices, which divides WEIGHTED_ROWS
+SHARE = 16  # of large matrices, one line in 16 is summed; WEIGHTED_ROWS is a multiple of this
 _AT_ONCE = 1 << 18  # bytes of rows: they and their temporaries stay in a core's cache
 _WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -636,7 +636,7 @@ class RowChecksums:
     """
 
     def __init__(self, threads: int, links: int = 1, sample: Sample = ALL, *, in_c: bool = True) -> None:
-        """`links`: of so many devices, whose copies bring the rows. `sample`: the lines to sum of each piece."""
+        """`links`: the number of devices whose copies bring the rows. `sample`: the lines to sum of each piece."""
         self._sample = sample
         self._calls, self._by_numpy = Calls(threads), list[RowsToSum]()
         self._of_c: list[tuple[int, ...]] = []  # of C, what `sum_again` takes

@@ -259,7 +259,7 @@ def _driver_functions() -> dict[str, Any]:
             try:
                 _here.gpu = _gpu_of_thread.get(threading.get_ident(), _here.gpu)  # `_here` is new in each call of such a thread
                 function(*given)
-            except Exception:
+            except Exception:  # C gets it as a CUDA error, which fails the product
                 traceback.print_exc()
                 return 1
             return 0

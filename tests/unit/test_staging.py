@@ -169,7 +169,7 @@ def test_a_copy_begins_after_its_event(gpu):
     coming = gpu.bring(host, device, held)
     out = np.zeros_like(host)
     going = gpu.take(out, device, held)
-    time.sleep(0.05)
+    time.sleep(0.05)  # in which a copy that did not wait for its event would be done
     assert not device.any()
     assert not out.any()
     assert not going.is_reached()
@@ -230,7 +230,7 @@ def test_what_is_given_up_is_touched_no_more_and_has_failed(gpu):
         out[:] = 3
     with pytest.raises(DeviceUnavailable):
         events[-1].wait_until_reached()
-    time.sleep(0.05)
+    time.sleep(0.05)  # in which a thread that still wrote would be seen
     assert all((out == 3).all() for out in outs)
     assert any(not each.all() for each in before)
 
