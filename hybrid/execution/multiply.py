@@ -284,7 +284,7 @@ class RootCall:
         self._shapes, self.settings, self.on_gpu = shapes, settings, shapes.on_gpu
         self._inventories = [said[1] for said in looking.all]
         machine = Machine(team.topology, tuple(self._inventories))
-        may_be_alone = root == 0 and shapes.count is None and not shapes.all_shared
+        may_be_alone = root == 0 and shapes.count is None
         self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings)
         if shapes.count is None and not self.is_for_root:
             request = _request_of(session, shapes, root)

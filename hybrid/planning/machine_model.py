@@ -92,17 +92,24 @@ class MachineModel:
         known = {"float64": self.float64_multiply_adds_per_byte, "float32": self.float32_multiply_adds_per_byte}
         return known.get(dtype, self.half_multiply_adds_per_byte)
 
+    def cpu_seconds(self, problem: Problem, threads: int) -> float:
+        """How long a CPU with these threads multiplies matrices in host memory."""
+        multiply_adds = problem.n * problem.l * problem.m
+        return multiply_adds * problem.item_size / 8 / (self.core_multiply_adds_per_second * threads)
+
+    def gpu_seconds(self, problem: Problem, ranks: int) -> float:
+        """How long so many ranks multiply matrices in host memory that they copy to a GPU each."""
+        worked = problem.n * problem.l * problem.m / self.multiply_adds_per_byte(problem.dtype)
+        copied = (problem.bytes_of_matrices + worked) / self.link_bytes_per_second
+        return self.gpu_call_seconds + copied / ranks + (self.joining_seconds if ranks > 1 else 0.0)
+
     def cpu_is_faster(self, problem: Problem, threads: int) -> bool:
         """Whether a CPU with these threads multiplies matrices in host memory sooner than a GPU to which they are copied."""
-        multiply_adds, item = problem.n * problem.l * problem.m, problem.item_size
-        on_cpu = multiply_adds * item / 8 / (self.core_multiply_adds_per_second * threads)
-        copied = problem.bytes_of_matrices + multiply_adds / self.multiply_adds_per_byte(problem.dtype)
-        return on_cpu < self.gpu_call_seconds + copied / self.link_bytes_per_second
+        return self.cpu_seconds(problem, threads) < self.gpu_seconds(problem, 1)
 
     def one_is_enough(self, problem: Problem) -> bool:
         """Whether one GPU has the product of matrices in host memory before several have joined for it."""
-        worked = problem.n * problem.l * problem.m / self.multiply_adds_per_byte(problem.dtype)
-        return (problem.bytes_of_matrices + worked) / self.link_bytes_per_second < self.joining_seconds
+        return self.gpu_seconds(problem, 1) - self.gpu_call_seconds < self.joining_seconds
 
     @classmethod
     def of(cls, path: str) -> MachineModel:

@@ -23,12 +23,15 @@ fails is named and left out of later rounds; the others go on, and the exit code
 
 Anywhere: `--device cpu` or `emulate` runs the same with small matrices, to see that it runs. `--from hosts.jsonl` prints the
 table of recorded lines, with --write it goes into docs/benchmarks.md and docs/hosts.svg, with --check it is compared with the
-goals.
+goals. `--choices SECONDS` prints another table, of shapes: whether `hybrid.multiply` takes the fastest device and number of GPUs
+(experiments/hosts/programs/choices.py).
 """
 
 import argparse
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -43,6 +46,7 @@ from experiments.hosts.runs import PARTS, SMALL_SIZES, Start, missing, run, star
 from experiments.start import ROOT
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import UsageError
+from hybrid.ranks.launcher import mpirun
 
 PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "hosts.svg"
 SIZES, WALL_SIZE = (4000, 8000, 16000), 8000
@@ -68,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cli.add_lines(parser)
     parser.add_argument("--write", action="store_true", help="the table in docs/benchmarks.md, and docs/hosts.svg")
     parser.add_argument("--check", action="store_true", help="are the goals reached?")
+    parser.add_argument("--choices", type=float, metavar="S", help="the table of shapes alone, in about so many seconds")
     return cli.command(parser, compare, arguments, failure=2)
 
 
@@ -75,6 +80,10 @@ def compare(options: argparse.Namespace) -> int:
     if options.write:  # not after minutes
         plots.refuse_without_matplotlib()
         tables.refuse_without_markers(PAGE, "hosts")
+    if options.choices:
+        program = ["-m", "mpi4py", "-m", "experiments.hosts.programs.choices", str(options.choices), options.json or ""]
+        launch = [*mpirun(max(options.gpus)), *shlex.split(options.launcher), sys.executable]
+        return subprocess.run([*launch, *program, options.device], check=False).returncode
     good = True
     if options.source:
         lines = Results.recorded(options.source)
