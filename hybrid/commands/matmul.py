@@ -40,7 +40,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
     """Show what would be decided on the machine that the options describe."""
     from hybrid.commands.explain import assumed_machine, explain
-    from hybrid.execution.outcome import exactly
+    from hybrid.execution.real_products import exactly
     from hybrid.planning.tiling import PlanRequest
 
     product = product_asked_for(options)

@@ -11,7 +11,7 @@ from hybrid.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from hybrid.arrays.sources import FileElements, TypedProduct
+    from hybrid.runs.operands import FileElements, TypedProduct
 
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
@@ -23,7 +23,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     """
     import numpy as np
 
-    from hybrid.arrays.sources import FileElements, GeneratedElements, TypedProduct
+    from hybrid.runs.operands import FileElements, GeneratedElements, TypedProduct
 
     files: dict[str, FileElements] = {}
     for key, path in (("A", options.a), ("B", options.b)):

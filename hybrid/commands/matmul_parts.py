@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.sources import MatrixSource, TypedProduct
+from hybrid.arrays.sources import MatrixSource
 from hybrid.commands.matmul_journal import ROWS_OF_A_PART, Facts, Journal, Line, State, journal_of, state_of
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
@@ -26,16 +26,17 @@ from hybrid.core.spans import Span, pieces
 from hybrid.core.text import counted, ranges
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
-from hybrid.execution.outcome import Outcome, Parts, Progress, RunOptions
-from hybrid.execution.product import run_product
+from hybrid.execution.rank_run import Progress
 from hybrid.host.files import allocated, discard, flush, flush_names, publish, written_to
-from hybrid.host.matrix_file import MatrixOutput
 from hybrid.host.memory import RowView, processor
 from hybrid.host.threads import rows_of_about
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
+from hybrid.runs.matrix_file import MatrixOutput
+from hybrid.runs.measured import Outcome, Parts, RunOptions, run_product
+from hybrid.runs.operands import TypedProduct
 from hybrid.selection.decision import Decision, Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.verification.check import Check

@@ -19,10 +19,10 @@ from hybrid.errors import with_code
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    from hybrid.arrays.sources import Elements, TypedProduct
-    from hybrid.execution.outcome import Outcome
     from hybrid.planning.plan import Plan
     from hybrid.reporting.energy_lines import Energy
+    from hybrid.runs.measured import Outcome
+    from hybrid.runs.operands import Elements, TypedProduct
     from hybrid.selection.decision import Decision
 
 _MOST_FAULTS = 3  # of a wrong product that are printed; --json writes all
@@ -111,8 +111,8 @@ class Speaker:
         jsonl.write(as_record(outcome, {**of_product, **asked, **extra}, settings.as_dict(), wall.parts()), options.json)
 
     def _print_corners(self, outcome: Outcome) -> None:
-        from hybrid.arrays.sources import FileElements
         from hybrid.reporting.run_report import labelled_corner
+        from hybrid.runs.operands import FileElements
 
         count, product = self._options.printed, self._product
         n, _, m = product.sizes

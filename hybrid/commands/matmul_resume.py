@@ -26,10 +26,10 @@ from hybrid.ranks.heartbeat import tell_how_to_go_on
 from hybrid.ranks.launcher import launched
 
 if TYPE_CHECKING:
-    from hybrid.arrays.sources import TypedProduct
     from hybrid.commands.matmul_journal import State
     from hybrid.commands.matmul_parts import ProductInParts
-    from hybrid.execution.outcome import Outcome
+    from hybrid.runs.measured import Outcome
+    from hybrid.runs.operands import TypedProduct
     from hybrid.selection.decision import Inventory, Machine
     from hybrid.selection.session import Session
 
@@ -45,7 +45,7 @@ def prepared(
 ) -> ProductInParts:
     """The product, with those of its parts that an earlier job has written. Every rank calls it."""
     from hybrid.commands.matmul_parts import ProductInParts
-    from hybrid.host.matrix_file import new_matrix
+    from hybrid.runs.matrix_file import new_matrix
 
     if typed.types.converts:
         raise UsageError(
@@ -80,7 +80,7 @@ def carried_out(
 
 def what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
     """What distinguishes this product from others, in words: only the same product is continued."""
-    from hybrid.host.matrix_file import matrix_name
+    from hybrid.runs.matrix_file import matrix_name
 
     def operand(name: str | None) -> str:
         if name is None:
@@ -164,7 +164,7 @@ def _left(out: str) -> State | None:
 
 
 def _file_of(out: str) -> str:
-    from hybrid.host.matrix_file import matrix_name
+    from hybrid.runs.matrix_file import matrix_name
 
     return matrix_name(out).file
 

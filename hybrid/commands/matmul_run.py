@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid.arrays.sources import TypedProduct
 from hybrid.commands.matmul_energy import EnergyMeter
 from hybrid.commands.matmul_operands import product_asked_for
 from hybrid.commands.matmul_report import Speaker
@@ -24,19 +23,20 @@ from hybrid.commands.streams import file_of_json
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline, wall
-from hybrid.execution.outcome import Outcome, RunOptions, exactly, threads_until_decided
-from hybrid.execution.real_products import run_typed_product
+from hybrid.execution.real_products import exactly
 from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
-from hybrid.host.matrix_file import matrix_name
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Inventory
+from hybrid.runs.matrix_file import matrix_name
+from hybrid.runs.measured import Outcome, RunOptions, run_typed_product
+from hybrid.runs.operands import TypedProduct
+from hybrid.selection.decision import Inventory, threads_until_decided
 from hybrid.selection.session import Session, agree, session_of, take_inventory
 
 if TYPE_CHECKING:
-    from hybrid.host.matrix_file import MatrixOutput
+    from hybrid.runs.matrix_file import MatrixOutput
 
 _CHECK_FAILED = 3  # exit code
 
@@ -64,7 +64,7 @@ def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> in
         shape = product.sizes[0], product.sizes[2]
         output: MatrixOutput | None = None
         if options.out and not options.resume:
-            from hybrid.host.matrix_file import new_matrix  # products that are not kept start sooner without it
+            from hybrid.runs.matrix_file import new_matrix  # products that are not kept start sooner without it
 
             output = new_matrix(options.out, shape, product.result)
             output.refuse(output.size if team.rank == 0 else 0)  # whether there is room, rank 0 says

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hybrid.arrays.sources import MatrixSource, fill_rows
+from hybrid.arrays.sources import MatrixSource
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -24,11 +24,11 @@ from hybrid.diagnostics.acceptance_levels import Case, Level, Pace, large_size
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
 from hybrid.errors import CheckFailed
-from hybrid.execution.outcome import RunOptions
-from hybrid.execution.product import run_product
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.job_end import asked_to_end, finish_when_asked
 from hybrid.ranks.team import Team
+from hybrid.runs.measured import RunOptions, run_product
+from hybrid.runs.operands import fill_rows
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import agree, free_memory_of, session_of, take_inventory
 from hybrid.verification.check import Fault

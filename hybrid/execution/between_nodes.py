@@ -14,8 +14,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import CheckFailed
-from hybrid.execution.outcome import Progress
-from hybrid.execution.rank_run import RankRun
+from hybrid.execution.rank_run import Progress, RankRun
 from hybrid.host.memory import RowView, empty_matrix
 from hybrid.host.threads import limited_threads
 from hybrid.planning.grid import Place, Rectangle

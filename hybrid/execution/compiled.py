@@ -32,7 +32,6 @@ from hybrid.devices.row_sums import can_sum
 from hybrid.errors import UsageError
 from hybrid.execution.distributed_product import RealProduct
 from hybrid.execution.multiply import Asked, Call, GpuCall, RootCall, call_of
-from hybrid.execution.outcome import RunOptions, settle
 from hybrid.execution.product import RootProduct
 from hybrid.host.memory import empty_result
 from hybrid.host.threads import limited_threads, usable_cores
@@ -41,6 +40,7 @@ from hybrid.ranks.team import is_alone, team_of
 from hybrid.selection.decision import Decision, core_quota_lately
 from hybrid.selection.session import Session, session_of
 from hybrid.transport.rank_device import RankDevice
+from hybrid.verification.check import settle
 from hybrid.verification.freivalds import compares_in_passing, verify_alone
 
 _MOST_KEPT = 256  # plans; none of them holds a matrix
@@ -294,7 +294,7 @@ class _ToGpu(_Kept):
     def _set_up(self) -> RootProduct:
         p = self.plan.problem
         operands = RootMatrix((p.n, p.l), None), RootMatrix((p.l, p.m), None)  # which each product has of its own
-        return RootProduct(self.session, self.decision, operands, self.settings, RunOptions(measured=False))
+        return RootProduct(self.session, self.decision, operands, self.settings)
 
 
 class _OnGpu(_Kept):

@@ -34,10 +34,9 @@ from hybrid.core.spans import Span, consecutive
 from hybrid.core.timeline import Timeline
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
-from hybrid.execution.outcome import exactly, settle
 from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, tell_nobody
-from hybrid.execution.real_products import RealProducts
+from hybrid.execution.real_products import RealProducts, exactly
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
@@ -49,7 +48,7 @@ from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision, Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check, Suspect, most_exact
+from hybrid.verification.check import Check, Suspect, most_exact, settle
 from hybrid.verification.copies import verify_gathered
 from hybrid.verification.freivalds import Compared, HostCheck, compares_in_passing, is_small_b, new_seed, verify
 

@@ -20,6 +20,7 @@ from hybrid.arrays.root_operands import (
     RootShapes,
     arrays_of,
     matrices_of,
+    refuse_no_rank,
     refuse_unused_c,
     refuse_wrong_c,
     refuse_wrong_out,
@@ -29,16 +30,16 @@ from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
 from hybrid.execution.distributed_product import DistributedProduct, Shares, request_of
-from hybrid.execution.outcome import RunOptions, exactly, refuse_no_rank, settle, threads_until_decided
-from hybrid.execution.product import element_types, run_product, views_in_workspace
-from hybrid.execution.real_products import RealProducts, element_of_rows
+from hybrid.execution.product import RootProduct, element_types, views_in_workspace
+from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import StackCall
 from hybrid.host.memory import empty_matrix
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
-from hybrid.selection.decision import Decision, Machine, root_is_enough, same_on_all_ranks
+from hybrid.selection.decision import Decision, Machine, root_is_enough, same_on_all_ranks, threads_until_decided
 from hybrid.selection.session import Session, agree, free_memory_of, take_inventory
+from hybrid.verification.check import settle
 from hybrid.verification.freivalds import new_seed
 
 
@@ -330,11 +331,10 @@ class RootCall:
                 first, second = given.sources(threads, prime)
             else:
                 first, second = _elsewhere(shapes)
-            scattered = self._scattered and number == 0
-            options = RunOptions(out=out, measured=False, seed=self._seed + number, scattered=scattered)
-            outcome = run_product(session, decision, first, second, self.settings, options)
-            settle(outcome.check, warns=given is not None)
-            products.add(outcome.c.array)
+            how: dict[str, Any] = {"seed": self._seed + number, "scattered": self._scattered and number == 0}
+            c, check = RootProduct(session, decision, (first, second), self.settings, out, **how).result()
+            settle(check, warns=given is not None)
+            products.add(c)
         return products.finish(given.out if given is not None else None)
 
     def _one_after_the_other(self, count: int) -> Any:

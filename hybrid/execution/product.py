@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -18,17 +16,14 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.core.timeline import Spread, Timeline, slowest, wall
+from hybrid.core.timeline import Timeline, wall
 from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
-from hybrid.execution.outcome import Outcome, RunOptions
-from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, SumElsewhere
+from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, SumElsewhere, tell_nobody
 from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
-from hybrid.planning.arithmetic import Computed, joined
 from hybrid.planning.plan import Plan, rows_written
 from hybrid.ranks.heartbeat import busy
-from hybrid.ranks.job_end import asked_to_end, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
@@ -84,20 +79,11 @@ def room_in_workspace(
     }
 
 
-def run_product(
-    session: Session,
-    decision: Decision,
-    a: MatrixSource,
-    b: MatrixSource,
-    settings: Settings,
-    options: RunOptions | None = None,
-) -> Outcome:
-    """Compute the product as often as the options say. Every rank calls it."""
-    return RootProduct(session, decision, (a, b), settings, options or RunOptions()).result()
-
-
 class RootProduct(CheckedRun):
     """A product whose C comes to the root's node, or to the root's own memory."""
+
+    comes_again = False  # other products of the same matrices follow
+    may_use_workspace = True
 
     def __init__(
         self,
@@ -105,61 +91,62 @@ class RootProduct(CheckedRun):
         decision: Decision,
         operands: tuple[MatrixSource, MatrixSource],
         settings: Settings,
-        options: RunOptions,
+        out: np.ndarray | None = None,
+        *,
+        seed: int | None = None,
+        scattered: bool = False,
+        progress: Progress = tell_nobody,
     ) -> None:
+        """`out`: an array that may become C: the root's, or with shared operands the same shared one on all ranks. `seed`: of
+        the host's check; None: the ranks agree on one. `scattered`: A and B are in the session's workspace already."""
         super().__init__(session, decision, settings)
-        self._operands, self._options = operands, options
-        self._views: dict[str, RowView] = {}  # A, B and C in host memory, or at the root where they lie
+        self._operands, self._out, self.progress = operands, out, progress
+        self.views: dict[str, RowView] = {}  # A, B and C in host memory, or at the root where they lie
         self._in_workspace = False  # they are small, and in memory that the node's ranks keep from call to call
         self._result: np.ndarray | None = None  # then, at the root: where C is copied from there
-        # Of the first product, as the options say; another check takes another x.
-        self._seed, self._scattered = options.seed, options.scattered
+        self._seed, self._scattered = seed, scattered
         self._own_check: HostCheck | None = None  # of a product that this rank has compared as soon as it was multiplied
         self._compared: list[Compared] = []  # then, by all ranks
-        self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
-    def result(self) -> Outcome:
-        """Compute the product as often as the options say."""
-        team, plan = self.team, self.plan
-        team.timeline = Timeline(traced=team.timeline.traced)
+    def result(self) -> tuple[np.ndarray, Check | None]:
+        """C, whole on the root's node, and its check. Every rank calls it."""
+        self.team.timeline = Timeline()
         with limited_threads(self.threads):
-            wall.enter("allocate")
-            kept = self._options.kept(plan)
-            self._views = self._host_matrices(kept)
-            wall.enter("fill")
-            self._fill(b_is_there="B" in kept)
-            wall.enter("prepare")
-            self._from_root = FromRoot(team, plan, self._views, self._operands, self.settings)
-            run = self.run = self._set_up()
-            try:
-                with ExitStack() as measured:
-                    totals = self._repeat(measured)
-            except BaseException:
-                run.abandon()
-                raise
-            seen, result = self._views, self._check
-            c = seen["C"]
-            if self._result is not None:
-                copy_rows(self._result, c.array, self.threads)
-                c = RowView(self._result, c.rows)
-        outcome = Outcome(self.decision, seen["A"], seen["B"], c, {}, Spread.of(totals), result, repeats=len(totals))
-        return _with_times(team, outcome, run.arithmetic) if self._options.measured else outcome
+            self.prepare({})
+            check = self.computed()
+            c = self.views["C"].array
+            if self._result is None:
+                return c, check
+            copy_rows(self._result, c, self.threads)
+            return self._result, check
+
+    def prepare(self, kept: dict[str, RowView]) -> None:
+        """Have the matrices, of which A and B are filled, and set up the multiplication. `kept`: matrices of an earlier product
+        that this one takes over, the same ones on all ranks; a B among them is filled."""
+        wall.enter("allocate")
+        self.views = self._host_matrices(kept)
+        wall.enter("fill")
+        self._fill(b_is_there="B" in kept)
+        wall.enter("prepare")
+        self._from_root = FromRoot(self.team, self.plan, self.views, self._operands, self.settings)
+        self.run = self._set_up()
 
     def of_arrays(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Check | None:
         """Compute c = a · b of arrays of this process, which a device reads and writes where they lie, and check it."""
-        self._views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
-        self._from_root = FromRoot(self.team, self.plan, self._views, self._operands, self.settings)
+        self.views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
+        self._from_root = FromRoot(self.team, self.plan, self.views, self._operands, self.settings)
         try:
-            return self.of_this_process(RankMatrices(a, self._views["B"], c), (a, b, c))
+            return self.of_this_process(RankMatrices(a, self.views["B"], c), (a, b, c))
         finally:
-            del self._views, self._from_root
+            self.views = {}
+            del self._from_root
 
     def check_on_devices(self, check: RankCheck) -> Check:
         elsewhere: SumElsewhere | None = None
         if len(self.plan.topology.nodes) > 1:
             from hybrid.verification.copies import sums_of_other_nodes
 
-            elsewhere = partial(sums_of_other_nodes, self.team, self.plan, self._operands, self._views, self.threads)
+            elsewhere = partial(sums_of_other_nodes, self.team, self.plan, self._operands, self.views, self.threads)
         return check.result(elsewhere)
 
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
@@ -167,12 +154,12 @@ class RootProduct(CheckedRun):
         if not plan.at_root:
             for key, source in zip("AB", self._operands, strict=True):
                 if len(plan.topology.nodes) > 1 and isinstance(source, RootMatrix):
-                    verify_transfer(team, plan, key, source, self._views[key], self.threads)
+                    verify_transfer(team, plan, key, source, self.views[key], self.threads)
             if self._own_check is not None:
                 own, self._own_check = self._own_check, None
                 with limited_threads(1), busy():
                     return own.judged(self._compared, wrong)
-            a, b, c = self.in_numbers([self._views[key] for key in "ABC"])
+            a, b, c = self.in_numbers([self.views[key] for key in "ABC"])
             seed, self._seed = self._seed, None
             return verify(team, plan, (a, b, c), self.threads, wrong, suspects, by, seed)
         with team.phase("check") as checking:  # the root alone has the matrices, and the cores of all ranks
@@ -191,32 +178,29 @@ class RootProduct(CheckedRun):
 
         team, plan = self.team, self.plan
         if not plan.at_root:
-            a, b, c = self.in_numbers([self._views[key] for key in "ABC"])
+            a, b, c = self.in_numbers([self.views[key] for key in "ABC"])
             return Recomputing(team, plan, (a, b, c), self.threads).run(wrong)
         with team.phase("repair") as computing:
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
                 alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
                 done = Recomputing(Team(), alone, (a, b, c), self._threads_of_all).run(wrong, row_blocks)
-                copy_back(c.array, self._views["C"].array)
+                copy_back(c.array, self.views["C"].array)
                 computing.mine = [replace(each, by=plan.root) for each in done]
         return computing.all[plan.root]
 
     def _on_host_of_root(self) -> list[RowView]:
         """A, B and C of the root in numbers with which the host computes. They are copied where they lie on a GPU, and where they
         have 16 bits, which become float32."""
-        arrays = {key: numbers_of(on_host(self._views[key].array)) for key in "ABC"}
-        return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self._views[key].rows) for key in "ABC"]
+        arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "ABC"}
+        return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self.views[key].rows) for key in "ABC"]
 
     @property
     def _threads_of_all(self) -> int:
         return sum(placement.threads.count for placement in self.decision.placements)
 
     def _host_matrices(self, kept: dict[str, RowView]) -> dict[str, RowView]:
-        """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so.
-
-        `kept`: matrices of an earlier product that this one takes over, the same ones on all ranks.
-        """
+        """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so."""
         team, plan, problem, node = self.team, self.plan, self.plan.problem, self.team.node
         rows = plan.rows_on(node)
         columns, types = {"A": problem.l, "B": problem.m, "C": problem.m}, element_types(problem)
@@ -224,16 +208,14 @@ class RootProduct(CheckedRun):
             return self._arrays_of_root({"A": problem.n, "B": problem.l, "C": problem.n}, columns, types)
         shared = {key: each for key, each in zip("AB", self._operands, strict=True) if isinstance(each, SharedMatrix)}
         there = {key: each.array for key, each in shared.items() if each.at_root}
-        if shared and self._options.out is not None:
-            there["C"] = self._options.out
+        if shared and self._out is not None:
+            there["C"] = self._out
         views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
         made = {key: span for key, span in rows.items() if key not in views}
-        if not views and not self._options.measured and (found := views_in_workspace(self.session, plan, make=True)):
+        if not views and self.may_use_workspace and (found := views_in_workspace(self.session, plan, make=True)):
             self._in_workspace, c = True, found["C"].array
             if team.rank == plan.root:
-                self._result = self._options.out
-                if self._result is None:
-                    self._result = empty_result(len(c), c.shape[1], c.dtype.name)
+                self._result = empty_result(len(c), c.shape[1], c.dtype.name) if self._out is None else self._out
             return found
         if made:
             self.session.drop_workspace()  # for these need more memory
@@ -246,7 +228,7 @@ class RootProduct(CheckedRun):
         views: dict[str, RowView] = {}
         with team.phase("scatter", timed=False), busy():
             for key, source in zip("ABC", (*self._operands, None), strict=True):
-                height, array = rows[key], self._options.out
+                height, array = rows[key], self._out
                 if source is not None and self.decision.reads_transposed and isinstance(source, RootMatrix):
                     array = source.as_it_lies(operand_dtype)
                 elif source is not None:
@@ -267,38 +249,44 @@ class RootProduct(CheckedRun):
         parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]
         if not parts:
             return
-        work = {key: len(rows) * self._views[key].array.shape[1] for _, key, rows in parts}  # elements
+        work = {key: len(rows) * self.views[key].array.shape[1] for _, key, rows in parts}  # elements
         before = 0
         with team.phase("fill"):
             for source, key, rows in parts:
 
                 def filled(done: int, key: str = key, rows: Span = rows, before: int = before) -> None:
                     team.enter("fill")
-                    self._options.progress("fill", before + work[key] * done // max(1, len(rows)), sum(work.values()))
+                    self.progress("fill", before + work[key] * done // max(1, len(rows)), sum(work.values()))
 
-                source.rows(rows, self._views[key][rows], self.threads, filled)
+                source.rows(rows, self.views[key][rows], self.threads, filled)
                 before += work[key]
 
     def multiply(self) -> None:
-        self._make_ready()
-        self._multiply()
+        if self._in_workspace:
+            self._multiply_in_workspace()
+        else:
+            self.make_ready()
+            self.multiply_now()
 
-    def _make_ready(self) -> None:
-        if not self._in_workspace:
-            with self.team.phase("scatter", timed=False), busy():
-                self._poison_c()
-                self.run.make_ready(again=self._comes_again)
-                self._from_root.begin()
+    def make_ready(self) -> None:
+        """Do what can be done before the clock runs."""
+        with self.team.phase("scatter", timed=False), busy():
+            self._poison_c()
+            self.run.make_ready(again=self.comes_again)
+            self._from_root.begin()
 
-    @property
-    def _comes_again(self) -> bool:
-        """Whether there are several products of the same matrices."""
-        options = self._options
-        return options.repeat + options.warmup > 1 or options.after is not None
+    def multiply_now(self) -> None:
+        """Compute the product, from the operands in host memory to C at the root."""
+        if not self.plan.at_root:
+            with self.team.phase("scatter"):
+                self._from_root.scatter(self.threads)
+        self.run.multiply()
+        if not self.plan.at_root:
+            self.run.gather()
 
     def _set_up(self) -> RankRun:
-        plan, rank, (a, b, c) = self.plan, self.team.rank, (self._views[key] for key in "ABC")
-        rows, progress = plan.shares[rank].rows, self._options.progress
+        plan, rank, (a, b, c) = self.plan, self.team.rank, (self.views[key] for key in "ABC")
+        rows, progress = plan.shares[rank].rows, self.progress
         if plan.grid_layout is not None:
             of_c = c.array if rank == plan.root else c.array[:0]
             grid = OnGrid(self.team, plan, {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c})
@@ -318,74 +306,13 @@ class RootProduct(CheckedRun):
         moves = panel_moves(self.team, plan, b, c, from_root=from_root, settings=self.settings)
         return RankRun(self.session, self.decision, matrices, read_and_written, self.settings, progress, moves, c)
 
-    def _repeat(self, measured: ExitStack) -> list[float]:
-        """The seconds of each product after the warm-up; fewer than asked for where a signal has asked the job to end.
-
-        `measured`: on it `options.measuring` is entered before the first of them.
-        """
-        team, options, totals = self.team, self._options, []
-        team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
-        for index in range(-options.warmup, options.repeat):
-            team.timeline.repeat = index
-            if index == 0:
-                measured.enter_context(options.measuring())
-            self._make_ready()
-            with wall.within("product" if index >= 0 else "warm-up"):
-                seconds = self._multiply()
-            if index >= 0:
-                totals.append(seconds)
-            with wall.within("check"):
-                check = self.checked()
-            if check is not None:
-                check = self._named(check, index)
-                before = self._check.repaired if self._check is not None else ()  # is told, too
-                self._check = replace(check, repaired=before + check.repaired)
-            if self._check is not None and not self._check.ok:
-                totals = totals or [seconds]  # those of a wrong warm-up, where it does not come to more
-                break
-            if 0 <= index < options.repeat - 1:  # a product can be reported now: a request to end waits for the current one
-                finish_when_asked()
-                with team.phase("scatter", timed=False) as asking:
-                    asking.mine = asked_to_end()
-                if any(asking.all):
-                    break
-        team.timeline.repeat = None
-        return totals
-
-    def _named(self, check: Check, index: int) -> Check:
-        """The check, with the number of the product where there are several."""
-        options = self._options
-        if options.repeat + options.warmup == 1:
-            return check
-        if index < 0:
-            return check.of(f"warm-up product {index + options.warmup + 1} of {options.warmup}")
-        return check.of(f"product {index + 1} of {options.repeat}")
-
     def _poison_c(self) -> None:
         """Fill C with NaN, so that elements that nobody writes are found, also where an earlier product has left the right
         ones."""
-        plan, c = self.plan, self._views["C"]
-        if self.settings.poison or (not plan.at_root and (self._comes_again or self._in_workspace)):
+        plan, c = self.plan, self.views["C"]
+        if self.settings.poison or (not plan.at_root and (self.comes_again or self._in_workspace)):
             own = c.rows if plan.at_root else plan.c_rows_at_the_end(self.team.rank)
             fill(c[own], np.nan, self.threads)
-
-    def _multiply(self) -> float:
-        """Compute one product. Returns its seconds, from the operands in host memory to C at the root."""
-        team, plan = self.team, self.plan
-        began = time.perf_counter()
-        if self._in_workspace:
-            self._multiply_in_workspace()
-        else:
-            if not plan.at_root:
-                with team.phase("scatter"):
-                    self._from_root.scatter(self.threads)
-            self.run.multiply()
-            if not plan.at_root:
-                self.run.gather()
-        seconds = time.perf_counter() - began
-        if self._options.measured:
-            self.run.note_work()
-        return seconds
 
     # Each use of the workspace is ordered by the end of a phase. A rank writes C only after a phase that the root enters when it
     # has copied the C before from there: `scatter`, or `agree` where that brought A and B. The root writes A and B only after the
@@ -405,23 +332,9 @@ class RootProduct(CheckedRun):
             seed = self._seed
             if plan.check == "host" and seed is not None and needs_no_sums_of_others(plan) and plan.problem.n * plan.problem.m:
                 team.enter("check")
-                a, b, c = self.in_numbers([self._views[key] for key in "ABC"])
+                a, b, c = self.in_numbers([self.views[key] for key in "ABC"])
                 self._own_check = HostCheck(team, plan, (a, b, c), self.threads, self.decision.multiplied_by)
                 with limited_threads(1), busy():
                     multiplying.mine = self._own_check.compared(seed)
         if self._own_check is not None:
             self._seed, self._compared = None, multiplying.all
-
-
-def _with_times(team: Team, outcome: Outcome, arithmetic: Computed) -> Outcome:
-    """The outcome with the times of the phases, of which each has that of the slowest rank, and with the arithmetic of all
-    ranks' parts of C.
-
-    `arithmetic`: that of this rank's.
-    """
-    with team.phase("report", timed=False) as reporting:
-        reporting.mine = (team.timeline.seconds(), team.timeline.since_zero() if team.timeline.traced else [], arithmetic)
-    devices = [each.gpu.uuid if each.gpu else f"rank {each.rank}" for each in outcome.decision.placements]
-    phases = slowest([seconds for seconds, *_ in reporting.all], devices)
-    intervals, of_ranks = ([said[index] for said in reporting.all] for index in (1, 2))
-    return replace(outcome, phases=phases, intervals=intervals, arithmetic=joined(of_ranks))

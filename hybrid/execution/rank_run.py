@@ -21,7 +21,6 @@ from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.check_operations import operations_on
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
 from hybrid.errors import CheckFailed
-from hybrid.execution.outcome import Progress
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.host.memory import NumbersView, RowView
 from hybrid.host.threads import limited_threads
@@ -471,6 +470,10 @@ class RankRun:
         if phase == "multiply":
             self._progress("multiply", self._submitted, self._tiles)
             self._submitted += 1
+
+
+# Told what is being done, how much of it is done, and of how much; on every rank.
+Progress = Callable[[str, int, int], None]
 
 
 def tell_nobody(phase: str, done: int, of: int) -> None:

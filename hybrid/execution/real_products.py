@@ -12,18 +12,10 @@ import numpy as np
 from hybrid.arrays.gemm import ProductType, complex_view, finished
 from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, magnitude, refusal
 from hybrid.arrays.interop import empty_beside
-from hybrid.arrays.sources import TypedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.core.timeline import wall
-from hybrid.execution.outcome import Outcome, RunOptions
-from hybrid.execution.product import run_product
-from hybrid.host.memory import RowView
 from hybrid.ranks.heartbeat import busy
-from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Decision
-from hybrid.selection.session import Session
 
 _WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
 
@@ -175,39 +167,7 @@ class RealProducts:
         return value
 
 
-def run_typed_product(
-    session: Session, decision: Decision, product: TypedProduct, settings: Settings, options: RunOptions
-) -> Outcome:
-    """Compute the product. Every rank calls it; each rank of the root's node converts its rows of C.
-
-    `c` of the outcome has C's type, unless the check has failed, and lies in memory that the node's ranks share. Overflow where
-    its type does not hold C. The times of several real products are added up; the conversion of C is in none of them.
-    """
-    team, plan, types, (n, _, m) = session.team, decision.plan, product.types, product.sizes
-    rows, threads = plan.c_rows_at_the_end(team.rank), decision.placements[team.rank].threads.count
-    products = RealProducts(team, types, threads, (len(rows), m), named=element_of_rows(rows.lo))
-    outcome: Outcome | None = None
-    for prime in types.primes:
-        latest = run_product(session, decision, *product.sources(prime), settings, options)
-        outcome = latest if outcome is None else outcome.followed_by(latest)
-        if outcome.check is not None and not outcome.check.ok:
-            return outcome
-        if types.converts:
-            with team.phase("gather", timed=False):
-                products.add(latest.c[rows])
-        if types.primes[1:]:
-            del latest
-            outcome = replace(outcome, a=_NOTHING, b=_NOTHING, c=_NOTHING)
-    assert outcome is not None
-    c = outcome.c
-    if types.converts:
-        wall.enter("convert")
-        whole = Span(0, n if team.node == plan.root_node else 0)
-        c = make_shared_matrices(team, {"C": whole}, {"C": m}, {"C": product.result})["C"]
-        products.finish(c.array[rows.slice])
-    elif types.complex_b:
-        c = RowView(complex_view(c.array), c.rows)
-    return replace(outcome, c=c)
-
-
-_NOTHING = RowView(np.empty((0, 0)), Span(0, 0))
+def exactly(settings: Settings, types: ProductType) -> Settings:
+    """The settings for a product of these types. Of integers it is native: nothing may be rounded, also not where that would be
+    as accurate as float64."""
+    return replace(settings, precision="native") if types.exact is not None else settings

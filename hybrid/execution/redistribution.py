@@ -13,11 +13,10 @@ import numpy as np
 from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, TransposedRowBlock, refuse_no_grid
 from hybrid.arrays.gemm import is_number
 from hybrid.arrays.interop import as_array, copy_back, on_gpu
-from hybrid.arrays.root_operands import refuse_out
+from hybrid.arrays.root_operands import refuse_no_rank, refuse_out
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import UsageError
-from hybrid.execution.outcome import refuse_no_rank
 from hybrid.planning.grid import Part, moves
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.ranks.messages import Matrices, Series, copy_own, exchange

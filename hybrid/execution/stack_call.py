@@ -18,7 +18,6 @@ from hybrid.core.spans import Span, block
 from hybrid.core.timeline import Timeline
 from hybrid.devices.cpu import multiply_on_cpu, some_matrices
 from hybrid.errors import CheckFailed
-from hybrid.execution.outcome import settle
 from hybrid.execution.real_products import RealProducts
 from hybrid.execution.redistribution import connect, exchanged
 from hybrid.host.blas import blas
@@ -26,7 +25,7 @@ from hybrid.host.threads import limited_threads
 from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Inventory, Machine, place_stack
 from hybrid.selection.session import Session
-from hybrid.verification.check import Check, Fault
+from hybrid.verification.check import Check, Fault, settle
 from hybrid.verification.copies import checksum
 from hybrid.verification.freivalds import verify_stack
 

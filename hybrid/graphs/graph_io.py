@@ -14,8 +14,8 @@ import numpy as np
 from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.host.matrix_file import open_npy, read_mtx, read_mtx_header
 from hybrid.host.memory import available_host_bytes
+from hybrid.runs.matrix_file import open_npy, read_mtx, read_mtx_header
 
 Read = tuple[np.ndarray, "list[str] | None"]
 

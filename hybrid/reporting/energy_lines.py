@@ -14,7 +14,7 @@ from hybrid.reporting.phase_table import operations
 from hybrid.reporting.run_report import plans_of
 
 if TYPE_CHECKING:
-    from hybrid.execution.outcome import Outcome
+    from hybrid.runs.measured import Outcome
 
 GPU, CPU, MEMORY = "gpu", "cpu", "memory"
 KINDS = (GPU, CPU, MEMORY)

@@ -15,7 +15,7 @@ from hybrid.planning.arithmetic import Arithmetic, Computed
 from hybrid.reporting.phase_table import Plans, operations
 
 if TYPE_CHECKING:
-    from hybrid.execution.outcome import Outcome, Parts
+    from hybrid.runs.measured import Outcome, Parts
     from hybrid.selection.decision import Decision, RankPlacement
     from hybrid.verification.check import Check
 

@@ -159,6 +159,11 @@ def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequenc
     return chosen
 
 
+def threads_until_decided(team: Team, settings: Settings) -> int:
+    """The number of threads with which a rank looks at its operands, before it is decided how many it has."""
+    return settings.threads or max(1, len(usable_cores()) // len(team.node_ranks))
+
+
 def settle_threads(team: Team, settings: Settings) -> list[Threads]:
     """Every rank's number of threads. Called before NumPy is loaded where possible, so that BLAS starts no more."""
     with team.phase("agree", timed=False) as counting:

@@ -305,7 +305,7 @@ def _messages(stack: ExitStack) -> None:
 def _files(stack: ExitStack) -> None:
     def operation(original: Any, *given: Any, **how: Any) -> Any:
         run: Callable[[], Any] = partial(original, *given, **how)
-        if sys._getframe(2).f_globals.get("__name__", "").startswith(("hybrid.host.", "hybrid.commands.")):
+        if sys._getframe(2).f_globals.get("__name__", "").startswith(("hybrid.host.", "hybrid.runs.", "hybrid.commands.")):
             for listener in list(_listeners):
                 run = listener.file_operation(original.__name__, given, run)
         return run()

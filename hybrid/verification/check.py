@@ -14,6 +14,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
+from hybrid.core.text import warn
 from hybrid.devices.check_operations import summary_of
 from hybrid.errors import CheckFailed
 from hybrid.planning.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
@@ -260,12 +261,14 @@ class Check:
         return replace(by_host, note=by_host.note or ("" if self.ok else unusual), sampled=self.sampled)
 
 
-def worse_of(before: Check | None, check: Check) -> Check:
-    """The worse of two checks, with what was repaired by either."""
-    if before is None:
-        return check
-    worse = min(before, check, key=lambda each: (each.ok, each.kind == "exact", -each.error))
-    return replace(worse, repaired=before.repaired + check.repaired)
+def settle(check: Check | None, *, warns: bool) -> None:
+    """CheckFailed where the product is wrong. Where `warns`, this rank warns of what was repaired."""
+    if check is None:
+        return
+    if not check.ok:
+        raise CheckFailed(check.refusal(), code=check.code)
+    for line in check.repaired if warns else ():
+        warn(f"repaired: {line}")
 
 
 @record

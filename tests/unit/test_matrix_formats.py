@@ -11,7 +11,7 @@ from support.selection import exhaustive
 
 from hybrid.core.spans import Span
 from hybrid.errors import HybridError, UsageError
-from hybrid.host.matrix_file import matrix_name, new_matrix, open_matrix
+from hybrid.runs.matrix_file import matrix_name, new_matrix, open_matrix
 
 FORMS = ["npy", pytest.param("h5", marks=pytest.mark.needs("h5py")), pytest.param("zarr", marks=pytest.mark.needs("zarr")),
          pytest.param("mtx", marks=pytest.mark.needs("scipy"))]  # fmt: skip

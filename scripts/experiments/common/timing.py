@@ -9,10 +9,10 @@ import numpy as np
 from experiments.common.cuda import CudaRuntime, GpuRuntime
 from experiments.common.product_check import ProductCheck, refuse_wrong
 from experiments.common.records import seconds_of
-from hybrid.arrays.sources import fill_rows
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import compiled_loops
 from hybrid.kernels.catalogue import Form, Kernel, named
+from hybrid.runs.operands import fill_rows
 
 TIMED = 0.03  # seconds of launches between two events: the clock of a GPU at rest is slow
 MOST_LAUNCHES = 2000

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from experiments.common import cli, cuda, records
-from hybrid.arrays.sources import GeneratedElements, TypedProduct, fill_rows
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import CheckFailed, DoesNotFit
-from hybrid.execution.product import run_product
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import Kernel
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.team import Team
+from hybrid.runs.measured import run_product
+from hybrid.runs.operands import GeneratedElements, TypedProduct, fill_rows
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session, agree, take_inventory
 

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: MIT
+"""A and B of a command: generated from a seed or read from files, of any type that a product may have.
+
+`Elements` are such a matrix, of which any rank can make any rows. A `TypedProduct` makes of two of them the sources of the real
+products that give C.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.gemm import ProductType, complex_view, numpy_type, product_type, real_view, write_real_rows
+from hybrid.arrays.integers import largest_of
+from hybrid.arrays.sources import MatrixSource, Progress, untold
+from hybrid.core.problem import Problem, record
+from hybrid.core.spans import Span, pieces
+from hybrid.errors import DoesNotFit, UsageError
+from hybrid.host.threads import on_threads, rows_of_about
+from hybrid.kernels.catalogue import elements_of, storage
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.team import Team
+from hybrid.runs.matrix_file import open_matrix
+
+# Generated matrices do not depend on the number of ranks and threads: each block of elements, in row-major order and whatever the
+# shape, has an SFC64 of its own, which starts from (seed, matrix, block). Its state holds a counter, so that two blocks share no
+# state within 2^64 steps.
+
+MATRICES = ("A", "B")
+BYTES_AT_ONCE = 32 << 20  # of the rows that are converted together
+
+_LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
+# Elements that a thread makes without the GIL. 16 threads took 0.24 s for the lecture's matrices of 8000×8000 by blocks of 2^16
+# (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
+_BLOCK = 1 << 19
+_CALL_BLOCKS = 4  # the most that a thread makes between two reports of progress
+_PARTS_PER_THREAD = 4  # the least, where there are enough blocks: threads that are held up take fewer
+_DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
+_HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
+
+
+def fill_rows(
+    into: np.ndarray, rows: Span, *, fill: str, seed: int, matrix: str, threads: int = 1, progress: Progress = untold
+) -> None:
+    """Write these rows of the matrix into `into`, which is C-contiguous.
+
+    `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (the number in row-major
+    order).
+    """
+    if not into.size:
+        return
+    if not into.flags.c_contiguous:
+        raise ValueError("the rows to be filled are not contiguous")
+    width, elements = into.shape[1], into.reshape(-1)
+    wanted = Span(rows.lo * width, rows.hi * width)
+
+    here, done = threading.get_ident(), list[int]()
+
+    def make(numbers: Span) -> None:
+        from numpy.random import SFC64, Generator  # matrices that are read start sooner without it
+
+        generator, count = Generator(SFC64(0)), 0
+        for number in range(numbers.lo, numbers.hi):
+            block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
+            before = max(0, wanted.lo - block.lo)
+            # An element may take several random numbers: those before the wanted ones are made, too.
+            made = np.empty(len(block), into.dtype) if before else elements[block.within(wanted).slice]
+            _make_block(made, generator, number, fill, seed, matrix)
+            if before:
+                elements[: len(block) - before] = made[before:]
+            count += len(block) - before
+        done.append(count)
+        if threading.get_ident() == here:
+            progress(sum(done) // width)
+
+    blocks = Span(wanted.lo // _BLOCK, -(-wanted.hi // _BLOCK))
+    at_once = max(1, min(_CALL_BLOCKS, len(blocks) // (_PARTS_PER_THREAD * max(1, threads))))
+    on_threads(threads, make, pieces(blocks, at_once))
+    progress(sum(done) // width)
+
+
+def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: int, matrix: str) -> None:
+    """Write the first elements of block `number`."""
+    if fill == "index":
+        into[...] = np.arange(number * _BLOCK, number * _BLOCK + len(into))
+        return
+    start = {"state": [seed % 2**64, MATRICES.index(matrix), number, 1]}
+    generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
+    generator.random(_DISCARDED)
+    if fill == "lecture":
+        # NumPy takes such small numbers without a bias from 32 random bits: bools bit by bit, others byte by byte.
+        into[...] = generator.integers(_LECTURE[matrix], size=len(into), dtype=bool if _LECTURE[matrix] == 2 else np.uint8)
+    elif fill == "uniform":
+        generator.random(out=into, dtype=into.dtype.type)
+    else:
+        generator.standard_normal(out=into, dtype=into.dtype.type)
+
+
+class Elements(ABC):
+    """A matrix that is generated or read from a file, of any type that a product may have. Any rank can make any rows."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype
+
+    @abstractmethod
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        """Write these rows into `into`, in row-major order and of the same type, for bfloat16 of its bits, or of a wider one."""
+
+    def most(self) -> int:
+        """A bound of the magnitudes of the elements, where these are integers."""
+        return 1 if self.dtype.kind == "b" else _most_of(self.dtype)
+
+    def largest(self, rows: Span, threads: int) -> int:
+        """The largest magnitude of the integers in these rows."""
+        return self.most()
+
+    def some(self, rows: Span) -> np.ndarray:
+        """Some rows, in a type of NumPy's that holds their numbers."""
+        into = np.empty((len(rows), self.shape[1]), np.float32 if self.dtype.name in _HALVES else self.dtype)
+        self.write(rows, into, 1, untold)
+        return into
+
+
+class GeneratedElements(Elements):
+    """A matrix made from a seed. Complex ones are real ones of twice the columns; those of the fill `index` are real."""
+
+    def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, dtype: np.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
+        self._fill, self._seed, self._matrix = fill, seed, matrix
+        largest = {"lecture": _LECTURE[matrix] - 1, "index": max(0, shape[0] * shape[1] - 1)}.get(fill)
+        holds = _most_of(dtype) if dtype.kind in "iu" else _HALVES.get(dtype.name, np.inf)
+        if dtype.kind in "biu" and largest is None:
+            raise UsageError(
+                f"--fill {fill} makes fractions, which {dtype} does not hold: use --fill lecture or index", code="dtype"
+            )
+        if largest is not None and largest > holds:
+            raise UsageError(
+                f"--fill {fill} makes numbers up to {largest}, which {dtype} does not hold: use another --dtype", code="dtype"
+            )
+        self._most = 1 if dtype.kind == "b" else largest or 0
+
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        how: Any = {"fill": self._fill, "seed": self._seed, "matrix": self._matrix, "threads": threads}
+        is_short = self.dtype.name in _HALVES
+        if into.dtype.kind == "c" and self._fill != "index":
+            into = real_view(into)
+        if into.dtype.kind != "c" and not is_short and self.dtype.kind != "b":
+            fill_rows(into, rows, **how, progress=progress)
+            return
+        dtype = np.dtype(np.float32) if is_short else into.real.dtype  # what the generator makes, before it is rounded
+        for part in rows_of_about(BYTES_AT_ONCE, rows, into.shape[1] * dtype.itemsize):
+            numbers, to = np.empty((len(part), into.shape[1]), dtype), into[part.within(rows).slice]
+            fill_rows(numbers, part, **how)
+
+            def convert(some: Span, numbers: np.ndarray = numbers, to: np.ndarray = to) -> None:
+                _store(numbers[some.slice].astype(self.dtype), to[some.slice])
+
+            of_thread = rows_of_about(BYTES_AT_ONCE // 8, Span(0, len(numbers)), numbers.shape[1] * numbers.itemsize)
+            on_threads(threads, convert, of_thread)
+            progress(part.hi - rows.lo)
+
+    def most(self) -> int:
+        return self._most
+
+
+class FileElements(Elements):
+    """A matrix in a file, of the file's type or another. Every rank opens it and reads the rows it needs.
+
+    It is not mapped, to be multiplied in place: a file may change meanwhile, and each row is needed several times.
+    """
+
+    def __init__(self, name: str, readers: int = 1) -> None:
+        """`readers`: ranks of this node."""
+        self._name = name
+        with _naming(name):
+            self._file = open_matrix(name, readers)
+        self.path, self.shape = self._file.path, self._file.shape
+        self.held = self.dtype = self._stored = self._file.dtype.newbyteorder("=")  # `held`: in the file
+        self._converts = False
+
+    def load(self) -> None:
+        """Read now what can only be read as a whole, so that malformed files are found before anything is computed."""
+        with busy(), _naming(self._name):
+            self._file.load()
+
+    def become(self, dtype: np.dtype) -> None:
+        """Have elements of this type. UsageError where that would lose more than rounding does."""
+        held, self.dtype = self.held, dtype
+        if held.kind == "V" and dtype.name == "bfloat16":
+            self._stored = dtype
+        elif lost := _what_is_lost(held, dtype):
+            raise UsageError(
+                f"{self.path} holds {held}, which as {dtype} would lose {lost}: use another --dtype, or none", code="dtype"
+            )
+        narrower = dtype.name in _HALVES or (dtype.kind in "iu" and held.kind != "b")
+        self._converts = narrower and held != dtype
+
+    def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        if not self._converts:
+            self._read(rows, into, progress)
+            return
+        for part in self._parts(rows):
+            _store(self._converted(self._values(part)), into[part.within(rows).slice])
+            progress(part.hi - rows.lo)
+
+    def _read(self, rows: Span, into: np.ndarray, progress: Progress) -> None:
+        with busy() if self._file.at_once else nullcontext():  # reading takes as long as the whole file takes
+            self._file.read(rows, into, progress)
+
+    def _parts(self, rows: Span) -> list[Span]:
+        """The rows in parts that are read at a time: one, where reading any rows reads the whole file."""
+        if self._file.at_once:
+            return [rows] * (len(rows) > 0)
+        return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize))
+
+    def _values(self, rows: Span) -> np.ndarray:
+        own = np.empty((len(rows), self.shape[1]), self.held)
+        self._read(rows, own, untold)
+        return own.view(self._stored)
+
+    def _converted(self, values: np.ndarray) -> np.ndarray:
+        if self.dtype.kind in "iu":
+            limits = np.iinfo(self.dtype)
+            fits = not values.size or (int(values.min()) >= limits.min and int(values.max()) <= limits.max)
+            converted = values.astype(self.dtype) if fits else values
+        else:
+            with np.errstate(over="ignore"):
+                converted = values.astype(self.dtype)
+            fits = np.array_equal(np.isinf(converted.astype(np.float32)), np.isinf(values.astype(np.float64)))
+        if not fits:
+            raise UsageError(f"{self.path} holds values too large for {self.dtype}", code="file-values")
+        return converted
+
+    def largest(self, rows: Span, threads: int) -> int:
+        return max((largest_of(self._values(part), threads) for part in self._parts(rows)), default=0)
+
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """A context in which errors are about this file, and get its name."""
+    try:
+        yield
+    except (UsageError, DoesNotFit) as error:
+        raise type(error)(f"{file} {error}", code=error.code) from None
+
+
+def _store(values: np.ndarray, into: np.ndarray) -> None:
+    """Store the numbers; where `into` has the bits of bfloat16, their bits."""
+    into[...] = elements_of(values) if into.dtype == storage(values.dtype.name) else values
+
+
+def _most_of(dtype: np.dtype) -> int:
+    """The largest magnitude of an integer of this type."""
+    limits = np.iinfo(dtype)
+    return max(-int(limits.min), int(limits.max))
+
+
+def _what_is_lost(held: np.dtype, dtype: np.dtype) -> str:
+    """What this conversion always loses, in a word; empty where it only rounds, or where each number tells."""
+    if held.kind == "c" and dtype.kind != "c":
+        return "the imaginary parts"
+    if dtype.kind in "iu" and held.kind not in "biu":
+        return "fractions"
+    return "numbers other than 0 and 1" if dtype.kind == "b" != held.kind else ""
+
+
+@record
+class TypedProduct:
+    """The matrices and types of a product of `Elements`, the same on every rank."""
+
+    a: Elements
+    b: Elements
+    types: ProductType
+
+    @classmethod
+    def of(cls, a: Elements, b: Elements, asked: str) -> TypedProduct:
+        """The product of A and B, of integers as large as their types allow. `asked`: the type of C; "": NumPy's. UsageError
+        where there is no such product."""
+        types = product_type(a.dtype, b.dtype, asked)
+        if types.exact is not None:
+            types = types.bounded(a.shape[1], [(a.most(), b.most(), 0)])
+        return cls(a, b, types)
+
+    def looked_at(self, team: Team, threads: int) -> TypedProduct:
+        """The same by the largest integers that there are, where that may save products. Every rank looks at its share."""
+        if self.types.primes == (0,):
+            return self
+        with team.phase("agree", timed=False) as looking, busy():
+            mine = (each.largest(Span(0, each.shape[0]).part(team.size, team.rank), threads) for each in (self.a, self.b))
+            looking.mine = (*mine, 0)
+        return replace(self, types=self.types.bounded(self.a.shape[1], looking.all))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """n, l and m of the product that was asked for."""
+        return (*self.a.shape, self.b.shape[1])
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The real product; where there are several, each of them."""
+        return self.types.problem(*self.sizes).with_operands(self.types.short_operands)
+
+    @property
+    def result(self) -> np.dtype:
+        """The type of C."""
+        return numpy_type(self.types.result)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the real product is the one that was asked for."""
+        return not (self.types.complex_b or self.types.converts)
+
+    @property
+    def bytes_beside(self) -> int:
+        """The host memory of the root's node beside the real product's matrices."""
+        return self.types.bytes_beside(self.a.shape[0] * self.b.shape[1])
+
+    def __str__(self) -> str:
+        n, l, m = self.sizes
+        return f"{n}×{l} · {l}×{m} {self.types}"
+
+    def sources(self, prime: int = 0) -> tuple[MatrixSource, MatrixSource]:
+        """A and B of a real product."""
+        return _RealOperand("A", self.a, self.types, prime), _RealOperand("B", self.b, self.types, prime)
+
+
+class _RealOperand(MatrixSource):
+    """A or B (`key`) of a real product: the elements, or what is made of some rows of them at a time."""
+
+    def __init__(self, key: str, elements: Elements, types: ProductType, prime: int) -> None:
+        self._key, self._elements, self._types, self._prime = key, elements, types, prime
+        self._heights, self._widths = types.parts_of(key)
+        self.shape = elements.shape[0] * self._heights, elements.shape[1] * self._widths
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
+        elements, each = self._elements, self._heights
+        if each == 1 and not self._prime:
+            elements.write(rows, complex_view(into) if self._widths > 1 else into, threads, progress)
+            return
+        width, dtype = elements.shape[1], elements.dtype if self._prime else np.dtype(self._types.promoted)
+        for part in rows_of_about(BYTES_AT_ONCE, Span(rows.lo // each, -(-rows.hi // each)), width * dtype.itemsize):
+            made = np.empty((len(part), width), dtype)
+            elements.write(part, made, threads, untold)
+            wanted = rows.common(Span(each * part.lo, each * part.hi))  # the first or last row may be half of an element's two
+            of_made = Span(wanted.lo - each * part.lo, wanted.hi - each * part.lo)
+            to = into[wanted.within(rows).slice]
+            write_real_rows(self._key, made, of_made, to, threads, self._types, self._prime)
+            progress(wanted.hi - rows.lo)
