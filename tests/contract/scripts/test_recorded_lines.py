@@ -14,7 +14,7 @@ MEASURED = sorted((ROOT / "docs" / "measured").glob("*.jsonl"))
 PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "kernels" / "README.md"]
 MADE = {  # of recorded lines, by a script's --write: the pages and pictures that are a part of the repository
     "ladder": ("ladder-h200", ["kernels/README.md", "docs/ladder.svg"]),
-    "bench_hosts": ("hosts-h200", ["docs/benchmarks.md", "docs/hosts.svg"]),
+    "bench_hosts": ("hosts-h100", ["docs/benchmarks.md", "docs/hosts.svg"]),
 }
 
 
