@@ -48,6 +48,7 @@ CODES: dict[str, str] = {
     "file-exists": "what is there would be lost; remove it or name another",
     "file-unwritable": "the file cannot be written",
     "file-locked": "another process has the file open for writing",
+    "file-shared": "a journal that another user has written, or may have",
     "file-changed": "the file was changed while it was read",
     "same-file": "two options name one file",
     "resume-other": "the parts on disk are of another product, or were computed otherwise",

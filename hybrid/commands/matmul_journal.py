@@ -2,8 +2,9 @@
 """The journal of a product in parts: lines of JSON, each of which is on the disk before the next part is begun.
 
 The first line says what was asked for, every other one that a part is in the file. Who writes the journal holds its lock, which
-the system gives back when the process ends, however it does. A process that is killed while it appends leaves a torn line. That
-is ignored, and so is everything behind a line that cannot be read, as a machine may leave it whose power fails.
+the system gives back when the process ends, however it does. It belongs to its user alone, since its digests say which rows of
+the file are taken as right. A process that is killed while it appends leaves a torn line. That is ignored, and so is everything
+behind a line that cannot be read, as a machine may leave it whose power fails.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from hybrid.core.installation import is_own
 from hybrid.core.problem import record
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
@@ -161,7 +163,11 @@ def read_journal(path: str) -> State | None:
 def _locked(path: str) -> int:
     """The journal's file, open and locked."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if not is_own(descriptor):
+            os.close(descriptor)
+            why = "belongs to another user, or others may write to it: it could name rows that no product has"
+            raise UsageError(f"{path} {why}; remove it, or name another file", code="file-shared")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.streams import text_stream
+from hybrid.core.text import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +53,7 @@ def report(options: argparse.Namespace, counted: Counted, job: dict[str, Any]) -
     shown = numbers[: len(rows), : len(columns)]
     told = [walk.told(names) for walk in walks]
     lines = [count_output.table(shown, rows, columns) if single is None else single, *told, *terms]
-    print(*lines, sep="\n", file=text_stream(options.json))
+    print(*map(printable, lines), sep="\n", file=text_stream(options.json))
     if len(names) > options.printed and single is None:
         more = options.out or "--out FILE writes all, --print K shows more"
         print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)

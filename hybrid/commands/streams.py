@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from hybrid.core.installation import Elsewhere
+from hybrid.core.installation import Remark
 from hybrid.core.settings import SWITCHES, foreign_variables, switched_on
+from hybrid.core.text import printable
 from hybrid.errors import HybridError
 from hybrid.ranks.launcher import rank_by_launcher
 
@@ -35,7 +36,7 @@ def say_warnings_in_a_line(name: str) -> None:
     as_ever = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if not issubclass(category, Elsewhere):
+        if not issubclass(category, Remark):
             as_ever(message, category, *where, **more)
         elif rank_by_launcher() == 0:
             print_line(name, message)
@@ -58,7 +59,7 @@ def print_line(name: str, text: object) -> None:
     with suppress(OSError):  # output that cannot be written must not hide the error itself
         sys.stdout.flush()
     with suppress(OSError):
-        os.write(2, f"{name}: {text}\n".encode(errors="backslashreplace"))  # names of files may be any bytes
+        os.write(2, f"{name}: {printable(str(text))}\n".encode())  # names of files may be any bytes
 
 
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}

@@ -66,8 +66,8 @@ def missing(package: str, name: str) -> Exception:
     return AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
-class Elsewhere(RuntimeWarning):
-    """The warning that compiled code is kept in another folder than usual."""
+class Remark(RuntimeWarning):
+    """A warning for the user, which commands print as one line, from rank 0 alone."""
 
 
 class NotPrivate(OSError):
@@ -122,7 +122,7 @@ def temporary_folder(name: str) -> Path:
 def say_elsewhere(folder: Path, why: OSError) -> None:
     """Warn that compiled kernels are not kept in the usual folder but in this one, and why."""
     text = f"compiled kernels are kept in {folder}: {reason(why)}; HYBRID_CACHE names a better place"
-    warnings.warn(text, Elsewhere, stacklevel=3)
+    warnings.warn(text, Remark, stacklevel=3)
 
 
 def _private_folder(parent: Path, name: str) -> Path:
@@ -157,10 +157,11 @@ def refuse_unless_private(folder: Path) -> None:
         raise NotPrivate(0, f"others may write to {folder}{'' if is_for_all else ' (chmod go-w)'}")
 
 
-def is_own(path: Path) -> bool:
-    """Whether this is a regular file, and no link to one, that belongs to this user and that nobody else may write to."""
+def is_own(file: Path | int) -> bool:
+    """Whether this path, or open file, is a regular file, and no link to one, that belongs to this user and that nobody else may
+    write to."""
     try:
-        status = path.lstat()
+        status = os.fstat(file) if isinstance(file, int) else file.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not _others_may_write(status)

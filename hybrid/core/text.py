@@ -43,6 +43,11 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def printable(text: str) -> str:
+    """The text with escapes such as \\x1b in place of control characters, which a terminal would obey; line ends stay."""
+    return "".join(each if each == "\n" or each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def counted(number: int | str, word: str) -> str:
     """A number with its noun: "1 rank", "2 ranks"."""
     return f"{number} {word}{'' if str(number) == '1' else 's'}"

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.installation import (
-    Elsewhere,
     NotPrivate,
+    Remark,
     cache_folder,
     home_folder,
     is_own,
@@ -85,7 +85,7 @@ def trust_own_cache_only() -> None:
         else:
             os.environ["CUPY_CACHE_DIR"] = str(folder)
             where = f"kept in {folder}"
-        warnings.warn(f"GPU kernels are {where}: {reason(error)}; CUPY_CACHE_DIR names a better place", Elsewhere, stacklevel=2)
+        warnings.warn(f"GPU kernels are {where}: {reason(error)}; CUPY_CACHE_DIR names a better place", Remark, stacklevel=2)
 
 
 def _usual_folder() -> Path:
@@ -277,7 +277,7 @@ def _compiled_for(
         with atomic_write(str(file)) as temporary:
             temporary.write_bytes(header + b"\n" + cubin)
     except HybridError as error:
-        warnings.warn(f"kernels will be compiled again by the next process: {error}", Elsewhere, stacklevel=2)
+        warnings.warn(f"kernels will be compiled again by the next process: {error}", Remark, stacklevel=2)
     return names, cubin
 
 

@@ -11,6 +11,7 @@ import glob
 import os
 import resource
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -110,9 +111,16 @@ def _is_alive(process: int) -> bool:
 
 
 def publish(temporary: Path, path: str) -> None:
-    """Rename a finished file, or folder, when it is on the disk. A symbolic link at `path` stays, and leads to it."""
+    """Rename a finished file, or folder, when it is on the disk. A symbolic link at `path` stays, and leads to it; a file that is
+    replaced leaves its mode, and its owner where this process may give files away."""
+    target = led_to(path)
+    with suppress(FileNotFoundError):
+        replaced = os.stat(target)
+        with suppress(PermissionError):
+            os.chown(temporary, replaced.st_uid, replaced.st_gid)
+        os.chmod(temporary, replaced.st_mode & 0o777)
     flush(temporary)
-    os.replace(temporary, led_to(path))
+    os.replace(temporary, target)
 
 
 def flush(path: Path) -> None:
@@ -151,6 +159,9 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
             raise UsageError(f"{path} is not a regular file", code="file-unwritable")
         if not target.parent.is_dir():
             raise UsageError(f"there is no folder {target.parent} for {path}", code="file-missing")
+        if target.exists() and not _may_replace(target):
+            why = f"it belongs to another user, and only owners replace files in {target.parent}"
+            raise UsageError(f"{path} cannot be written: {why}", code="file-unwritable")
         longest = os.pathconf(target.parent, "PC_NAME_MAX") - _LONGER
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}", code="file-unwritable") from None
@@ -175,6 +186,12 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
         raise DoesNotFit(
             f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited", code="file-limit"
         )
+
+
+def _may_replace(target: Path) -> bool:
+    """Whether this user may replace the file as far as owners matter: in a folder such as /tmp (sticky) only they may."""
+    parent, user = target.parent.stat(), os.geteuid()
+    return not parent.st_mode & stat.S_ISVTX or user in (0, target.lstat().st_uid, parent.st_uid)
 
 
 def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:

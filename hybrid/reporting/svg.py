@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from hybrid.core.text import printable
 from hybrid.errors import UsageError
 from hybrid.host.files import atomic_write
 
@@ -51,7 +52,7 @@ def write(path: str, title: str, size: tuple[float, float], drawn: Iterable[str]
     width, height = (f"{length:.0f}" for length in size)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="{escape(title)}">',
+        f'aria-label="{escape(printable(title))}">',
         f"<style>\n{STYLE}{style}</style>",
         '<rect class="fill-ground" width="100%" height="100%"/>',
         *drawn,
@@ -64,7 +65,7 @@ def write(path: str, title: str, size: tuple[float, float], drawn: Iterable[str]
 def text(x: float, y: float, said: str, kind: str = "", more: str = "") -> str:
     """A text element. `kind`: its classes; `more`: other attributes."""
     classes = f' class="{kind}"' if kind else ""
-    return f'<text{classes} x="{x:.1f}" y="{y:.1f}"{more and f" {more}"}>{escape(said)}</text>'
+    return f'<text{classes} x="{x:.1f}" y="{y:.1f}"{more and f" {more}"}>{escape(printable(said))}</text>'
 
 
 def rectangle(x: float, y: float, width: float, height: float, kind: str, more: str = "") -> str:

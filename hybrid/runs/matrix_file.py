@@ -8,6 +8,7 @@ file which is cut short, or a full disk, is an error and not a SIGBUS. Pickles a
 
 from __future__ import annotations
 
+import glob
 import io
 import math
 import os
@@ -22,10 +23,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybrid.core.installation import install
+from hybrid.core.installation import Remark, install
 from hybrid.core.settings import nearest
 from hybrid.core.spans import Span, pieces
-from hybrid.core.text import readable
+from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.files import code_of_reading, read_whole, refuse_unwritable, write_whole
 from hybrid.host.memory import available_host_bytes
@@ -541,11 +542,7 @@ def _open_hdf5(path: str, inside: str) -> MatrixFile:
             dataset = file[inside]
         if not isinstance(dataset, h5py.Dataset):
             raise _lacks("dataset", inside, _hdf5_matrices(h5py, file), is_group=dataset is not None)
-        folder = os.path.dirname(os.path.realpath(path))
-        for source in dataset.virtual_sources() if dataset.is_virtual else ():
-            name = source.file_name  # a pattern where it has a %. Where the file is not there, HDF5 would read fill values.
-            if "%" not in name and not os.path.exists(os.path.join(folder, name)) and not os.path.exists(name):
-                raise UsageError(f"takes rows from {name}, which is not there", code="file-missing")
+        _refuse_elsewhere(h5py, dataset, os.path.dirname(os.path.realpath(path)), set())
         return _in_chunks(path, dataset, dataset.dtype, dataset.chunks)
     except TypeError as error:  # h5py's, for types that NumPy has not
         file.close()
@@ -553,6 +550,29 @@ def _open_hdf5(path: str, inside: str) -> MatrixFile:
     except BaseException:
         file.close()
         raise
+
+
+def _refuse_elsewhere(h5py: Any, dataset: Any, folder: str, seen: set[tuple[str, str]]) -> None:
+    """UsageError where elements of the dataset lie in files outside of this folder, which whoever made the file has chosen, or in
+    files that are not there, for which HDF5 would read fill values. `seen`: files and names of datasets that were looked at."""
+    if dataset.external:
+        raise UsageError("keeps its elements in files of another format: h5repack brings them into one file", code="file-kind")
+    own = os.path.realpath(dataset.file.filename)
+    sources: list[tuple[str, str]] = [(own, "")]
+    for source in dataset.virtual_sources() if dataset.is_virtual else ():
+        name = own if source.file_name == "." else os.path.join(os.path.dirname(own), source.file_name)
+        found = glob.glob(re.sub("%.", "*", glob.escape(name))) if "%" in name else [name]  # %b: the number of a block
+        sources += [(each, source.dset_name) for each in found]
+    for file, name in sources:
+        real = os.path.realpath(file)
+        if not real.startswith(os.path.join(folder, "")):
+            raise UsageError(f"takes elements from {real}, which is in another folder: copy them into one file", code="file-kind")
+        if not os.path.exists(real):
+            raise UsageError(f"takes rows from {os.path.basename(file)}, which is not there", code="file-missing")
+        if name and "%" not in name and (real, name) not in seen:
+            seen.add((real, name))
+            with _hdf5_file(h5py, real) as opened, suppress(KeyError):
+                _refuse_elsewhere(h5py, opened[name], folder, seen)
 
 
 def _hdf5_file(h5py: Any, path: str) -> Any:
@@ -657,6 +677,9 @@ def _open_zarr(path: str, inside: str) -> MatrixFile:
                     f"is encoded by {codec!r}, which is not read: pickles and unknown codecs could run any code",
                     code="file-format",
                 )
+    if node.nchunks_initialized < node.nchunks:  # as zarr-python writes chunks that hold the fill value alone
+        missing = counted(node.nchunks - node.nchunks_initialized, "chunk")
+        warnings.warn(f"{path} lacks {missing} of {node.nchunks}, read as the fill value {node.fill_value}", Remark, stacklevel=2)
     return _in_chunks(path, node, np.dtype(node.dtype), node.shards or node.chunks)
 
 

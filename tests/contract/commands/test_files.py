@@ -7,6 +7,7 @@ import resource
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from itertools import product
@@ -281,6 +282,65 @@ def test_what_a_killed_job_left_is_removed_by_the_next_one_for_the_same_file(tmp
         (tmp_path / name).write_text("half")
     good(30, 20, 10, "--out", f"C.{form}", cwd=tmp_path)
     assert set(names_in(tmp_path)) == {f"C.{form}", *others}
+
+
+@pytest.mark.parametrize("how", ["link", "virtual", "virtual of virtual", "raw", "lost"])
+def test_an_hdf5_file_gives_no_elements_of_files_elsewhere(folder, how):
+    import h5py
+
+    other, raw = folder.parent / "other.h5", np.ones((9, 9))
+    with h5py.File(other, "w") as file:
+        file["x"] = raw
+    with h5py.File("L.h5", "w") as file:
+        if how == "link":
+            file["x"] = h5py.ExternalLink(str(other), "x")
+        elif how == "raw":
+            raw.tofile(folder / "raw")
+            file.create_dataset("x", (9, 9), "f8", external=[("raw", 0, raw.nbytes)])
+        else:
+            source = {"virtual": str(other), "virtual of virtual": "between.h5", "lost": "gone.h5"}[how]
+            layout = h5py.VirtualLayout((9, 9), "f8")
+            layout[:] = h5py.VirtualSource(source, "x", (9, 9))
+            file.create_virtual_dataset("x", layout)
+    if how == "virtual of virtual":
+        with h5py.File("between.h5", "w") as file:
+            layout = h5py.VirtualLayout((9, 9), "f8")
+            layout[:] = h5py.VirtualSource(str(other), "x", (9, 9))
+            file.create_virtual_dataset("x", layout)
+    line = line_of_failure(run(9, 9, 9, "--a", "L.h5:/x"), 2)
+    assert code_in(line) == ("file-missing" if how == "lost" else "file-kind")
+
+
+def test_an_hdf5_file_is_read_through_links_and_virtual_datasets_of_its_folder(folder):
+    import h5py
+
+    with h5py.File("rows.h5", "w") as file:
+        file["x"] = np.arange(81.0).reshape(9, 9)
+    with h5py.File("L.h5", "w") as file:
+        layout = h5py.VirtualLayout((9, 9), "f8")
+        layout[:] = h5py.VirtualSource("rows.h5", "x", (9, 9))
+        file.create_virtual_dataset("y", layout)
+        file["link"], file["soft"] = h5py.ExternalLink("rows.h5", "x"), h5py.SoftLink("/y")
+    for name in ("link", "soft", "y"):
+        good(9, 9, 9, "--a", f"L.h5:/{name}", "--out", f"{name}.npy")
+        good(9, 9, 9, "--a", "rows.h5", "--out", "whole.npy")
+        np.testing.assert_array_equal(elements_of(f"{name}.npy"), elements_of("whole.npy"))
+
+
+def test_chunks_that_a_zarr_store_lacks_are_told(folder):
+    done = good("--a", "A.h5:/g/A", "--b", "B.zarr")
+    assert "lacks" not in done.stderr
+    next(path for path in (folder / "B.zarr" / "B" / "c").rglob("*") if path.is_file()).unlink()
+    assert "lacks 1 chunk of" in good("--a", "A.h5:/g/A", "--b", "B.zarr").stderr
+
+
+def test_a_file_that_is_replaced_leaves_its_mode(tmp_path):
+    old = tmp_path / "C.npy"
+    old.write_bytes(b"")
+    old.chmod(0o600)
+    good(9, 9, 9, "--out", "C.npy", cwd=tmp_path)
+    assert stat.S_IMODE(old.stat().st_mode) == 0o600
+    assert old.stat().st_size
 
 
 def test_a_file_that_another_process_has_open_for_writing_is_refused(folder):

@@ -309,6 +309,26 @@ def test_a_file_without_its_journal_is_nobody_s_to_replace_and_a_journal_of_anot
     assert (Path("C.npy.journal").read_text(), names_in(folder)) == ("mine", ["C.npy.journal"])
 
 
+@pytest.mark.parametrize("who", ["others may write", "another user's", "a link"])
+def test_a_journal_that_others_may_have_written_is_not_believed(folder, who):
+    killed(*SMALL)
+    journal = Path("C.npy.journal")
+    assert journal.stat().st_mode & 0o777 == 0o600
+    if who == "others may write":
+        journal.chmod(0o666)
+    elif who == "a link":
+        journal.rename("elsewhere")
+        journal.symlink_to("elsewhere")
+    elif os.geteuid():
+        pytest.skip("only root gives files away")
+    else:
+        os.chown(journal, 1, 1)
+    before = contents("C.npy.part"), journal.read_bytes()
+    code, exit_code = ("file-unwritable", 1) if who == "a link" else ("file-shared", 2)
+    assert code_in(line_of_failure(run(*SMALL), exit_code)) == code
+    assert before == (contents("C.npy.part"), journal.read_bytes())
+
+
 PAUSED = """
 import os, runpy, time
 import hybrid.testing
