@@ -25,6 +25,7 @@ from hybrid.errors import DeviceUnavailable, one_line
 _BUILDING = ".building-"  # how the names of folders begin in which something is compiled
 _ABANDONED = 3600.0  # seconds after which nobody compiles in such a folder any more
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk, a full quota
+_SEALED, _SEAL_BYTES = (".so", ".o"), 32  # files that end with a hash of the rest, which no loader or linker reads
 _lock = threading.Lock()
 _being_made: dict[Path, Future[Path]] = {}
 
@@ -58,7 +59,7 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
     It is moved there atomically, since processes may compile the same at once. Threads of one process that want the same at once
     get what the first of them makes, or its error.
     """
-    if installation.is_own(path):
+    if installation.is_own(path) and _is_whole(path):
         return path
     with _lock:
         others, mine = _being_made.get(path), Future[Path]()
@@ -75,6 +76,9 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
                     f"no {path.name} was written, and no error told, by the compiler: is CXX, or CC, set to one?",
                     code="compile-failed",
                 )
+            if path.suffix in _SEALED:
+                with file.open("ab") as appended:
+                    appended.write(_seal(file.read_bytes()))
             file.chmod(0o700)
             _put(file, path)
         mine.set_result(path)
@@ -92,8 +96,20 @@ def _put(file: Path, path: Path) -> None:
     try:
         os.link(file, path)
     except OSError as error:  # also of a file system without links
-        if error.errno != errno.EEXIST or not installation.is_own(path):
+        if error.errno != errno.EEXIST or not (installation.is_own(path) and _is_whole(path)):
             os.replace(file, path)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file has all that was written: of a library that was cut short, the process would end by SIGBUS."""
+    if path.suffix not in _SEALED:
+        return True
+    content = path.read_bytes()
+    return content[-_SEAL_BYTES:] == _seal(content[:-_SEAL_BYTES])
+
+
+def _seal(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_SEAL_BYTES).digest()
 
 
 def _remove_abandoned(cache: Path) -> None:
