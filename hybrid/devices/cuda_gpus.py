@@ -280,10 +280,15 @@ class PinnedMemory:
     What is tracked is the array that owns the memory, of which others are views. When it is garbage-collected, its memory is
     unregistered: for memory mappings before the memory is freed, and up to NumPy 2.4 also for an array's own memory. A pinned
     array cannot be resized in place, because NumPy refuses that for arrays with weak references.
+
+    A page is registered once, and CUDA refuses copies of what is registered in part. So ranges that overlap become one: of two
+    owners on the same buffer, or of an array part of which is registered, however small it is.
     """
 
     def __init__(self) -> None:
-        self._registered: dict[int, tuple[int, int]] = {}  # ranges of addresses, by the owner's id
+        # Ranges of addresses, by the owner's id. Owners on the same buffer may have the same range; others share no page.
+        self._registered: dict[int, tuple[int, int]] = {}
+        self._lock = threading.RLock()  # any thread may free an array, and garbage collection may within these functions
         self._used: dict[int, tuple[int, int]] = {}  # likewise, what the last product used that is not registered
         self._watched: set[int] = set()  # owners that a finalizer has been made for, by id
         self._refused: set[int] = set()  # owners of memory that cannot be pinned, such as a file that may only be read
@@ -295,7 +300,8 @@ class PinnedMemory:
         """Pin the memory of `array`, from its first byte to its last. False where that is not possible, or too small to pay."""
         import numpy as np
 
-        pinned = self._pin(owner_of(array), *map(int, np.lib.array_utils.byte_bounds(array)))
+        with self._lock:
+            pinned = self._pin(owner_of(array), *map(int, np.lib.array_utils.byte_bounds(array)))
         if self._trouble:
             warn(self._trouble)
             self._trouble = ""
@@ -308,37 +314,53 @@ class PinnedMemory:
 
         used: dict[int, tuple[int, int]] = {}  # arrays may be views of the same owner
         others = []
-        for array in arrays:
-            owner, (lo, hi) = owner_of(array), map(int, np.lib.array_utils.byte_bounds(array))
-            if _within((lo, hi), self._registered.get(id(owner))):
-                continue
-            if _within((lo, hi), self._used.get(id(owner))) and id(owner) not in self._refused:
-                if self._pin(owner, lo, hi):
+        with self._lock:
+            for array in arrays:
+                owner, (lo, hi) = owner_of(array), map(int, np.lib.array_utils.byte_bounds(array))
+                if _within((lo, hi), self._registered.get(id(owner))):
                     continue
-                self._refused.add(id(owner))
-            others.append(array)
-            if _may_pin(owner, lo, hi):
-                first, last = used.get(id(owner), (lo, hi))
-                used[id(owner)] = min(first, lo), max(last, hi)
-                self._watch(owner)
-        self._used |= used
-        self._trouble = ""
+                again = _within((lo, hi), self._used.get(id(owner))) and id(owner) not in self._refused
+                if again or self._overlapping(lo, hi):
+                    if self._pin(owner, lo, hi):
+                        continue
+                    self._refused.add(id(owner))
+                others.append(array)
+                if _may_pin(owner, lo, hi):
+                    first, last = used.get(id(owner), (lo, hi))
+                    used[id(owner)] = min(first, lo), max(last, hi)
+                    self._watch(owner)
+            self._used |= used
+            self._trouble = ""
         return others
 
     def _pin(self, owner: np.ndarray, lo: int, hi: int) -> bool:
         known = self._registered.get(id(owner))
         if _within((lo, hi), known):
             return True
-        if not _may_pin(owner, lo, hi):
-            return False
         if known is not None:
-            self._unregister_owner(id(owner))
             lo, hi = min(lo, known[0]), max(hi, known[1])
-        if not self._register(lo, hi - lo):
+        if not (_may_pin(owner, lo, hi) or self._overlapping(lo, hi)):
             return False
-        self._registered[id(owner)] = lo, hi
+        page = mmap.PAGESIZE
+        overlapping = self._overlapping(lo // page * page, -(-hi // page) * page)
+        whole = min([lo, *(each[0] for each in overlapping)]), max([hi, *(each[1] for each in overlapping)])
+        if whole not in overlapping:
+            for each in overlapping:
+                self._unregister(each[0])
+            if not self._register(whole[0], whole[1] - whole[0]):
+                for key in [key for key, each in list(self._registered.items()) if each in overlapping]:
+                    self._registered.pop(key, None)
+                return False
+        for key, each in list(self._registered.items()):
+            if each in overlapping and key in self._registered:
+                self._registered[key] = whole
+        self._registered[id(owner)] = whole
         self._watch(owner)
         return True
+
+    def _overlapping(self, lo: int, hi: int) -> set[tuple[int, int]]:
+        """The registered ranges that have an address in common with this one."""
+        return {each for each in list(self._registered.values()) if each[0] < hi and lo < each[1]}
 
     def _watch(self, owner: np.ndarray) -> None:
         """Have its memory unregistered when the owner is garbage-collected."""
@@ -349,15 +371,13 @@ class PinnedMemory:
             weakref.finalize(owner, self._forget, id(owner), owner.base).atexit = False
 
     def _forget(self, key: int, mapping: object) -> None:
-        self._used.pop(key, None)
-        for known in (self._watched, self._refused):
-            known.discard(key)
-        self._unregister_owner(key)
-
-    def _unregister_owner(self, key: int) -> None:
-        registered = self._registered.pop(key, None)
-        if registered is not None:
-            self._unregister(registered[0])
+        with self._lock:
+            self._used.pop(key, None)
+            for known in (self._watched, self._refused):
+                known.discard(key)
+            registered = self._registered.pop(key, None)
+            if registered is not None and registered not in self._registered.values():
+                self._unregister(registered[0])
 
     def _register(self, address: int, size: int) -> bool:
         """cudaHostRegister; returns whether it succeeded."""

@@ -2,8 +2,8 @@
 """A `cupy` made of NumPy, whose GPUs are the CPU: kernels run on the emulated GPU, and NCCL's messages go by MPI.
 
 What `CudaDevice` enqueues is done at once, so a missing event shows only of copies through slots, which threads make. A mixture
-of NumPy's and CuPy's arrays is refused, and so is a call without a CUDA context, for which CUDA would create one on GPU 0. It
-stays installed: it is for programs of their own.
+of NumPy's and CuPy's arrays is refused, and so are a call without a CUDA context, for which CUDA would create one on GPU 0,
+memory pinned twice, and a copy of memory that is pinned in part. It stays installed: it is for programs of their own.
 """
 
 from __future__ import annotations
@@ -187,6 +187,34 @@ class MemoryPointer:
         return MemoryPointer(self.mem, self.offset + more)
 
 
+class CUDARuntimeError(RuntimeError):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+pinned: dict[int, int] = {}  # the host memory that is registered: sizes by address
+
+
+def _pin(address: int, size: int, flags: int) -> None:
+    lo, hi = address & -mmap.PAGESIZE, address + size
+    if any(lo < place + held and (place & -mmap.PAGESIZE) < hi for place, held in list(pinned.items())):
+        raise CUDARuntimeError(712, "cudaErrorHostMemoryAlreadyRegistered")
+    pinned[address] = size
+
+
+def _unpin(address: int) -> None:
+    if pinned.pop(address, None) is None:
+        raise CUDARuntimeError(713, "cudaErrorHostMemoryNotRegistered")
+
+
+def _refuse_partly_pinned(address: int, size: int) -> None:
+    for place, held in list(pinned.items()):
+        shared = min(address + size, place + held) - max(address, place)
+        if 0 < shared < size:
+            raise CUDARuntimeError(1, f"cudaErrorInvalidValue: {shared} of {size} bytes are pinned")
+
+
 def _runtime(gpus: int) -> SimpleNamespace:
     """CUDA's runtime, as CuPy has it."""
     opened: dict[int, Memory] = {}
@@ -196,6 +224,9 @@ def _runtime(gpus: int) -> SimpleNamespace:
             for row in range(rows):
                 ctypes.memmove(into + row * stride, source + row * other_stride, width)
 
+        if rows * width:
+            _refuse_partly_pinned(into, (rows - 1) * stride + width)
+            _refuse_partly_pinned(source, (rows - 1) * other_stride + width)
         _enqueue(stream, copy)
 
     def open_memory(path: str) -> int:
@@ -213,8 +244,8 @@ def _runtime(gpus: int) -> SimpleNamespace:
         "eventDestroy": lambda event: None,
         "deviceSynchronize": lambda: None,
         "memGetInfo": lambda: (_BYTES, _BYTES),
-        "hostRegister": lambda *place: None,
-        "hostUnregister": lambda place: None,
+        "hostRegister": _pin,
+        "hostUnregister": _unpin,
         "ipcGetMemHandle": lambda place: Memory.of_ptr[place].path,
         "ipcOpenMemHandle": open_memory,
         "ipcCloseMemHandle": lambda place: opened.pop(place),
@@ -222,7 +253,7 @@ def _runtime(gpus: int) -> SimpleNamespace:
         "ipcOpenEventHandle": lambda event: event,
     }
     return SimpleNamespace(
-        CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
+        CUDARuntimeError=CUDARuntimeError,
         memcpyDefault=4,
         memcpyHostToDevice=1,
         memcpyDeviceToHost=2,
@@ -361,6 +392,7 @@ def install(gpus: int = 1) -> None:
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.runtime": vars(cuda)["runtime"]})
     inside: dict[Any, dict[str, Any]] = {
         cuda_gpus: {
+            "LEAST_BYTES": 1 << 14,  # pinned
             "cuda_driver": lambda: SimpleNamespace(
                 cuInit=lambda flags: 1,  # to those who would only warm it up
                 cuCtxGetCurrent=lambda context: setattr(context._obj, "value", _number(_here.gpu)),

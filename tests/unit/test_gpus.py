@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Which rank takes which GPU, on machines made up of lists; where NCCL's library is looked for; and how long memory is locked."""
 
+import mmap
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from support.commands import ROOT
 from hybrid.classroom.gpu_models import NAMES, named
 from hybrid.classroom.occupancy import occupancy
 from hybrid.devices.cuda_gpus import LEAST_OWNER_BYTES, Gpu, PinnedMemory, choose_gpus
+from hybrid.host.memory import LEAST_BYTES
 
 
 def chosen(*visible):
@@ -112,6 +114,31 @@ def test_memory_is_locked_when_a_second_product_uses_it():
     memory._register = lambda place, size: refusals.append(place)
     assert [len(memory.pin_again([array])) for _ in range(4)] == [1] * 4
     assert len(refusals) == 1
+
+
+def test_what_overlaps_is_locked_as_one_as_long_as_one_of_its_owners_lives():
+    locked, memory = {}, PinnedMemory()
+
+    def lock(place, size):
+        assert all(place + size <= lo or lo + held <= place for lo, held in locked.items()), "locked twice"
+        locked[place] = size
+        return True
+
+    memory._register, memory._unregister = lock, lambda place: locked.pop(place)
+    pages = mmap.mmap(-1, 8 * LEAST_BYTES)
+    first, second = (np.ndarray(3 * LEAST_BYTES, np.uint8, pages, lo * LEAST_BYTES) for lo in (0, 2))
+    start = first.ctypes.data
+    assert memory.pin(first)
+    assert memory.pin_again([second]) == [], "part of it is locked, so all of it must be, at first sight"
+    assert locked == {start: 5 * LEAST_BYTES}
+    small = np.ndarray(100, np.uint8, pages, 5 * LEAST_BYTES - 50)
+    assert memory.pin_again([small]) == [], "however small it is"
+    assert locked == {start: 5 * LEAST_BYTES + 50}
+    assert len(memory.pin_again([np.ndarray(100, np.uint8, pages, 7 * LEAST_BYTES)])) == 1
+    del first, small
+    assert locked
+    del second
+    assert not locked
 
 
 # --- How many blocks are resident on a multiprocessor, and what limits them, is CUDA's arithmetic

@@ -11,24 +11,35 @@ that other jobs may have left; and a launcher that goes on when its job is gone,
 not counted apart.
 --only: one kind of fault. --jobs: so many at a time, each with a /dev/shm and a /tmp of its own where this process may mount
 them (as root); their seeds are SEED, SEED + 1 and so on. --sum: the trials of several runs, in one table.
+--products K: something else, K random products by --ranks GPUs, or what NumPy plays where there are none: is each right, and does
+no memory stay pinned, or taken, when its array is gone (programs/random_products.py)? One line of JSON, and 1 if not.
 """
 
 import argparse
 import json
+import os
 import random
 import secrets
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from experiments.common import cli, records, results, schema, tables
 from experiments.ordeal.apart import own_folders, tell, told
 from experiments.ordeal.resources import why_not
 from experiments.ordeal.trials import COMMANDS, LIMIT, Usual, faults, trial, usual
-from hybrid.errors import UsageError
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
+
+RANDOM_PRODUCTS = Path(__file__).with_name("programs") / "random_products.py"
+LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on what plays them
 
 _TRIAL = {
     "number": schema.whole,
@@ -159,7 +170,20 @@ def _trials_in(path: str) -> list[records.Line]:
     return lines
 
 
+def _random_products(options: argparse.Namespace) -> int:
+    player, largest = [], str(LARGEST)
+    try:
+        usable_gpus()
+    except DeviceUnavailable:
+        player, largest = ["-m", "hybrid.testing", "--gpus", str(options.ranks)], str(LARGEST_PLAYED)
+    launch = [*mpirun(options.ranks), *shlex.split(os.environ.get("BENCH_LAUNCHER", ""))] if options.ranks > 1 else []
+    given = [str(options.products), str(60 * options.minutes), largest, str(options.seed)]
+    return subprocess.run([*launch, sys.executable, *player, RANDOM_PRODUCTS, *given], check=False).returncode
+
+
 def _work(options: argparse.Namespace) -> int:
+    if options.products:
+        return _random_products(options)
     if options.tell:
         return _tell(options)
     if options.sum:
@@ -177,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times")
     parser.add_argument("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended")
     parser.add_argument("--sum", nargs="+", metavar="FILE", help="the trials in these files of --json, and try nothing")
+    parser.add_argument("--products", type=cli.at_least_1, metavar="K", help="random products instead, at most K in M minutes")
     parser.add_argument("--tell", choices=("own", "shared"), help=argparse.SUPPRESS)
     parser.set_defaults(picture=None)
     cli.add_lines(parser)

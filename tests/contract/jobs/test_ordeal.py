@@ -58,3 +58,12 @@ def test_some_trials_from_start_to_end(tmp_path):
     tried = [json.loads(text) for text in path.read_text().splitlines()]
     assert sorted((each["seed"], each["number"]) for each in tried if each["part"] == "trial") == [(5, 0), (5, 1), (6, 0)]
     assert successful(ordeal("--from", path)).stdout == said
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.launcher)])
+def test_random_products_of_any_arrays_are_right_and_leave_nothing_behind(ranks):
+    done = successful(ordeal("--products", 40, "--ranks", ranks, "--seed", 3))
+    said = json.loads(done.stdout)
+    nothing = [said[name] for name in ("wrong", "failed", "pinned_without_array")]
+    assert (said["products"], nothing, said["good"]) == (40, [0, 0, 0], True), done

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: MIT
+"""Products at random on the ranks' GPUs, whatever holds the arrays: python random_products.py PRODUCTS SECONDS LARGEST SEED
+
+`scripts/ordeal.py --products` starts it, with a rank for each GPU. Arrays are new, used before, views, transposes, in Fortran's
+order, read-only, in mappings and files, shared by the ranks. Earlier ones are freed while a product runs, and a thread writes
+beside the result, in the same pages. Matrices hold small whole numbers, so that all sums are exact: the product times a random
+matrix must be exactly what the operands give. Small ones of other numbers are compared with sums of higher precision.
+
+Prints one line of JSON at rank 0: products, wrong and failed ones, ranges of memory that were pinned when no array was there, and
+the process's memory over time. Ends with 1 if anything is not as it must be.
+"""
+
+import gc
+import json
+import mmap
+import os
+import queue
+import random
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import hybrid
+from hybrid.devices.cuda_gpus import PinnedMemory, pinned_memory
+
+TYPES = {"float64": 10, "float32": 6, "complex128": 2, "complex64": 1, "int32": 1}
+HOLDERS = ("new", "used", "Fortran", "transpose", "view", "steps", "backwards", "mapping", "buffer", "file", "shared")
+POOL = 34 << 20  # bytes of an array that views are of: smaller ones are never pinned
+EXTENTS = (0, 2 * POOL), (POOL // 2, 2 * POOL), (0, POOL + POOL // 2)  # of arrays on the same buffer
+MOST_BYTES = 30 << 20  # of a matrix that is such a view
+ROUNDS = 6  # after each, all arrays are freed, and memory is looked at
+LEVEL = 1.1, 64 << 20  # memory after the last rounds is at most so much more than after the first ones
+NORMAL = 2_000_000  # multiply-adds of products that are compared with sums of higher precision
+LARGEST_VALUE = 4
+
+comm = MPI.COMM_WORLD
+
+
+class Arrays:
+    """Where this rank's arrays come from. Operands and results have memory of their own, in the two halves of each pool."""
+
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
+        noise = np.random.default_rng(1).integers(-LARGEST_VALUE, LARGEST_VALUE + 1, largest * largest + 997, np.int8)
+        self._noise = noise
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._file.truncate(2 * POOL)
+        self.used: dict[Any, np.ndarray] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Give up all that was there."""
+        self.used.clear()
+        self.memory = np.empty(2 * POOL, np.uint8)
+        # NumPy takes arrays on the same buffer for independent ones.
+        buffers: dict[str, Any] = {"mapping": mmap.mmap(-1, 2 * POOL), "buffer": bytearray(2 * POOL)}
+        self.on_buffers = {
+            name: [np.ndarray((hi - lo,), np.uint8, each, lo) for lo, hi in EXTENTS] for name, each in buffers.items()
+        }
+
+    def make(self, dice: random.Random, holder: str, shape: tuple[int, int], dtype: str, *, result: bool) -> np.ndarray:
+        """A matrix of undefined contents."""
+        rows, columns = shape
+        item, more = np.dtype(dtype).itemsize, dice.choice((0, 1, 5))
+        if holder == "used":
+            key = shape, dtype, result, dice.randrange(2)
+            return self.used.setdefault(key, np.empty(shape, dtype))
+        if holder == "Fortran":
+            return np.empty(shape, dtype, order="F")
+        if holder == "transpose":
+            return np.empty((columns, rows), dtype).T
+        steps = {"view": (1, 1), "steps": (2, 2), "backwards": (1, 1)}.get(holder, (1, 1))
+        width = columns * steps[1] + (more if holder in ("view", "steps", "backwards") else 0)
+        size = rows * steps[0] * width
+        if holder == "new" or size * item > MOST_BYTES:
+            return np.empty(shape, dtype)
+        last = min(POOL, 16 * self.largest**2) - size * item  # so that small matrices overlap, too
+        start = item * dice.randrange(max(1, last // item)) + result * POOL
+        if holder in self.on_buffers:
+            possible = [number for number, (lo, hi) in enumerate(EXTENTS) if lo <= start and start + size * item <= hi]
+            number = dice.choice(possible)
+            start -= EXTENTS[number][0]
+            return self.on_buffers[holder][number][start : start + size * item].view(dtype).reshape(shape)
+        if holder == "file":
+            mode = "r+" if result else dice.choice(("r", "r+", "c"))
+            return np.memmap(self._file, dtype, mode, start, shape)
+        whole = self.memory[start : start + size * item].view(dtype).reshape(rows * steps[0], width)
+        made = whole[:: steps[0], : columns * steps[1] : steps[1]]
+        return made[::-1] if holder == "backwards" else made
+
+    def fill(self, dice: random.Random, array: np.ndarray, *, normal: bool) -> None:
+        first = dice.randrange(997)
+        values = self._noise[first : first + array.size].reshape(array.shape)
+        if not array.flags.writeable:  # of a file: through another mapping
+            array = np.memmap(self._file, array.dtype, "r+", array.offset, array.shape)
+        array[...] = values
+        if normal:
+            array *= np.random.default_rng(first).standard_normal(array.shape[1])
+        if array.dtype.kind == "c":
+            array *= 1 - 1j
+
+
+class Dying:
+    """A thread that frees arrays, at any time in the next product."""
+
+    def __init__(self) -> None:
+        self._given: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._free, daemon=True)
+        self._thread.start()
+
+    def take(self, arrays: list[Any]) -> None:
+        self._given.put(arrays)
+
+    def _free(self) -> None:
+        while (arrays := self._given.get()) is not None:
+            time.sleep(0.003 * random.random())  # noqa: S311
+            while arrays:
+                arrays.pop()
+
+    def end(self) -> None:
+        self._given.put(None)
+        self._thread.join()
+
+
+@contextmanager
+def written_beside(guards: list[np.ndarray]) -> Iterator[list[int]]:
+    """A thread writes numbers to these while the context lasts; gives the last one, and how many do not hold it afterwards."""
+    last, over = [1, 0], threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            last[0] = last[0] % 100 + 1
+            for each in guards:
+                each[...] = last[0]
+            time.sleep(1e-4)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield last
+    finally:
+        over.set()
+        thread.join()
+        last[1] = sum(not (each == last[0]).all() for each in guards)
+
+
+def guards_of(arrays: Arrays, out: np.ndarray | None, holder: str) -> list[np.ndarray]:
+    """Bytes beside a result that is a view."""
+    pools = {"view": arrays.memory, "steps": arrays.memory, "mapping": arrays.on_buffers["mapping"][0]}
+    if out is None or holder not in pools:
+        return []
+    pool, (lo, hi) = pools[holder], (int(each) for each in np.lib.array_utils.byte_bounds(out))
+    lo, hi = lo - pool.ctypes.data, hi - pool.ctypes.data
+    if not POOL <= lo <= hi <= 2 * POOL:
+        return []  # it was too large, and is new
+    gaps = [np.ndarray((len(out), 1), out.dtype, pool, lo + out.itemsize, out.strides)] if holder == "steps" else []
+    return [pool[max(POOL, lo - 64) : lo], pool[hi : hi + 64], *gaps]
+
+
+class Product:
+    """A product that all ranks draw alike."""
+
+    def __init__(self, seed: int, largest: int) -> None:
+        self.dice = dice = random.Random(seed)  # noqa: S311
+        self.dtype = dice.choices(list(TYPES), list(TYPES.values()))[0]
+        favourites = random.Random(seed // 50)  # noqa: S311
+        alike = [[_size(favourites, largest) for _ in range(3)] for _ in range(3)]
+        self.n, self.l, self.m = dice.choice(alike) if dice.random() < 0.6 else [_size(dice, largest) for _ in range(3)]
+        self.normal = self.dtype != "int32" and self.n * self.l * self.m <= NORMAL and dice.random() < 0.5
+        self.root = comm.size - 1 if dice.random() < 0.1 else 0
+        self.holders = [dice.choice(HOLDERS), dice.choice(HOLDERS), dice.choice((None, None, *HOLDERS))]
+        self.flags = [dice.random() < 0.2 for _ in range(2)]
+        self.beta = 1 if self.holders[2] is not None and dice.random() < 0.2 else None
+        self.check = dice.choices((True, False, "host", "full"), (8, 1, 1, 1))[0]
+        self.poison = dice.random() < 0.1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n}×{self.l}×{self.m} {self.dtype} of rank {self.root}: {self.holders}, transposed {self.flags}, beta "
+            f"{self.beta}, check {self.check}, poison {self.poison}"
+        )
+
+    def faults(self, arrays: Arrays, dying: Dying, device: str) -> str:
+        """What is wrong with it, on this rank."""
+        dice, here, given = self.dice, comm.rank == self.root, []
+        shapes = [(self.n, self.l), (self.l, self.m), (self.n, self.m)]
+        for place, (holder, shape) in enumerate(zip(self.holders, shapes, strict=True)):
+            shape, result = shape[::-1] if place < 2 and self.flags[place] else shape, place == 2
+            if holder == "shared":
+                given.append(hybrid.empty(shape, self.dtype, comm=comm, root=self.root))
+            else:
+                given.append(arrays.make(dice, holder, shape, self.dtype, result=result) if here and holder else None)
+        a, b, out = given if here else (None, None, None)
+        os.environ["HYBRID_POISON"] = str(int(self.poison))
+        how: dict[str, Any] = {"device": device, "root": self.root, "check": self.check, "beta": self.beta}
+        how |= dict(zip(("transpose_a", "transpose_b"), self.flags, strict=True))
+        wanted: Any = None
+        if here:
+            assert a is not None
+            assert b is not None
+            for each in (a, b):
+                arrays.fill(dice, each, normal=self.normal)
+            if out is not None and self.beta:
+                arrays.fill(dice, out, normal=False)
+            elif out is not None:
+                out.fill(np.nan if out.dtype.kind in "fc" else np.iinfo(out.dtype).min)
+            wanted = _Wanted(a.T if self.flags[0] else a, b.T if self.flags[1] else b, out if self.beta else None, self.normal)
+            for each in (a, b):
+                each.flags.writeable = each.flags.writeable and dice.random() < 0.7
+        with written_beside(guards_of(arrays, out, self.holders[2])) as beside:
+            c = hybrid.multiply(a, b, out if self.beta else None, comm=comm, out=out, **how)
+        fault = ""
+        if here:
+            fault = wanted.fault(c)
+            if out is not None and c is not out:
+                fault += " the result is not in out"
+            if beside[1]:
+                fault += " what was written beside the result is lost"
+            for each in (a, b):
+                if each.base is None or each.flags.owndata:
+                    each.flags.writeable = True
+        given += [a, b, c, out]
+        dying.take(given)
+        return fault
+
+
+def _size(dice: random.Random, largest: int) -> int:
+    kind = dice.random()
+    return dice.randint(1, 40) if kind < 0.2 else int(largest ** dice.uniform(0.5, 1)) if kind < 0.8 else dice.randint(1, largest)
+
+
+class _Wanted:
+    """What A·B + C must be, from before the product."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, normal: bool) -> None:
+        self._normal, self._by = normal, np.eye(b.shape[1]) if normal else _factors(b.shape[1])
+        wide = "complex256" if a.dtype.kind == "c" else "longdouble"
+        if not normal:
+            wide = "complex128" if a.dtype.kind == "c" else "float64"
+        self._wide = wide
+        a, b = a.astype(wide), b.astype(wide)
+        self._product = a @ (b @ self._by)
+        if c is not None:
+            self._product += c.astype(wide) @ self._by
+        size = abs(a) @ (abs(b) @ abs(self._by)) + abs(self._product) if normal else 0
+        self._room = 8 * (len(b) + 2) * size
+
+    def fault(self, c: np.ndarray) -> str:
+        got = c.astype(self._wide) if self._normal else c.astype(self._wide) @ self._by
+        room = self._room * (np.finfo(c.dtype).eps if self._normal else 0)
+        wrong = ~(abs(got - self._product) <= room)
+        return f" {wrong.any(1).sum()} rows of {len(c)} are wrong" if wrong.any() else ""
+
+
+def _factors(count: int) -> np.ndarray:
+    return np.random.default_rng(count).integers(-99, 100, (count, 2)).astype(float)
+
+
+class Watched:
+    """The arrays whose memory this process has pinned."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, Any] = {}
+        self.most = 0  # ranges that were pinned at once
+        watch = PinnedMemory._watch
+
+        def watched(memory: PinnedMemory, owner: np.ndarray) -> None:
+            self._owners[id(owner)] = weakref.ref(owner)
+            watch(memory, owner)
+
+        PinnedMemory._watch = watched  # type: ignore[method-assign]
+
+    def pinned_without_array(self) -> int:
+        """Ranges of pinned memory that are no live array's."""
+        there: dict[tuple[int, int], bool] = {}
+        for key, (lo, hi) in dict(pinned_memory._registered).items():
+            owner = self._owners[key]() if key in self._owners else None
+            first, last = (0, 0) if owner is None else np.lib.array_utils.byte_bounds(owner)
+            there[lo, hi] = there.get((lo, hi), False) or (first < hi and lo < last)
+        return list(there.values()).count(False)
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/smaps_rollup") as file:
+        said = dict(line.split(":", 1) for line in file.read().splitlines()[1:])
+    return int(said["Rss"].split()[0]) << 10
+
+
+def main(products: int, seconds: float, largest: int, seed: int, device: str = "cuda") -> int:
+    watched, arrays = Watched(), Arrays(largest)
+    seen: Counter[str] = Counter()
+    wrong = failed = done = left = 0
+    memory, began = [], time.monotonic()
+    while done < products and comm.bcast(time.monotonic() - began) < seconds:
+        dying = Dying()
+        for _ in range(-(-products // ROUNDS)):
+            again = done % 3 == 2  # with the same views: memory is pinned when it is seen again
+            product = Product(seed * products + done - again, largest)
+            try:
+                fault = product.faults(arrays, dying, device)
+            except Exception as error:
+                fault, failed = f" {type(error).__name__}: {error}", failed + (comm.rank == product.root)
+            else:
+                wrong += bool(fault)
+            if fault and wrong + failed <= 5:
+                print(f"product {done}, {product}:{fault}", file=sys.stderr, flush=True)
+            watched.most = max(watched.most, len(pinned_memory._registered))
+            seen.update(str(each) for each in product.holders)
+            done += 1
+            if done == products or comm.bcast(time.monotonic() - began) > seconds:
+                break
+        dying.end()
+        arrays.renew()
+        gc.collect()
+        left += watched.pinned_without_array()
+        memory.append(resident_bytes())
+    kept = sorted(memory[-2:])[0], max(memory[: len(memory) // 3 + 1])
+    level = kept[0] <= LEVEL[0] * kept[1] + LEVEL[1]
+    wrong, failed, left = (comm.allreduce(each) for each in (wrong, failed, left))
+    level = comm.allreduce(level, MPI.LAND)
+    good = not (wrong or failed or left) and level
+    if comm.rank == 0:
+        line = {
+            "products": done, "ranks": comm.size, "seed": seed, "largest": largest, "wrong": wrong, "failed": failed,
+            "pinned_without_array": left, "pinned_at_once": watched.most,
+            "memory_is_level": level, "memory_mb": [each >> 20 for each in memory],
+            "seconds": round(time.monotonic() - began, 1), "arrays": dict(seen), "good": good,
+        }  # fmt: skip
+        print(json.dumps(line), flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]))
