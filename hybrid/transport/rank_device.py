@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MOST_KEPT_PLANS = 128
 # Of a device, what is kept for plans takes at most so much beside `memory`, or that part of it, unless one plan takes more.
-_MOST_KEPT_BYTES, _MOST_KEPT_PART = 64 << 20, 1 / 4
+_MOST_KEPT_BYTES, _MOST_KEPT_PART = 512 << 20, 1 / 4
 
 
 @dataclass
