@@ -61,13 +61,20 @@ class MachineModel:
     # Rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC.
     least_cpu_panel_rows: int = 2000
     most_cpu_row_panels: int = 512  # estimated
-    # Multiply-adds of a CPU core by BLAS in float64; in float32 it does twice as many. Measured, without a recorded line: NumPy
-    # took 4.6 ms for 1024×1024 on 16 virtual cores of an H200's host.
+    # The next seven decide between CPU, one GPU and several. They follow from a table of shapes on two H200 and their host's 32
+    # virtual cores, without a recorded line (bench_hosts.py --choices), but for the rate of a core.
+    # Multiply-adds of a CPU core by BLAS in float64; in float32 it does twice as many. NumPy took 4.6 ms for 1024×1024 on 16.
     core_multiply_adds_per_second: float = 15e9
-    # What a product of host arrays takes on a GPU beside its copies and kernels: launches, and the host's own work; estimated.
-    gpu_call_seconds: float = 3e-4
-    # What several ranks take to share a product of the root's arrays on their GPUs, beside its copies and kernels; estimated.
-    joining_seconds: float = 5e-3
+    core_edge: int = 144  # BLAS keeps a core busy for each of these in the edge of a cube, of as many multiply-adds as there are
+    cpu_bytes_per_second: float = 35e9  # at which a product and its check go through the matrices in a CPU's memory
+    # What a product of host arrays takes on a CPU, and on a GPU, beside all that follows from its size; checked, and with another
+    # rank that only agrees on it.
+    cpu_call_seconds: float = 1.1e-3
+    gpu_call_seconds: float = 1.6e-3
+    hidden_share: float = (
+        2 / 3
+    )  # of a product's H2D copies, kernels and D2H copies, what the longest of the three hides of others
+    joining_seconds: float = 1.5e-3  # what several ranks take to share a product of the root's arrays on their GPUs
     # For --explain alone; estimated: an H200 SXM's usual setting; the doctor asks NVML.
     gpu_power_limit_watts: float = 700.0
     # For --explain alone, of a node's link to others; estimated: 200 Gbit/s; the doctor measures it in a job of several nodes.
@@ -95,21 +102,26 @@ class MachineModel:
     def cpu_seconds(self, problem: Problem, threads: int) -> float:
         """How long a CPU with these threads multiplies matrices in host memory."""
         multiply_adds = problem.n * problem.l * problem.m
-        return multiply_adds * problem.item_size / 8 / (self.core_multiply_adds_per_second * threads)
+        cores = min(threads, max(1.0, multiply_adds ** (1 / 3) / self.core_edge))
+        worked = multiply_adds * problem.item_size / 8 / (self.core_multiply_adds_per_second * cores)
+        return self.cpu_call_seconds + worked + problem.bytes_of_matrices / self.cpu_bytes_per_second
 
     def gpu_seconds(self, problem: Problem, ranks: int) -> float:
-        """How long so many ranks multiply matrices in host memory that they copy to a GPU each."""
+        """How long so many ranks multiply matrices in pinned host memory that they copy to a GPU each."""
+        brought = problem.bytes(problem.n, problem.m)
         worked = problem.n * problem.l * problem.m / self.multiply_adds_per_byte(problem.dtype)
-        copied = (problem.bytes_of_matrices + worked) / self.link_bytes_per_second
-        return self.gpu_call_seconds + copied / ranks + (self.joining_seconds if ranks > 1 else 0.0)
+        as_bytes = problem.bytes_of_matrices - brought, worked, brought
+        longest, others = max(as_bytes), sum(as_bytes) - max(as_bytes)
+        seconds = (longest + (1 - self.hidden_share) * others) / self.link_bytes_per_second
+        return self.gpu_call_seconds + seconds / ranks + (self.joining_seconds if ranks > 1 else 0.0)
 
     def cpu_is_faster(self, problem: Problem, threads: int) -> bool:
         """Whether a CPU with these threads multiplies matrices in host memory sooner than a GPU to which they are copied."""
         return self.cpu_seconds(problem, threads) < self.gpu_seconds(problem, 1)
 
-    def one_is_enough(self, problem: Problem) -> bool:
-        """Whether one GPU has the product of matrices in host memory before several have joined for it."""
-        return self.gpu_seconds(problem, 1) - self.gpu_call_seconds < self.joining_seconds
+    def one_is_enough(self, problem: Problem, ranks: int) -> bool:
+        """Whether one GPU has the product of matrices in host memory no later than the GPUs of these ranks."""
+        return self.gpu_seconds(problem, 1) <= self.gpu_seconds(problem, ranks)
 
     @classmethod
     def of(cls, path: str) -> MachineModel:

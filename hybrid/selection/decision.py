@@ -337,12 +337,13 @@ def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -
 
 
 def root_is_enough(machine: Machine, problem: Problem, settings: Settings) -> bool:
-    """Whether the root alone has the product of its arrays before the ranks have joined their GPUs, and may compute it so."""
+    """Whether the root alone has the product of its arrays as soon as all ranks together, and may compute it so."""
     with_gpus = may_use_gpus(settings) and all(rank.gpus for rank in machine.ranks)
     by_ranks = (
         settings.staged or settings.poison or settings.ranks_per_node or settings.transport != "auto" or settings.grid != "auto"
     )
-    return machine.topology.size > 1 and with_gpus and not by_ranks and machine.model.one_is_enough(problem)
+    ranks = machine.topology.size
+    return ranks > 1 and with_gpus and not by_ranks and machine.model.one_is_enough(problem, ranks)
 
 
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Kernel:

@@ -25,7 +25,7 @@ from hybrid.core.problem import Problem
 from hybrid.host.threads import usable_cores
 from hybrid.planning.machine_model import H200
 
-CUBES = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3000, 4000, 6000, 8000, 12000, 16000)
+CUBES = (96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3000, 4000, 6000, 8000, 12000, 16000)
 THIN = ((8000, 800, 8000), (800, 8000, 800), (20000, 256, 256), (4096, 64, 4096), (8000, 8000, 8))
 SINGLE = (256, 1024, 2048, 4000, 8000, 16000)  # in float32
 TABLE = [
@@ -35,13 +35,22 @@ TABLE = [
 ]
 LONGEST = 0.3  # seconds: the CPU is not measured where it is expected to take longer
 TOLERANCE, LEAST = 1.1, 5e-5
-WARM_UP, MOST = 3, 9  # calls of a choice, in each of two turns
+# Calls of a choice, in each of two turns. Memory is staged when it is first seen and pinned the second time; then a product is
+# set up for it.
+WARM_UP, MOST = 4, 9
+COMPILED = 4096  # rows of products that load or compile all kernels of a type first
 
 
 def rows(comm: Any, models: str, seconds: float, device: str, divisor: int) -> Iterator[dict[str, Any]]:
     """The table's rows, at rank 0, as long as there is time. `seconds`: of measuring, for each row at most."""
     counts = [1 << k for k in range(1, comm.size.bit_length()) if 1 << k <= comm.size]
     teams = {count: comm if count == comm.size else comm.Split(0 if comm.rank < count else 1, comm.rank) for count in counts}
+    for dtype in ("float64", "float32"):
+        a, b, c = (_array(comm, (COMPILED // divisor,) * 2, dtype, shared=True) for _ in "abc")
+        for name in ("1", str(comm.size)):
+            with model_for(name, models):
+                hybrid.multiply(a, b, out=c, comm=comm, device=device)
+    del a, b, c
     for n, l, m, dtype in sorted(TABLE, key=lambda each: each[0] * each[1] * each[2]):
         shape = tuple(max(1, each // divisor) for each in (n, l, m))
         for shared in (False, True):
@@ -65,9 +74,10 @@ def _row(
         team = teams.get(int(name), comm) if name.isdecimal() else comm
         how = {} if name in ("auto", "cpu") else {"device": device}
         with model_for(name, models):
-            began = time.perf_counter()
             for turn in range(WARM_UP + MOST):
-                if comm.bcast(turn > WARM_UP and time.perf_counter() - began > seconds / len(chosen) / 2):
+                if turn == WARM_UP:
+                    began = time.perf_counter()
+                if comm.bcast(turn > WARM_UP + 1 and time.perf_counter() - began > seconds / len(chosen) / 2):
                     break
                 comm.Barrier()
                 start = time.perf_counter()
@@ -102,10 +112,9 @@ def model_for(choice: str, models: str) -> Iterator[None]:
 def _write_models(folder: str) -> None:
     """A file for each choice, in which the machine model is so wrong that this choice seems best."""
     for name in ("cpu", "1", "more"):
-        forced = {
-            "joining_seconds": 1e-6 if name == "more" else 1e9,
-            "core_multiply_adds_per_second": 1e18 if name == "cpu" else 1e-6,
-        }
+        forced = {"joining_seconds": 1e-6 if name == "more" else 1e9, "cpu_call_seconds": 1e-6 if name == "cpu" else 1e9}
+        if name == "cpu":
+            forced |= {"core_multiply_adds_per_second": 1e18, "cpu_bytes_per_second": 1e18}
         with open(os.path.join(folder, name), "w") as file:
             json.dump({**vars(H200), **forced}, file)
 
