@@ -172,20 +172,19 @@ class SharedArrays:
         self._arrays: dict[int, np.ndarray | weakref.ref[np.ndarray]] = {}
         self._numbers: dict[int, int] = {}  # at the root: each array's number, by its id
         self.gone: list[int] = []  # numbers of arrays that are gone at this root, which other ranks may not know yet
-        self._made = 0  # the last number; the same on all ranks
 
     def make(self, team: Team, shape: tuple[int, int], dtype: np.dtype, root: int) -> np.ndarray | None:
         """A new array on the ranks of the root's node, None on other nodes. All ranks call it."""
         here = root in team.node_ranks
         rows = Span(0, shape[0] if here else 0)
         array = make_shared_matrices(team, {"array": rows}, {"array": shape[1]}, {"array": dtype})["array"].array
-        self._made += 1
         if not here:
             return None
-        self._arrays[self._made] = weakref.ref(array) if team.rank == root else array
+        number = team.serial  # the same on all ranks, and no other array's
+        self._arrays[number] = weakref.ref(array) if team.rank == root else array
         if team.rank == root:
-            self._numbers[id(array)] = self._made
-            weakref.finalize(array, self._forget, id(array), self._made).atexit = False
+            self._numbers[id(array)] = number
+            weakref.finalize(array, self._forget, id(array), number).atexit = False
         return array
 
     def _forget(self, key: int, number: int) -> None:

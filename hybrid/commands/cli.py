@@ -125,6 +125,7 @@ class _Command:
             else:
                 heartbeat.mpi_started()
                 with team.phase("start", timed=False):
+                    team.refuse_other_code()
                     if self.usage is not None:  # refused on all ranks
                         raise self.usage
                 with team.together():

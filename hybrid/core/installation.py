@@ -13,10 +13,13 @@ import os
 import stat
 import warnings
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 DISTRIBUTION, NAMESAKE = "hybrid-runner", "dwave-hybrid"
-_PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]
+_IN_STEP = ("execution", "planning", "ranks", "selection", "transport")  # rooms whose code must be alike on all ranks
 
 
 def install(extra: str) -> str:
@@ -25,7 +28,7 @@ def install(extra: str) -> str:
     import shlex
     from importlib.metadata import PackageNotFoundError, requires
 
-    checkout = _PACKAGE.parent
+    checkout = PACKAGE.parent
     if (checkout / "setup.cfg").exists() and (checkout / "kernels").is_dir():
         return f"pip install -e {shlex.quote(f'{checkout}[{extra}]')}"
     try:
@@ -35,6 +38,13 @@ def install(extra: str) -> str:
     ends = f'extra == "{extra}"'  # after what else there may be, of Python's version
     packages = [name.strip() for name, _, condition in wanted if condition.replace("'", '"').strip().endswith(ends)]
     return f"pip install {shlex.join(packages)}" if packages else f"pip install what the extra {extra} of setup.cfg names"
+
+
+@cache
+def fingerprint() -> int:
+    """A checksum of the names and sizes of the files with the code that must be alike on all ranks."""
+    files = [(each.name, each.stat().st_size) for room in _IN_STEP for each in os.scandir(PACKAGE / room) if each.is_file()]
+    return crc32(repr(sorted(files)).encode())
 
 
 def namesake() -> str:
@@ -50,7 +60,7 @@ def namesake() -> str:
 
 def mixed() -> bool:
     """Whether D-Wave's modules lie in the same folder as ours."""
-    return (_PACKAGE / "flow.py").exists()
+    return (PACKAGE / "flow.py").exists()
 
 
 def missing(package: str, name: str) -> Exception:
@@ -59,7 +69,7 @@ def missing(package: str, name: str) -> Exception:
     Then it is an ImportError, since Python does not show the text of an AttributeError where a name is imported. It is none for
     the names of modules: Python asks for these before it looks for their files.
     """
-    folder = _PACKAGE.parent / package.replace(".", "/")
+    folder = PACKAGE.parent / package.replace(".", "/")
     is_module = (folder / f"{name}.py").exists() or (folder / name).is_dir()
     if not name.startswith("_") and not is_module and (why := namesake()):
         return ImportError(f"{package} of {DISTRIBUTION} has no {name}: {why}")

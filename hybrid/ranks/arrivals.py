@@ -3,7 +3,7 @@
 
 In a user's program a rank may compute for long before it calls, or it never calls because it has failed. In the first phase of a
 call a rank learns by messages who else waits (`Arrivals`). Before the first call on a communicator there is no way for such
-messages: `duplicate` learns it by collectives on the user's own communicator.
+messages: `duplicates` learns it by collectives on the user's own communicator.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _DEFAULT = 60.0  # seconds after which the missing are named
 _ANSWERED = 0.5  # seconds within which the others that wait have said so
 _MOST_NAMED = 64  # ranks of a communicator whose first call names the missing: each sends a byte to each for that
 _FIRST_PAUSE = 1e-3  # seconds between two looks at the first call
-_GIVEN_UP = 30.0  # seconds after which ranks that have called, but do not go on, must have given up waiting before
+GIVEN_UP = 30.0  # seconds after which ranks that have called, but do not go on, must have left the call
 
+_UNUSABLE = "; this communicator cannot be used any more, another can: comm.Dup()"
 abandoned: list[Any] = []  # requests that nobody waits for any more, with the buffers that they may still use
 
 
@@ -53,10 +54,15 @@ class Limits:
             return cls(stall, stall + max(stall, 2 * _ANSWERED))
         return cls(math.inf if stall == 0 else _DEFAULT, math.inf)
 
+    def of_the_present(self) -> Limits:
+        """The limits of a wait for ranks that have called."""
+        return Limits(min(self.warn, GIVEN_UP), min(self.fail, GIVEN_UP))
+
 
 def unusable(why: str) -> RankMissing:
-    """The error of every call on a communicator whose ranks have given up waiting for each other."""
-    error = RankMissing(f"{why}; this communicator cannot be used any more, another can: comm.Dup()")
+    """The error of every call on a communicator that is lost: its ranks are out of step, or have given up waiting for each
+    other."""
+    error = RankMissing(why.removesuffix(_UNUSABLE) + _UNUSABLE)
     error.on_all_ranks = True  # no rank waits for this one
     return error
 
@@ -116,8 +122,8 @@ class Arrivals(_Wait):
             self.complain(ranks - self._here, self._here)
 
 
-def duplicate(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
-    """A duplicate of a user's communicator, made when every rank has called. RankMissing when that takes too long."""
+def duplicates(comm: MPI.Comm, limits: Limits) -> tuple[MPI.Comm, MPI.Comm]:
+    """Two duplicates of a user's communicator, made when every rank has called. RankMissing when that takes too long."""
     from mpi4py import MPI
 
     size, rank = comm.Get_size(), comm.Get_rank()
@@ -133,13 +139,15 @@ def duplicate(comm: MPI.Comm, limits: Limits) -> MPI.Comm:
             abandoned.extend(requests)
             raise
 
-    if size <= _MOST_NAMED:
-        # A scatter from each rank. MPI does not send that by way of other ranks: it is complete here when that rank has called.
-        token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
-        calls = [comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root) for root in range(size)]
-    else:
-        calls = [comm.Ibarrier()]
-    complete(calls, _Wait(rank, limits), named=size <= _MOST_NAMED)
-    copy, request = comm.Idup()  # polled, too: others may have given up before the last one came
-    complete([request], _Wait(rank, Limits(min(limits.warn, _GIVEN_UP), min(limits.fail, _GIVEN_UP))), named=False)
-    return copy
+    if limits.warn < math.inf:
+        if size <= _MOST_NAMED:
+            # A scatter from each rank, which MPI does not send by way of others: it is complete here when that rank has called.
+            token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
+            calls = [comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root) for root in range(size)]
+        else:
+            calls = [comm.Ibarrier()]
+        complete(calls, _Wait(rank, limits), named=size <= _MOST_NAMED)
+        limits = limits.of_the_present()
+    (first, one), (second, other) = comm.Idup(), comm.Idup()  # polled, too: others may have given up before the last one came
+    complete([one, other], _Wait(rank, limits), named=False)
+    return first, second

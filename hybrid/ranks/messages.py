@@ -18,7 +18,7 @@ from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import RankMissing, one_line
-from hybrid.ranks.arrivals import Arrivals, Limits, abandoned, duplicate, unusable
+from hybrid.ranks.arrivals import Arrivals, Limits, abandoned, duplicates, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import Interrupts
 
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
 
-# Tags on the control communicator: "I failed, come to the end of the phase"; "I do not wait any more", with the error's text.
-_NOTICE, _GAVE_UP = 32001, 32003
+# Tags on the control communicator: "I failed, come to the end of the phase", with its number; "this communicator is lost", with
+# the reason.
+_NOTICE, _LOST = 32001, 32003
 _POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices and deadlines are looked at
 # `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
 _SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size in it
@@ -77,32 +78,33 @@ class Messages:
         `interrupts`: of this rank, which wait for exchanges to end."""
         from mpi4py import MPI
 
-        self._byte, self._new_status, self.limits = MPI.BYTE, MPI.Status, limits
-        self._comm = duplicate(comm, limits) if limits else comm.Dup()
-        self._control = comm.Dup()
+        self._byte, self._new_status = MPI.BYTE, MPI.Status
+        self._comm, self._control = duplicates(comm, limits or Limits(math.inf, math.inf))
+        self.limits = limits and limits.of_the_present()  # of the first exchange; each call has its own
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         self._interrupts = interrupts
-        self.lost = ""  # why this communicator cannot be used any more: an exchange has not ended, so the ranks are out of step
+        self.lost = ""  # why this communicator cannot be used any more: the ranks are out of step
         self.within_nodes = True  # whether ranks share a node, when `Team` has found out
-        self.serial = 0  # the current phase's number, the same on every rank
-        self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm | None] = {}  # of collectives, by kind and ranks
+        self.serial = 0  # exchanges that have ended: the same on every rank within a phase
+        self._failed = -1  # the last phase, by its `serial`, in which another rank has failed
+        self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm] = {}  # of collectives, by kind and ranks
+        self._owed: tuple[int, str, tuple[int, ...]] | None = None  # one that is to be made, with the `serial` when that was said
         self._series: dict[str, Series] = {}  # the latest of each kind, on the ranks that take part
-
-    def begin_phase(self) -> None:
-        """Every rank calls it when it begins a phase."""
-        self.serial += 1
 
     def free(self) -> None:
         """Free the communicators; every rank calls it."""
-        for comm in (*self._comms.values(), self._comm, self._control):
-            if comm is not None:
-                comm.Free()
+        for comm in filter(None, (*self._comms.values(), self._comm, self._control)):  # a null one is false
+            comm.Free()
 
     # --- waiting
 
     def end_if_others_failed(self) -> None:
         """PhaseEnded if a rank has failed in this phase."""
-        if self._control.Iprobe(tag=_NOTICE) or self._control.Iprobe(tag=_GAVE_UP):
+        status, serial = self._new_status(), bytearray(8)
+        while self._control.Iprobe(tag=_NOTICE, status=status):
+            self._control.Recv([serial, self._byte], status.source, _NOTICE)
+            self._failed = max(self._failed, int.from_bytes(serial, "little"))
+        if self._failed == self.serial or self._control.Iprobe(tag=_LOST):
             raise PhaseEnded
 
     def pauses(
@@ -140,33 +142,29 @@ class Messages:
 
     # --- objects
 
-    def exchange(self, mine: Any, patience: float = math.inf, *, arriving: bool = False) -> list[Any]:
-        """Every rank's object, in the order of the ranks (an Allgather). TimeoutError after `patience` seconds.
+    def exchange(self, mine: Any, patience: float = math.inf, *, arriving: bool = False, why: str = "") -> list[Any]:
+        """Every rank's object, in the order of the ranks (an Allgather). TimeoutError after `patience` seconds; `why`: what the
+        others are told then.
 
         Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too. `arriving`: other
         ranks may not have called yet; RankMissing where they do not for too long. An interrupt that waits too long is raised. An
-        exchange that did not end is the last: every later call is a RankMissing.
+        exchange that this rank leaves before its end is the last: all ranks raise RankMissing, now or when they call.
         """
         arrivals = Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
 
         def look() -> None:
-            self._refuse_lost()
+            self.refuse_lost()
             if self._interrupts.overdue:
                 self._interrupts.raise_noted()
             if arrivals is not None:
                 arrivals.look()
 
         def gather(request: MPI.Request, *buffers: Any) -> None:
-            try:
-                self.complete(request, lambda: _EXCHANGE_PAUSE, look, deadline)
-            except BaseException as error:
-                abandoned.append((request, buffers))
-                if isinstance(error, RankMissing):
-                    self._give_up(str(error))
-                self.lost = self.lost or "an exchange with the other ranks was interrupted"
-                raise
+            abandoned.append((request, buffers))  # unless it is complete
+            self.complete(request, lambda: _EXCHANGE_PAUSE, look, deadline)
+            abandoned.pop()
 
-        self._refuse_lost()
+        self.refuse_lost()
         deadline = time.monotonic() + patience
         try:
             packed = pickle.dumps(mine, protocol=5)
@@ -174,61 +172,71 @@ class Messages:
             raise Unsendable(f"{one_line(cannot)}, when it was pickled for the other ranks") from cannot
         slot = (len(packed).to_bytes(_LENGTH, "little") + packed[: _SLOT - _LENGTH]).ljust(_SLOT)
         slots = memoryview(bytearray(_SLOT * self._size))
-        gather(self._comm.Iallgather([slot, self._byte], [slots, self._byte]), slot, slots)
         begins = range(0, len(slots), _SLOT)
-        sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
-        if max(sizes) <= _SLOT - _LENGTH:
-            parts = [slots[begin + _LENGTH :][:size] for begin, size in zip(begins, sizes, strict=True)]
-        else:  # some object does not fit its slot: all are sent again, whole
-            arrivals, starts = None, [0, *accumulate(sizes)]
-            received = memoryview(bytearray(starts[-1]))
-            gather(self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte]), packed, received)
-            parts = [received[lo:hi] for lo, hi in pairwise(starts)]
-        return [pickle.loads(part) for part in parts]
+        try:
+            gather(self._comm.Iallgather([slot, self._byte], [slots, self._byte]), slot, slots)
+            sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
+            if max(sizes) <= _SLOT - _LENGTH:
+                parts = [slots[begin + _LENGTH :][:size] for begin, size in zip(begins, sizes, strict=True)]
+            else:  # some object does not fit its slot: all are sent again, whole
+                arrivals, starts = None, [0, *accumulate(sizes)]
+                received = memoryview(bytearray(starts[-1]))
+                gather(self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte]), packed, received)
+                parts = [received[lo:hi] for lo, hi in pairwise(starts)]
+            objects = [pickle.loads(part) for part in parts]
+            self.serial += 1
+        except RankMissing as missing:
+            self.lose(str(missing))
+            raise unusable(self.lost) from None
+        except BaseException as error:
+            self.lose(why or f"rank {self._rank} on {os.uname().nodename} has left a call: {one_line(error)}")
+            raise
+        return objects
 
-    def _refuse_lost(self) -> None:
-        """RankMissing where this or some other rank has left an exchange that had not ended."""
+    def refuse_lost(self) -> None:
+        """RankMissing where the communicator is lost."""
         status = self._new_status()
-        if not self.lost and self._control.Iprobe(tag=_GAVE_UP, status=status):
+        if not self.lost and self._control.Iprobe(tag=_LOST, status=status):
             text = bytearray(status.Get_count(self._byte))
-            self._control.Recv([text, self._byte], status.source, _GAVE_UP)
+            self._control.Recv([text, self._byte], status.source, _LOST)
             self.lost = text.decode()
         if self.lost:
             raise unusable(self.lost) from None
 
-    def _give_up(self, why: str) -> None:
-        """Have this and every other rank raise RankMissing, now or when it calls."""
+    def lose(self, why: str) -> None:
+        """Have this and every other rank raise RankMissing: in the exchange for which it waits, or when it calls."""
         if not self.lost:
             self.lost = why
-            for other in range(self._size):
-                if other != self._rank:
-                    abandoned.append((why, self._control.Isend([why.encode(), self._byte], dest=other, tag=_GAVE_UP)))
-        raise unusable(self.lost) from None
+            self._tell_others(why.encode(), _LOST)
+
+    def _tell_others(self, data: bytes, tag: int) -> None:
+        for other in range(self._size):
+            if other != self._rank:
+                abandoned.append((data, self._control.Isend([data, self._byte], other, tag)))
 
     # --- failures
 
     def notify_others(self) -> None:
         """Send every other rank the notice that this one has failed, so that none waits for its messages."""
-        for other in range(self._size):
-            if other != self._rank:
-                self._control.Isend(b"", dest=other, tag=_NOTICE).Free()
+        self._tell_others(self.serial.to_bytes(8, "little"), _NOTICE)
 
-    def clear_up(self, failed: list[int]) -> None:
-        """Complete the collectives that the phase has left unfinished. To be called after an exchange that named the `failed`
-        ranks."""
-        for rank in failed:
-            if rank != self._rank:
-                self._control.Recv(bytearray(0), source=rank, tag=_NOTICE)  # was sent before the exchange
-        # For each kind the phase's number of the latest series, and how many of its collectives each rank has started.
-        of_ranks = self.exchange({kind: (series.serial, series.started) for kind, series in self._series.items()})
-        to_end = []
-        for kind, series in self._series.items():
-            latest, most = max(started.get(kind, (0, 0)) for started in of_ranks)
-            if series.serial == latest:
-                series.start(most)
-                to_end.append(series)
-        for series in to_end:
-            series.end()
+    def clear_up(self) -> None:
+        """Complete the collectives that the phase has left unfinished. Every rank calls it after an exchange that told of a
+        failure."""
+        self._owed = None
+        # For each kind the number of the latest series, its ranks, and how many of its collectives this rank has started.
+        of_ranks = self.exchange({kind: (each.serial, each.ranks, each.started) for kind, each in self._series.items()})
+        for kind in {kind for series in of_ranks for kind in series}:
+            serial, ranks, _ = max(series[kind] for series in of_ranks if kind in series)
+            alike = [of_ranks[rank].get(kind, (-1, (), 0)) for rank in ranks]
+            most = max(started for number, _, started in alike if number == serial)
+            if most and any(number != serial for number, *_ in alike):  # a rank has failed before it came so far
+                self.lose("ranks have begun to send each other what some of them do not expect")
+            elif self._rank in ranks:
+                self._series[kind].start(most)
+        for series in self._series.values():
+            if not self.lost:
+                series.end()
 
     # --- collectives
 
@@ -237,15 +245,19 @@ class Messages:
         on those that do not belong to it."""
         return (kind, tuple(ranks)) in self._comms
 
-    def connect(self, kind: str, ranks: Sequence[int]) -> None:
-        """Make the communicator for series of this kind between these ranks. It waits inside MPI: `Team.connect` calls it when
-        all ranks are known to be there."""
+    def connect_after_phase(self, kind: str, ranks: Sequence[int]) -> None:
+        """Have `connect` make the communicator for series of this kind between these ranks. It is called in a phase."""
+        self._owed = self.serial, kind, tuple(ranks)
+
+    def connect(self) -> None:
+        """Make the communicator that was asked for in the last phase, if all ranks have ended that. MPI makes it while it waits
+        for them, so that a rank which has failed since then calls this, too."""
         from mpi4py import MPI
 
-        order = tuple(ranks)
-        color, key = (0, order.index(self._rank)) if self._rank in order else (MPI.UNDEFINED, 0)
-        made = self._comm.Split(color, key)
-        self._comms[kind, order] = None if made == MPI.COMM_NULL else made
+        if self._owed is not None and self._owed[0] < self.serial:
+            _, kind, order = self._owed
+            color, key = (0, order.index(self._rank)) if self._rank in order else (MPI.UNDEFINED, 0)
+            self._comms[kind, order], self._owed = self._comm.Split(color, key), None
 
     def series(self, kind: str, ranks: Sequence[int], collectives: Iterable[Start]) -> Series | None:
         """A new series of these collectives between these ranks, in this order; None on other ranks. It is called in a phase.
@@ -255,8 +267,8 @@ class Messages:
         """
         comm = self._comms[kind, tuple(ranks)]
         self._series.pop(kind, None)
-        if comm is not None:
-            self._series[kind] = Series(self, comm, collectives)
+        if comm:
+            self._series[kind] = Series(self, comm, tuple(ranks), collectives)
         return self._series.get(kind)
 
 
@@ -272,8 +284,8 @@ class Series:
     `collectives` may make each one when it is started. The matrices of one are kept until it is complete.
     """
 
-    def __init__(self, messages: Messages, comm: MPI.Comm, collectives: Iterable[Start]) -> None:
-        self._messages, self._comm, self._waiting = messages, comm, iter(collectives)
+    def __init__(self, messages: Messages, comm: MPI.Comm, ranks: tuple[int, ...], collectives: Iterable[Start]) -> None:
+        self._messages, self._comm, self.ranks, self._waiting = messages, comm, ranks, iter(collectives)
         self._next: Start | None = None
         self._under_way: dict[int, tuple[MPI.Request, Start]] = {}  # by number
         self.started = 0
@@ -331,7 +343,7 @@ class Series:
     def end(self) -> None:
         """Wait for all collectives that have been started, after a failure; all ranks must have started the same ones."""
         for request, _ in self._under_way.values():
-            self._messages.complete(request, lambda: 0.0, lambda: None)
+            self._messages.complete(request, lambda: 0.0, self._messages.refuse_lost)
         self._under_way.clear()
 
 

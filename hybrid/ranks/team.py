@@ -3,7 +3,9 @@
 
 A rank that fails must not leave the others waiting. So work is done in phases: each ends with one exchange in which every
 rank reports its result or its error, and if one failed, all raise. Waits inside a phase poll, so that a notice of failure
-ends them. Nothing here blocks inside MPI.
+ends them. A rank that fails between phases reports that in the next exchange. One that leaves an exchange before its end tells
+the others that the communicator is lost. Nothing here blocks inside MPI, except the making of communicators for collectives,
+when all ranks are known to come.
 """
 
 from __future__ import annotations
@@ -15,20 +17,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.forks import Turn, forked_from_rank
+from hybrid.core.installation import PACKAGE, fingerprint
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import HybridError, RankMissing, UsageError, code_of, one_line, rebuild
-from hybrid.ranks.arrivals import Limits, unusable
+from hybrid.ranks.arrivals import GIVEN_UP, Limits, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import Interrupts
 from hybrid.ranks.job_end import interrupted
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.messages import Messages, PhaseEnded, Unsendable
-from hybrid.ranks.mpi import all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
+from hybrid.ranks.mpi import SHARED, all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -37,9 +41,11 @@ if TYPE_CHECKING:
 class Phase:
     """One rank's side of a phase: it sets `mine`; after the phase `all` holds the `mine` of every rank, in rank order."""
 
-    def __init__(self, team: Team, name: str, timed: bool) -> None:
+    def __init__(self, team: Team, name: str, timed: bool, patience: float) -> None:
+        """`patience`: seconds for which this rank waits for the others to end the phase if it has failed."""
         self.mine: Any = None
         self.all: list[Any] = []
+        self.patience = patience
         self._team, self._name, self._timed = team, name, timed
         self._began = 0.0
 
@@ -80,29 +86,36 @@ class Team:
         self._interrupts = Interrupts(Phase.__exit__.__code__)
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
+        self._other_code = ""  # who runs it, and where
         if comm is None or comm.Get_size() == 1:
             self.rank, self.size = 0, 1
             self.topology = self._real_topology = Topology(((0,),))
             return
         self._messages = Messages(comm, limits, self._interrupts)
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.topology = self._real_topology = self._find_nodes(comm)
+        self.topology = self._real_topology = self._find_nodes()
         self._messages.within_nodes = len(self.topology.nodes) < self.size
 
     def pretend_nodes(self, ranks_per_node: int) -> None:
         """Treat each `ranks_per_node` ranks of a node as a node of their own; 0: the real nodes. The same on every rank."""
         self.topology = self._real_topology.split(ranks_per_node) if ranks_per_node else self._real_topology
 
-    def _find_nodes(self, comm: MPI.Comm) -> Topology:
+    def _find_nodes(self) -> Topology:
         """The ranks of each node. Every rank calls it."""
-        from mpi4py import MPI
+        said = self.messages.exchange((self.host, str(PACKAGE), fingerprint(), _node()), arriving=True)
+        host, folder, code, _ = said[0]
+        for rank, (other_host, other_folder, other, _) in enumerate(said):
+            if other != code and not self._other_code:
+                self._other_code = (
+                    f"rank {rank} on {other_host} runs other code of this package, in {other_folder}, than rank 0 on {host}, "
+                    f"in {folder}: install the same version for all"
+                )
+        return Topology.from_node_names([node for *_, node in said])
 
-        shared = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        all_ranks, node_ranks = comm.Get_group(), shared.Get_group()
-        leader = node_ranks.Translate_ranks([0], all_ranks)[0]
-        for handle in (all_ranks, node_ranks, shared):
-            handle.Free()
-        return Topology.from_node_names(self.messages.exchange(leader))
+    def refuse_other_code(self) -> None:
+        """UsageError on all ranks where one runs other code of this package than rank 0."""
+        if self._other_code:
+            raise UsageError(self._other_code, code="ranks-differ")
 
     @property
     def serial(self) -> int:
@@ -143,14 +156,15 @@ class Team:
         If the body raised on any rank, all ranks raise: the HybridError that was raised, else RankFailed. The message names
         the first rank that failed, its host and what it did. `timed`: the phase is added to the timeline.
         """
-        return Phase(self, name, timed)
+        return Phase(self, name, timed, self._patience)
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """A context for one call, in which the ranks of the team go through the same phases.
 
-        A rank that fails between two phases, where the others cannot hear of it, goes on to the next phase with its error: there
-        all raise it. Threads of a process take turns: which calls of several ranks belong together is told by their order alone.
+        A rank that fails outside of a phase, where the others cannot hear of it, takes part in the next exchange with its error:
+        there all raise it. Where the others do not come, perhaps since the call has no further phase, the communicator is lost.
+        Threads of a process take turns: which calls of several ranks belong together is told by their order alone.
         """
         with self._turn:
             if self._messages is None:
@@ -161,15 +175,16 @@ class Team:
                 try:
                     yield
                 except BaseException as error:
-                    all_know = isinstance(error, HybridError) and error.on_all_ranks
-                    if all_know or self._messages.lost:
+                    self._interrupts.in_body = False
+                    if is_known_to_all(error) or self._messages.lost:
                         raise
-                    with self.phase(self.doing, timed=False):
-                        raise
+                    self._messages.connect()
+                    limits = self._messages.limits
+                    patience = self._patience if self._arriving else min(GIVEN_UP, limits.fail if limits else self._patience)
+                    self._end_phase(Phase(self, self.doing, False, patience), error)
 
     def _begin_phase(self, name: str) -> None:
         if self._messages is not None:
-            self._messages.begin_phase()
             self._interrupts.in_body = True
             self._interrupts.raise_noted()
         self.enter(name)
@@ -187,26 +202,26 @@ class Team:
             said = KeyboardInterrupt() if interrupted() and not isinstance(failure, HybridError) else failure
             report = (type(said).__name__, one_line(said), code_of(said), self.host, self.doing)
             messages.notify_others()
+            alone = _joint_error([(self.rank, report)], self.size, on_all_ranks=False)
             try:
-                reports = messages.exchange((report, None), self._patience, arriving=arriving)
+                reports = messages.exchange((report, None), phase.patience, arriving=arriving, why=str(alone))
             except TimeoutError:
-                raise _joint_error([(self.rank, report)], self.size, on_all_ranks=False) from failure
+                raise alone from failure
         failures = [(rank, failed) for rank, (failed, _) in enumerate(reports) if failed is not None]
         if failures:
-            messages.clear_up([rank for rank, _ in failures])
+            messages.clear_up()
             raise _joint_error(failures, self.size, on_all_ranks=True) from failure
         phase.all = [result for _, result in reports]
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
         """Have a communicator for this kind of collectives between these ranks. Every rank of the team calls it.
 
-        MPI makes one while it waits for the ranks. So a phase comes before: when it has ended, all ranks are there, and one that
-        has failed keeps no other waiting inside MPI.
+        MPI makes one while it waits for the ranks. So a phase comes before: when it has ended, all ranks are there.
         """
         if not self.messages.is_connected(kind, ranks):
             with self.phase("prepare", timed=False):
-                pass
-            self.messages.connect(kind, ranks)
+                self.messages.connect_after_phase(kind, ranks)
+            self.messages.connect()
 
     def leave_together(self, patience: float) -> None:
         """A barrier that waits for `patience` seconds at most; the last thing a team does."""
@@ -226,6 +241,18 @@ class Team:
         if self._messages is not None:
             self._messages.free()
             self._messages = None
+
+
+def is_known_to_all(error: BaseException) -> bool:
+    """Whether all ranks of the team raise this error."""
+    return isinstance(error, HybridError) and error.on_all_ranks
+
+
+def _node() -> tuple[str, str, int]:
+    """What ranks of one node have in common and others do not: the machine's name, the run of its kernel, and what is mounted at
+    /dev/shm, of which a container may have its own."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return os.uname().nodename, boot.read_text() if boot.exists() else "", SHARED.stat().st_dev if SHARED.exists() else 0
 
 
 def _joint_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int, *, on_all_ranks: bool) -> HybridError:
@@ -294,10 +321,13 @@ def team_of(comm: Any, stall: Any = None) -> Team:
         if known.team is None and not known.unusable:
             try:
                 known.team = Team(comm, limits=Limits.of(stall))
-            except RankMissing as missing:
-                known.unusable = str(missing)
+            except BaseException as error:  # an interrupt, too: the others may be at any point of it
+                known.unusable = str(error) if isinstance(error, HybridError) else f"its first call was ended: {one_line(error)}"
+                if not isinstance(error, RankMissing):
+                    raise
     if known.team is None:
         raise unusable(known.unusable)
+    known.team.refuse_other_code()
     known.team.messages.limits = Limits.of(stall)
     return known.team
 

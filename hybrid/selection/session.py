@@ -51,7 +51,11 @@ _MOST_REMEMBERED = 64  # decisions: programs have products of several shapes and
 
 
 class Session:
-    """A team with its rank's device, the arrays its ranks share, and the last decisions. One for each team."""
+    """A team with its rank's device, the arrays its ranks share, and the last decisions. One for each team.
+
+    What it keeps depends on what all ranks have done. After a call that has failed on any rank, of which another need not know,
+    the next agreement has all of them forget it.
+    """
 
     def __init__(self, team: Team) -> None:
         self.team = team
@@ -67,7 +71,16 @@ class Session:
         # By rank, in how many products its device was wrong, which were repaired: the same on every rank.
         self.times_wrong: Counter[int] = Counter()
         self._gpu_bytes_lately = ttl_cached(self._gpu_bytes)
+        self.failed = False  # a call has failed since the last agreement
+        self._calling = False
         team.when_freed(self._end)
+
+    def begin_call(self) -> None:
+        """What is kept serves the next call only if this one comes to `end_call`."""
+        self.failed, self._calling = self.failed or self._calling, True
+
+    def end_call(self) -> None:
+        self._calling = False
 
     @property
     def remembered_serial(self) -> int:
@@ -164,27 +177,36 @@ class Session:
 
     def release_device(self) -> None:
         """Give back the device's memory. Every rank calls it."""
-        if self.rank_device is None:
-            return
-        self.use_gpu()
         with self.team.phase("prepare", timed=False):  # nobody frees memory that another rank has still open
-            self.rank_device.close()
+            if self.rank_device is not None:
+                self.use_gpu()
+                self.rank_device.close()
         with self.team.phase("prepare", timed=False):
             self._close()
 
     def _close(self) -> None:
         with callers_context():  # the communicator may be freed outside of calls
             self.use_gpu()
-            if self.rank_device is not None:
-                self.rank_device.leave()
-            self.rank_device = None
+            made, self.rank_device = self.rank_device, None
             self._remembered.clear()
+            if made is not None:
+                made.leave()
+
+    def forget(self) -> None:
+        """Keep nothing of the calls before. Every rank calls it."""
+        self.release_device()
+        self._drop_all()
+        self.times_wrong.clear()
+        self.failed = False
+
+    def _drop_all(self) -> None:
+        self._in_place = None
+        self.drop_workspace()
 
     def _end(self) -> None:
         """The communicator has been freed, and nobody can name shared arrays any more."""
         self._close()
-        self._in_place = None
-        self.drop_workspace()
+        self._drop_all()
         self.shared_arrays = SharedArrays()
         _sessions.pop(self.team, None)
 
@@ -217,7 +239,8 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
     used_before = session.rank_device.gpu if session.rank_device else None
     free = free_memory_of(session, settings, used_before if used_before in gpus else None)
     model = MachineModel.of(settings.machine)
-    return Inventory(this_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, session.workspace_serial)
+    kept = session.workspace_serial, session.failed
+    return Inventory(this_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, *kept)
 
 
 def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
@@ -260,7 +283,9 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
 
     A decision serves again if the same is asked for, unless free memory was measured for it, which may have changed.
     """
-    if len({inventory.workspace for inventory in inventories}) > 1:  # a rank failed while it was made
+    if any(inventory.failed for inventory in inventories):
+        session.forget()
+    elif len({inventory.workspace for inventory in inventories}) > 1:  # another communicator's has taken its place on some rank
         session.drop_workspace()
     asked = settings, tuple(inventories)
     known = session.remembered(request, asked, {inventory.remembers for inventory in inventories})
@@ -274,7 +299,7 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
     if decision.shortage:
         raise decision.shortage
     has_gpu = session.rank_device is not None and session.rank_device.gpu is not None
-    if decision.needs_reserved or (has_gpu and settings.device == "cpu"):
+    if has_gpu and (decision.needs_reserved or settings.device == "cpu"):
         session.release_device()
     session.remember(request, asked, None if machine.is_measured else decision)
     return decision

@@ -114,7 +114,7 @@ class RankDevice:
         if self.links is None or not self.links.serve(wanted):
             try:
                 self._open(team, self.links.and_more(wanted) if self.links is not None else wanted, device_on)
-            except BaseException:
+            except HybridError:  # raised on all ranks
                 with team.phase("prepare", timed=False):  # before any owner frees memory that others have opened
                     self.close()
                 raise
