@@ -35,7 +35,7 @@ from hybrid.execution.multiply import Asked, Call, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
 from hybrid.host.memory import empty_result
 from hybrid.host.threads import limited_threads, usable_cores
-from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import is_alone, team_of
 from hybrid.selection.decision import Decision, core_quota_lately
 from hybrid.selection.session import Session, session_of
@@ -261,7 +261,7 @@ class _InProcess(_Kept):
             if self._by_one_thread:
                 self._device.multiply(a, b, c, [])
             else:
-                with limited_threads(self._threads), busy():
+                with limited_threads(self._threads), computing(self.plan.problem.operations):
                     self._device.multiply(a, b, c, [])
             self._device.finish()
             if self._check:

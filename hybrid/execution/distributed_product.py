@@ -43,7 +43,7 @@ from hybrid.kernels.catalogue import elements_of
 from hybrid.planning.check_layout import GROUP_COLUMNS
 from hybrid.planning.grid import Part, Placement
 from hybrid.planning.tiling import OperandLocation, PlanRequest
-from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Decision, Inventory
 from hybrid.selection.session import Session, agree
@@ -368,7 +368,7 @@ class RealProduct(CheckedRun):
                 by = self.decision.multiplied_by
                 self._own_check = HostCheck(team, plan, (a, b, of_c), self.threads, by, has_all_of_b=True)
             if self._own_check is not None and compares_in_passing(problem, len(self.share.rows)):
-                with limited_threads(1), busy():
+                with limited_threads(1), computing(problem.operations):
                     multiplying.mine = self._own_check.compared(seed, self.run.multiply_rows)
             else:
                 self.run.multiply_in_phase()

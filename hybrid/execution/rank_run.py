@@ -28,7 +28,7 @@ from hybrid.planning.arithmetic import Computed
 from hybrid.planning.check_layout import Piece, group_columns
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import OperandLocation
-from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, RankPlacement
 from hybrid.selection.session import Session
@@ -373,7 +373,8 @@ class RankRun:
 
     def multiply_in_phase(self) -> None:
         """`multiply` within a phase of the caller."""
-        with busy(self._rank_device.device.progress):
+        plan, progress = self._plan, self._rank_device.device.progress
+        with computing(plan.problem.operations) if plan.device == "cpu" else busy(progress):
             try:
                 if self._panels is not None and self._plan.grid_layout is not None:
                     self._panels.wait_for_first()  # and with it A

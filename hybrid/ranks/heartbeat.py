@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar
@@ -22,6 +23,8 @@ from hybrid.core.processes import is_stopped
 AGREED, REPORTED = 1, 2  # how an exit code is told: all ranks end with it; this rank alone does, and has printed why
 _LONGEST = 2048  # bytes of a text
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
+# Of processor time: operations in a second, also where a BLAS's threads spin while they wait for each other, and seconds besides.
+_SLOWEST, _LEAST_COMPUTING = 1e7, 5.0
 
 
 class Board(ctypes.Structure):
@@ -94,6 +97,13 @@ def busy(progress: Callable[[], object] | None = None) -> AbstractContextManager
     noticed then.
     """
     return _busy if progress is None or not _supervisor else _watched(progress)
+
+
+def computing(operations: int) -> AbstractContextManager[None]:
+    """A context for a product on the CPU. It goes on as long as this process takes processor time, up to what so many operations
+    can need."""
+    began, most = time.process_time(), _LEAST_COMPUTING + operations / _SLOWEST
+    return busy(lambda: int(10 * min(time.process_time() - began, most)))
 
 
 @contextmanager

@@ -225,13 +225,14 @@ class Messages:
         failure."""
         self._owed = None
         # For each kind the number of the latest series, its ranks, and how many of its collectives this rank has started.
-        of_ranks = self.exchange({kind: (each.serial, each.ranks, each.started) for kind, each in self._series.items()})
+        of_ranks = self.exchange({kind: each.state for kind, each in self._series.items()})
         for kind in {kind for series in of_ranks for kind in series}:
             serial, ranks, _ = max(series[kind] for series in of_ranks if kind in series)
-            alike = [of_ranks[rank].get(kind, (-1, (), 0)) for rank in ranks]
-            most = max(started for number, _, started in alike if number == serial)
-            if most and any(number != serial for number, *_ in alike):  # a rank has failed before it came so far
-                self.lose("ranks have begun to send each other what some of them do not expect")
+            states = [of_ranks[rank].get(kind, (-1, (), 0)) for rank in ranks]
+            most = max(started for number, _, started in states if number == serial)
+            # A rank has failed before it came so far, or while it started one.
+            if any(started < 0 or (most and number != serial) for number, _, started in states):
+                self.lose("a rank has failed while ranks began to exchange parts of matrices")
             elif self._rank in ranks:
                 self._series[kind].start(most)
         for series in self._series.values():
@@ -286,20 +287,26 @@ class Series:
 
     def __init__(self, messages: Messages, comm: MPI.Comm, ranks: tuple[int, ...], collectives: Iterable[Start]) -> None:
         self._messages, self._comm, self.ranks, self._waiting = messages, comm, ranks, iter(collectives)
-        self._next: Start | None = None
+        self._is_starting = False  # a collective, which MPI may have begun
         self._under_way: dict[int, tuple[MPI.Request, Start]] = {}  # by number
         self.started = 0
         self.serial = messages.serial
 
+    @property
+    def state(self) -> tuple[int, tuple[int, ...], int]:
+        """The phase's number, the ranks, and how many have been started; a negative number where a start has failed."""
+        return self.serial, self.ranks, -1 if self._is_starting else self.started
+
     def start(self, until: int) -> None:
         """Start the collectives before number `until`, as far as there are such."""
         while self.started < until:
-            self._next = self._next or next(self._waiting, None)
-            if self._next is None:
+            self._is_starting = True
+            if following := next(self._waiting, None):
+                self._under_way[self.started] = following(self._comm), following
+                self.started += 1
+            self._is_starting = False
+            if following is None:
                 return
-            self._under_way[self.started] = self._next(self._comm), self._next
-            self._next = None  # one whose start has failed stays the next: `end` has to start it
-            self.started += 1
 
     def is_complete(self, number: int) -> bool:
         """Whether this collective is complete, without waiting. MPI goes on with all that have been started."""

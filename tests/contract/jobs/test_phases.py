@@ -109,8 +109,12 @@ def test_a_rank_whose_process_ends_without_a_word_is_named(start, how, code, cau
 
 SLOW = """
 import hybrid.testing, runpy, sys, time
+def compute(into, source, before):
+    while time.thread_time() < 4:
+        pass
+how = {"computes": compute, "sleeps": lambda into, source, before: time.sleep(300)}[sys.argv[1]]
 sys.argv = ["hybrid.matmul", "20", "20", "20", "--stall", "1.5"]
-with hybrid.testing.plant("multiply", how=lambda into, source, before: time.sleep(4)):
+with hybrid.testing.plant("multiply", rank=1, how=how):
     runpy.run_module("hybrid.matmul", run_name="__main__")
 """
 
@@ -118,8 +122,14 @@ with hybrid.testing.plant("multiply", how=lambda into, source, before: time.slee
 @pytest.mark.exhaustive
 def test_a_long_multiplication_is_no_standstill(start):
     """As a library may take, without giving a sign."""
-    end = start(["-c", SLOW], 2).end()
+    end = start(["-c", SLOW, "computes"], 2).end()
     assert (end.code, end.lines, end.left) == (0, [], [])
+
+
+def test_a_multiplication_that_takes_no_processor_time_is_a_standstill(start):
+    """As one that waits for a lock which nobody opens."""
+    end = start(["-c", SLOW, "sleeps"], 2).end()
+    assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
 
 
 @pytest.mark.exhaustive
