@@ -55,14 +55,7 @@ def one_call(comm: Any, stall: Any) -> Iterator[Session]:
     """A context for one call: of one thread at a time, and together with the other ranks. Gives the communicator's session."""
     session = session_of(team_of(comm, stall))
     with one_at_a_time if session.team.size == 1 else nullcontext(), session.team.together(), callers_context():
-        session.begin_call()
-        try:
-            yield session
-        except UsageError as refused:
-            if refused.on_all_ranks:
-                session.end_call()
-            raise
-        session.end_call()
+        yield session
 
 
 class Compiled:

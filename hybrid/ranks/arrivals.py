@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.core.problem import record
 from hybrid.core.text import warn
 from hybrid.errors import RankMissing
+from hybrid.ranks.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -122,7 +123,7 @@ class Arrivals(_Wait):
             self.complain(ranks - self._here, self._here)
 
 
-def duplicates(comm: MPI.Comm, limits: Limits) -> tuple[MPI.Comm, MPI.Comm]:
+def duplicates(comm: MPI.Comm, limits: Limits, interrupts: Interrupts) -> tuple[MPI.Comm, MPI.Comm]:
     """Two duplicates of a user's communicator, made when every rank has called. RankMissing when that takes too long."""
     from mpi4py import MPI
 
@@ -132,6 +133,7 @@ def duplicates(comm: MPI.Comm, limits: Limits) -> tuple[MPI.Comm, MPI.Comm]:
         pending = everybody = set(range(len(requests)))  # `named`: request number r is complete when rank r has called
         try:
             while pending := {number for number in pending if not requests[number].Test()}:
+                interrupts.raise_overdue()
                 if wait.is_long():
                     wait.complain(pending if named else (), {rank, *(everybody - pending if named else ())})
                 time.sleep(_FIRST_PAUSE if wait.seconds > _FIRST_PAUSE else 0)

@@ -30,18 +30,26 @@ class Interrupts:
         self._came = 0.0  # when the interrupt came that is noted; 0: there is none
 
     @contextmanager
-    def within_call(self) -> Iterator[None]:
-        """A context for a call. Only the main thread is interrupted."""
+    def held(self) -> Iterator[None]:
+        """A context in which interrupts are heeded so. Only the main thread is interrupted."""
         handler = signal.getsignal(signal.SIGINT)
         if not callable(handler) or threading.current_thread() is not threading.main_thread():
             yield
             return
         self._handler = handler
-        signal.signal(signal.SIGINT, self._take)
         try:
+            signal.signal(signal.SIGINT, self._take)
             yield
         finally:
             signal.signal(signal.SIGINT, handler)
+
+    @contextmanager
+    def within_call(self) -> Iterator[None]:
+        """A context for a call, at whose end an interrupt that was noted is raised."""
+        try:
+            with self.held():
+                yield
+        finally:
             self.raise_noted()
 
     def _take(self, signum: int, frame: FrameType | None) -> None:
@@ -57,7 +65,7 @@ class Interrupts:
             self._came = 0.0
             self._handler(signal.SIGINT, None)
 
-    @property
-    def overdue(self) -> bool:
-        """Whether an interrupt that was noted has waited too long for the other ranks."""
-        return bool(self._came) and time.monotonic() - self._came > _PATIENCE
+    def raise_overdue(self) -> None:
+        """Raise an interrupt that was noted, and has waited too long for the other ranks."""
+        if self._came and time.monotonic() - self._came > _PATIENCE:
+            self.raise_noted()

@@ -79,7 +79,7 @@ class Messages:
         from mpi4py import MPI
 
         self._byte, self._new_status = MPI.BYTE, MPI.Status
-        self._comm, self._control = duplicates(comm, limits or Limits(math.inf, math.inf))
+        self._comm, self._control = duplicates(comm, limits or Limits(math.inf, math.inf), interrupts)
         self.limits = limits and limits.of_the_present()  # of the first exchange; each call has its own
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         self._interrupts = interrupts
@@ -154,8 +154,7 @@ class Messages:
 
         def look() -> None:
             self.refuse_lost()
-            if self._interrupts.overdue:
-                self._interrupts.raise_noted()
+            self._interrupts.raise_overdue()
             if arrivals is not None:
                 arrivals.look()
 
@@ -230,9 +229,9 @@ class Messages:
             serial, ranks, _ = max(series[kind] for series in of_ranks if kind in series)
             states = [of_ranks[rank].get(kind, (-1, (), 0)) for rank in ranks]
             most = max(started for number, _, started in states if number == serial)
-            # A rank has failed before it came so far, or while it started one.
+            # A rank has failed before it came so far, or while it started one. All ranks find that out here.
             if any(started < 0 or (most and number != serial) for number, _, started in states):
-                self.lose("a rank has failed while ranks began to exchange parts of matrices")
+                self.lost = "a rank has failed while ranks began to exchange parts of matrices"
             elif self._rank in ranks:
                 self._series[kind].start(most)
         for series in self._series.values():

@@ -19,13 +19,13 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.core.forks import Turn, forked_from_rank
 from hybrid.core.installation import PACKAGE, fingerprint
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
-from hybrid.errors import HybridError, RankMissing, UsageError, code_of, one_line, rebuild
+from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, UsageError, code_of, one_line, rebuild
 from hybrid.ranks.arrivals import GIVEN_UP, Limits, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import Interrupts
@@ -86,14 +86,17 @@ class Team:
         self._interrupts = Interrupts(Phase.__exit__.__code__)
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
+        self.has_failed = False  # a call has, and what this rank keeps from calls may be another's no more
+        self._calling = False
         self._other_code = ""  # who runs it, and where
         if comm is None or comm.Get_size() == 1:
             self.rank, self.size = 0, 1
             self.topology = self._real_topology = Topology(((0,),))
             return
-        self._messages = Messages(comm, limits, self._interrupts)
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.topology = self._real_topology = self._find_nodes()
+        with self._interrupts.held():  # one that comes is raised in the first phase of the call
+            self._messages = Messages(comm, limits, self._interrupts)
+            self.topology = self._real_topology = self._find_nodes()
         self._messages.within_nodes = len(self.topology.nodes) < self.size
 
     def pretend_nodes(self, ranks_per_node: int) -> None:
@@ -171,17 +174,29 @@ class Team:
                 yield
                 return
             self._arriving = True
+            self.has_failed, self._calling = self.has_failed or self._calling, True  # until it has succeeded
             with self._interrupts.within_call():
                 try:
-                    yield
-                except BaseException as error:
-                    self._interrupts.in_body = False
-                    if is_known_to_all(error) or self._messages.lost:
-                        raise
-                    self._messages.connect()
-                    limits = self._messages.limits
-                    patience = self._patience if self._arriving else min(GIVEN_UP, limits.fail if limits else self._patience)
-                    self._end_phase(Phase(self, self.doing, False, patience), error)
+                    try:
+                        yield
+                    except BaseException as error:
+                        self._fail(error)
+                except (UsageError, CheckFailed, Overflow) as refused:
+                    self._calling = not refused.on_all_ranks  # the ranks are as they were, or as after a right product
+                    raise
+                self._calling = False
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """Raise the error of a call on all ranks, or this one where they know it."""
+        messages = self.messages
+        self._interrupts.in_body = False
+        if is_known_to_all(error) or messages.lost:
+            raise error
+        messages.connect()
+        longest = messages.limits.fail if messages.limits else self._patience
+        patience = self._patience if self._arriving else min(GIVEN_UP, longest)
+        self._end_phase(Phase(self, self.doing, False, patience), error)
+        raise AssertionError("a phase has ended well that has failed")
 
     def _begin_phase(self, name: str) -> None:
         if self._messages is not None:

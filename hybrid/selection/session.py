@@ -71,16 +71,7 @@ class Session:
         # By rank, in how many products its device was wrong, which were repaired: the same on every rank.
         self.times_wrong: Counter[int] = Counter()
         self._gpu_bytes_lately = ttl_cached(self._gpu_bytes)
-        self.failed = False  # a call has failed since the last agreement
-        self._calling = False
         team.when_freed(self._end)
-
-    def begin_call(self) -> None:
-        """What is kept serves the next call only if this one comes to `end_call`."""
-        self.failed, self._calling = self.failed or self._calling, True
-
-    def end_call(self) -> None:
-        self._calling = False
 
     @property
     def remembered_serial(self) -> int:
@@ -197,7 +188,7 @@ class Session:
         self.release_device()
         self._drop_all()
         self.times_wrong.clear()
-        self.failed = False
+        self.team.has_failed = False
 
     def _drop_all(self) -> None:
         self._in_place = None
@@ -239,7 +230,7 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
     used_before = session.rank_device.gpu if session.rank_device else None
     free = free_memory_of(session, settings, used_before if used_before in gpus else None)
     model = MachineModel.of(settings.machine)
-    kept = session.workspace_serial, session.failed
+    kept = session.workspace_serial, session.team.has_failed
     return Inventory(this_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, *kept)
 
 
