@@ -13,6 +13,8 @@ not counted apart.
 them (as root); their seeds are SEED, SEED + 1 and so on. --sum: the trials of several runs, in one table.
 --products K: something else, K random products by --ranks GPUs, or what NumPy plays where there are none: is each right, and does
 no memory stay pinned, or taken, when its array is gone (programs/random_products.py)? One line of JSON, and 1 if not.
+--inside: something else, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On
+which ranks is that raised, and is the next call right, or does it say that the communicator is lost?
 """
 
 import argparse
@@ -30,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from experiments.common import cli, records, results, schema, tables
+from experiments.ordeal import inside
 from experiments.ordeal.apart import own_folders, tell, told
 from experiments.ordeal.resources import why_not
 from experiments.ordeal.trials import COMMANDS, LIMIT, Usual, faults, trial, usual
@@ -182,6 +185,8 @@ def _random_products(options: argparse.Namespace) -> int:
 
 
 def _work(options: argparse.Namespace) -> int:
+    if options.inside:
+        return inside.tried(options.seed, options.trials, 60 * options.minutes, options.ranks, verbose=options.verbose)
     if options.products:
         return _random_products(options)
     if options.tell:
@@ -201,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times")
     parser.add_argument("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended")
     parser.add_argument("--sum", nargs="+", metavar="FILE", help="the trials in these files of --json, and try nothing")
+    parser.add_argument("--inside", action="store_true", help="a random line of a call fails on one rank instead")
     parser.add_argument("--products", type=cli.at_least_1, metavar="K", help="random products instead, at most K in M minutes")
     parser.add_argument("--tell", choices=("own", "shared"), help=argparse.SUPPRESS)
     parser.set_defaults(picture=None)

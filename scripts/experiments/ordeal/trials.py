@@ -23,7 +23,7 @@ STALL = 3.0  # seconds, --stall of every job
 _ENVIRONMENT = {"HYBRID_STALL": str(STALL)}
 # What Open MPI does at a deadly signal, to print where the process stood, may never end (1 of 600 processes). A program has no
 # supervisor that would notice: so there it is left out, as docs/failures.md advises.
-_OF_PROGRAMS = {"OMPI_MCA_opal_signal": ""}
+OF_PROGRAMS = {"OMPI_MCA_opal_signal": ""}
 LIMIT = 30.0  # seconds after the fault, beyond which a job hangs; beside those that its work takes
 _TIMES_USUAL = 4  # as long as usual a job may take, of several ranks beside other jobs
 _LONGEST = 300.0  # seconds that a command may take when all is well
@@ -132,7 +132,7 @@ def trial(
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
         started = RESOURCES[fault.resource](ranks, folder, dice) if fault.resource else nullcontext(None)
         with started as place:
-            environment = _ENVIRONMENT | (_OF_PROGRAMS if command is LIBRARY else {})
+            environment = _ENVIRONMENT | (OF_PROGRAMS if command is LIBRARY else {})
             limits = dict([fault.limit] if fault.limit else [])
             launch = place.launch if place else None
             job = Job(_in(folder, command), ranks, environment, limits, launch=launch)

@@ -50,6 +50,13 @@ def test_what_cannot_be_tried_or_summed_is_wrong_usage(tmp_path):
 
 
 @pytest.mark.launcher
+@pytest.mark.needs("mpi")
+def test_a_line_that_fails_on_one_rank_keeps_no_rank_waiting():
+    """And the next call is right, or the communicator is lost."""
+    successful(ordeal("--inside", "--trials", 16, "--ranks", 3, "--seed", 4, "--verbose"))
+
+
+@pytest.mark.launcher
 @pytest.mark.exhaustive
 def test_some_trials_from_start_to_end(tmp_path):
     """Each job ends; and the lines that are kept give the same table again."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Calls of hybrid in which one rank raises, or is interrupted, at a random line: mpirun python broken_calls.py SEED FIRST LAST
 
-Rank 0 prints a JSON line for each trial: what was done, what every rank raised, and what came of the next call. Every rank writes
-where it stands to the file HANGS.RANK when a trial takes longer than LIMIT.
+Rank 0 prints a JSON line for each trial: what was done, what every rank raised, and what came of the next call. A trial that
+takes longer than LIMIT ends the job, and ranks print where they stand.
 """
 
 import dis
@@ -24,21 +24,24 @@ from mpi4py import MPI
 import hybrid
 from hybrid.errors import RankMissing
 
-LIMIT = 12.0  # seconds, far more than twice HYBRID_STALL
+LIMIT = 15.0  # seconds, far more than the two of HYBRID_STALL=1
 PACKAGE = os.path.dirname(hybrid.__file__) + os.sep
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
-_dice = np.random.default_rng(1)
-A, B = _dice.standard_normal((90, 70)), _dice.standard_normal((70, 50))
-STACK = _dice.standard_normal((5, 20, 30))
+_drawn = np.random.default_rng(1)
+A, B = _drawn.standard_normal((90, 70)), _drawn.standard_normal((70, 50))
+STACK = _drawn.standard_normal((5, 20, 30))
 WHOLE = np.arange(90 * 70).reshape(90, 70) % 1000 - 500
 
 
-class Nested:
+class Product:
     """An operand that is itself a product."""
 
     def __array__(self, dtype=None, copy=None):
         return hybrid.multiply(A, np.eye(70))
+
+
+# --- calls: each gives what this rank gets, and what is right
 
 
 def at_root(a, b, **options):
@@ -81,7 +84,7 @@ def in_shared_memory(comm):
     return hybrid.multiply(*(made if comm.rank == 0 else (None, None)), comm=comm), A @ B if comm.rank == 0 else None
 
 
-def back_and_forth(comm):
+def there_and_back(comm):
     part = hybrid.scatter(A if comm.rank == 0 else None, comm=comm)
     return hybrid.gather(part, comm=comm), A if comm.rank == 0 else None
 
@@ -98,27 +101,27 @@ CALLS = {
     "integers": at_root(WHOLE, WHOLE.T),
     "complex": at_root(A + 1j * A, B),
     "stack": at_root(STACK, STACK.transpose(0, 2, 1)),
-    "nested": at_root(Nested(), B),
+    "nested": at_root(Product(), B),
     "rows": of_rows,
     "transposed rows": of_transposed_rows,
     "blocks": of_blocks,
     "shared": in_shared_memory,
-    "scatter": back_and_forth,
+    "scatter": there_and_back,
     "plan": by_plan,
 }
-PLACES = {
-    "": {},
-    "staged": {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "20"},
-    "nodes": {"HYBRID_RANKS_PER_NODE": "1"},
-    "staged nodes": {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "20", "HYBRID_RANKS_PER_NODE": "1"},
-}
-KINDS = ("first", "warm", "other")  # of a new communicator, the same call once more, another call
+PANELS = {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "20"}
+NODES = {"HYBRID_RANKS_PER_NODE": "1"}
+SETTINGS = [{}, PANELS, NODES, PANELS | NODES]
+KINDS = ("first", "warm", "other")  # of a new communicator, the same call once more, another call than the one before
 ERRORS = {each.__name__: each for each in (MemoryError, KeyboardInterrupt, ValueError, OSError, SystemExit)}
-SIGINTS = ("SIGINT", "SIGINT later")
+SIGINTS = ("SIGINT at a line", "SIGINT at a time")
+
+
+# --- a line that fails
 
 
 class Lines:
-    """The lines of the package that this thread runs: counted, or one of them fails."""
+    """The lines of the package that this thread runs: they are counted, or at a line of them `fail` is called."""
 
     def __init__(self, site=None, number=0, fail=None):
         self.seen, self._site, self._left, self._fail, self.failed_at = Counter(), site, number, fail, ""
@@ -131,15 +134,14 @@ class Lines:
         sys.settrace(None)
 
     def _enters(self, frame, event, argument):
-        name = frame.f_code.co_filename
-        return self._runs if name.startswith(PACKAGE) else None
+        return self._runs if frame.f_code.co_filename.startswith(PACKAGE) else None
 
     def _runs(self, frame, event, argument):
         if event == "line":
             site = frame.f_code.co_filename.removeprefix(PACKAGE), frame.f_lineno
             if self._site is None:
                 self.seen[site] += 1
-            elif site == self._site and not self.failed_at and not _leaves_context(frame):
+            elif site == self._site and not self.failed_at and not leaves_context(frame):
                 self._left -= 1
                 if self._left < 0:
                     self.failed_at = f"{site[0]}:{site[1]} {frame.f_code.co_name}"
@@ -147,11 +149,14 @@ class Lines:
         return self._runs
 
 
-def _leaves_context(frame):
-    """Whether `__exit__` of a context is called next: only where lines are traced does Python raise there, and then leaves it
-    out."""
-    following = itertools.islice((each for each in dis.get_instructions(frame.f_code) if each.offset >= frame.f_lasti), 3)
-    return [(each.opname, each.argval) for each in following] == [("LOAD_CONST", None)] * 3
+def leaves_context(frame):
+    """Whether `__exit__` of a context is called next: Python raises there only where lines are traced, and then leaves it out."""
+    instructions = (each for each in dis.get_instructions(frame.f_code) if each.offset >= frame.f_lasti)
+    following = [(each.opname, each.argval) for each in itertools.islice(instructions, 3)]
+    return following == [("LOAD_CONST", None)] * 3 or following[0][0] in ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
+
+
+# --- trials
 
 
 class Ranks:
@@ -161,130 +166,98 @@ class Ranks:
         self._comm, self._number = WORLD.Dup(), 0
 
     def tell(self, mine):
-        self._number += 1
-        sent = [self._comm.isend(mine, each, self._number % 30000) for each in range(SIZE) if each != RANK]
-        got = {}
-        while len(got) < SIZE - 1:
-            for each in range(SIZE):
-                if each != RANK and each not in got and self._comm.iprobe(each, self._number % 30000):
-                    got[each] = self._comm.recv(source=each, tag=self._number % 30000)
+        self._number = self._number % 30000 + 1
+        others = [each for each in range(SIZE) if each != RANK]
+        sent = [self._comm.isend(mine, each, self._number) for each in others]
+        got = {RANK: mine}
+        while len(got) < SIZE:
+            for each in others:
+                if each not in got and self._comm.iprobe(each, self._number):
+                    got[each] = self._comm.recv(source=each, tag=self._number)
             time.sleep(1e-4)
         for request in sent:
             request.wait()
-        return [mine if each == RANK else got[each] for each in range(SIZE)]
+        return [got[each] for each in range(SIZE)]
 
 
 def outcome(call, comm):
-    """ "" where the call is right, else what is wrong."""
+    """What is wrong with a call; an empty text where it is right."""
     try:
         got, wanted = call(comm)
     except RankMissing as lost:
         return f"lost: {lost}"
     except BaseException as error:
-        everywhere = getattr(error, "on_all_ranks", None)
-        return f"{type(error).__name__}{'' if everywhere is None else '*' if everywhere else '?'}: {' '.join(str(error).split())}"
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
     right = (got is None) == (wanted is None) and (got is None or (got.shape == wanted.shape and np.allclose(got, wanted)))
-    return "" if right else "WRONG"
+    return "" if right else "wrong"
+
+
+def broken(call, comm, error, sites, dice):
+    """What comes of a call that fails on this rank, and at which line it did. `sites`: lines, and how often each is run."""
+
+    def fail():
+        if error in ERRORS:
+            raise ERRORS[error]("planted")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    if error != SIGINTS[1]:
+        site, times = dice.choice(sites)
+        with Lines(site, dice.choice([0, dice.randrange(times)]), fail) as lines:
+            said = outcome(call, comm)
+        return said, lines.failed_at
+    said, timer = "", threading.Timer(dice.uniform(0, 0.03), fail)
+    with suppress(KeyboardInterrupt):  # after the call
+        timer.start()
+        said = outcome(call, comm)
+        timer.join()
+        time.sleep(0.001)
+    timer.join()
+    return said, ""
+
+
+def counted(call, comm):
+    with Lines() as lines:
+        said = outcome(call, comm)
+    assert not said, said
+    return sorted(lines.seen.items())
 
 
 def main():
-    seed, first, last = map(int, sys.argv[1:4])
-    only = dict(word.split("=") for word in sys.argv[4:])
-    hangs = open(f"HANGS.{RANK}", "w")
-    faulthandler.enable(hangs)
+    seed, first, last = map(int, sys.argv[1:])
     ranks, comm, before, known = Ranks(), None, None, {}
     handler = signal.getsignal(signal.SIGINT)
     for number in range(first, last):
-        dice = random.Random(f"{seed} {number}")
-        victim, name, kind = dice.randrange(SIZE), dice.choice(list(CALLS)), dice.choice(KINDS)
-        place, error = dice.choice(list(PLACES)), dice.choice([*ERRORS, *SIGINTS])
-        name, kind, place, error = (
-            only.get("name", name),
-            only.get("kind", kind),
-            only.get("place", place),
-            only.get("error", error),
-        )
-        for each in {key for pairs in PLACES.values() for key in pairs}:
-            os.environ.pop(each, None)
-        os.environ.update(PLACES[place])
-        faulthandler.dump_traceback_later(LIMIT, repeat=False, file=hangs)
+        dice = random.Random(f"{seed} {number}")  # noqa: S311 (no secret)
+        victim, name, settings = dice.randrange(SIZE), dice.choice(list(CALLS)), dice.choice(SETTINGS)
+        error, kind, call = dice.choice([*ERRORS, *SIGINTS]), dice.choice(KINDS), CALLS[name]
+        faulthandler.dump_traceback_later(LIMIT, exit=True)
+        for variable in PANELS | NODES:
+            os.environ.pop(variable, None)
+        os.environ.update(settings)
         kind = "first" if comm is None else kind
         if kind == "first":
-            comm, before = WORLD.Dup(), None
-        if kind == "warm" and before != (name, place):
-            for _ in range(2):
-                bad = outcome(CALLS[name], comm)
-                if bad:
-                    print(f"UNEXPECTED before trial {number} on rank {RANK}: {bad}", flush=True)
-            ranks.tell(None)
-        if (name, place, kind) not in known:  # count its lines on this rank
-            of_count = comm
-            if kind == "first":
-                of_count = WORLD.Dup()
-            with Lines() as lines:
-                bad = outcome(CALLS[name], of_count)
-            if bad:
-                print(f"UNEXPECTED in count {number} on rank {RANK}: {bad}", flush=True)
-            known[name, place, kind] = sorted(lines.seen.items())
-            ranks.tell(None)
-        said, raised, failed_at, timer = "", None, "", None
-        began = time.monotonic()
-        if RANK == victim:
-            sites = known[name, place, kind]
-            site, times = dice.choice(sites)
-            if "site" in only:
-                site = [each for each, _ in sites if f"{each[0]}:{each[1]}" == only["site"]][0]
-                times = dict(sites)[site]
-            at = dice.choice([0, dice.randrange(times)])
-
-            def fail():
-                if error in ERRORS:
-                    raise ERRORS[error]("planted")
-                os.kill(os.getpid(), signal.SIGINT)
-
-            try:
-                if error == "SIGINT later":
-                    timer = threading.Timer(dice.uniform(0, 0.02 if kind == "warm" else 0.05), fail)
-                    timer.start()
-                    said = outcome(CALLS[name], comm)
-                else:
-                    with Lines(site, at, fail) as lines:
-                        said = outcome(CALLS[name], comm)
-                    failed_at = lines.failed_at
-            except BaseException as late:  # outside of the call
-                said = said or f"after: {type(late).__name__}"
-            if timer is not None:
-                for _ in range(3):
-                    with suppress(KeyboardInterrupt):
-                        timer.join()
-                        time.sleep(0.001)
-                        break
+            comm = WORLD.Dup()
+        if kind == "warm" and before != (name, settings):
+            counted(call, comm)
+        place = name, kind, str(settings)
+        if place not in known:
+            known[place] = counted(call, WORLD.Dup() if kind == "first" else comm)
+        ranks.tell(None)
+        began, failed_at = time.monotonic(), ""
+        if victim == RANK:
+            said, failed_at = broken(call, comm, error, known[place], dice)
         else:
-            said = outcome(CALLS[name], comm)
-        took = time.monotonic() - began
-        told = ranks.tell((said, failed_at, took))
-        restored = signal.getsignal(signal.SIGINT) is handler
-        afterwards = ranks.tell((outcome(CALLS[name], comm), restored))
-        if any(state for state, _ in afterwards):
-            comm, before = None, None
-        else:
-            before = name, place
+            said = outcome(call, comm)
+        seconds = time.monotonic() - began
+        told = ranks.tell((said, failed_at, seconds))
+        afterwards = ranks.tell(outcome(call, comm))
+        comm, before = None if any(afterwards) else comm, (name, settings)
         signal.signal(signal.SIGINT, handler)
         faulthandler.cancel_dump_traceback_later()
         if RANK == 0:
-            line = {
-                "number": number,
-                "victim": victim,
-                "call": name,
-                "kind": kind,
-                "place": place,
-                "error": error,
-                "at": told[victim][1],
-                "seconds": round(max(each[2] for each in told), 2),
-                "said": [each[0] for each in told],
-                "next": [each[0] for each in afterwards],
-                "unrestored": [each for each in range(SIZE) if not afterwards[each][1]],
-            }
+            said, _, seconds = zip(*told, strict=True)
+            about = {"number": number, "ranks": SIZE, "victim": victim, "call": name, "kind": kind, "settings": settings}
+            line = about | {"error": error, "at": told[victim][1], "seconds": max(seconds), "said": said, "next": afterwards}
             print(json.dumps(line), flush=True)
 
 
