@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""setuptools' build backend, with archives that can be made again, byte for byte, where SOURCE_DATE_EPOCH is set.
+"""setuptools' build backend, with archives that can be made again, byte for byte, where SOURCE_DATE_EPOCH is set; and with GPU
+kernels as machine code in the wheel, where `-C cubins=on` asks for them (`python -m build -C cubins=on`).
 
 setuptools writes the times, users and permissions of the day and the machine into a source archive, and the permissions into a
 wheel. Here they are replaced: the time is SOURCE_DATE_EPOCH, the user nobody in particular, and everybody may read.
@@ -11,8 +12,11 @@ import gzip
 import io
 import os
 import stat
+import subprocess
+import sys
 import tarfile
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +33,26 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
     return name
 
 
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    """What building a wheel needs: to compile kernels, this package's own dependencies and NVRTC. The machine code that CUDA 12
+    makes runs with drivers of CUDA 12 and 13."""
+    needed: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
+    if _has_cubins(config_settings):
+        setup = ConfigParser(comment_prefixes="#")
+        setup.read("setup.cfg")
+        listed = setup["options"]["install_requires"] + setup["options.extras_require"]["nvrtc12"]
+        needed += [line for line in listed.splitlines() if line]
+    return needed
+
+
+def _has_cubins(config_settings: Any) -> bool:
+    return (config_settings or {}).get("cubins", "off") != "off"
+
+
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """The name of the wheel, made in this folder."""
+    if _has_cubins(config_settings):
+        subprocess.run([sys.executable, "scripts/compile_kernels.py", "--ship"], check=True)
     name = build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
     if os.environ.get("SOURCE_DATE_EPOCH"):
         path = Path(wheel_directory) / name

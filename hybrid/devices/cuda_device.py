@@ -163,7 +163,7 @@ class CudaDevice:
         self._ipc_events: list[Any] = []
         self._multiplications: dict[tuple[str, str], Multiply] = {}  # by kernel and type
         self._multiply: Multiply
-        self._kernels = CompiledKernels()  # the others
+        self._kernels = CompiledKernels(gpu.capability)  # the others
         self._between: Any = None  # memory in which transposed matrices arrive, kept from copy to copy
         self._between_bytes = 0
         # The owners of the memory that is copied through slots, and what makes these copies, once there was one.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Kernels on a GPU: compiled by NVRTC at first use, kept on disk where this user alone may write, and launched with arguments
-that are packed once; and products by cuBLAS."""
+"""Kernels on a GPU: machine code that comes with the package, or is compiled by NVRTC at first use and kept where only this
+user may write; launched with arguments that are packed once; and products by cuBLAS."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from hybrid.core.installation import (
     refuse_unless_private,
 )
 from hybrid.core.problem import copy_width
+from hybrid.core.text import warn
 from hybrid.devices.base import KernelCall, place_of
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.host.files import atomic_write
-from hybrid.kernels.catalogue import KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of
+from hybrid.kernels.catalogue import KERNELS, OPERAND_SIZES, Kernel, Launch, dotted, launch_of
 
 _ROOM = 1 << 20  # bytes; a compiled kernel takes less
 _DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes
@@ -164,24 +165,28 @@ def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
 class CompiledKernels:
     """Kernels that are loaded on one GPU, whose context is current in all calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, capability: int) -> None:
+        self._architecture = architecture_of(capability)
         self._functions: dict[tuple[str, str], Any] = {}  # by source and expression
+        self._ready: set[tuple[str, str]] = set()  # those that may use as much shared memory as their launches do
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
-        """Compile these kernels, those of one source together, unless all of them are there: so CuPy's cache on disk has the same
-        ones together whatever was compiled before."""
+        """Load these kernels. Where they are to be compiled, those of one source are compiled together, whatever is there
+        already: so the cache on disk has the same ones together."""
         of_source: dict[str, dict[str, Launch]] = {}
         for launch in launches:
             of_source.setdefault(launch.source, {})[launch.expression] = launch
         for source, wanted in of_source.items():
-            if all((source, expression) in self._functions for expression in wanted):
-                continue
-            architecture = next(iter(wanted.values())).architecture
-            for expression, function in compiled_functions(source, [*wanted], architecture).items():
-                if wanted[expression].prefers_shared:
-                    prefer_shared_memory(function)
-                allow_shared_memory(function, wanted[expression].shared_bytes)
-                self._functions[source, expression] = function
+            if not all((source, expression) in self._functions for expression in wanted):
+                architecture = next(iter(wanted.values())).architecture or self._architecture
+                for expression, function in load_kernels(source, [*wanted], architecture).items():
+                    self._functions.setdefault((source, expression), function)
+            for expression, launch in wanted.items():
+                if (source, expression) not in self._ready:
+                    self._ready.add((source, expression))
+                    if launch.prefers_shared:
+                        prefer_shared_memory(self._functions[source, expression])
+                    allow_shared_memory(self._functions[source, expression], launch.shared_bytes)
 
     def function(self, launch: Launch) -> Any:
         """The instance as a CuPy function, compiled at the first call."""
@@ -199,7 +204,7 @@ class CompiledKernel(Multiply):
 
     def __init__(self, kernel: Kernel, dtype: str, capability: int) -> None:
         self._kernel, self._dtype, self._capability = kernel, dtype, capability
-        self._compiled = CompiledKernels()
+        self._compiled = CompiledKernels(capability)
         self._launches: dict[tuple[Any, ...], PreparedLaunch] = {}  # by addresses, shapes and row strides
         self.compile_ahead()
 
@@ -228,42 +233,58 @@ class CompiledKernel(Multiply):
         return self._compiled.function(launch)
 
 
-def compiled_functions(source: str, expressions: Sequence[str], architecture: str = "") -> dict[str, Any]:
+# Machine code for compute capability 8.9 is that for 8.6: the compiler makes the same of both.
+_SAME_CODE = {89: 86}
+SHIPPED = KERNELS / "cubins"  # made when the wheel is built (scripts/compile_kernels.py --ship); a checkout has none
+_OPTIONS = ("-std=c++17", "-device-int128")
+
+
+def architecture_of(capability: int) -> str:
+    """For which architecture kernels are compiled that run on GPUs of this compute capability (times ten)."""
+    return f"sm_{_SAME_CODE.get(capability, capability)}"
+
+
+def compile_options(architecture: str) -> tuple[str, ...]:
+    """NVRTC's options for the kernels."""
+    return (*_OPTIONS, f"-arch={architecture}", f"-I{KERNELS}")
+
+
+def load_kernels(source: str, expressions: Sequence[str], architecture: str) -> dict[str, Any]:
     """Instances of templates in one of the kernels' sources, as CuPy functions that are loaded on the current GPU, by their name
-    expressions. `architecture`: the only one that they are compiled for, as in `Launch`."""
+    expressions: these, and others whose machine code lies in the same file."""
     trust_own_cache_only()
     import cupy
 
-    text, options = (KERNELS / source).read_text(encoding="utf-8"), compile_options(KERNELS)
-    if not architecture:
-        module = cupy.RawModule(code=text, options=options, name_expressions=tuple(expressions))
-        return {expression: module.get_function(expression).kernel for expression in expressions}
-    names, cubin = _compiled_for(architecture, source, text, expressions, options)
-    loaded = cupy.cuda.Module()
-    loaded.load(cubin)
-    return {expression: loaded.get_function(names[expression]) for expression in expressions}
+    names, cubin = machine_code(source, expressions, architecture)
+    module = cupy.cuda.Module()
+    module.load(cubin)
+    return {expression: module.get_function(name) for expression, name in names.items()}
 
 
-def _compiled_for(
-    architecture: str, source: str, text: str, expressions: Sequence[str], options: tuple[str, ...]
-) -> tuple[dict[str, str], bytes]:
-    """The kernels' mangled names, and their machine code, for one architecture alone, such as sm_90a, for which CuPy does not
-    compile: by NVRTC directly. They are kept on disk, and compiled anew where what is there is damaged."""
+def machine_code(source: str, expressions: Sequence[str], architecture: str) -> tuple[dict[str, str], bytes]:
+    """The mangled names of these kernels and perhaps others, by their name expressions, and the machine code of all: from the
+    package, from the cache, or compiled now."""
+    shipped = shipped_file(source, architecture)
+    with suppress(OSError, ImportError):  # Python may have been built without lzma
+        import lzma
+
+        names, cubin = _unpacked(lzma.decompress(shipped.read_bytes()))
+        if names.keys() >= {*expressions}:
+            return names, cubin
     from cupy_backends.cuda.libs import nvrtc
 
-    options = (f"-arch={architecture}", "-default-device", *options)
-    what = json.dumps([nvrtc.getVersion(), text, [*options], [*expressions]])
-    file = cache_folder("cubin") / f"{Path(source).stem}-{hashlib.sha256(what.encode()).hexdigest()[:24]}.cubin"
+    made_of = _hash_of(source, architecture, nvrtc.getVersion(), *expressions)
+    file = cache_folder("cubin") / f"{Path(source).stem}-{architecture}-{made_of}.cubin"
     with suppress(OSError, ValueError, LookupError, TypeError):
-        header, cubin = file.read_bytes().split(b"\n", 1)
-        described = json.loads(header)
-        if hashlib.sha256(cubin).hexdigest() == described["sha256"]:
-            return described["names"], cubin
-    program = nvrtc.createProgram(text, source, (), ())
+        return _unpacked(file.read_bytes())
+    if not shipped.exists():
+        capability = dotted(int(architecture[3:].rstrip("a")))
+        warn(f"GPU kernels for compute capability {capability} are compiled: some seconds, once", Remark)
+    program = nvrtc.createProgram((KERNELS / source).read_text(encoding="utf-8"), source, (), ())
     try:
         for expression in expressions:
             nvrtc.addNameExpression(program, expression)
-        nvrtc.compileProgram(program, options)
+        nvrtc.compileProgram(program, compile_options(architecture))
         names = {expression: nvrtc.getLoweredName(program, expression) for expression in expressions}
         cubin = nvrtc.getCUBIN(program)
     except nvrtc.NVRTCError as error:
@@ -272,20 +293,42 @@ def _compiled_for(
         ) from error
     finally:
         nvrtc.destroyProgram(program)
-    header = json.dumps({"sha256": hashlib.sha256(cubin).hexdigest(), "names": names}).encode()
     try:
         with atomic_write(str(file)) as temporary:
-            temporary.write_bytes(header + b"\n" + cubin)
+            temporary.write_bytes(packed(names, cubin))
     except HybridError as error:
         warnings.warn(f"kernels will be compiled again by the next process: {error}", Remark, stacklevel=2)
     return names, cubin
 
 
-def compile_options(folder: Path) -> tuple[str, ...]:
-    """The compiler's options for the kernels in `folder`. One is a hash of the headers, since CuPy's cache, which does not look
-    into included files, would else keep kernels of changed headers."""
-    headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.cuh")))).hexdigest()
-    return ("-std=c++17", "-device-int128", f"-I{folder}", f"-DHEADERS=0x{headers[:16]}")
+def shipped_file(source: str, architecture: str) -> Path:
+    """Where the wheel has a source's machine code. Its name changes with all that the code depends on: what was made of another
+    source is not found."""
+    return SHIPPED / f"{Path(source).stem}-{architecture}-{_hash_of(source, architecture)}.xz"
+
+
+def _hash_of(source: str, *more: object) -> str:
+    made_of = (KERNELS / source).read_bytes(), _headers(), repr((_OPTIONS, more)).encode()
+    return hashlib.sha256(b"\0".join(made_of)).hexdigest()[:24]
+
+
+@cache
+def _headers() -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(KERNELS.glob("*.cuh")))
+
+
+def packed(names: dict[str, str], cubin: bytes) -> bytes:
+    """A file of machine code, for `machine_code`."""
+    return json.dumps({"sha256": hashlib.sha256(cubin).hexdigest(), "names": names}).encode() + b"\n" + cubin
+
+
+def _unpacked(content: bytes) -> tuple[dict[str, str], bytes]:
+    """ValueError, LookupError or TypeError for a damaged file."""
+    header, cubin = content.split(b"\n", 1)
+    described = json.loads(header)
+    if hashlib.sha256(cubin).hexdigest() != described["sha256"]:
+        raise ValueError("damaged")
+    return described["names"], cubin
 
 
 def matrix_argument(matrix: Any) -> np.ndarray:

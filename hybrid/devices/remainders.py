@@ -19,7 +19,7 @@ import numpy as np
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import MOST_PLACES, Device, Event, KernelCall, KernelDevice, Place, place_of
-from hybrid.kernels.catalogue import C_TYPES, Launch
+from hybrid.kernels.catalogue import C_TYPES
 from hybrid.kernels.remainders import (
     column_measuring,
     guarding,
@@ -31,6 +31,7 @@ from hybrid.kernels.remainders import (
     remainder_packing,
     row_measuring,
     telling,
+    usual_launches,
 )
 from hybrid.planning.arithmetic import (
     CHUNK_ROWS,
@@ -114,7 +115,8 @@ class RemainderLaunches:
         self._products = device.matrix(memory, layout.products, 1, layout.end - layout.products, "uint8")
         # What products launch again and again, by the place of the matrix that may lie elsewhere in the next.
         self._prepared: dict[tuple[object, ...], dict[Place | None, KernelCall]] = {}
-        device.compile_ahead(self._usual_launches())
+        moduli = expected(problem.dtype, fast=fast).moduli
+        device.compile_ahead(usual_launches(device, self._element, moduli, by_integers=self._by_integers))
 
     def once(self, prepare: Callable[..., list[KernelCall]], *of: Any, matrix: Any = None) -> KernelCall:
         """The call that a method of this object prepares from these arguments, and the matrix if there is one. It is prepared
@@ -203,17 +205,6 @@ class RemainderLaunches:
                 device.kernel(back, (remainders, *scales, c[:, part.within(columns).slice])),
             ]
         return work
-
-    def _usual_launches(self) -> list[Launch]:
-        """A launch of each kernel that usual products need, to compile them together."""
-        device, element, moduli = self._device, self._element, expected(self._problem.dtype, fast=self._fast).moduli
-        packings = [magnitude_packing(side, element, 1, 1) for side in "AB"]
-        packings += [remainder_packing(side, element, count, 1, 1) for count in (moduli, 1) for side in "AB"]
-        products = [products_of(device, "", 1, 1, moduli), products_of(device, element, 1, 1, 1)]
-        lines = [line_kernel(name, 1) for name in ("summarize", "scale_lines")]
-        measuring = [row_measuring(element, 1, 1), column_measuring(element, 1, 1)]
-        back = reconstruction(element, moduli, 1, 1, by_integers=self._by_integers)
-        return [*measuring, *lines, telling(), guarding(device, 1, 1), *packings, *products, back]
 
 
 @dataclass

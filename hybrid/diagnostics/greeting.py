@@ -41,8 +41,7 @@ class GpuGreeter:
         import cupy
 
         from hybrid.devices.cuda_gpus import use_context_of
-        from hybrid.devices.cuda_kernels import compile_options
-        from hybrid.kernels.catalogue import KERNELS
+        from hybrid.devices.cuda_kernels import architecture_of, load_kernels
 
         use_context_of(gpu)
         self._shape = ((blocks,), (threads,))
@@ -52,9 +51,7 @@ class GpuGreeter:
         runtime = cupy.cuda.runtime
         # The limit cannot be changed once a kernel that prints is loaded.
         runtime.deviceSetLimit(runtime.cudaLimitPrintfFifoSize, max(_DEFAULT_FIFO_BYTES, blocks * threads * _BYTES_PER_LINE))
-        source = (KERNELS / SOURCE).read_text(encoding="utf-8")
-        module = cupy.RawModule(code=source, options=compile_options(KERNELS), name_expressions=(KERNEL,))
-        self._kernel = module.get_function(KERNEL)
+        self._kernel = load_kernels(SOURCE, [KERNEL], architecture_of(gpu.capability))[KERNEL]
 
     def launch(self, process: int) -> None:
         import numpy as np

@@ -84,6 +84,17 @@ def reconstruction(element: str, moduli: int, rows: int, columns: int, *, by_int
     return _launch("reconstruct.cu", f"{name}<{element}, {moduli}>", (rows, _pieces(columns, 4 * _THREADS)))
 
 
+def usual_launches(gpu: Gpu, element: str, moduli: int, *, by_integers: bool) -> list[Launch]:
+    """A launch of each kernel that usual products from so many moduli need, to load them together."""
+    packings = [magnitude_packing(side, element, 1, 1) for side in "AB"]
+    packings += [remainder_packing(side, element, count, 1, 1) for count in (moduli, 1) for side in "AB"]
+    products = [products_of(gpu, "", 1, 1, moduli), products_of(gpu, element, 1, 1, 1)]
+    lines = [line_kernel(name, 1) for name in ("summarize", "scale_lines")]
+    measuring = [row_measuring(element, 1, 1), column_measuring(element, 1, 1)]
+    back = reconstruction(element, moduli, 1, 1, by_integers=by_integers)
+    return [*measuring, *lines, telling(), guarding(gpu, 1, 1), *packings, *products, back]
+
+
 def _packing(source: str, what: str, operand: str, arguments: str, lines: int, units: int) -> Launch:
     side, at_once = ("rows", _WARPS) if operand == "A" else ("columns", _COLUMNS)
     return _launch(source, f"{what}_of_{side}<{arguments}>", (_pieces(lines, at_once), units))

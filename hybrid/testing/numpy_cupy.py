@@ -431,7 +431,7 @@ def install(gpus: int = 1) -> None:
     launching = {
         "matrix_argument": lambda matrix: _Argument(matrix, packed(matrix)),
         "PreparedLaunch": Launch,
-        "compiled_functions": lambda source, expressions, architecture="": {each: (source, each) for each in expressions},
+        "load_kernels": lambda source, expressions, architecture: {each: (source, each) for each in expressions},
         "allow_shared_memory": lambda function, size: None,
         "prefer_shared_memory": lambda function: None,
     }

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Which rank takes which GPU, on machines made up of lists; where NCCL's library is looked for; and how long memory is locked."""
+"""Which rank takes which GPU, on machines made up of lists; where NCCL and machine code are looked for; and how long memory is
+locked."""
 
+import lzma
 import mmap
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,8 +18,10 @@ from support.commands import ROOT
 
 from hybrid.classroom.gpu_models import NAMES, named
 from hybrid.classroom.occupancy import occupancy
+from hybrid.devices import cuda_kernels
 from hybrid.devices.cuda_gpus import LEAST_OWNER_BYTES, Gpu, PinnedMemory, choose_gpus
 from hybrid.host.memory import LEAST_BYTES
+from hybrid.kernels.catalogue import KERNELS
 
 
 def chosen(*visible):
@@ -67,6 +73,58 @@ def test_nccl_is_the_systems_else_the_one_that_pip_installed_else_refused(tmp_pa
     environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", LOAD], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == said, done.stderr
+
+
+class FakeNvrtc:
+    """A compiler whose machine code is its options."""
+
+    def __init__(self):
+        self.compiled = []
+        self.getVersion, self.NVRTCError = lambda: (12, 9), RuntimeError
+        self.addNameExpression, self.destroyProgram = lambda *given: None, lambda program: None
+        self.getLoweredName = lambda program, expression: f"_Z{expression}"
+
+    def createProgram(self, text, name, headers, names):
+        return name
+
+    def compileProgram(self, program, options):
+        self.compiled.append((program, options))
+
+    def getCUBIN(self, program):
+        return f"cubin {len(self.compiled)}\n".encode()
+
+
+def test_machine_code_is_shipped_or_kept_and_never_that_of_another_source(monkeypatch, tmp_path):
+    nvrtc, libs = FakeNvrtc(), ModuleType("cupy_backends.cuda.libs")
+    libs.nvrtc = nvrtc
+    for name, module in {"cupy_backends": libs, "cupy_backends.cuda": libs, "cupy_backends.cuda.libs": libs}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("HYBRID_CACHE", str(tmp_path / "cache"))
+    sources = tmp_path / "kernels"
+    shutil.copytree(KERNELS, sources, ignore=shutil.ignore_patterns("cubins"))
+    for name, folder in {"KERNELS": sources, "SHIPPED": sources / "cubins"}.items():
+        monkeypatch.setattr(cuda_kernels, name, folder)
+    monkeypatch.setattr(cuda_kernels, "_headers", cuda_kernels._headers.__wrapped__)
+    assert cuda_kernels.architecture_of(89) == cuda_kernels.architecture_of(86) == "sm_86"
+    shipped = cuda_kernels.shipped_file("check.cu", "sm_86")
+    shipped.parent.mkdir()
+    shipped.write_bytes(lzma.compress(cuda_kernels.packed({"f": "_Zf", "g": "_Zg"}, b"shipped\n")))
+    assert cuda_kernels.machine_code("check.cu", ["g"], "sm_86") == ({"f": "_Zf", "g": "_Zg"}, b"shipped\n")
+    of_f, of_h = ({"f": "_Zf"}, b"cubin 2\n"), ({"h": "_Zh"}, b"cubin 1\n")
+    assert [cuda_kernels.machine_code("check.cu", ["h"], "sm_86") for _ in range(2)] == [of_h, of_h], "kept"
+    with pytest.warns(RuntimeWarning, match=r"kernels for compute capability 7\.5 are compiled: some seconds, once"):
+        assert [cuda_kernels.machine_code("check.cu", ["f"], "sm_75") for _ in range(2)] == [of_f, of_f]
+    (damaged,) = (tmp_path / "cache" / "cubin").glob("check-sm_75-*.cubin")
+    damaged.write_bytes(damaged.read_bytes()[:-3] + b"!!\n")
+    with pytest.warns(RuntimeWarning, match="compiled"):
+        assert cuda_kernels.machine_code("check.cu", ["f"], "sm_75")[1] == b"cubin 3\n"
+    for number, changed in enumerate(("check.cu", "matrix.cuh"), start=4):
+        with (sources / changed).open("a") as file:
+            file.write("// changed\n")
+        with pytest.warns(RuntimeWarning, match="compiled"):
+            assert cuda_kernels.machine_code("check.cu", ["g"], "sm_86")[1] == b"cubin %d\n" % number
+    assert [name for name, _ in nvrtc.compiled] == ["check.cu"] * 5
+    assert {option for _, options in nvrtc.compiled for option in options if "arch" in option} == {"-arch=sm_86", "-arch=sm_75"}
 
 
 def test_memory_is_locked_once_as_long_as_its_owner_lives():

@@ -7,6 +7,8 @@ those of products from remainders, where a GPU is capable of them.
 Prints what each instance takes of a GPU; `shared` is what the source declares + what the launch gives, `spills` are bytes
 stored + loaded. Then a line for each fault: what does not compile; for the forms that would be launched there, what does not
 fit on the GPU or spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
+
+--ship writes the machine code that the wheel brings along into kernels/cubins instead (`python -m build -C cubins=on` does it).
 """
 
 import argparse
@@ -24,7 +26,7 @@ from tqdm import tqdm
 
 from experiments.common.cli import command, plain_parser
 from experiments.common.tables import Table, printed
-from experiments.kernel_checks import remainder_instances
+from experiments.kernel_checks import remainder_instances, shipped
 from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted
@@ -191,6 +193,8 @@ def table(rows: Iterable[Used]) -> Table:
 def work(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     nvrtc = Nvrtc()
+    if options.ship:
+        return shipped.write(nvrtc)
     targets = options.targets or [target for target in TARGETS if capability_of(target) in nvrtc.capabilities]
     for target in targets:
         if capability_of(target) not in nvrtc.capabilities:
@@ -244,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--launched", action="store_true", help="only the forms that would be launched on the GPU")
     parser.add_argument("--widest", action="store_true", help="each form only with the widest copies")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="sources compiled at once (one a core)")
+    parser.add_argument("--ship", action="store_true", help="write the machine code for the wheel")
     parser.add_argument("--json", metavar="FILE", help="write one line for each instance: what it takes, and its faults")
     parser.add_argument("--quiet", action="store_true", help="no table: only faults and the last line")
     return command(parser, work, arguments, failure=2)

@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ class Compiled:
     resources: Mapping[str, Resources]
     errors: Mapping[str, str]
     warnings: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)  # mangled
+    cubin: bytes = b""  # of all together
 
 
 class Nvrtc:
@@ -54,7 +56,7 @@ class Nvrtc:
         try:
             for expression in expressions:
                 call(library.nvrtcAddNameExpression, program, expression.encode())
-            options = [*compile_options(source.parent), f"-arch={target}", "--ptxas-options=-v"]
+            options = [*compile_options(target), "--ptxas-options=-v"]
             status, *_ = library.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
             log = self._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
             warnings = warnings_in(log)
@@ -62,10 +64,13 @@ class Nvrtc:
                 return Compiled({}, dict.fromkeys(expressions, first_error(log) or status.name), warnings)
             ptx = self._text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program)
             found = resources_in(log, ptx)
-            names = {expression: call(library.nvrtcGetLoweredName, program, expression.encode()) for expression in expressions}
+            lowered = {expression: call(library.nvrtcGetLoweredName, program, expression.encode()) for expression in expressions}
+            cubin = bytearray(call(library.nvrtcGetCUBINSize, program))
+            call(library.nvrtcGetCUBIN, program, cubin)
         finally:
             call(library.nvrtcDestroyProgram, program)
-        return Compiled({expression: found[name.decode()] for expression, name in names.items()}, {}, warnings)
+        names = {expression: name.decode() for expression, name in lowered.items()}
+        return Compiled({expression: found[name] for expression, name in names.items()}, {}, warnings, names, bytes(cubin))
 
     def _text(self, size: Callable[..., Any], get: Callable[..., Any], program: Any) -> str:
         text = bytearray(self._call(size, program))
