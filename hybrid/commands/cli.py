@@ -23,7 +23,6 @@ from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.mpi import leave
 from hybrid.ranks.team import Team, start_world
 
-_COMPILING_TIME = 10.0  # seconds that a command waits in the end for what it compiles once on a machine, a second as a rule
 REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
 
 
@@ -130,7 +129,7 @@ class _Command:
                         raise self.usage
                 with team.together():
                     code = self.work(team, self.options, self.settings)
-                wait_until_loaded(_COMPILING_TIME)
+                wait_until_loaded()  # else a compiler would be left alone, whose library nobody put into the cache
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
             show_traceback()

@@ -15,7 +15,7 @@ import numpy as np
 from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
-from hybrid.devices import staging
+from hybrid.devices import row_sums, staging
 from hybrid.devices.base import Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
 from hybrid.devices.cpu import some_matrices
 from hybrid.devices.cuda_gpus import (
@@ -149,7 +149,8 @@ class CudaDevice:
     def __init__(self, gpu: Gpu) -> None:
         import cupy
 
-        staging.copier()  # which takes a while
+        for library in (staging.copier, row_sums.adder):
+            library()  # it is compiled, once on a machine, and loaded in the background
         self.gpu, self.capability, self._context = gpu, gpu.capability, gpu_context(gpu.index)
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         with self._context:

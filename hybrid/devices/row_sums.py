@@ -32,8 +32,6 @@ NOT_JUDGED = -1.0  # the size of a sum that cannot be judged
 MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of many, which a single large one would else determine
 SAMPLE = 64  # rows of B that tell the sizes of its columns
 
-# The library is compiled and loaded in the background; until then, NumPy computes.
-
 SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread")
 # Of the rows that a thread takes in one call: Python does not notice an interrupt (SIGINT) before it ends.
@@ -135,19 +133,20 @@ class _Library(LoadedSoon):
 
 
 @lru_cache(maxsize=1)
-def _library() -> _Library:
+def adder() -> _Library:
+    """The library, which is compiled and loaded in the background: until then, NumPy computes."""
     return _Library()
 
 
 def can_sum(rows: np.ndarray) -> bool:
     """Whether there is the library, and it can read these rows where they lie."""
     readable = rows.dtype in (np.float32, np.float64) and rows.dtype.isnative and rows.flags.aligned
-    return readable and rows.strides[1] == rows.itemsize and _library().loaded is not None
+    return readable and rows.strides[1] == rows.itemsize and adder().loaded is not None
 
 
 def _in_c(function: str, matrices: Sequence[np.ndarray], threads: int, *operands: Any) -> None:
     """Call a function of the library for all rows of these matrices, of which some are given to one call."""
-    library, count = _library(), len(matrices[0])
+    library, count = adder(), len(matrices[0])
     rows = [ctypes.byref(_Rows(each.ctypes.data, each.shape[1], each.strides[0], each.itemsize)) for each in matrices]
     of_row = max(1, sum(each.shape[1] * each.itemsize for each in matrices))
     threads = max(1, min(threads, 1 + count * of_row // _BYTES_WORTH_A_THREAD))
@@ -158,7 +157,7 @@ def _in_c(function: str, matrices: Sequence[np.ndarray], threads: int, *operands
 
 def _packed(y: np.ndarray) -> np.ndarray:
     """The right operand of a product as C reads it."""
-    library, (terms, width) = _library().loaded, y.shape
+    library, (terms, width) = adder().loaded, y.shape
     y, into = np.ascontiguousarray(y), np.empty((library.packed_columns(width), terms))
     library.pack(y.ctypes.data, terms, width, into.ctypes.data)
     return into
@@ -272,7 +271,7 @@ def sums_of_b(b: np.ndarray, x: np.ndarray, group: int, how: Weighting, integers
     """`sampled_peaks`, `column_weights`, `group_sums` and what follows from them for all of B; None where it is not in C."""
     if not can_sum(b) or b.nbytes > _BYTES_A_THREAD:
         return None
-    (rows, columns), library = b.shape, _library()
+    (rows, columns), library = b.shape, adder()
     groups = -(-columns // group)
     memory, places = np.empty(columns + groups * (rows + 3)), [columns + groups * each for each in range(4)]
     norms, flushed, overflow = (memory[first : first + groups] for first in places[:3])
@@ -392,7 +391,7 @@ def check_rows(
     if multiply is None:
         _in_c("check", [a, c], threads, *operands)
     else:
-        library = _library()
+        library = adder()
         check, pool, row_bytes = library.loaded.check, library.pool, sum(each.shape[1] * each.itemsize for each in (a, c))
         rows = [ctypes.byref(_Rows(each.ctypes.data, each.shape[1], each.strides[0], each.itemsize)) for each in (a, c)]
 
@@ -642,7 +641,7 @@ class RowChecksums:
         self._of_c: list[tuple[int, ...]] = []  # of C, what `sum_again` takes
         self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
         self._events: list[Event] = []  # that the threads wait for
-        self._process, self._library, self._batch = os.getpid(), _library(), None
+        self._process, self._library, self._batch = os.getpid(), adder(), None
         if in_c and self._library.loaded is not None:
             some, lanes = max(1, min(threads, links * _MOST_THREADS)), min(_LANES, 2 * links)
             self._batch = self._library.loaded.new_batch(self._library.pool, some, lanes)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from hybrid.core import installation
@@ -160,7 +161,8 @@ def _version(path: str) -> str:
 def _cpu() -> str:
     """The model and the features of this CPU, on which -march=native depends."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            first = [*takewhile(str.strip, file)]  # of many that are alike
     except OSError:
         return platform.processor()
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}))
+    return "".join(line for line in first if line.startswith(("model name", "flags", "Features", "CPU part")))

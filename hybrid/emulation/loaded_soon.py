@@ -31,9 +31,9 @@ class LoadedSoon:
 _threads: list[threading.Thread] = []
 
 
-def wait_until_loaded(patience: float) -> None:
-    """Wait until all that this process loads is loaded, so many seconds at most: a process that ended before would leave a
-    compiler alone, whose library nobody put into the cache."""
+def wait_until_loaded(patience: float = 10.0) -> None:
+    """Wait until all that this process loads is loaded, so many seconds at most: milliseconds as a rule, a second or two where
+    it is compiled, once on a machine."""
     until = time.monotonic() + patience
     while _threads:
         _threads.pop().join(max(0.0, until - time.monotonic()))

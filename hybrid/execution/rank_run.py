@@ -20,6 +20,7 @@ from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.check_operations import operations_on
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
+from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import CheckFailed
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.host.memory import NumbersView, RowView
@@ -317,6 +318,8 @@ class RankRun:
                 self._modular = modular_product(self._rank_device, decision, team.rank, settings)
                 if self.device_check is not None:
                     self.device_check.check_in(self._buffers, self._modular)
+                if self._rank_device.gpu is not None:
+                    wait_until_loaded()  # NumPy's sums and the driver's copies of pageable memory take several times as long
             if self.device_check is not None:
                 self._sums_all = settings.check == "full" or plan.problem.bytes_of_matrices < _LARGE
                 self.device_check.sample(ALL if self._sums_all else Sample(SHARE, preparing.all[plan.root]))
