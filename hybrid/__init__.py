@@ -13,6 +13,7 @@ plan        the same, decided before it is computed: for many products alike
 empty       a matrix in memory that the ranks of a node share
 scatter     a root's matrix as RowBlocks
 gather      RowBlocks or Block2Ds as a matrix at a root
+use         within it, NumPy's and SciPy's own products are computed so where that is faster
 RowBlock    some consecutive rows of a distributed matrix
 Block2D     a rank's rows and columns of a matrix that is distributed over a grid
 
@@ -21,15 +22,17 @@ What is raised stands in hybrid.errors. Tests plant faults by hybrid.testing. `p
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.forks import one_at_a_time
 
 __version__ = "0.1.0"
-__all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "plan", "scatter"]
+__all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "plan", "scatter", "use"]
 
 if TYPE_CHECKING:
     from hybrid.api import Block2D, RowBlock, empty, gather, multiply, plan, scatter
+    from hybrid.interposition.use import use
 
 
 def __dir__() -> list[str]:
@@ -40,9 +43,8 @@ def __getattr__(name: str) -> Any:
     # `import hybrid` loads neither NumPy nor MPI: the commands start with threads and launcher still to be settled.
     if name in __all__:
         with one_at_a_time:
-            from hybrid import api
-
-        return getattr(api, name)
+            room = import_module("hybrid.interposition.use" if name == "use" else "hybrid.api")
+        return getattr(room, name)
     from hybrid.core.installation import missing
 
     raise missing(__name__, name)

@@ -369,7 +369,7 @@ class ProductPlan:
     def __init__(self, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> None:
         a, b, c = map(_array_like, operands)
         self._forms, self._how = tuple(map(_form, (a, b, c))), (comm, root, options)
-        self._who, self._decision = Compiled.of((a, b, c), *self._how).decide(a, b, c)
+        self._who, self.decision = Compiled.of((a, b, c), *self._how).decide(a, b, c)
 
     def run(self, a: Any, b: Any, c: Any = None, *, out: Any = None) -> Any:
         """Compute the product, as `hybrid.multiply` with the options of the plan. Every rank calls it.
@@ -402,7 +402,7 @@ class ProductPlan:
 
     def explain(self) -> str:
         """How the product is computed, in a few lines: device, kernel, check, and the rows, threads and memory of each rank."""
-        return "\n".join([*([self._who] if self._who else []), *(_lines(self._decision) if self._decision else [])])
+        return "\n".join([*([self._who] if self._who else []), *(_lines(self.decision) if self.decision else [])])
 
 
 def _array_like(like: Any) -> Any:

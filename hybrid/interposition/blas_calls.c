@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MIT
+// Functions that stand in for BLAS's gemm, syrk and herk where NumPy's and SciPy's extension modules call them. A product that is
+// worth it is offered to Python; all others go to the BLAS function that the module was linked to.
+//
+// A module calls a function of another library through a slot: a word of its own memory into which the dynamic linker has written
+// the function's address, as its relocations say. `redirect` finds these slots by the function's name and writes other addresses.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <fenv.h>
+#include <link.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+// Of Python's stable interface, whose headers need not be installed; objects are void*.
+extern void* PyGILState_GetThisThreadState(void);
+extern int PyGILState_Ensure(void);
+extern void PyGILState_Release(int);
+extern void* PyObject_CallFunction(void*, const char*, ...);
+extern int PyObject_IsTrue(void*);
+extern void* PyObject_Type(void*);
+extern void PyErr_Fetch(void**, void**, void**);
+extern void PyErr_NormalizeException(void**, void**, void**);
+extern void PyErr_SetObject(void*, void*);
+extern int Py_AddPendingCall(int (*)(void*), void*);
+extern void Py_IncRef(void*);
+extern void Py_DecRef(void*);
+
+// --- which products are offered
+
+enum { GEMM, SYRK, HERK, KINDS };
+enum { CBLAS, CBLAS_64, FORTRAN, FORTRAN_64, FAMILIES };  // _64: with integers of 64 bits
+enum { TYPES = 4 };  // s, d, c, z
+static const int ITEM[TYPES] = {4, 8, 8, 16};
+
+// A product as Python gets it, all of it in row-major order.
+typedef struct {
+    int64_t kind, type, transposed_a, conjugated_a, transposed_b, conjugated_b, lower;  // lower: the triangle of syrk and herk
+    int64_t m, n, k, lda, ldb, ldc;
+    const void *a, *b;
+    void* c;
+    double alpha[2], beta[2];  // real and imaginary part
+} Product;
+
+// Seconds by the machine model: of a multiply-add by BLAS and by us; of a byte that is copied, and of a call.
+typedef struct {
+    double blas, ours, byte, call;
+} Rates;
+
+static Rates rates[TYPES];
+static double least;  // multiply-adds from which on products are offered; negative: those that gain by the rates
+static int switched_on;
+static void* offered;  // Python's function: it gets the product's address and the seconds gained, and tells whether it has computed it
+static uint64_t calls, multiply_adds;  // of all products
+static void* originals[FAMILIES * TYPES * KINDS];
+
+static int raise_now(void* error) {
+    void* type = PyObject_Type(error);
+    PyErr_SetObject(type, error);
+    Py_DecRef(type);
+    Py_DecRef(error);
+    return -1;
+}
+
+// Have the main thread raise this exception when it is back in Python.
+void raise_soon(void* error) {
+    Py_IncRef(error);
+    if (Py_AddPendingCall(raise_now, error)) Py_DecRef(error);
+}
+
+// BLAS's caller does not look for exceptions: one that a handler of signals has raised waits until the caller has returned. NumPy
+// does look at the floating-point flags, in which the product's check leaves traces.
+static int offer(const Product* product, double seconds) {
+    fenv_t before;
+    fegetenv(&before);
+    const int state = PyGILState_Ensure();
+    void *answer = PyObject_CallFunction(offered, "Kd", (unsigned long long)(uintptr_t)product, seconds), *type, *error, *trace;
+    const int computed = answer && PyObject_IsTrue(answer) == 1;
+    if (answer) {
+        Py_DecRef(answer);
+    } else {
+        PyErr_Fetch(&type, &error, &trace);
+        PyErr_NormalizeException(&type, &error, &trace);
+        if (error) raise_soon(error);
+        Py_DecRef(type);
+        Py_DecRef(error);
+        Py_DecRef(trace);
+    }
+    PyGILState_Release(state);
+    fesetenv(&before);
+    return computed;
+}
+
+void begin(void* function, const Rates of_types[TYPES], double threshold) {
+    void* before = offered;
+    switched_on = 0;
+    memcpy(rates, of_types, sizeof rates);
+    Py_IncRef(function);
+    offered = function, least = threshold;
+    Py_DecRef(before);
+    __atomic_store_n(&switched_on, 1, __ATOMIC_RELEASE);
+}
+
+void end(void) { __atomic_store_n(&switched_on, 0, __ATOMIC_RELEASE); }
+
+void counts(uint64_t* of_calls, uint64_t* of_multiply_adds) {
+    *of_calls = __atomic_load_n(&calls, __ATOMIC_RELAXED);
+    *of_multiply_adds = __atomic_load_n(&multiply_adds, __ATOMIC_RELAXED);
+}
+
+// Whether a product, which is counted, is to be offered; `seconds`: what it gains. A thread that Python does not know never waits
+// for Python.
+static int is_worth(int type, int kind, double m, double n, double k, double* seconds) {
+    if (!(m > 0 && n > 0 && k > 0) || !__atomic_load_n(&switched_on, __ATOMIC_ACQUIRE)) return 0;
+    const double work = m * n * k, done = kind == GEMM ? work : work / 2;
+    __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&multiply_adds, (uint64_t)done, __ATOMIC_RELAXED);
+    const Rates* r = &rates[type];
+    *seconds = done * r->blas - work * r->ours - ITEM[type] * (m * k + k * n + m * n) * r->byte - r->call;
+    return (least < 0 ? *seconds >= 0 : done >= least) && PyGILState_GetThisThreadState() != NULL;
+}
+
+static void scalars(Product* p, int type, const void* alpha, const void* beta, int real) {
+    const int floats = type == 0 || type == 2, parts = type < 2 || real ? 1 : 2;
+    for (int i = 0; i < 2; i++) {
+        p->alpha[i] = i >= parts ? 0 : floats ? ((const float*)alpha)[i] : ((const double*)alpha)[i];
+        p->beta[i] = i >= parts ? 0 : floats ? ((const float*)beta)[i] : ((const double*)beta)[i];
+    }
+}
+
+static int of_letter(const char* letter) {  // as an enum of CBLAS: N, T, C, U, L
+    switch (*letter & ~32) {
+        case 'N': return 111;
+        case 'T': return 112;
+        case 'C': return 113;
+        case 'U': return 121;
+        case 'L': return 122;
+    }
+    return 0;
+}
+
+// Whether Python has computed C = alpha·op(A)·op(B) + beta·C. Arguments that BLAS would refuse are left to BLAS.
+static int gemm(int type, int order, int ta, int tb, int64_t m, int64_t n, int64_t k, const void* alpha, const void* a,
+                int64_t lda, const void* b, int64_t ldb, const void* beta, void* c, int64_t ldc) {
+    double seconds;
+    if (!is_worth(type, GEMM, m, n, k, &seconds)) return 0;
+    if ((order != 101 && order != 102) || ta < 111 || ta > 113 || tb < 111 || tb > 113) return 0;
+    Product p = {.kind = GEMM, .type = type, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c};
+    if (order == 102) {  // in memory these are the transposes: Cᵀ = op(B)ᵀ·op(A)ᵀ
+        p.m = n, p.n = m, p.a = b, p.b = a, p.lda = ldb, p.ldb = lda;
+        const int first = ta;
+        ta = tb, tb = first;
+    }
+    p.transposed_a = ta != 111, p.conjugated_a = ta == 113, p.transposed_b = tb != 111, p.conjugated_b = tb == 113;
+    if (p.lda < (p.transposed_a ? p.m : p.k) || p.ldb < (p.transposed_b ? p.k : p.n) || p.ldc < p.n) return 0;
+    scalars(&p, type, alpha, beta, 0);
+    return offer(&p, seconds);
+}
+
+// Whether Python has computed a triangle of C = alpha·A·op(A) + beta·C, or of alpha·op(A)·A + beta·C.
+static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n, int64_t k, const void* alpha, const void* a,
+                  int64_t lda, const void* beta, void* c, int64_t ldc) {
+    double seconds;
+    if (!is_worth(type, kind, n, n, k, &seconds)) return 0;
+    if (kind == SYRK && type < 2 && trans == 113) trans = 112;
+    if ((order != 101 && order != 102) || (uplo != 121 && uplo != 122)) return 0;
+    if (trans != 111 && trans != (kind == HERK ? 113 : 112)) return 0;
+    const int turned = order == 102;  // in memory C is the other triangle, and A the transpose
+    Product p = {.kind = kind, .type = type, .m = n, .n = n, .k = k, .lda = lda, .ldb = lda, .ldc = ldc, .a = a, .b = a, .c = c};
+    p.lower = (uplo == 122) != turned;
+    p.transposed_a = (trans != 111) != turned, p.transposed_b = !p.transposed_a;
+    p.conjugated_a = kind == HERK && p.transposed_a, p.conjugated_b = kind == HERK && p.transposed_b;
+    if (lda < (p.transposed_a ? n : k) || ldc < n) return 0;
+    scalars(&p, type, alpha, beta, kind == HERK);
+    return offer(&p, seconds);
+}
+
+// --- the functions, by family, type and kind
+
+#define SLOT(family, type, kind) (((family) * TYPES + (type)) * KINDS + (kind))
+#define ORIGINAL(name, family, type, kind) ((__typeof__(&name))originals[SLOT(family, type, kind)])
+
+// SCALAR: what alpha and beta are passed as; AT: how their address is got from that.
+#define CBLAS_FUNCTIONS(name, family, INT, type, SCALAR, AT)                                                                  \
+    static void name##_gemm(int order, int ta, int tb, INT m, INT n, INT k, SCALAR alpha, const void* a, INT lda,             \
+                            const void* b, INT ldb, SCALAR beta, void* c, INT ldc) {                                          \
+        if (!gemm(type, order, ta, tb, m, n, k, AT alpha, a, lda, b, ldb, AT beta, c, ldc))                                   \
+            ORIGINAL(name##_gemm, family, type, GEMM)(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);           \
+    }                                                                                                                         \
+    static void name##_syrk(int order, int uplo, int trans, INT n, INT k, SCALAR alpha, const void* a, INT lda, SCALAR beta,  \
+                            void* c, INT ldc) {                                                                               \
+        if (!rank_k(SYRK, type, order, uplo, trans, n, k, AT alpha, a, lda, AT beta, c, ldc))                                 \
+            ORIGINAL(name##_syrk, family, type, SYRK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                 \
+    }
+
+#define CBLAS_HERK(name, family, INT, type, REAL)                                                                             \
+    static void name##_herk(int order, int uplo, int trans, INT n, INT k, REAL alpha, const void* a, INT lda, REAL beta,      \
+                            void* c, INT ldc) {                                                                               \
+        if (!rank_k(HERK, type, order, uplo, trans, n, k, &alpha, a, lda, &beta, c, ldc))                                     \
+            ORIGINAL(name##_herk, family, type, HERK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                 \
+    }
+
+// The lengths of the character arguments follow all others.
+#define FORTRAN_RANK_K(name, kind, family, INT, type)                                                                         \
+    static void name(const char* uplo, const char* trans, const INT* n, const INT* k, const void* alpha, const void* a,       \
+                     const INT* lda, const void* beta, void* c, const INT* ldc, size_t l1, size_t l2) {                       \
+        if (!rank_k(kind, type, 102, of_letter(uplo), of_letter(trans), *n, *k, alpha, a, *lda, beta, c, *ldc))               \
+            ORIGINAL(name, family, type, kind)(uplo, trans, n, k, alpha, a, lda, beta, c, ldc, 1, 1);                         \
+    }
+
+#define FORTRAN_FUNCTIONS(name, family, INT, type)                                                                            \
+    static void name##_gemm(const char* ta, const char* tb, const INT* m, const INT* n, const INT* k, const void* alpha,      \
+                            const void* a, const INT* lda, const void* b, const INT* ldb, const void* beta, void* c,          \
+                            const INT* ldc, size_t l1, size_t l2) {                                                           \
+        if (!gemm(type, 102, of_letter(ta), of_letter(tb), *m, *n, *k, alpha, a, *lda, b, *ldb, beta, c, *ldc))               \
+            ORIGINAL(name##_gemm, family, type, GEMM)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, 1, 1);            \
+    }                                                                                                                         \
+    FORTRAN_RANK_K(name##_syrk, SYRK, family, INT, type)
+
+#define FOR_INTEGERS(suffix, INT, cblas, fortran)                 \
+    CBLAS_FUNCTIONS(cblas_s##suffix, cblas, INT, 0, float, &)     \
+    CBLAS_FUNCTIONS(cblas_d##suffix, cblas, INT, 1, double, &)    \
+    CBLAS_FUNCTIONS(cblas_c##suffix, cblas, INT, 2, const void*, )  \
+    CBLAS_FUNCTIONS(cblas_z##suffix, cblas, INT, 3, const void*, )  \
+    CBLAS_HERK(cblas_c##suffix, cblas, INT, 2, float)             \
+    CBLAS_HERK(cblas_z##suffix, cblas, INT, 3, double)            \
+    FORTRAN_FUNCTIONS(s##suffix, fortran, INT, 0)                 \
+    FORTRAN_FUNCTIONS(d##suffix, fortran, INT, 1)                 \
+    FORTRAN_FUNCTIONS(c##suffix, fortran, INT, 2)                 \
+    FORTRAN_FUNCTIONS(z##suffix, fortran, INT, 3)                 \
+    FORTRAN_RANK_K(c##suffix##_herk, HERK, fortran, INT, 2)       \
+    FORTRAN_RANK_K(z##suffix##_herk, HERK, fortran, INT, 3)
+
+FOR_INTEGERS(, int, CBLAS, FORTRAN)
+FOR_INTEGERS(_64, int64_t, CBLAS_64, FORTRAN_64)
+
+#define ROW(name) name##_gemm, name##_syrk
+static void* const ours[FAMILIES * TYPES * KINDS] = {
+    ROW(cblas_s), NULL, ROW(cblas_d), NULL, ROW(cblas_c), cblas_c_herk, ROW(cblas_z), cblas_z_herk,
+    ROW(cblas_s_64), NULL, ROW(cblas_d_64), NULL, ROW(cblas_c_64), cblas_c_64_herk, ROW(cblas_z_64), cblas_z_64_herk,
+    ROW(s), NULL, ROW(d), NULL, ROW(c), c_herk, ROW(z), z_herk,
+    ROW(s_64), NULL, ROW(d_64), NULL, ROW(c_64), c_64_herk, ROW(z_64), z_64_herk,
+};
+
+// Where a function of this name stands in `ours`; -1: it is none of them. SciPy's builds of OpenBLAS begin with scipy_.
+static int slot_of(const char* name) {
+    if (!strncmp(name, "scipy_", 6)) name += 6;
+    const int is_cblas = !strncmp(name, "cblas_", 6);
+    if (is_cblas) name += 6;
+    const char* letter = *name ? strchr("sdcz", *name) : NULL;
+    static const char* const KIND[KINDS] = {"gemm", "syrk", "herk"};
+    for (int kind = 0; letter && kind < KINDS; kind++)
+        if (!strncmp(name + 1, KIND[kind], 4)) {
+            const char* end = name + 5;
+            const int wide = !strcmp(end, "64_") || !strcmp(end, "_64") || !strcmp(end, "_64_");
+            if (!wide && strcmp(end, is_cblas ? "" : "_")) return -1;
+            const int slot = SLOT((is_cblas ? CBLAS : FORTRAN) + wide, (int)(letter - "sdcz"), kind);
+            return ours[slot] ? slot : -1;
+        }
+    return -1;
+}
+
+// --- the slots of modules
+
+typedef struct {
+    void** where;
+    void* before;       // what the linker had written there; NULL: the slot has not been changed
+    const char *object, *name;
+    int slot, protected;  // protected: its page is read-only (RELRO)
+} Found;
+
+static Found* found;
+static size_t count, room;
+
+static void note(const struct dl_phdr_info* info, const char* name, void** where) {
+    const int slot = slot_of(name);
+    if (slot < 0) return;
+    for (size_t i = 0; i < count; i++)
+        if (found[i].where == where) return;
+    if (count == room) {
+        Found* more = realloc(found, (room = 2 * room + 64) * sizeof *found);
+        if (!more) return;
+        found = more;
+    }
+    Found made = {where, NULL, info->dlpi_name, name, slot, 0};
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr)* part = &info->dlpi_phdr[i];
+        const uintptr_t begin = info->dlpi_addr + part->p_vaddr;
+        if (part->p_type == PT_GNU_RELRO && (uintptr_t)where - begin < part->p_memsz) made.protected = 1;
+    }
+    found[count++] = made;
+}
+
+static void look_at(const struct dl_phdr_info* info, const ElfW(Rela)* first, size_t bytes, const ElfW(Sym)* symbols,
+                    const char* names) {
+    for (size_t i = 0; i < bytes / sizeof *first; i++) {
+        const uint32_t type = ELF64_R_TYPE(first[i].r_info);
+#if defined(__x86_64__)
+        const int address = type == R_X86_64_JUMP_SLOT || type == R_X86_64_GLOB_DAT || type == R_X86_64_64;
+#elif defined(__aarch64__)
+        const int address = type == R_AARCH64_JUMP_SLOT || type == R_AARCH64_GLOB_DAT || type == R_AARCH64_ABS64;
+#else
+#error "relocations of this processor are not known"
+#endif
+        const ElfW(Sym)* symbol = &symbols[ELF64_R_SYM(first[i].r_info)];
+        if (address && symbol->st_name && symbol->st_shndx == SHN_UNDEF)  // of another library
+            note(info, names + symbol->st_name, (void**)(info->dlpi_addr + first[i].r_offset));
+    }
+}
+
+static int look_into(struct dl_phdr_info* info, size_t size, void* folders) {
+    int wanted = 0;
+    for (const char* const* folder = folders; *folder && !wanted; folder++)
+        wanted = info->dlpi_name && !strncmp(info->dlpi_name, *folder, strlen(*folder));
+    for (int i = 0; wanted && i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+        uintptr_t at[3] = {0}, bytes[2] = {0}, names = 0;  // of DT_RELA, DT_JMPREL, DT_SYMTAB
+        for (const ElfW(Dyn)* d = (void*)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
+            // musl leaves these addresses relative to the object's.
+            const uintptr_t value = d->d_un.d_val, there = value < info->dlpi_addr ? info->dlpi_addr + value : value;
+            switch (d->d_tag) {
+                case DT_RELA: at[0] = there; break;
+                case DT_JMPREL: at[1] = there; break;
+                case DT_SYMTAB: at[2] = there; break;
+                case DT_STRTAB: names = there; break;
+                case DT_RELASZ: bytes[0] = value; break;
+                case DT_PLTRELSZ: bytes[1] = value; break;
+            }
+        }
+        for (int table = 0; table < 2 && at[2] && names; table++)
+            if (at[table]) look_at(info, (void*)at[table], bytes[table], (void*)at[2], (void*)names);
+    }
+    return 0;
+}
+
+static int write_slot(const Found* f, void* value) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)f->where & ~(page - 1);
+    if (f->protected && mprotect((void*)begin, page, PROT_READ | PROT_WRITE)) return 0;
+    __atomic_store_n(f->where, value, __ATOMIC_RELEASE);
+    if (f->protected) mprotect((void*)begin, page, PROT_READ);
+    return 1;
+}
+
+// The function to which the slot leads. Before the first call it may lead into its own object, to code that asks the linker, which
+// looks in the global scope first.
+static void* linked(const Found* f) {
+    void* address = *f->where;
+    Dl_info of;
+    if (address && dladdr(address, &of) && strcmp(of.dli_fname, f->object)) return address;
+    address = dlsym(RTLD_DEFAULT, f->name);
+    void* object = address ? NULL : dlopen(f->object, RTLD_NOLOAD | RTLD_LAZY);
+    if (object) {
+        address = dlsym(object, f->name);
+        dlclose(object);
+    }
+    return address;
+}
+
+// Redirect the slots of all loaded objects whose path begins with one of these. Gives the number of slots that are redirected:
+// not those that cannot be written, or lead to another BLAS than the first slot of this name.
+int redirect(const char* const* folders) {
+    dl_iterate_phdr(look_into, (void*)folders);
+    int redirected = 0;
+    for (size_t i = 0; i < count; i++) {
+        Found* f = &found[i];
+        if (!f->before) {
+            void* before = linked(f);
+            if (before && !originals[f->slot]) originals[f->slot] = before;
+            if (before && originals[f->slot] == before && write_slot(f, ours[f->slot])) f->before = before;
+        }
+        redirected += f->before != NULL;
+    }
+    return redirected;
+}
+
+void restore(void) {
+    for (size_t i = 0; i < count; i++)
+        if (found[i].before && write_slot(&found[i], found[i].before)) found[i].before = NULL;
+}

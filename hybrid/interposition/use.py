@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: MIT
+"""`hybrid.use`: the products that NumPy and SciPy hand to BLAS go to `hybrid.multiply` where that is faster."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hybrid.api import multiply
+from hybrid.core.problem import record
+from hybrid.core.settings import Settings, as_int
+from hybrid.core.spans import Span, Topology, pieces
+from hybrid.core.text import warn
+from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
+from hybrid.errors import CheckFailed, DeviceUnavailable, HybridError, RankMissing, UsageError, one_line
+from hybrid.interposition.blas_calls import GEMM, HERK, TYPES, Product, Rates, counts, raise_soon, redirection
+from hybrid.interposition.service import Service
+from hybrid.planning.machine_model import MachineModel
+from hybrid.ranks.team import team_of
+from hybrid.selection.decision import may_use_gpus, this_processor, threads_of_ranks
+
+OPTIONS = ("kernel", "device", "precision", "check", "on_fault", "threads", "transport", "host_memory", "gpu_memory", "stall")
+# Rooms that make products: what their functions hand to BLAS is left to BLAS.
+_MAKERS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "selection", "transport"))
+_MOST_REFUSED = 1000  # shapes that are remembered
+_TRIANGLE_ROWS = 256  # of a triangle that are copied at a time
+_NEVER = float("inf")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@record
+class Report:
+    """What `use` has done so far."""
+
+    products: int  # that were computed by hybrid.multiply
+    operations: int  # of these: two for each multiply-add
+    calls: int  # of BLAS's gemm, syrk and herk in all
+    operations_of_calls: int
+    seconds_saved: float  # by the machine model
+    faults: int  # products that failed their check, and were computed again by BLAS
+    refused: int  # products that hybrid.multiply refused, and BLAS computed
+    why_refused: str  # the last of them; empty where there was none
+
+    def __str__(self) -> str:
+        share = self.operations / self.operations_of_calls if self.operations_of_calls else 0.0
+        text = (
+            f"{self.products} of {self.calls} products, {self.operations:.3g} operations ({share:.1%}), "
+            f"{self.seconds_saved:.3g} s saved by the machine model, {self.faults} faults, {self.refused} refused"
+        )
+        return f"{text}: {self.why_refused}" if self.why_refused else text
+
+
+class use:  # noqa: N801 (called as a function)
+    """Within this context, products that NumPy and SciPy hand to BLAS are computed by `hybrid.multiply` where it is faster.
+
+    These are BLAS's gemm, syrk and herk, of float32, float64, complex64 and complex128: `@`, `dot`, `einsum`, `tensordot`,
+    `scipy.linalg.blas` and all that is made of them, but not what LAPACK multiplies by itself. Results lie within the same error
+    bounds, but need not agree with BLAS's to the last bit. All threads of the process are concerned; a process that is forked
+    meanwhile uses BLAS alone. What `hybrid.multiply` refuses, or computes wrong by its own check, BLAS computes.
+
+    Parameters
+    ----------
+    comm
+        An mpi4py communicator whose ranks share the products. Every rank enters the context: the root goes on at once, and the
+        others serve its products until it leaves, and only then go on. None: this process alone.
+    root
+        The rank whose products these are. Only those of its main thread are shared.
+    threshold
+        Multiply-adds from which on a product goes to `hybrid.multiply`, faster or not. None: the machine model decides.
+    **options
+        Of `hybrid.multiply`: kernel, device, precision, check, on_fault, threads, transport, host_memory, gpu_memory, stall.
+
+    Raises
+    ------
+    HybridError
+        When the context is entered: where there is no C compiler, or it is not known how this NumPy calls BLAS.
+
+    Examples
+    --------
+    >>> import numpy, hybrid
+    >>> with hybrid.use(threshold=1) as used:
+    ...     c = numpy.ones((20, 30)) @ numpy.ones((30, 10))
+    >>> used.report().products
+    1
+
+    As a decorator it does the same for a function, which with a comm only the root calls: it returns None on the others.
+    """
+
+    def __init__(self, comm: Any = None, *, root: int = 0, threshold: float | None = None, **options: Any) -> None:
+        if unknown := options.keys() - {*OPTIONS}:
+            raise TypeError(f"use() got an unexpected keyword argument {min(unknown)!r}")
+        if threshold is not None and not threshold >= 0:
+            raise UsageError(f"threshold must be a number of multiply-adds, not {threshold!r}", code="number")
+        self._comm, self._root, self._threshold, self._options = comm, as_int(root), threshold, options
+        self._depth = 0  # how often it has been started
+        self._service: Service | None = None
+        self._rates = [Rates() for _ in TYPES]
+        self._least = _NEVER  # as Redirection.begin takes it
+        self._gpu_is_known = False
+        self._refused: set[tuple[int, ...]] = set()
+        self._products = self._work = self._faults = self._times_refused = 0
+        self._saved, self._why = 0.0, ""
+        self._calls = self._work_of_calls = 0  # of BLAS, before the last start; without those that hybrid.multiply has made
+        self._counted = (0, 0)
+
+    # --- start and end
+
+    def start(self) -> use:
+        """Enter the context. With a comm, other ranks than the root return when the root has left it."""
+        with _switching:
+            self._depth += 1
+            if self._depth > 1:
+                return self
+            try:
+                if self._prepare():
+                    self._counted = counts()
+                    _active.append(self)
+                    _offer_to_newest()
+                    return self
+            except BaseException:
+                self._depth = 0
+                self._stop()
+                raise
+        assert self._service is not None
+        self._service.serve()
+        self._depth = 0
+        return self
+
+    def stop(self) -> None:
+        """Leave the context: with that, modules call BLAS as before."""
+        with _switching:
+            self._depth = max(0, self._depth - 1)
+            if not self._depth:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self in _active:
+            self._count()
+            _active.remove(self)
+            _offer_to_newest()
+            if self._service is not None:
+                self._service.release()
+        self._service = None
+
+    __enter__ = start
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def __call__(self, function: Function) -> Function:
+        @wraps(function)
+        def within(*arguments: Any, **named: Any) -> Any:
+            with self:
+                return function(*arguments, **named) if self._depth else None
+
+        return within  # type: ignore[return-value]
+
+    def report(self) -> Report:
+        """What has been done so far, also after the end."""
+        with _switching:
+            self._count()
+        done = self._products, 2 * self._work, self._calls, 2 * self._work_of_calls
+        return Report(*done, self._saved, self._faults, self._times_refused, self._why)
+
+    def _count(self) -> None:
+        if self in _active:
+            now = counts()
+            self._calls += now[0] - self._counted[0]
+            self._work_of_calls += now[1] - self._counted[1]
+            self._counted = now
+
+    # --- what is faster
+
+    def _prepare(self) -> bool:
+        """Find out which products are faster. With several ranks every one calls it. Whether this rank is to have its calls
+        redirected: else it serves."""
+        settings = Settings.gather(self._options)
+        model = MachineModel.of(settings.machine)
+        threads = threads_of_ranks(Topology(((0,),)), Settings(), [this_processor()])[0].count  # of this process's BLAS
+        by_gpu = may_use_gpus(settings) and cuda_driver() is not None
+        if self._comm is not None and self._comm.Get_size() > 1:
+            team = team_of(self._comm, self._options.get("stall"))
+            with team.together(), team.phase("agree", timed=False) as looking:
+                looking.mine = by_gpu and not _why_no_gpu(), this_processor()
+            with_gpu, processors = zip(*looking.all, strict=True)
+            by_gpu, self._gpu_is_known = all(with_gpu), True
+            if any(with_gpu) and not by_gpu:
+                raise DeviceUnavailable(f"no usable GPU on rank {with_gpu.index(False)}: mend that, or choose device cpu")
+            self._service = Service(self._comm, self._root)
+            if team.rank != self._root:
+                return False
+            of_all = sum(each.count for each in threads_of_ranks(team.topology, settings, processors))
+            costs = [model.on_ranks(real, of_all) for real in ("float32", "float64")]
+        if by_gpu:
+            costs = [model.on_gpus(real, 1) for real in ("float32", "float64")]
+        if by_gpu or self._service is not None:
+            for number, rates in enumerate(self._rates):
+                times, cost = 4 if number > 1 else 1, costs[number % 2]  # a complex product is four real ones
+                blas = model.on_cpu(("float32", "float64")[number % 2], threads).multiply_add
+                rates.blas, rates.ours, rates.byte, rates.call = times * blas, times * cost.multiply_add, cost.byte, cost.call
+            self._least = -1.0
+        if self._threshold is not None:
+            self._least, self._gpu_is_known = float(self._threshold), True
+        return True
+
+    def _is_faster(self) -> bool:
+        """Whether there is what makes products faster. A GPU is looked for when the first product could gain by it, since that
+        takes a second."""
+        if not self._gpu_is_known:
+            self._gpu_is_known = True
+            if why := _why_no_gpu():
+                self._least, self._why = _NEVER, why
+                _offer_to_newest()
+        return self._least < _NEVER
+
+    # --- one product
+
+    def offered(self, address: int, seconds: float) -> bool:
+        """Compute a product that BLAS was called for, at this address, and gains so many seconds. Whether it has been computed."""
+        product = Product.from_address(address)
+        shape = product.kind, product.type, product.m, product.n, product.k
+        on_this_thread = self._service is None or threading.current_thread() is threading.main_thread()
+        if _made_by_us() or shape in self._refused or not on_this_thread or not self._is_faster():
+            return False
+        before = counts()
+        try:
+            result, c = self._computed(product)
+        except (HybridError, MemoryError, RuntimeError) as error:  # CuPy's errors are RuntimeErrors
+            self._note(error, shape)
+            return False
+        finally:
+            for_us = [now - then for now, then in zip(counts(), before, strict=True)]
+            self._calls, self._work_of_calls = self._calls - for_us[0], self._work_of_calls - for_us[1]
+        if result is not c:
+            try:
+                _copy(product, result, c)
+            except BaseException as interrupt:  # by a signal; BLAS would add to a C that has been written in part
+                raise_soon(interrupt)
+                _copy(product, result, c)
+        self._products += 1
+        self._work += product.m * product.n * product.k // (1 if product.kind == GEMM else 2)
+        self._saved += seconds
+        return True
+
+    def _computed(self, p: Product) -> tuple[np.ndarray, np.ndarray]:
+        """The product, and C: the same array where the product lies there already."""
+        a = _matrix(p.a, (p.k, p.m) if p.transposed_a else (p.m, p.k), p.lda, p.type)
+        b = _matrix(p.b, (p.n, p.k) if p.transposed_b else (p.k, p.n), p.ldb, p.type)
+        c = _matrix(p.c, (p.m, p.n), p.ldc, p.type)
+        alpha, beta = (complex(*each) if each[1] else each[0] for each in (p.alpha, p.beta))
+        if not alpha:
+            raise UsageError("alpha is 0: BLAS does not read A and B", code="scalars")
+        is_complex = p.type > 1
+        options = {
+            "alpha": alpha, "beta": beta, "transpose_a": bool(p.transposed_a), "transpose_b": bool(p.transposed_b),
+            "conjugate_a": bool(p.conjugated_a and is_complex), "conjugate_b": bool(p.conjugated_b and is_complex), **self._options,
+        }  # fmt: skip
+        out = c if p.kind == GEMM and not beta else None
+        added = c if beta else None
+        if self._service is not None:
+            result = self._service.multiply(a, b, added, out, options)
+        else:
+            result = multiply(a, b, added, out=out, **options)
+        return result, c
+
+    def _note(self, error: Exception, shape: tuple[int, ...]) -> None:
+        """Remember why BLAS has to compute a product."""
+        code = getattr(error, "code", "")
+        if code == "interrupted":  # as the other ranks say it
+            raise_soon(KeyboardInterrupt())
+        elif isinstance(error, CheckFailed):
+            self._faults += 1
+            warn(f"{one_line(error)}; BLAS has computed it instead")
+        else:
+            self._times_refused, self._why = self._times_refused + 1, one_line(error)
+            if isinstance(error, RankMissing):
+                self._least = _NEVER
+                _offer_to_newest()
+            elif len(self._refused) < _MOST_REFUSED:
+                self._refused.add(shape)
+
+
+_active: list[use] = []  # those that have been started, the newest last
+_switching = threading.RLock()
+
+
+def _offer_to_newest() -> None:
+    """Offer products to the newest use that has not ended."""
+    if _active:
+        newest = _active[-1]
+        redirection.begin(newest.offered, newest._rates, newest._least)
+    else:
+        redirection.end()
+
+
+def _end_in_child() -> None:
+    """A forked process uses BLAS alone: neither CUDA nor MPI works in it."""
+    global _switching
+    _switching = threading.RLock()
+    _active.clear()
+    redirection.end()
+
+
+os.register_at_fork(after_in_child=_end_in_child)
+
+
+@atexit.register
+def _stop_all() -> None:
+    for each in reversed(_active[:]):
+        each._stop()
+
+
+def _why_no_gpu() -> str:
+    """Why this process can use no GPU; empty where it can."""
+    try:
+        usable_gpus()
+    except DeviceUnavailable as missing:
+        return str(missing)
+    return ""
+
+
+def _made_by_us() -> bool:
+    """Whether this thread is computing a product, or a part of one, for hybrid.multiply."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_MAKERS):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class _At:
+    """Memory of somebody else, as NumPy takes it."""
+
+    def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], element: str) -> None:
+        self.__array_interface__ = {
+            "version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": element,
+        }  # fmt: skip
+
+
+def _matrix(address: int, shape: tuple[int, int], leading_dimension: int, number: int) -> np.ndarray:
+    element = np.dtype(TYPES[number])
+    return np.asarray(_At(address, shape, (leading_dimension * element.itemsize, element.itemsize), element.str))
+
+
+def _copy(p: Product, result: np.ndarray, c: np.ndarray) -> None:
+    """Write the product to C: of syrk and herk only the triangle that BLAS writes, of herk with a real diagonal."""
+    if p.kind == GEMM:
+        np.copyto(c, result)
+        return
+    if p.kind == HERK:
+        np.einsum("ii->i", result).imag = 0
+    for rows in pieces(Span(0, p.n), _TRIANGLE_ROWS):
+        beside = slice(0, rows.lo) if p.lower else slice(rows.hi, p.n)
+        np.copyto(c[rows.slice, beside], result[rows.slice, beside])
+        square = np.tri(len(rows), dtype=bool)
+        np.copyto(c[rows.slice, rows.slice], result[rows.slice, rows.slice], where=square if p.lower else square.T)
