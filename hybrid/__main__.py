@@ -11,6 +11,7 @@ from hybrid.errors import HybridError, UsageError, with_code
 
 COMMANDS = {
     "matmul": "multiply two matrices by all ranks of the job",
+    "run": "run an unchanged program, whose products all ranks compute",
     "hello": "every rank greets, from its CPU threads and its GPU",
     "doctor": "find what keeps a job from running well",
     "accept": "test that all devices of a job are right and equally fast",

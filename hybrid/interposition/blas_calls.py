@@ -69,7 +69,7 @@ class Redirection:
         self._load: Any = None  # Python's own function that loads an extension module
 
     def begin(self, offered: Callable[[int, float], bool], rates: Sequence[Rates], threshold: float) -> None:
-        """From now on tell `offered` of each product of at least `threshold` multiply-adds, or where that is negative of each that
+        """From now on tell `offered` of products of at least `threshold` multiply-adds, or where that is negative of each that
         gains time by these rates, one for each of TYPES: the address of its `Product`, and the seconds that it gains. `offered`
         returns whether it has computed the product: BLAS computes all others. UsageError where it is not known how NumPy calls
         BLAS."""
@@ -84,7 +84,7 @@ class Redirection:
                     self._redirect()
                 return module
 
-            ExtensionFileLoader.create_module = load_and_redirect  # type: ignore[method-assign]
+            ExtensionFileLoader.create_module = load_and_redirect  # type: ignore[method-assign, assignment]
         if "numpy" in sys.modules and not self.slots:
             self.end()
             raise UsageError(f"use() does not know how NumPy {sys.modules['numpy'].__version__} calls BLAS", code="usage")

@@ -7,31 +7,28 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
-
-from hybrid.api import multiply
+import hybrid
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings, as_int
-from hybrid.core.spans import Span, Topology, pieces
+from hybrid.core.spans import Topology
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, HybridError, RankMissing, UsageError, one_line
-from hybrid.interposition.blas_calls import GEMM, HERK, TYPES, Product, Rates, counts, raise_soon, redirection
-from hybrid.interposition.service import Service
+from hybrid.interposition.blas_calls import GEMM, TYPES, Product, Rates, counts, raise_soon, redirection
 from hybrid.planning.machine_model import MachineModel
+from hybrid.ranks.requests import Requests
 from hybrid.ranks.team import team_of
 from hybrid.selection.decision import may_use_gpus, this_processor, threads_of_ranks
 
 OPTIONS = ("kernel", "device", "precision", "check", "on_fault", "threads", "transport", "host_memory", "gpu_memory", "stall")
 # Rooms that make products: what their functions hand to BLAS is left to BLAS.
-_MAKERS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "selection", "transport"))
+_MAKERS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "transport"))
 _MOST_REFUSED = 1000  # shapes that are remembered
-_TRIANGLE_ROWS = 256  # of a triangle that are copied at a time
 _NEVER = float("inf")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -59,7 +56,7 @@ class Report:
         return f"{text}: {self.why_refused}" if self.why_refused else text
 
 
-class use:  # noqa: N801 (called as a function)
+class use:
     """Within this context, products that NumPy and SciPy hand to BLAS are computed by `hybrid.multiply` where it is faster.
 
     These are BLAS's gemm, syrk and herk, of float32, float64, complex64 and complex128: `@`, `dot`, `einsum`, `tensordot`,
@@ -102,7 +99,7 @@ class use:  # noqa: N801 (called as a function)
             raise UsageError(f"threshold must be a number of multiply-adds, not {threshold!r}", code="number")
         self._comm, self._root, self._threshold, self._options = comm, as_int(root), threshold, options
         self._depth = 0  # how often it has been started
-        self._service: Service | None = None
+        self._requests: Requests | None = None  # of the root's products, where other ranks share them
         self._rates = [Rates() for _ in TYPES]
         self._least = _NEVER  # as Redirection.begin takes it
         self._gpu_is_known = False
@@ -130,10 +127,21 @@ class use:  # noqa: N801 (called as a function)
                 self._depth = 0
                 self._stop()
                 raise
-        assert self._service is not None
-        self._service.serve()
+        self._serve()
         self._depth = 0
         return self
+
+    def _serve(self) -> None:
+        """Multiply with the root, until it asks for no more."""
+        requests, self._requests = self._requests, None
+        assert requests is not None
+        while (options := requests.receive()) is not None:
+            try:
+                hybrid.multiply(None, None, comm=self._comm, root=self._root, **options)
+            except HybridError as error:
+                if not error.on_all_ranks:  # else the root knows of it, and goes on without this product
+                    raise
+        requests.free()
 
     def stop(self) -> None:
         """Leave the context: with that, modules call BLAS as before."""
@@ -147,9 +155,10 @@ class use:  # noqa: N801 (called as a function)
             self._count()
             _active.remove(self)
             _offer_to_newest()
-            if self._service is not None:
-                self._service.release()
-        self._service = None
+            if self._requests is not None:
+                self._requests.send(None)
+                self._requests.free()
+        self._requests = None
 
     __enter__ = start
 
@@ -195,14 +204,14 @@ class use:  # noqa: N801 (called as a function)
             by_gpu, self._gpu_is_known = all(with_gpu), True
             if any(with_gpu) and not by_gpu:
                 raise DeviceUnavailable(f"no usable GPU on rank {with_gpu.index(False)}: mend that, or choose device cpu")
-            self._service = Service(self._comm, self._root)
+            self._requests = Requests(self._comm, self._root)
             if team.rank != self._root:
                 return False
             of_all = sum(each.count for each in threads_of_ranks(team.topology, settings, processors))
             costs = [model.on_ranks(real, of_all) for real in ("float32", "float64")]
         if by_gpu:
             costs = [model.on_gpus(real, 1) for real in ("float32", "float64")]
-        if by_gpu or self._service is not None:
+        if by_gpu or self._requests is not None:
             for number, rates in enumerate(self._rates):
                 times, cost = 4 if number > 1 else 1, costs[number % 2]  # a complex product is four real ones
                 blas = model.on_cpu(("float32", "float64")[number % 2], threads).multiply_add
@@ -225,15 +234,17 @@ class use:  # noqa: N801 (called as a function)
     # --- one product
 
     def offered(self, address: int, seconds: float) -> bool:
-        """Compute a product that BLAS was called for, at this address, and gains so many seconds. Whether it has been computed."""
+        """Compute the product of a call of BLAS, which gains so many seconds. Whether it has been computed."""
         product = Product.from_address(address)
         shape = product.kind, product.type, product.m, product.n, product.k
-        on_this_thread = self._service is None or threading.current_thread() is threading.main_thread()
+        on_this_thread = self._requests is None or threading.current_thread() is threading.main_thread()
         if _made_by_us() or shape in self._refused or not on_this_thread or not self._is_faster():
             return False
+        from hybrid.interposition.computed import computed, write  # they load NumPy, which the program may want to load itself
+
         before = counts()
         try:
-            result, c = self._computed(product)
+            result, c = computed(product, self._multiply, self._options)
         except (HybridError, MemoryError, RuntimeError) as error:  # CuPy's errors are RuntimeErrors
             self._note(error, shape)
             return False
@@ -242,35 +253,20 @@ class use:  # noqa: N801 (called as a function)
             self._calls, self._work_of_calls = self._calls - for_us[0], self._work_of_calls - for_us[1]
         if result is not c:
             try:
-                _copy(product, result, c)
+                write(product, result, c)
             except BaseException as interrupt:  # by a signal; BLAS would add to a C that has been written in part
                 raise_soon(interrupt)
-                _copy(product, result, c)
+                write(product, result, c)
         self._products += 1
         self._work += product.m * product.n * product.k // (1 if product.kind == GEMM else 2)
         self._saved += seconds
         return True
 
-    def _computed(self, p: Product) -> tuple[np.ndarray, np.ndarray]:
-        """The product, and C: the same array where the product lies there already."""
-        a = _matrix(p.a, (p.k, p.m) if p.transposed_a else (p.m, p.k), p.lda, p.type)
-        b = _matrix(p.b, (p.n, p.k) if p.transposed_b else (p.k, p.n), p.ldb, p.type)
-        c = _matrix(p.c, (p.m, p.n), p.ldc, p.type)
-        alpha, beta = (complex(*each) if each[1] else each[0] for each in (p.alpha, p.beta))
-        if not alpha:
-            raise UsageError("alpha is 0: BLAS does not read A and B", code="scalars")
-        is_complex = p.type > 1
-        options = {
-            "alpha": alpha, "beta": beta, "transpose_a": bool(p.transposed_a), "transpose_b": bool(p.transposed_b),
-            "conjugate_a": bool(p.conjugated_a and is_complex), "conjugate_b": bool(p.conjugated_b and is_complex), **self._options,
-        }  # fmt: skip
-        out = c if p.kind == GEMM and not beta else None
-        added = c if beta else None
-        if self._service is not None:
-            result = self._service.multiply(a, b, added, out, options)
-        else:
-            result = multiply(a, b, added, out=out, **options)
-        return result, c
+    def _multiply(self, a: Any, b: Any, c: Any, out: Any, options: Mapping[str, Any]) -> Any:
+        if self._requests is None:
+            return hybrid.multiply(a, b, c, out=out, **options)
+        self._requests.send(options)
+        return hybrid.multiply(a, b, c, comm=self._comm, root=self._root, out=out, **options)
 
     def _note(self, error: Exception, shape: tuple[int, ...]) -> None:
         """Remember why BLAS has to compute a product."""
@@ -336,31 +332,3 @@ def _made_by_us() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-class _At:
-    """Memory of somebody else, as NumPy takes it."""
-
-    def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], element: str) -> None:
-        self.__array_interface__ = {
-            "version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": element,
-        }  # fmt: skip
-
-
-def _matrix(address: int, shape: tuple[int, int], leading_dimension: int, number: int) -> np.ndarray:
-    element = np.dtype(TYPES[number])
-    return np.asarray(_At(address, shape, (leading_dimension * element.itemsize, element.itemsize), element.str))
-
-
-def _copy(p: Product, result: np.ndarray, c: np.ndarray) -> None:
-    """Write the product to C: of syrk and herk only the triangle that BLAS writes, of herk with a real diagonal."""
-    if p.kind == GEMM:
-        np.copyto(c, result)
-        return
-    if p.kind == HERK:
-        np.einsum("ii->i", result).imag = 0
-    for rows in pieces(Span(0, p.n), _TRIANGLE_ROWS):
-        beside = slice(0, rows.lo) if p.lower else slice(rows.hi, p.n)
-        np.copyto(c[rows.slice, beside], result[rows.slice, beside])
-        square = np.tri(len(rows), dtype=bool)
-        np.copyto(c[rows.slice, rows.slice], result[rows.slice, rows.slice], where=square if p.lower else square.T)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: MIT
+"""The command python -m hybrid.run program.py: an unchanged program within `hybrid.use`, whose products the other ranks share."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import re
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import hybrid
+from hybrid.commands.cli import agree_on_options
+from hybrid.commands.failure import PATIENCE, answer_failed, fail, fail_before_start, is_switched_on, show_traceback
+from hybrid.commands.parser import Parser, add_job_options
+from hybrid.commands.streams import name_foreign_variables, print_line
+from hybrid.core.settings import ALLOWED, Settings
+from hybrid.errors import HybridError, UsageError
+from hybrid.ranks import heartbeat, supervisor
+from hybrid.ranks.job_end import note_interrupts
+from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.team import Team, start_world, world_communicator
+
+NAME = "hybrid.run"
+_OF_MULTIPLY = ("device", "precision", "check", "threads", "stall")
+_USES_MPI = re.compile(rb"^\s*(?:import|from)\s+mpi4py\b", re.MULTILINE)
+_EXAMPLES = """\
+examples:
+  python -m hybrid.run program.py --its --options
+  mpirun -n 4 python -m hybrid.run --report -m package.module
+
+The program is that of rank 0. The other ranks multiply with their GPUs or cores what it asks for, until it ends.
+Exit code, standard streams, signals and sys.argv are the program's.
+"""
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="python -m hybrid.run",
+        usage="%(prog)s [options] PROGRAM [its arguments]\n       %(prog)s [options] -m MODULE [its arguments]",
+        description="Run an unchanged Python program: all ranks compute its NumPy and SciPy products where that is faster.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="a file of Python, and its arguments")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module, as python -m does")
+    least = "multiply-adds from which on a product is taken, faster or not (the machine model decides)"
+    parser.add_argument("--threshold", type=_multiply_adds, metavar="N", help=least)
+    parser.add_argument("--report", action="store_true", help="say in the end, on standard error, what was done")
+    parser.add_argument("--device", choices=ALLOWED["device"], help="what multiplies (auto)")
+    parser.add_argument("--precision", choices=ALLOWED["precision"], help="how GPUs compute (auto)")
+    parser.add_argument("--check", choices=("on", "full", "host", "off"), help="how products are checked (on)")
+    add_job_options(parser)
+    return parser
+
+
+def _multiply_adds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number", code="number") from None
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options. UsageError for wrong ones, and for programs that several ranks cannot run."""
+    options = build_parser().parse_args(arguments)
+    words = options.module if options.module is not None else options.program
+    if not words:
+        raise UsageError("name a program: python -m hybrid.run program.py", code="usage")
+    if options.module is None and not os.path.exists(words[0]):
+        raise UsageError(f"there is no file {words[0]}", code="file-missing")
+    launch = launched()
+    if launch is not None and launch.size > 1 and (source := _source(options)) and _USES_MPI.search(source.read_bytes()):
+        raise UsageError(
+            f"{source} uses MPI itself, and would run on rank 0 alone: start it with mpirun python, and have it call "
+            "hybrid.multiply or hybrid.use(comm)",
+            code="option-combination",
+        )
+    return options
+
+
+def _source(options: argparse.Namespace) -> Path | None:
+    """The program's file, where it is one."""
+    if options.module is None:
+        path = Path(options.program[0])
+    else:
+        try:
+            spec = find_spec(options.module[0])
+        except ImportError:  # which running it tells
+            return None
+        path = Path(spec.origin or "") if spec is not None else Path()
+    return path if path.is_file() else None
+
+
+def main() -> int:
+    try:
+        options = parse()
+        name_foreign_variables(NAME)
+        chosen = {name: getattr(options, name) for name in _OF_MULTIPLY if getattr(options, name) is not None}
+        settings = Settings.gather(chosen)
+    except HybridError as error:
+        return answer_failed(NAME, error)
+    run = _Run(options, settings, chosen)
+    launch = launched()
+    if launch is None or launch.size == 1:
+        return run.alone()
+    if not is_switched_on("HYBRID_GUARD"):
+        return run.as_rank()
+    return supervisor.supervised(run.as_rank, settings.stall, None)
+
+
+class _Run:
+    """The run of a program. When it has ended, Python's own end follows: of its threads, of what it has registered with atexit,
+    and then `_end`, which was registered before."""
+
+    def __init__(self, options: argparse.Namespace, settings: Settings, chosen: dict[str, Any]) -> None:
+        self._options, self._settings, self._chosen, self._code = options, settings, chosen, 0
+        self._used: Any = None
+        self._team: Team | None = None
+
+    def alone(self) -> int:
+        """Run the program in this process; returns its exit code."""
+        try:
+            self._use(None)
+        except HybridError as error:
+            return answer_failed(NAME, error)
+        ended_by = self._run_program()
+        if isinstance(ended_by, KeyboardInterrupt):  # Python ends itself by the signal
+            sys.excepthook = lambda *_: None
+            raise ended_by
+        return self._code
+
+    def as_rank(self) -> int:
+        """Do what this rank does; returns its exit code."""
+        team: Team | None = None
+        try:
+            note_interrupts()
+            team = self._team = start_world(patience=PATIENCE)
+            heartbeat.mpi_started()
+            agree_on_options(team, self._options, self._settings)
+            if team.rank:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program decides
+            self._use(world_communicator(team))
+            if team.rank:
+                self._end_together(team)
+                return self._code
+        except BaseException as error:
+            show_traceback()
+            return fail_before_start(NAME, error) if team is None else fail(NAME, team, error)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        team.enter("program")
+        heartbeat.busy().__enter__()  # to the end of the process
+        if isinstance(self._run_program(), KeyboardInterrupt):
+            self._code = 128 + signal.SIGINT
+        return self._code
+
+    def _use(self, comm: Any) -> None:
+        """Start to share products; on other ranks than the first, share them until the program ends."""
+        self._used = hybrid.use(comm, threshold=self._options.threshold, **self._chosen)
+        if rank_by_launcher() == 0:
+            atexit.register(self._end)  # the last but for what was registered before the program
+        self._used.start()
+
+    def _end(self) -> None:
+        self._used.stop()
+        if self._options.report:
+            print_line(NAME, self._used.report())
+        if self._team is not None:
+            self._end_together(self._team)
+
+    def _end_together(self, team: Team) -> None:
+        """Every rank ends with the program's exit code."""
+        with team.phase("end", timed=False) as ending:
+            ending.mine = self._code
+        self._code = ending.all[0]
+        sys.stdout.flush()
+        heartbeat.report_exit_code(self._code)
+
+    def _run_program(self) -> BaseException | None:
+        """Run the program, and set its exit code. Returns the exception that has ended it, shown as Python shows it."""
+        words = self._options.module if self._options.module is not None else self._options.program
+        sys.argv[:] = words
+        try:
+            if self._options.module is not None:
+                runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+            else:
+                if Path(words[0]).is_file() and not getattr(sys.flags, "safe_path", False):
+                    sys.path[0] = os.path.dirname(os.path.realpath(words[0]))
+                runpy.run_path(words[0], run_name="__main__")
+        except SystemExit as left:
+            self._code = _exit_code(left.code)
+        except BaseException as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+                trace = trace.tb_next
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+            self._code = 1
+            return error
+        return None
+
+
+def _exit_code(said: object) -> int:
+    """The exit code of sys.exit(said), as Python takes it."""
+    if said is None or isinstance(said, int):
+        return int(said or 0) & 0xFF
+    print(said, file=sys.stderr)
+    return 1

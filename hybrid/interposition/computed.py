@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""One product that BLAS was called for: its matrices as NumPy's arrays, and C as BLAS leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.spans import Span, pieces
+from hybrid.errors import UsageError
+from hybrid.interposition.blas_calls import GEMM, HERK, TYPES, Product
+
+_TRIANGLE_ROWS = 256  # of a triangle that are copied at a time
+Multiply = Callable[[np.ndarray, np.ndarray, "np.ndarray | None", "np.ndarray | None", Mapping[str, Any]], np.ndarray]
+
+
+def computed(p: Product, multiply: Multiply, options: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The product, and C: the same array where the product lies there already, else what `write` takes. `multiply`: gets A, B, C
+    or None, `out` or None, and all options of `hybrid.multiply`, these among them."""
+    a = _matrix(p.a, (p.k, p.m) if p.transposed_a else (p.m, p.k), p.lda, p.type)
+    b = _matrix(p.b, (p.n, p.k) if p.transposed_b else (p.k, p.n), p.ldb, p.type)
+    c = _matrix(p.c, (p.m, p.n), p.ldc, p.type)
+    alpha, beta = (complex(*each) if each[1] else each[0] for each in (p.alpha, p.beta))
+    if not alpha:
+        raise UsageError("alpha is 0: BLAS does not read A and B", code="scalars")
+    asked = {
+        "alpha": alpha, "beta": beta, "transpose_a": bool(p.transposed_a), "transpose_b": bool(p.transposed_b), **options,
+    }  # fmt: skip
+    if p.type > 1:
+        asked |= {"conjugate_a": bool(p.conjugated_a), "conjugate_b": bool(p.conjugated_b)}
+    at_once = p.kind == GEMM and not beta
+    return multiply(a, b, c if beta else None, c if at_once else None, asked), c
+
+
+class _At:
+    """Memory of somebody else, as NumPy takes it."""
+
+    def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], element: str) -> None:
+        where = {"data": (address, False), "shape": shape, "strides": strides, "typestr": element}
+        self.__array_interface__ = {"version": 3, **where}
+
+
+def _matrix(address: int, shape: tuple[int, int], leading_dimension: int, number: int) -> np.ndarray:
+    """A matrix in row-major order. `number`: of its type in TYPES."""
+    element = np.dtype(TYPES[number])
+    return np.asarray(_At(address, shape, (leading_dimension * element.itemsize, element.itemsize), element.str))
+
+
+def write(p: Product, product: np.ndarray, c: np.ndarray) -> None:
+    """Write the product to C: of syrk and herk the triangle that BLAS writes, of herk with a real diagonal."""
+    if p.kind == GEMM:
+        np.copyto(c, product)
+        return
+    if p.kind == HERK:
+        np.einsum("ii->i", product).imag = 0
+    for rows in pieces(Span(0, p.n), _TRIANGLE_ROWS):
+        beside = slice(0, rows.lo) if p.lower else slice(rows.hi, p.n)
+        np.copyto(c[rows.slice, beside], product[rows.slice, beside])
+        square = np.tri(len(rows), dtype=bool)
+        np.copyto(c[rows.slice, rows.slice], product[rows.slice, rows.slice], where=square if p.lower else square.T)
