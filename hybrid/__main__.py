@@ -11,13 +11,13 @@ from hybrid.errors import HybridError, UsageError, with_code
 
 COMMANDS = {
     "matmul": "multiply two matrices by all ranks of the job",
-    "run": "run an unchanged program, whose products all ranks compute",
     "hello": "every rank greets, from its CPU threads and its GPU",
     "doctor": "find what keeps a job from running well",
     "accept": "test that all devices of a job are right and equally fast",
     "lab": "run a CUDA kernel of your own without a GPU, and find its errors",
     "lectures": "the lectures' figures and programs",
     "paths": "count the paths of a length, exactly, by matrix powers",
+    "run": "run an unchanged program, whose products all ranks compute",
 }
 FOR_SHELLS = {
     "completion": "print completion of the commands hybrid-... for bash and zsh",

@@ -11,6 +11,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -167,18 +168,24 @@ class _Run:
         self._used.start()
 
     def _end(self) -> None:
-        self._used.stop()
-        if self._options.report:
-            print_line(NAME, self._used.report())
-        if self._team is not None:
-            self._end_together(self._team)
+        with suppress(OSError, ValueError):  # the program may have closed it
+            sys.stdout.flush()
+        try:
+            self._used.stop()
+            if self._options.report:
+                print_line(NAME, self._used.report())
+            if self._team is not None:
+                self._end_together(self._team)
+        except BaseException as error:
+            if self._team is None:
+                raise
+            fail(NAME, self._team, error)
 
     def _end_together(self, team: Team) -> None:
         """Every rank ends with the program's exit code."""
         with team.phase("end", timed=False) as ending:
             ending.mine = self._code
         self._code = ending.all[0]
-        sys.stdout.flush()
         heartbeat.report_exit_code(self._code)
 
     def _run_program(self) -> BaseException | None:

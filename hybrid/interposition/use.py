@@ -30,6 +30,7 @@ OPTIONS = ("kernel", "device", "precision", "check", "on_fault", "threads", "tra
 _MAKERS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "transport"))
 _MOST_REFUSED = 1000  # shapes that are remembered
 _NEVER = float("inf")
+_GPU_START = 1.0  # seconds in which CuPy is loaded and a GPU started: 1.07 on an H100's host (README)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -102,7 +103,7 @@ class use:
         self._requests: Requests | None = None  # of the root's products, where other ranks share them
         self._rates = [Rates() for _ in TYPES]
         self._least = _NEVER  # as Redirection.begin takes it
-        self._gpu_is_known = False
+        self._gpu_is_known, self._could_save = False, 0.0
         self._refused: set[tuple[int, ...]] = set()
         self._products = self._work = self._faults = self._times_refused = 0
         self._saved, self._why = 0.0, ""
@@ -221,10 +222,13 @@ class use:
             self._least, self._gpu_is_known = float(self._threshold), True
         return True
 
-    def _is_faster(self) -> bool:
-        """Whether there is what makes products faster. A GPU is looked for when the first product could gain by it, since that
-        takes a second."""
+    def _is_faster(self, seconds: float) -> bool:
+        """Whether there is what makes a product faster by these seconds. A GPU is started when products could have gained as much
+        as that takes: so no program is much slower for it."""
         if not self._gpu_is_known:
+            self._could_save += seconds
+            if self._could_save < _GPU_START:
+                return False
             self._gpu_is_known = True
             if why := _why_no_gpu():
                 self._least, self._why = _NEVER, why
@@ -238,7 +242,7 @@ class use:
         product = Product.from_address(address)
         shape = product.kind, product.type, product.m, product.n, product.k
         on_this_thread = self._requests is None or threading.current_thread() is threading.main_thread()
-        if _made_by_us() or shape in self._refused or not on_this_thread or not self._is_faster():
+        if _made_by_us() or shape in self._refused or not on_this_thread or not self._is_faster(seconds):
             return False
         from hybrid.interposition.computed import computed, write  # they load NumPy, which the program may want to load itself
 

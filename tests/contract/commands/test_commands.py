@@ -16,7 +16,7 @@ from support.matmul import LAST_LINE, MATMUL, code_in
 
 import hybrid
 
-NAMES = ("matmul", "hello", "doctor", "accept", "lab", "lectures", "paths")
+NAMES = ("matmul", "hello", "doctor", "accept", "lab", "lectures", "paths", "run")
 HYBRID = module("hybrid")
 
 
