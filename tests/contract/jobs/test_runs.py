@@ -107,7 +107,12 @@ def test_a_program_that_uses_mpi_itself_is_refused_in_a_job_and_runs_alone(tmp_p
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [([], "usage"), (["none.py"], "file-missing"), (["--treshold", "1", "x.py"], "option"), (["--threshold", "x", "y"], "number")],
+    [
+        ([], "usage"),
+        (["none.py"], "file-missing"),
+        (["--treshold", "1", "x.py"], "option"),
+        (["--threshold", "x", "y"], "number"),
+    ],
 )
 def test_wrong_usage_is_one_line(words, code):
     done = start(RUN, *words)
