@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`python -m hybrid.run program.py` is `python program.py`: output, exit code, traceback and arguments are the program's, alone and
-as rank 0 of a job, whose other ranks serve its products. What ends a rank ends the program, with one line."""
+"""`python -m hybrid.run program.py` is `python program.py`: output, exit code, traceback and arguments are the program's,
+alone and as rank 0 of a job, whose other ranks serve its products. What ends a rank ends the program, with one line."""
 
 import subprocess
 import sys

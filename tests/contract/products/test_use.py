@@ -55,7 +55,7 @@ def products(rng, dtype):
             yield lambda trans=trans, lower=lower, c=square: syrk(1, a, beta=1, c=c, trans=trans, lower=lower)
             if dtype != real:
                 herk = blas.get_blas_funcs("herk", dtype=dtype)
-                yield lambda trans=trans, lower=lower: herk(1, a, trans=2 * trans, lower=lower)
+                yield lambda trans=trans, lower=lower, herk=herk: herk(1, a, trans=2 * trans, lower=lower)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -145,17 +145,22 @@ def test_an_exception_of_a_signals_handler_comes_when_the_product_is_complete():
         raise Alarm
 
     a, c = np.asfortranarray(np.random.default_rng(3).random((300, 300))), np.zeros((300, 300), order="F")
+    done = None
+
+    def multiply_until_it_rings():
+        nonlocal done
+        while True:
+            done = None
+            c[...] = 1
+            done = blas.dgemm(1.0, a, a, beta=1.0, c=c, overwrite_c=True)
+
     before, rung = signal.signal(signal.SIGALRM, ring), 0
     try:
         with hybrid.use(threshold=1):
             for number in range(20):
+                signal.setitimer(signal.ITIMER_REAL, 2e-4 * (number + 1))
                 with pytest.raises(Alarm):
-                    signal.setitimer(signal.ITIMER_REAL, 2e-4 * (number + 1))
-                    done = None
-                    while True:
-                        done = None
-                        c[...] = 1
-                        done = blas.dgemm(1.0, a, a, beta=1.0, c=c, overwrite_c=True)
+                    multiply_until_it_rings()
                 rung += 1
                 if done is not None:
                     assert np.allclose(done, a @ a + 1)
