@@ -34,7 +34,6 @@ extern void Py_DecRef(void*);
 enum { GEMM, SYRK, HERK, KINDS };
 enum { CBLAS, CBLAS_64, FORTRAN, FORTRAN_64, FAMILIES };  // _64: with integers of 64 bits
 enum { TYPES = 4 };  // s, d, c, z
-static const int ITEM[TYPES] = {4, 8, 8, 16};
 
 // A product as Python gets it, all of it in row-major order.
 typedef struct {
@@ -45,15 +44,9 @@ typedef struct {
     double alpha[2], beta[2];  // real and imaginary part
 } Product;
 
-// Seconds by the machine model: of a multiply-add by BLAS and by us; of a byte that is copied, and of a call.
-typedef struct {
-    double blas, ours, byte, call;
-} Rates;
-
-static Rates rates[TYPES];
-static double least;  // multiply-adds from which on products are offered; negative: those that gain by the rates
+static double least[TYPES];  // multiply-adds from which on products are offered
 static int switched_on;
-static void* offered;  // Python's function: it gets the product's address and the seconds gained, and tells whether it has computed it
+static void* offered;  // Python's function: it gets the product's address, and tells whether it has computed the product
 static uint64_t calls, multiply_adds;  // of all products
 static void* originals[FAMILIES * TYPES * KINDS];
 
@@ -73,11 +66,11 @@ void raise_soon(void* error) {
 
 // BLAS's caller does not look for exceptions: one that a handler of signals has raised waits until the caller has returned. NumPy
 // does look at the floating-point flags, in which the product's check leaves traces.
-static int offer(const Product* product, double seconds) {
+static int offer(const Product* product) {
     fenv_t before;
     fegetenv(&before);
     const int state = PyGILState_Ensure();
-    void *answer = PyObject_CallFunction(offered, "Kd", (unsigned long long)(uintptr_t)product, seconds), *type, *error, *trace;
+    void *answer = PyObject_CallFunction(offered, "K", (unsigned long long)(uintptr_t)product), *type, *error, *trace;
     const int computed = answer && PyObject_IsTrue(answer) == 1;
     if (answer) {
         Py_DecRef(answer);
@@ -94,12 +87,12 @@ static int offer(const Product* product, double seconds) {
     return computed;
 }
 
-void begin(void* function, const Rates of_types[TYPES], double threshold) {
+void begin(void* function, const double thresholds[TYPES]) {
     void* before = offered;
     switched_on = 0;
-    memcpy(rates, of_types, sizeof rates);
+    memcpy(least, thresholds, sizeof least);
     Py_IncRef(function);
-    offered = function, least = threshold;
+    offered = function;
     Py_DecRef(before);
     __atomic_store_n(&switched_on, 1, __ATOMIC_RELEASE);
 }
@@ -111,16 +104,13 @@ void counts(uint64_t* of_calls, uint64_t* of_multiply_adds) {
     *of_multiply_adds = __atomic_load_n(&multiply_adds, __ATOMIC_RELAXED);
 }
 
-// Whether a product, which is counted, is to be offered; `seconds`: what it gains. A thread that Python does not know never waits
-// for Python.
-static int is_worth(int type, int kind, double m, double n, double k, double* seconds) {
+// Whether a product, which is counted, is to be offered. A thread that Python does not know never waits for Python.
+static int is_large(int type, int kind, double m, double n, double k) {
     if (!(m > 0 && n > 0 && k > 0) || !__atomic_load_n(&switched_on, __ATOMIC_ACQUIRE)) return 0;
-    const double work = m * n * k, done = kind == GEMM ? work : work / 2;
+    const double work = kind == GEMM ? m * n * k : m * n * k / 2;
     __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&multiply_adds, (uint64_t)done, __ATOMIC_RELAXED);
-    const Rates* r = &rates[type];
-    *seconds = done * r->blas - work * r->ours - ITEM[type] * (m * k + k * n + m * n) * r->byte - r->call;
-    return (least < 0 ? *seconds >= 0 : done >= least) && PyGILState_GetThisThreadState() != NULL;
+    __atomic_fetch_add(&multiply_adds, (uint64_t)work, __ATOMIC_RELAXED);
+    return work >= least[type] && PyGILState_GetThisThreadState() != NULL;
 }
 
 static void scalars(Product* p, int type, const void* alpha, const void* beta, int real) {
@@ -145,8 +135,7 @@ static int of_letter(const char* letter) {  // as an enum of CBLAS: N, T, C, U, 
 // Whether Python has computed C = alpha·op(A)·op(B) + beta·C. Arguments that BLAS would refuse are left to BLAS.
 static int gemm(int type, int order, int ta, int tb, int64_t m, int64_t n, int64_t k, const void* alpha, const void* a,
                 int64_t lda, const void* b, int64_t ldb, const void* beta, void* c, int64_t ldc) {
-    double seconds;
-    if (!is_worth(type, GEMM, m, n, k, &seconds)) return 0;
+    if (!is_large(type, GEMM, m, n, k)) return 0;
     if ((order != 101 && order != 102) || ta < 111 || ta > 113 || tb < 111 || tb > 113) return 0;
     Product p = {.kind = GEMM, .type = type, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c};
     if (order == 102) {  // in memory these are the transposes: Cᵀ = op(B)ᵀ·op(A)ᵀ
@@ -157,14 +146,13 @@ static int gemm(int type, int order, int ta, int tb, int64_t m, int64_t n, int64
     p.transposed_a = ta != 111, p.conjugated_a = ta == 113, p.transposed_b = tb != 111, p.conjugated_b = tb == 113;
     if (p.lda < (p.transposed_a ? p.m : p.k) || p.ldb < (p.transposed_b ? p.k : p.n) || p.ldc < p.n) return 0;
     scalars(&p, type, alpha, beta, 0);
-    return offer(&p, seconds);
+    return offer(&p);
 }
 
 // Whether Python has computed a triangle of C = alpha·A·op(A) + beta·C, or of alpha·op(A)·A + beta·C.
 static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n, int64_t k, const void* alpha, const void* a,
                   int64_t lda, const void* beta, void* c, int64_t ldc) {
-    double seconds;
-    if (!is_worth(type, kind, n, n, k, &seconds)) return 0;
+    if (!is_large(type, kind, n, n, k)) return 0;
     if (kind == SYRK && type < 2 && trans == 113) trans = 112;
     if ((order != 101 && order != 102) || (uplo != 121 && uplo != 122)) return 0;
     if (trans != 111 && trans != (kind == HERK ? 113 : 112)) return 0;
@@ -175,7 +163,7 @@ static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n,
     p.conjugated_a = kind == HERK && p.transposed_a, p.conjugated_b = kind == HERK && p.transposed_b;
     if (lda < (p.transposed_a ? n : k) || ldc < n) return 0;
     scalars(&p, type, alpha, beta, kind == HERK);
-    return offer(&p, seconds);
+    return offer(&p);
 }
 
 // --- the functions, by family, type and kind

@@ -40,19 +40,13 @@ class Product(ctypes.Structure):
     ]
 
 
-class Rates(ctypes.Structure):
-    """`Rates` of blas_calls.c: seconds of a multiply-add by BLAS and by us, of a byte that is copied, and of a call."""
-
-    _fields_: ClassVar[Any] = [(name, ctypes.c_double) for name in ("blas", "ours", "byte", "call")]
-
-
 @cache
 def _library() -> Any:
     """The compiled library. HybridError without a C compiler, or on another system."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         raise UsageError("use() knows how modules call BLAS on Linux with x86-64 or AArch64 only", code="usage")
     library: Any = ctypes.PyDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
-    library.begin.argtypes = [ctypes.py_object, ctypes.POINTER(Rates * len(TYPES)), ctypes.c_double]
+    library.begin.argtypes = [ctypes.py_object, ctypes.POINTER(ctypes.c_double)]
     library.redirect.argtypes = [ctypes.POINTER(ctypes.c_char_p)]
     library.counts.argtypes = [ctypes.POINTER(ctypes.c_uint64)] * 2
     library.raise_soon.argtypes = [ctypes.py_object]
@@ -68,12 +62,11 @@ class Redirection:
         self.slots = 0  # through which modules call us
         self._load: Any = None  # Python's own function that loads an extension module
 
-    def begin(self, offered: Callable[[int, float], bool], rates: Sequence[Rates], threshold: float) -> None:
-        """From now on tell `offered` of products of at least `threshold` multiply-adds, or where that is negative of each that
-        gains time by these rates, one for each of TYPES: the address of its `Product`, and the seconds that it gains. `offered`
+    def begin(self, offered: Callable[[int], bool], thresholds: Sequence[float]) -> None:
+        """From now on tell `offered` of products of at least so many multiply-adds, by TYPES: the address of the `Product`. It
         returns whether it has computed the product: BLAS computes all others. UsageError where it is not known how NumPy calls
         BLAS."""
-        _library().begin(offered, ctypes.byref((Rates * len(TYPES))(*rates)), threshold)
+        _library().begin(offered, (ctypes.c_double * len(TYPES))(*thresholds))
         self._redirect()
         if self._load is None:
             self._load = load = ExtensionFileLoader.create_module

@@ -8,18 +8,19 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, TypeVar
 
 import hybrid
-from hybrid.core.problem import record
+from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings, as_int
 from hybrid.core.spans import Topology
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, HybridError, RankMissing, UsageError, one_line
-from hybrid.interposition.blas_calls import GEMM, TYPES, Product, Rates, counts, raise_soon, redirection
+from hybrid.interposition.blas_calls import GEMM, TYPES, Product, counts, raise_soon, redirection
+from hybrid.interposition.gain import Gain, Shape
 from hybrid.planning.machine_model import MachineModel
 from hybrid.ranks.requests import Requests
 from hybrid.ranks.team import team_of
@@ -30,7 +31,7 @@ OPTIONS = ("kernel", "device", "precision", "check", "on_fault", "threads", "tra
 _MAKERS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "transport"))
 _MOST_REFUSED = 1000  # shapes that are remembered
 _NEVER = float("inf")
-_GPU_START = 1.0  # seconds in which CuPy is loaded and a GPU started: 1.07 on an H100's host (README)
+_GPU_START = 1.0  # seconds in which CuPy is loaded and a GPU started: 1.07 on an H100's host
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -101,10 +102,9 @@ class use:
         self._comm, self._root, self._threshold, self._options = comm, as_int(root), threshold, options
         self._depth = 0  # how often it has been started
         self._requests: Requests | None = None  # of the root's products, where other ranks share them
-        self._rates = [Rates() for _ in TYPES]
-        self._least = _NEVER  # as Redirection.begin takes it
-        self._gpu_is_known, self._could_save = False, 0.0
-        self._refused: set[tuple[int, ...]] = set()
+        self._gain: Gain | None = None  # None: BLAS computes all
+        self._gpu_is_known, self._could_gain = False, 0.0
+        self._refused: set[Shape] = set()
         self._products = self._work = self._faults = self._times_refused = 0
         self._saved, self._why = 0.0, ""
         self._calls = self._work_of_calls = 0  # of BLAS, before the last start; without those that hybrid.multiply has made
@@ -196,53 +196,63 @@ class use:
         settings = Settings.gather(self._options)
         model = MachineModel.of(settings.machine)
         threads = threads_of_ranks(Topology(((0,),)), Settings(), [this_processor()])[0].count  # of this process's BLAS
-        by_gpu = may_use_gpus(settings) and cuda_driver() is not None
+        by_gpu, ours = may_use_gpus(settings) and cuda_driver() is not None, None
+        self._gpu_is_known, ranks = self._threshold is not None, 1
         if self._comm is not None and self._comm.Get_size() > 1:
             team = team_of(self._comm, self._options.get("stall"))
             with team.together(), team.phase("agree", timed=False) as looking:
                 looking.mine = by_gpu and not _why_no_gpu(), this_processor()
             with_gpu, processors = zip(*looking.all, strict=True)
-            by_gpu, self._gpu_is_known = all(with_gpu), True
+            by_gpu, self._gpu_is_known, ranks = all(with_gpu), True, team.size
             if any(with_gpu) and not by_gpu:
                 raise DeviceUnavailable(f"no usable GPU on rank {with_gpu.index(False)}: mend that, or choose device cpu")
             self._requests = Requests(self._comm, self._root)
             if team.rank != self._root:
                 return False
             of_all = sum(each.count for each in threads_of_ranks(team.topology, settings, processors))
-            costs = [model.on_ranks(real, of_all) for real in ("float32", "float64")]
+            ours = partial(model.cpus_seconds, threads=of_all)
         if by_gpu:
-            costs = [model.on_gpus(real, 1) for real in ("float32", "float64")]
-        if by_gpu or self._requests is not None:
-            for number, rates in enumerate(self._rates):
-                times, cost = 4 if number > 1 else 1, costs[number % 2]  # a complex product is four real ones
-                blas = model.on_cpu(("float32", "float64")[number % 2], threads).multiply_add
-                rates.blas, rates.ours, rates.byte, rates.call = times * blas, times * cost.multiply_add, cost.byte, cost.call
-            self._least = -1.0
-        if self._threshold is not None:
-            self._least, self._gpu_is_known = float(self._threshold), True
+            ours = partial(_by_gpus, model, ranks)
+        self._gain = Gain(model, threads, ours)
         return True
 
-    def _is_faster(self, seconds: float) -> bool:
-        """Whether there is what makes a product faster by these seconds. A GPU is started when products could have gained as much
-        as that takes: so no program is much slower for it."""
+    @property
+    def thresholds(self) -> list[float]:
+        """Multiply-adds from which on products are offered, by TYPES."""
+        if self._threshold is not None and self._gain is not None:
+            return [self._threshold] * len(TYPES)
+        return [self._gain.threshold(number) if self._gain is not None else _NEVER for number in range(len(TYPES))]
+
+    def _is_faster(self, shape: Shape) -> bool:
+        """Whether a product is to be computed here. A GPU is started when products could have gained as much as that takes: so no
+        program is much slower for it."""
+        if self._gain is None or shape in self._refused:
+            return False
+        seconds = self._gain.of(shape)
+        if seconds <= 0 and self._threshold is None:
+            return False
         if not self._gpu_is_known:
-            self._could_save += seconds
-            if self._could_save < _GPU_START:
+            self._could_gain += seconds
+            if self._could_gain < _GPU_START:
                 return False
             self._gpu_is_known = True
             if why := _why_no_gpu():
-                self._least, self._why = _NEVER, why
-                _offer_to_newest()
-        return self._least < _NEVER
+                self._give_up(why)
+        return self._gain is not None
+
+    def _give_up(self, why: str) -> None:
+        """Leave all products to BLAS from now on."""
+        self._gain, self._why = None, why
+        _offer_to_newest()
 
     # --- one product
 
-    def offered(self, address: int, seconds: float) -> bool:
-        """Compute the product of a call of BLAS, which gains so many seconds. Whether it has been computed."""
+    def offered(self, address: int) -> bool:
+        """Compute the product of a call of BLAS. Whether it has been computed."""
         product = Product.from_address(address)
         shape = product.kind, product.type, product.m, product.n, product.k
         on_this_thread = self._requests is None or threading.current_thread() is threading.main_thread()
-        if _made_by_us() or shape in self._refused or not on_this_thread or not self._is_faster(seconds):
+        if _made_by_us() or not on_this_thread or not self._is_faster(shape):
             return False
         from hybrid.interposition.computed import computed, write  # they load NumPy, which the program may want to load itself
 
@@ -263,7 +273,7 @@ class use:
                 write(product, result, c)
         self._products += 1
         self._work += product.m * product.n * product.k // (1 if product.kind == GEMM else 2)
-        self._saved += seconds
+        self._saved += self._gain.of(shape) if self._gain is not None else 0.0
         return True
 
     def _multiply(self, a: Any, b: Any, c: Any, out: Any, options: Mapping[str, Any]) -> Any:
@@ -272,7 +282,7 @@ class use:
         self._requests.send(options)
         return hybrid.multiply(a, b, c, comm=self._comm, root=self._root, out=out, **options)
 
-    def _note(self, error: Exception, shape: tuple[int, ...]) -> None:
+    def _note(self, error: Exception, shape: Shape) -> None:
         """Remember why BLAS has to compute a product."""
         code = getattr(error, "code", "")
         if code == "interrupted":  # as the other ranks say it
@@ -283,8 +293,7 @@ class use:
         else:
             self._times_refused, self._why = self._times_refused + 1, one_line(error)
             if isinstance(error, RankMissing):
-                self._least = _NEVER
-                _offer_to_newest()
+                self._give_up(self._why)
             elif len(self._refused) < _MOST_REFUSED:
                 self._refused.add(shape)
 
@@ -297,7 +306,7 @@ def _offer_to_newest() -> None:
     """Offer products to the newest use that has not ended."""
     if _active:
         newest = _active[-1]
-        redirection.begin(newest.offered, newest._rates, newest._least)
+        redirection.begin(newest.offered, newest.thresholds)
     else:
         redirection.end()
 
@@ -317,6 +326,11 @@ os.register_at_fork(after_in_child=_end_in_child)
 def _stop_all() -> None:
     for each in reversed(_active[:]):
         each._stop()
+
+
+def _by_gpus(model: MachineModel, ranks: int, problem: Problem) -> float:
+    """Seconds of a product by the GPUs of these ranks, or by the root's alone."""
+    return min(model.gpu_seconds(problem, 1), model.gpu_seconds(problem, ranks))
 
 
 def _why_no_gpu() -> str:

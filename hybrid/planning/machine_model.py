@@ -77,7 +77,7 @@ class MachineModel:
     joining_seconds: float = 1.5e-3  # what several ranks take to share a product of the root's arrays on their GPUs
     # For --explain alone; estimated: an H200 SXM's usual setting; the doctor asks NVML.
     gpu_power_limit_watts: float = 700.0
-    # For --explain alone, of a node's link to others; estimated: 200 Gbit/s; the doctor measures it in a job of several nodes.
+    # Of a node's link to others; estimated: 200 Gbit/s; the doctor measures it in a job of several nodes.
     network_bytes_per_second: float = 25e9
 
     def __post_init__(self) -> None:
@@ -99,12 +99,21 @@ class MachineModel:
         known = {"float64": self.float64_multiply_adds_per_byte, "float32": self.float32_multiply_adds_per_byte}
         return known.get(dtype, self.half_multiply_adds_per_byte)
 
-    def cpu_seconds(self, problem: Problem, threads: int) -> float:
-        """How long a CPU with these threads multiplies matrices in host memory."""
+    def blas_seconds(self, problem: Problem, threads: int) -> float:
+        """How long BLAS multiplies matrices in host memory with these threads."""
         multiply_adds = problem.n * problem.l * problem.m
         cores = min(threads, max(1.0, multiply_adds ** (1 / 3) / self.core_edge))
-        worked = multiply_adds * problem.item_size / 8 / (self.core_multiply_adds_per_second * cores)
-        return self.cpu_call_seconds + worked + problem.bytes_of_matrices / self.cpu_bytes_per_second
+        return multiply_adds * problem.item_size / 8 / (self.core_multiply_adds_per_second * cores)
+
+    def cpu_seconds(self, problem: Problem, threads: int) -> float:
+        """How long a CPU with these threads multiplies matrices in host memory, and checks the product."""
+        in_memory = problem.bytes_of_matrices / self.cpu_bytes_per_second
+        return self.cpu_call_seconds + self.blas_seconds(problem, threads) + in_memory
+
+    def cpus_seconds(self, problem: Problem, threads: int) -> float:
+        """How long the CPUs of several ranks, with these threads in all, multiply matrices of one of them."""
+        sent = problem.bytes_of_matrices / self.network_bytes_per_second
+        return self.joining_seconds + self.cpu_seconds(problem, threads) + sent
 
     def gpu_seconds(self, problem: Problem, ranks: int) -> float:
         """How long so many ranks multiply matrices in pinned host memory that they copy to a GPU each."""
