@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("ablation.cli")
+run("bench.ablation")

@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("accuracy.cli")
+run("bench.accuracy")

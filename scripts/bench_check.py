@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("check_cost")
+run("bench.products:check")

@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("hosts.cli")
+run("bench.hosts")

@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("precision")
+run("bench.products:precision")

@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("element_types")
+run("bench.products:types")

@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("kernel_checks.bugs")
+run("lectures.bugs")

@@ -58,10 +58,6 @@ types() { # complex numbers and integers beside CuPy: bench_types
     measure 300 bench_types --sizes 4096 --rounds 3
 }
 
-remainders() { # kernels of products from remainders beside cuBLAS: bench_remainders
-    measure 300 bench_remainders --sizes 4096 8192 --rounds 3 --alone 0.2
-}
-
 precision() { # whole products from remainders beside cuBLAS: bench_precision
     measure 300 bench_precision --sizes 4096 8192 1000x8000x8000 --rounds 5
 }
@@ -78,7 +74,7 @@ kernels() { # every kernel beside cuBLAS: ladder
     measure 560 ladder --rounds 5 --longest 2
 }
 
-STEPS=(tests ranks check wall lab repair bytes types remainders precision energy hosts kernels)
+STEPS=(tests ranks check wall lab repair bytes types precision energy hosts kernels)
 
 measure() {
     local limit=$1 script=$2

@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("page.cli")
+run("lectures.report")

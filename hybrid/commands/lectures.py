@@ -24,9 +24,9 @@ SCRIPTS = {  # what to type: the module of scripts/experiments, and what it show
     "siegel": ("lectures.siegel", "matrix multiplication in three programs, at 8000 on several devices"),
     "largest": ("lectures.largest", "how large may matrices be, in core and out of core?"),
     "pascal": ("lectures.pascal", "how large may Pascal's triangle be?"),
-    "ladder": ("ladder.cli", "every kernel of the catalogue, beside cuBLAS where there is a GPU"),
-    "bugs": ("kernel_checks.bugs", "the errors in teaching documents' CUDA programs, found without a GPU"),
-    "report": ("page.cli", "all figures on one page"),
+    "ladder": ("lectures.ladder", "every kernel of the catalogue, beside cuBLAS where there is a GPU"),
+    "bugs": ("lectures.bugs", "the errors in teaching documents' CUDA programs, found without a GPU"),
+    "report": ("lectures.report", "all figures on one page"),
 }
 _MORE = """\
 examples:

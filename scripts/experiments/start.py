@@ -20,11 +20,13 @@ def use_checkout() -> None:
 
 
 def run(module: str) -> None:
-    """What `main` of a module of `experiments` does, to the end of this process; or say which package is missing."""
+    """What `main` of a module of `experiments` does, or MODULE:FUNCTION, to the end of this process; or say which package is
+    missing."""
     use_checkout()
     import_module("hybrid.commands.streams").open_streams()
     try:
-        main = import_module(f"experiments.{module}").main
+        name, _, function = module.partition(":")
+        main = getattr(import_module(f"experiments.{name}"), function or "main")
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in ("experiments", "hybrid"):
             raise

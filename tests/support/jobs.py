@@ -25,7 +25,7 @@ from pathlib import Path
 
 from support.commands import ROOT, mpirun, own_lines
 
-from experiments.nodes.network import SLOW, Network, why_not  # noqa: F401 (network namespaces that stand for nodes)
+from experiments.bench.network import SLOW, Network, why_not  # noqa: F401 (network namespaces that stand for nodes)
 
 LIMIT = 120.0  # seconds in which a job must do what a test waits for, on a machine with much else to do
 LEAVING = 30.0  # seconds in which all processes of a job must be gone that has ended

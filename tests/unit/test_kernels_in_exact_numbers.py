@@ -8,10 +8,10 @@ from math import isqrt, prod
 
 import numpy as np
 import pytest
+from support import remainder_models as models
+from support import remainder_runs as runs
 from support.selection import exhaustive
 
-from experiments.kernel_checks import remainder_models as models
-from experiments.kernel_checks import remainder_runs as runs
 from hybrid.core.problem import padded
 from hybrid.devices.check_operations import (
     blocks_of,

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from support.plans import planned
 from support.selection import examples
 
-from experiments.nodes.cli import placed_in_blocks
-from experiments.scaling import received_where_it_suits
+from experiments.bench.nodes import placed_in_blocks
+from experiments.bench.scaling import received_where_it_suits
 from hybrid.commands.explain_grid import least_received, least_received_with, node_forecast
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology

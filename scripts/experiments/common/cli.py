@@ -2,15 +2,18 @@
 """How an experiment's script is told what to do, and how it ends."""
 
 import argparse
+import csv
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from experiments.common import csv_lines, plots
+from experiments.common import plots, tables
 from experiments.common.records import END, Line, Recorder
-from experiments.common.results import Results
+from experiments.common.results import Results, all_reached
 from hybrid.commands.parser import Parser
 from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
@@ -49,6 +52,12 @@ def parser_for(description: str | None) -> argparse.ArgumentParser:
 
 def add_csv(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", metavar="FILE.csv", help="write the numbers as a table for a spreadsheet, a row for each result")
+
+
+def add_page(parser: argparse.ArgumentParser, page: str, picture: str) -> None:
+    """--write and --check: a page's tables and its picture are made of recorded lines, and figures reach their goals."""
+    parser.add_argument("--write", action="store_true", help=f"the tables in {page}, and {picture}")
+    parser.add_argument("--check", action="store_true", help="are the goals reached?")
 
 
 def at_least_1(text: str, kind: type[int] | type[float] = int) -> Any:
@@ -98,13 +107,21 @@ def command(
             else:
                 plots.refuse(options.picture)
         if getattr(options, "csv", None):
-            csv_lines.refuse(options.csv)
+            if not options.csv.endswith(".csv"):
+                raise UsageError(f"{options.csv}: the name of a table must end in .csv")
+            files.refuse_unwritable(options.csv)
         return work(options)
     except (HybridError, OSError, KeyboardInterrupt) as error:
         said, code = one_line(error), max(failure, getattr(error, "exit_code", failure))
         if not isinstance(error, OSError):
             said = with_code(said, code_of(error))
-    except (LookupError, RuntimeError) as missing:  # lines of a run are looked for one by one
+    except (
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as missing:  # of recorded lines
         if not getattr(options, "source", None):
             raise
         said, code = f"{options.source} lacks lines that a whole run has ({one_line(missing)})", UsageError.exit_code
@@ -121,19 +138,66 @@ def _refuse_ranks() -> None:
 
 def present(options: argparse.Namespace, results: type[Results], measured: Callable[[argparse.Namespace], Iterable[Line]]) -> int:
     """Print, and where asked for draw, the lines of --from, or else what is measured and recorded. The exit code."""
-    if options.source:
-        lines = results.recorded(options.source)
-    else:
-        recorder = Recorder(results.command, options.words, options.json)
-        lines = [recorder.keep(line) for line in measured(options)]
-        recorder.keep({"part": END})
+    lines = results.recorded(options.source) if options.source else recorded(options, results, measured)
     made = results(lines)
     print(*made.printed(), sep="\n", flush=True)
     if options.picture:
         made.draw(options.picture)
     if getattr(options, "csv", None):
-        csv_lines.write(options.csv, lines)
+        _write_csv(options.csv, lines)
     return made.exit_code()
+
+
+def recorded(
+    options: argparse.Namespace, results: type[Results], measured: Callable[[argparse.Namespace], Iterable[Line]]
+) -> list[Line]:
+    """What is measured, each line recorded as soon as it is there."""
+    recorder = Recorder(results.command, options.words, options.json)
+    lines = [recorder.keep(line) for line in measured(options)]
+    recorder.keep({"part": END})
+    return lines
+
+
+def write_page(made: Results, page: Path, name: str, picture: Path) -> None:
+    """The tables between the markers of this name, and the picture that stands above them."""
+    made.draw(str(picture))
+    tables.write_between_markers(page, name, made.markdown(os.path.relpath(picture, page.parent)))
+
+
+def refuse_page(page: Path, name: str) -> None:
+    """UsageError, before minutes of measuring, where --write could not write."""
+    plots.refuse_without_matplotlib()
+    tables.refuse_without_markers(page, name)
+
+
+def checked(made: Results, options: argparse.Namespace) -> bool:
+    """Whether the goals are reached, which is told, where --check asks."""
+    return not options.check or all_reached(made.verdicts())
+
+
+_OF_RUN = ("command", "arguments", "run", "schema", "versions", "machine", "date")
+
+
+def _write_csv(path: str, lines: Sequence[Line]) -> None:
+    """A row for each line, a column for each number, with all digits; the processor and the date are the last ones."""
+    rows = [
+        {**dict(_cells("", {key: line[key] for key in line if key not in _OF_RUN})), "processor": line["machine"]["processor"]}
+        for line in lines
+    ]
+    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if name != "processor"]
+    with files.atomic_write(path) as beside, open(beside, "w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, [*columns, "processor", "date"], restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows({**row, "date": line["date"]} for row, line in zip(rows, lines, strict=True))
+
+
+def _cells(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A cell, or of a dictionary or a list one for each of its values."""
+    if isinstance(value, (dict, list, tuple)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value, 1):
+            yield from _cells(f"{name} {key}".strip(), inner)
+    elif value is not None:
+        yield name, value
 
 
 def shown(items: Sequence[Item], title: str) -> Iterator[Item]:

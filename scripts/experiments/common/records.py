@@ -2,7 +2,7 @@
 """Recorded lines: one model for all experiments, the one that `hybrid`'s own commands write.
 
 `command` names the script that wrote a line, `arguments` what it was told, `run` the start that the line belongs to; schema,
-date, versions and machine are those of hybrid.reporting.jsonl. The other keys are the experiment's own, which has schemas.
+date, versions and machine are those of hybrid.reporting.jsonl. The other keys are the experiment's own.
 """
 
 import time

@@ -4,14 +4,35 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, NamedTuple
 
 from experiments.common.records import END, Line
-from experiments.common.schema import WHOLE_RUN, Schema
 from experiments.common.tables import Block, markdown, printed
 from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
+
+
+class Verdict(NamedTuple):
+    """Whether a figure reaches what it must."""
+
+    passed: bool
+    text: str
+
+
+def verdict(what: str, value: float, wanted: float, unit: str, *, at_least: bool = False) -> Verdict:
+    """Without `at_least` the value is wanted at most."""
+    short = wanted - value if at_least else value - wanted
+    text = f"{what}: {value:.4g} {unit}, wanted {'at least' if at_least else 'at most'} {wanted:g}"
+    return Verdict(short <= 0, f"{text}, {'short' if at_least else 'over'} by {short:.4g}" if short > 0 else text)
+
+
+def all_reached(verdicts: Iterable[Verdict]) -> bool:
+    """Print each verdict; whether all are good."""
+    every = list(verdicts)
+    for one in every:
+        print("pass  " if one.passed else "MISSED", one.text)
+    return all(one.passed for one in every)
 
 
 class Results:
@@ -19,27 +40,9 @@ class Results:
 
     command: ClassVar[str]  # the script's name, and what its lines have as `command`
     more_arguments: ClassVar[str] = ""  # with which the script measures all that a report shows
-    schemas: ClassVar[Mapping[str, Schema]]  # of each kind of line
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.lines = lines
-
-    @staticmethod
-    def kind_of(line: Line) -> Any:
-        """The key in `schemas`."""
-        return line.get("part")
-
-    @classmethod
-    def fault(cls, line: Line) -> str:
-        """What is wrong with a line of this script; empty where nothing is."""
-        kind = cls.kind_of(line)
-        schema = WHOLE_RUN if kind == END else cls.schemas.get(kind) if isinstance(kind, str) else None
-        if schema is None:
-            return "it has no part that the script writes"
-        if missing := [key for key in schema if key not in line]:
-            return f"it has no {', '.join(missing)}"
-        wrong = [key for key, test in schema.items() if not test(line[key])]
-        return f"what it has as {', '.join(wrong)} cannot be" if wrong else ""
 
     @classmethod
     def selected(cls, lines: Sequence[Line]) -> list[Line]:
@@ -48,22 +51,9 @@ class Results:
         return [line for line in lines if ended and line.get("run") == ended[-1] and line.get("part") != END]
 
     @classmethod
-    def not_shown(cls, lines: Sequence[Line]) -> Iterator[str]:
-        """Which of the script's lines are not selected, and why."""
-        run = cls.selected(lines)
-        for began in dict.fromkeys(line["run"] for line in lines):
-            if not run:
-                yield f"{cls.command}, run of {began}: it did not come to its end"
-            elif began != run[-1]["run"]:
-                yield f"{cls.command}, run of {began}: the last one that came to its end is shown"
-
-    @classmethod
     def recorded(cls, path: str) -> list[Line]:
-        """The selected lines of a file. UsageError when there is none, and for lines that the script does not write."""
+        """The selected lines of a file. UsageError when there is none."""
         lines = [line for line in jsonl.read(path) if line.get("command") == cls.command]
-        for line in lines:
-            if reason := cls.fault(line):
-                raise UsageError(f"{path}, a line of {cls.command}: {reason}")
         if not lines:
             raise UsageError(f"{path} has no lines of scripts/{cls.command}.py")
         if not (selected := cls.selected(lines)):
@@ -86,6 +76,10 @@ class Results:
 
     def has_picture(self) -> bool:
         return True
+
+    def verdicts(self) -> Iterable[Verdict]:
+        """On each goal whose figure was measured."""
+        return ()
 
     def exit_code(self) -> int:
         """Of the script, where nothing failed."""
@@ -126,20 +120,6 @@ class Results:
     def started(self) -> list[str]:
         return list(dict.fromkeys(map(self.started_by, self.lines)))
 
-
-class MachineResults(Results):
-    """Of lines that runs add to, one after the other: all that were measured on the machine of the last one."""
-
-    @classmethod
-    def selected(cls, lines: Sequence[Line]) -> list[Line]:
-        return [line for line in lines if cls.machine_of(line) == cls.machine_of(lines[-1])]
-
-    @classmethod
-    def not_shown(cls, lines: Sequence[Line]) -> Iterator[str]:
-        machines = list(dict.fromkeys(map(cls.machine_of, lines)))
-        shown = cls.machine_of(lines[-1])
-        yield from (f"{cls.command}, lines of {other}: those of {shown} came later" for other in machines if other != shown)
-
     about_picture: ClassVar[str]
 
     def markdown(self, picture: str = "") -> str:
@@ -152,3 +132,11 @@ class MachineResults(Results):
     def software(self) -> str:
         """Machine and versions."""
         return self.machine()
+
+
+class MachineResults(Results):
+    """Of lines that runs add to, one after the other: all that were measured on the machine of the last one."""
+
+    @classmethod
+    def selected(cls, lines: Sequence[Line]) -> list[Line]:
+        return [line for line in lines if cls.machine_of(line) == cls.machine_of(lines[-1])]

@@ -21,9 +21,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.common import cli, cuda, plots, records, results, schema, tables, timing, wording
+from experiments.common import cli, cuda, plots, records, results, tables, timing, wording
 from experiments.lectures.hochberg_programs import DTYPE, MODULE_PROGRAMS, run_program
-from experiments.start import SCRIPTS
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.errors import HybridError, UsageError
 
@@ -49,8 +48,7 @@ PUBLISHED = (
 
 def run_whole(program: str, size: int) -> None:
     """The whole program in a process of its own, on a GPU."""
-    script = str(SCRIPTS / f"{Results.command}.py")
-    words = [sys.executable, script, program, *[str(size)] * 3, "--device", "cuda", "--no-check"]
+    words = [sys.executable, "-m", "hybrid.lectures", "hochberg", program, *[str(size)] * 3, "--device", "cuda", "--no-check"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         raise HybridError(f"{program} {size} {size} {size} failed: {wording.told_error(done.stderr)}")
@@ -73,16 +71,10 @@ def measured(runtime: cuda.CudaRuntime, sizes: Sequence[int], wall_sizes: Sequen
             yield {"part": "wall", "program": program, "size": size, "seconds": records.spread(of_programs[program])}
 
 
-_LINE: schema.Schema = {
-    **schema.ON_DEVICE, "program": schema.among(*MODULE_PROGRAMS), "size": schema.count, "seconds": schema.spread
-}  # fmt: skip
-
-
 class Results(results.Results):
     """Medians by size; none of them where there was no GPU."""
 
     command = "lecture_hochberg"
-    schemas = {"kernel": _LINE, "wall": _LINE}
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

@@ -16,7 +16,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from experiments.common import cli, cuda, plots, records, results, schema, tables, timing, wording
+from experiments.common import cli, cuda, plots, records, results, tables, timing, wording
 from experiments.lectures.largest_runs import RunnerAlone, largest_in_core, theoretical
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, parse_bytes
@@ -52,16 +52,10 @@ def measured(
         yield from ({**about, **line} for line in runner.lines(dtype, most, times))
 
 
-_LARGEST: schema.Schema = {**schema.ON_DEVICE, "dtype": schema.among(*BOTH), "memory": schema.count, "n": schema.count}
-_MULTIPLIED: schema.Schema = {**_LARGEST, "kernel": schema.name, "seconds": schema.positive}
-_BY_RUNNER: schema.Schema = {**_MULTIPLIED, "ended_by": schema.text}
-
-
 class Results(results.Results):
     """For each type the largest N of each part."""
 
     command = "largest"
-    schemas = {"theoretical": _LARGEST, "in core": _MULTIPLIED, "resident": _BY_RUNNER, "out of core": _BY_RUNNER}
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

@@ -15,13 +15,12 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 import hybrid
-from experiments.common import cli, plots, records, results, schema, tables
+from experiments.common import cli, plots, records, results, tables
 from experiments.lectures.pascal_matrices import LIMITS, MOST_SHOWN, as_text, first_wrong, has_entries, shown, triangles
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
@@ -98,28 +97,10 @@ def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str,
     return f"{decision.kernel.name} ({decision.plan.device}, {decision.kernel_reason})", gpu
 
 
-def _element(value: Any) -> bool:
-    """A Wrong, as it is recorded."""
-    places = ("size", "row", "column")
-    if not isinstance(value, dict) or set(value) != {*places, "value"}:
-        return False
-    return schema.real(value["value"]) and all(schema.whole(value[key]) for key in places)
-
-
-_LINE: schema.Schema = {**schema.RECORDED, "dtype": schema.among(*LIMITS)}
-
-
 class Results(results.Results):
     """The newest line of each type and kernel, and of each type and single size."""
 
     command = "pascal"
-    schemas = {
-        "all sizes": {
-            **_LINE, "fit": schema.count, "exact": schema.count, "right": schema.or_none(schema.whole),
-            "kernel": schema.or_none(schema.text), "reasons": schema.several(schema.text, 3, 3),
-        },
-        "one size": {**_LINE, "size": schema.count, "wrong": schema.or_none(_element)},
-    }  # fmt: skip
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         newest = {(line["dtype"], line["kernel"]): line for line in lines if line["part"] == "all sizes"}
@@ -131,13 +112,9 @@ class Results(results.Results):
     def selected(cls, lines: Sequence[records.Line]) -> list[records.Line]:
         return [line for line in lines if line["part"] != records.END]
 
-    @classmethod
-    def not_shown(cls, lines: Sequence[records.Line]) -> Iterator[str]:
-        return iter(())
-
     def machine(self) -> str:
         """With the GPU, if one multiplied: integers are multiplied by none, and older lines do not name it."""
-        gpus = [line["gpu"] for line in self.lines if schema.name(line.get("gpu"))]
+        gpus = [line["gpu"] for line in self.lines if line.get("gpu")]
         last = {key: value for key, value in self.lines[-1].items() if key != "gpu"}
         return self.machine_of({**last, "gpu": gpus[-1]} if gpus else last)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from experiments.common import cli, cuda, plots, product_check, records, results, schema, tables, timing, wording
+from experiments.common import cli, cuda, plots, product_check, records, results, tables, timing, wording
 from experiments.lectures import launch_picture
 from experiments.lectures.launch_arithmetic import compared, explained, sectors_of_warp, threads_at_work
 from hybrid.errors import UsageError
@@ -77,13 +77,6 @@ class Results(results.Results):
     """The last line of each kernel and shape."""
 
     command = "lecture_pmpp"
-    schemas = {
-        "exercise 1": {
-            **schema.ON_DEVICE, **schema.SIDES, "kernel": schema.among(*DESIGNS), "form": schema.among(*FORMS),
-            "seconds": schema.spread,
-        },
-        "exercise 2": {**schema.ON_DEVICE, **schema.TIMED, "kernel": schema.among(*VECTOR_KERNELS)},
-    }  # fmt: skip
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import cuda, plots, records, schema, timing, wording
+from experiments.common import cuda, plots, records, timing, wording
 from experiments.common.tables import Table
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import fastest
@@ -16,7 +16,6 @@ ITEM = 4  # bytes of a float32
 COPIED = (8192, 8192)  # float32 numbers, more than any cache holds
 MULTIPLIED = {"cuda": 8192, "emulate": 1024}
 REPEAT = 5
-SCHEMA: schema.Schema = {"roof": schema.name, "bytes_per_second": schema.positive, "operations_per_second": schema.positive}
 TILE = 32
 # Operations for each byte that a program loads from global memory: a multiplication and an addition for two numbers, or for
 # two TILEth parts of numbers.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common import cli, cuda, product_check, programs, records, timing
-from experiments.ladder.loads import count_loads
+from experiments.lectures.loads import count_loads
 from experiments.lectures.siegel_results import COUNTED, DTYPE, ORDERS, PROGRAMS, N, Results
 from hybrid.core.spans import block
 from hybrid.devices.cuda_gpus import usable_gpus

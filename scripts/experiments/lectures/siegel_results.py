@@ -4,8 +4,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from experiments.common import plots, records, results, schema, tables, timing, wording
-from experiments.ladder.loads import form_of, loads_of_elements
+from experiments.common import plots, records, results, tables, timing, wording
+from experiments.lectures.loads import form_of, loads_of_elements
 from hybrid.core.text import counted
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY
 
@@ -33,29 +33,10 @@ def reads(program: str, shape: tuple[int, int, int] = (N, N, N)) -> tuple[int, i
     return loads_of_elements(kernel.name, form_of(kernel, DTYPE, EMULATED_CAPABILITY).tile, shape)
 
 
-_LOADS = schema.several(schema.positive, 3, 3)
-_SEVERAL: schema.Schema = {**schema.ON_DEVICE, **schema.TIMED, "devices": schema.count}
-
-
 class Results(results.Results):
     """The last line of each measurement, and what follows from them."""
 
     command = "lecture_siegel"
-    schemas = {
-        "seq": {**schema.ON_DEVICE, **schema.TIMED, "kernel": schema.among(*ORDERS)},
-        "kernel": {**schema.ON_DEVICE, **schema.TIMED, "program": schema.among(*PROGRAMS), "whole": schema.spread},
-        "loads": {
-            **schema.ON_DEVICE,
-            "program": schema.among(*PROGRAMS),
-            **dict.fromkeys("ab", _LOADS),
-        },
-        "one process": _SEVERAL,
-        "ranks": {**_SEVERAL, "total": schema.spread},
-    }
-
-    @staticmethod
-    def kind_of(line: records.Line) -> Any:
-        return line.get("way") if line.get("part") == "several" else line.get("part")
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

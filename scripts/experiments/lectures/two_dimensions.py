@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import fmean
 
-from experiments.common import cli, cuda, plots, records, results, schema, tables, timing, wording
+from experiments.common import cli, cuda, plots, records, results, tables, timing, wording
 from experiments.lectures import roofline
 from experiments.lectures.roofline import Point, point
 from hybrid.errors import DeviceUnavailable
@@ -64,17 +64,10 @@ def measured(runtime: cuda.CudaRuntime, cpu_width: int, width: int, ragged: int)
     yield from roofline.measured(runtime)
 
 
-_PROGRAM: schema.Schema = {
-    **schema.ON_DEVICE, "program": schema.among(*PROGRAMS), "width": schema.count, "runs": schema.several(schema.positive),
-    "kernel_seconds": schema.or_none(schema.spread),
-}  # fmt: skip
-
-
 class Results(results.Results):
     """The line of each program, at the width that is compared and at the ragged one."""
 
     command = "lecture_2d"
-    schemas = {"programs": _PROGRAM, "ragged": _PROGRAM, "roof": {**schema.ON_DEVICE, **roofline.SCHEMA}}
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

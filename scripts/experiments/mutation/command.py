@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import shlex
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -133,11 +132,6 @@ def work(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["kernels"]:
-        from experiments.kernel_checks import mutants
-
-        return mutants.main(words[1:])
     parser = cli.plain_parser(__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="plant the mutants of the catalogue; ends with 1 if one survives without a reason")
@@ -149,5 +143,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draw = commands.add_parser("draw", help="draw mutants of the package at random, by Cosmic Ray (extra mutants)")
     draw.add_argument("--count", type=cli.at_least_1, default=160)
     draw.add_argument("--seed", type=int, default=39)
-    commands.add_parser("kernels", help="faults in kernels, in each mode of the emulated GPU", add_help=False)
-    return cli.command(parser, work, words)
+    return cli.command(parser, work, arguments)

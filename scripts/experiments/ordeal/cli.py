@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from experiments.common import cli, records, results, schema, tables
+from experiments.common import cli, records, results, tables
 from experiments.ordeal import inside
 from experiments.ordeal.apart import own_folders, tell, told
 from experiments.ordeal.resources import why_not
@@ -43,28 +43,12 @@ from hybrid.reporting import jsonl
 
 RANDOM_PRODUCTS = Path(__file__).with_name("programs") / "random_products.py"
 LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on what plays them
-
-_TRIAL = {
-    "number": schema.whole,
-    "seed": schema.whole,
-    "ranks": schema.whole,
-    "fault": schema.name,
-    "whom": schema.name,
-    "seconds": schema.real,
-    "exit_code": lambda value: value is None or isinstance(value, int),
-    "ended": lambda value: isinstance(value, bool),
-    "well": lambda value: isinstance(value, bool),
-    "left": lambda value: isinstance(value, list) and all(schema.text(path) for path in value),
-    "apart": lambda value: isinstance(value, bool),  # nobody of ours could have said or removed anything
-    "launcher_hung": lambda value: isinstance(value, bool),
-}
 _COUNTED = ("trials", "hangs", "slowest end", "went on", "not by one line", "stayed", "stayed (apart)", "launcher hung (apart)")
 _HEADS = ("fault", "to", *_COUNTED)
 
 
 class Results(results.Results):
     command = "ordeal"
-    schemas = {"trial": _TRIAL}
 
     def blocks(self) -> Iterator[tables.Block]:
         kinds = sorted({(line["fault"], line["whom"]) for line in self.lines})
@@ -167,9 +151,6 @@ def _trials_in(path: str) -> list[records.Line]:
     lines = [line for line in jsonl.read(path) if line.get("command") == Results.command and line.get("part") != records.END]
     if not lines:
         raise UsageError(f"{path} has no lines of scripts/{Results.command}.py")
-    for line in lines:
-        if reason := Results.fault(line):
-            raise UsageError(f"{path}, a line of {Results.command}: {reason}")
     return lines
 
 

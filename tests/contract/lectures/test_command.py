@@ -66,8 +66,11 @@ def test_words_that_nothing_takes_are_refused(tmp_path, words):
 
 def test_an_installed_package_has_them_too_and_says_what_is_missing(tmp_path):
     """As a wheel puts it: scripts and programs are parts of the package, and no checkout lies around it."""
-    site, ignore = tmp_path / "site", shutil.ignore_patterns("__pycache__")
-    parts = {"hybrid": "", "kernels": "kernels/cuda", "scripts": "scripts", "docs/examples": "classroom/examples",
+    site, ignore = (
+        tmp_path / "site",
+        shutil.ignore_patterns("__pycache__", "bench", "kernel_checks", "mutation", "ordeal", "*.sh"),
+    )
+    parts = {"hybrid": "", "kernels": "kernels/cuda", "scripts/experiments": "scripts/experiments", "docs/examples": "classroom/examples",
              "docs/programs": "classroom/programs", "docs/course": "classroom/course"}  # fmt: skip
     for source, part in parts.items():
         shutil.copytree(ROOT / source, site / "hybrid" / part, ignore=ignore)
@@ -80,6 +83,7 @@ def test_an_installed_package_has_them_too_and_says_what_is_missing(tmp_path):
 
     done = run("pmpp", "--launch", "150", "300", "16", "32")
     assert (done.returncode, done.stderr, "19×5" in done.stdout) == (0, "", True)
+    assert [name for name in NAMES if run(name, "--help").returncode] == []
     assert run("tiled.cu").stdout == (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8")
     assert run("notebooks", "books").returncode == 0
     assert len(list((tmp_path / "books").glob("*.ipynb"))) == 5

@@ -41,8 +41,11 @@ def test_the_folders_of_packages_are_setup_s():
 
 
 def test_every_module_is_packed():
-    modules = {path.parent for top in ("hybrid", "scripts") for path in (ROOT / top).rglob("*.py")}
-    assert modules - {folder_of(package) for package in PACKAGES} == {ROOT / "hybrid/classroom/exercises"}
+    """Of scripts/ what `hybrid.lectures` starts: test_command.py starts all of it from there alone."""
+    modules, packed = {path.parent for path in (ROOT / "hybrid").rglob("*.py")}, {folder_of(package) for package in PACKAGES}
+    assert modules - packed == {ROOT / "hybrid/classroom/exercises"}
+    of_scripts = {path.relative_to(ROOT / "scripts").as_posix() for path in packed if path.is_relative_to(ROOT / "scripts")}
+    assert of_scripts == {"experiments", "experiments/common", "experiments/lectures"}
     assert "exercises/*.py" in SETUP["options.package_data"]["hybrid.classroom"]  # no modules: files to begin with
 
 
@@ -50,7 +53,10 @@ def test_whatever_modules_read_is_packed():
     data = SETUP["options.package_data"]
     folders = {package: folder_of(package).relative_to(ROOT).as_posix() for package in data}
     patterns = [f"{folders[package]}/{text.strip()}" for package in data for text in data[package].split(",")]
-    tops = [ROOT / top for top in ("hybrid", "scripts/experiments", "kernels", "docs/course", "docs/examples", "docs/programs")]
+    tops = [
+        ROOT / top
+        for top in ("hybrid", "scripts/experiments/lectures", "kernels", "docs/course", "docs/examples", "docs/programs")
+    ]
     files = [path for top in tops for path in top.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
     names = [path.relative_to(ROOT).as_posix() for path in files]
     assert len(names) > 40

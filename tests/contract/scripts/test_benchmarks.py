@@ -19,15 +19,13 @@ SMALL = {
     "bench_hosts": "--device cpu --gpus 1 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours library",
     "bench_nodes": "--nodes 2 --rate 1gbit --shapes square --pairs 1",
     "bench_precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64 --fills normal --alone 0",
-    "bench_remainders": "--device emulate --sizes 32 --rounds 1 --dtypes float64 --alone 0",
     "bench_types": "--device cpu --sizes 64 --rounds 1",
     "detection": "--sizes 96 --faults 8 --seed 5",
     "largest": "--device emulate --quick --gpu-memory 60k",
 }
 WITHOUT_LINES = {"bench_cpu"}  # prints what it measures and records nothing
-WITHOUT_FROM = {"ablation", *WITHOUT_LINES}
 NEEDS = {"ablation": "mpirun", "bench_cpu": "mpirun", "bench_hosts": "mpirun", "bench_nodes": "namespaces mpirun",
-         "bench_precision": "compiler", "bench_remainders": "compiler", "largest": "compiler"}  # fmt: skip
+         "bench_precision": "compiler", "largest": "compiler"}  # fmt: skip
 LONG = {"ablation", "bench_cpu", "bench_nodes"}
 CASES = [
     pytest.param(name, marks=[pytest.mark.needs(*NEEDS.get(name, "").split()), *[pytest.mark.exhaustive] * (name in LONG)])
@@ -58,10 +56,9 @@ def test_a_small_run_records_lines_that_give_its_table_again(tmp_path, name):
         for line in lines:
             if line["program"].startswith("ours"):
                 assert line["planned"] <= line["received"] <= 1.1 * line["planned"], "the bytes that the plan says"
-    if name not in WITHOUT_FROM:
-        again = successful(quickly(script(name), "--from", path, limit=120))
-        assert set(again.stdout.splitlines()) <= {*ran.stdout.splitlines(), ""}
-        assert len(again.stdout.splitlines()) >= 4
+    again = successful(quickly(script(name), "--from", path, limit=120))
+    assert set(again.stdout.splitlines()) <= {*ran.stdout.splitlines(), ""}
+    assert len(again.stdout.splitlines()) >= 4
 
 
 @pytest.mark.needs("compiler")
@@ -98,7 +95,7 @@ def test_a_wrong_product_is_never_timed(tmp_path, name):
     assert not path.exists() or not any(line.get("seconds") for line in lines_of(path))
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if name not in WITHOUT_FROM])
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in WITHOUT_LINES])
 def test_lines_of_another_command_or_none_are_refused(tmp_path, name):
     path = tmp_path / "lines.jsonl"
     path.write_text('{"schema": 1, "command": "another", "date": "2026-11-27"}\n')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""scripts/report.py makes one page of all figures from recorded lines: whole, safe whatever they hold, right in a browser."""
+"""scripts/report.py makes one page of all figures from recorded lines: whole, their texts escaped, right in a browser."""
 
 import json
 import re
@@ -103,40 +103,34 @@ def test_every_section_has_a_table_a_picture_and_its_machine_date_and_command(pa
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", without_names_of_formats)
 
 
-BROKEN = {
-    "no JSON": "{broken\n", "no record": "[1, 2]\n", "another schema": {"schema": 99, "command": "largest"},
-    "deep": "[" * 100_000 + "\n",
-    "NaN": '{"schema": 1, "command": "largest", "part": "resident", "n": NaN}\n',
-    "a huge number": '{"schema": 1, "command": "largest", "part": "resident", "seconds": ' + "9" * 1_000 + "}\n",
-    "no keys": {"schema": 1, "command": "largest", "part": "resident"},
-    "a part that is markup": {"schema": 1, "command": "largest", "part": SCRIPT},
-    "a part that is a list": {"schema": 1, "command": "largest", "part": ["resident"]},
+NO_RECORDS = {"no JSON": "{broken\n", "no record": "[1, 2]\n", "another schema": {"schema": 99, "command": "largest"},
+              "deep": "[" * 100_000 + "\n"}  # fmt: skip
+UNUSABLE = {
+    "NaN": '{"schema": 1, "command": "ladder", "part": "resident", "n": NaN}\n',
+    "no keys": {"schema": 1, "command": "ladder", "part": "resident"},
     "rows that are short": {**PATHS, "numbers": [["1"], ["2", "3"]]},
-}  # fmt: skip
+}
 
 
-def test_hostile_lines_are_named_and_leave_the_others_as_they_are(tmp_path):
-    good, bad = written(tmp_path / "good.jsonl", PATHS), written(tmp_path / "bad.jsonl", *BROKEN.values())
+def test_what_is_missing_is_named_with_the_command_that_adds_it_and_so_are_sections_that_cannot_be_made(tmp_path):
+    good, bad = written(tmp_path / "good.jsonl", PATHS), written(tmp_path / "bad.jsonl", *list(UNUSABLE.values())[:2])
     alone, beside = tmp_path / "alone.html", tmp_path / "beside.html"
     successful(quickly(REPORT, good, "--out", alone))
-    shown = visible(alone.read_text(encoding="utf-8"))  # also what is missing, with the command that adds it
+    shown = visible(alone.read_text(encoding="utf-8"))
     assert all(f"scripts/{name}.py" in shown for name in ("ladder", "bench_hosts", "pascal", "largest"))
     ran = quickly(REPORT, bad, good, "--out", beside)
-    assert ran.returncode == 1
-    assert "bad.jsonl, line 1" in ran.stderr
+    assert (ran.returncode, ran.stderr.count("\n"), "ladder" in ran.stderr) == (1, 1, True)
     made = [Page(path.read_text(encoding="utf-8")) for path in (alone, beside)]
     assert made[0].cells == made[1].cells
-    assert "script" not in made[1].tags
 
 
-@pytest.mark.parametrize("name", exhaustive(["deep", "a part that is markup"], BROKEN))
-def test_each_broken_line_is_refused_alone(tmp_path, name):
+@pytest.mark.parametrize("name", exhaustive(["deep", "no keys"], [*NO_RECORDS, *UNUSABLE]))
+def test_where_no_line_can_be_used_the_page_stays_as_it_is(tmp_path, name):
     out = tmp_path / "report.html"
     out.write_text("the old one")
-    ran = quickly(REPORT, written(tmp_path / "bad.jsonl", BROKEN[name]), "--out", out)
-    assert ran.returncode == 1
-    assert "bad.jsonl, line 1" in ran.stderr
-    assert "<script" not in ran.stderr
+    ran = quickly(REPORT, written(tmp_path / "bad.jsonl", {**NO_RECORDS, **UNUSABLE}[name]), "--out", out)
+    assert ran.returncode == (2 if name in NO_RECORDS else 1)
+    assert ("bad.jsonl, line 1" in ran.stderr) is (name in NO_RECORDS)
     assert out.read_text() == "the old one"
 
 

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""Is the runner as fast as the network between nodes? python scripts/bench_nodes.py [--nodes 2 4] [--rate 1gbit] [--json FILE]
+
+Network namespaces stand for nodes, joined by links of that rate, with one rank on each, or --ranks. In turn run our programs,
+whose products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and MPI_Gatherv of C), and
+ScaLAPACK's pdgemm, where it is installed. All on CPUs, one thread a rank. Either operands are made where they are needed and C is
+gathered at rank 0; or operands lie on all ranks, in blocks of rows (pdgemm: block-cyclically), and C stays there. Beside the
+seconds of a product stands what the busiest node received, by its interface's counter, the seconds that its link needs for that,
+and how many bytes our plan says that it receives. As root.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from experiments.bench.network import Network, why_not
+from experiments.common import cli, records, results, tables
+from experiments.start import ROOT
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology, block
+from hybrid.emulation.build import c_compiler
+from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.planning import grid as grids
+
+Sizes = tuple[int, int, int]
+Program = Callable[[Network, Sizes], float]  # its seconds
+SHAPES: dict[str, Sizes] = {
+    "square": (4000, 4000, 4000),
+    "long sums": (500, 20000, 500),
+    "many rows": (20000, 500, 500),
+    "many columns": (500, 500, 20000),
+}
+OURS, ALLGATHER = "ours, checked", "Allgatherv"
+OURS_STAYS, ALLGATHER_STAYS = f"{OURS}, C stays", f"{ALLGATHER}, C stays"
+OURS_2D, PDGEMM = f"{OURS}, 2-D blocks, C stays", "pdgemm, C stays"
+_HERE = Path(__file__).parent
+_LIMIT = 300.0  # seconds that a run may take
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_BLOCKS = (64, 128, 256)  # rows and columns of pdgemm's blocks that are tried
+
+
+class Results(results.Results):
+    command = "bench_nodes"
+
+    def blocks(self) -> Iterator[tables.Block]:
+        heads = ("nodes", "links", "shape", "program", "seconds", "of its link's", "busiest node received", "as planned")
+        yield tables.Table(heads, "llllrrrr", [_row(line) for line in self.lines])
+
+
+def _row(line: records.Line) -> tuple[str, ...]:
+    median, received, bits = line["seconds"]["median"], line["received"], bits_per_second(line["rate"])
+    return (
+        f"{line['nodes']}" + (f" of {line['ranks_per_node']} ranks" if line["ranks_per_node"] > 1 else ""),
+        line["rate"] or "no limit",
+        f"{line['shape']}, {'×'.join(map(str, line['sizes']))}",
+        line["program"],
+        f"{median:.2f}",
+        f"{median * bits / (8 * received):.2f} ×" if bits else "–",
+        f"{received / 1e6:.0f} MB",
+        f"{received / line['planned']:.3f} ×" if line["planned"] else "–",
+    )
+
+
+def bits_per_second(rate: str) -> float:
+    """Of a rate as tc writes it; 0 where there is no limit."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", rate or "0bit")
+    if not found:
+        raise argparse.ArgumentTypeError(f"{rate} is no rate, such as 1gbit or 100mbit")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _rate(text: str) -> str:
+    bits_per_second(text)
+    return text
+
+
+def _grid_of(processes: int) -> tuple[int, int]:
+    """The one nearest to a square."""
+    rows = max(divisor for divisor in range(1, math.isqrt(processes) + 1) if processes % divisor == 0)
+    return rows, processes // rows
+
+
+def placed_in_blocks(problem: Problem, rows: int, columns: int) -> grids.Placement:
+    """The placement in the blocks of a grid of rows×columns ranks, numbered row by row."""
+
+    def parts(height: int, width: int) -> tuple[grids.Part, ...]:
+        cells = product(range(rows), range(columns))
+        return tuple(grids.Part((block(height, rows, row),), (block(width, columns, column),)) for row, column in cells)
+
+    p = problem
+    return grids.Placement(parts(p.n, p.l), parts(p.l, p.m), parts(p.n, p.m))
+
+
+def _planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int = 1) -> int:
+    """That the busiest node receives in one of our programs."""
+    ranks = range(nodes * ranks_per_node)
+    problem, topology = Problem(*sizes), Topology.of_equal_nodes(len(ranks), ranks_per_node)
+    if program == OURS_2D:
+        placement = placed_in_blocks(problem, *_grid_of(len(ranks)))
+    else:
+        of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in ranks) for rows in (problem.n, problem.l))
+        of_c = of_a if program == OURS_STAYS else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
+        placement = grids.Placement.of_rows(problem, of_a, of_b, of_c)
+    chosen = grids.choose(problem, topology, placement, memory=sys.maxsize)
+    return problem.bytes(1, max(sum(grids.received(chosen, node, problem, topology, placement)) for node in range(nodes)))
+
+
+def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    if reason := why_not():
+        raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
+    import mpi4py
+
+    mpi4py.rc.initialize = False  # every line says which MPI it is, but this process is no rank
+    import mpi4py.MPI
+
+    programs: dict[str, Program] = {
+        OURS: _ours,
+        ALLGATHER: partial(_python, "allgather"),
+        OURS_STAYS: partial(_python, "rows"),
+        OURS_2D: partial(_python, "blocks"),
+        ALLGATHER_STAYS: partial(_python, "stays"),
+    }
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-pdgemm-{os.getpid()}-") as folder:
+        try:
+            built = _pdgemm_in(Path(folder))
+            programs |= {f"{PDGEMM}, blocks of {size}": partial(_pdgemm, built, size) for size in _BLOCKS}
+        except HybridError as missing:
+            print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
+        for nodes in options.nodes:
+            with Network(nodes, options.rate, options.ranks) as network:
+                for shape in options.shapes:
+                    yield from _compared(network, shape, programs, options)
+
+
+def _compared(
+    network: Network, shape: str, programs: Mapping[str, Program], options: argparse.Namespace
+) -> Iterator[records.Line]:
+    measured: dict[str, list[tuple[float, int]]] = {name: [] for name in programs}
+    sizes, nodes = SHAPES[shape], len(network.names)
+    for _ in cli.shown(range(options.pairs), f"{nodes} nodes, {shape}"):
+        for name, run in programs.items():
+            before = network.bytes_received()
+            seconds = run(network, sizes)
+            received = max(after - before[node] for node, after in network.bytes_received().items())
+            measured[name].append((seconds, received))
+    of_pdgemm = [name for name in measured if name.startswith(PDGEMM)]
+    slower = sorted(of_pdgemm, key=lambda name: statistics.median(seconds for seconds, _ in measured[name]))[1:]
+    for name, each in measured.items():
+        if name in slower:  # with another size of blocks it is faster
+            continue
+        seconds, received = zip(*each, strict=True)
+        planned = _planned_bytes(sizes, nodes, name, options.ranks) if name in (OURS, OURS_STAYS, OURS_2D) else None
+        yield {
+            "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": options.ranks, "shape": shape,
+            "sizes": list(sizes), "program": name, "seconds": records.spread(seconds),
+            "received": int(statistics.median(received)), "planned": planned,
+        }  # fmt: skip
+
+
+def _ours(network: Network, sizes: Sizes) -> float:
+    options = ("--device", "cpu", "--threads", "1", "--fill", "uniform", "--json", "-")
+    record = json.loads(network.run([sys.executable, "-m", "hybrid.matmul", *map(str, sizes), *options], _LIMIT))
+    return float(record["total"]["median"])
+
+
+def _python(way: str, network: Network, sizes: Sizes) -> float:
+    alone = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1", f"PYTHONPATH={ROOT}")
+    program = [sys.executable, "-m", "mpi4py", str(_HERE / "nodes_program.py"), way, *map(str, sizes)]
+    return float(network.run([*alone, *program], _LIMIT))
+
+
+def _pdgemm_in(folder: Path) -> Path:
+    """ScaLAPACK's product, compiled in this folder. HybridError that says what is missing."""
+    try:
+        compiler = c_compiler()
+    except DeviceUnavailable:
+        raise HybridError("pdgemm needs a C compiler (apt-get install gcc)") from None
+    words = [compiler, "-O2", "-o", str(folder / "pdgemm"), str(_HERE / "pdgemm.c"), "-lscalapack-mpich", "-lopenblas", "-lm"]
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        raise HybridError("pdgemm needs ScaLAPACK (apt-get install libscalapack-mpich-dev libopenblas-dev)")
+    return folder / "pdgemm"
+
+
+def _pdgemm(program: Path, size: int, network: Network, sizes: Sizes) -> float:
+    numbers = map(str, (*sizes, *_grid_of(network.ranks), size))
+    return float(network.run(["env", "OPENBLAS_NUM_THREADS=1", str(program), *numbers], _LIMIT))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = cli.plain_parser(__doc__)
+    parser.add_argument("--nodes", nargs="+", type=cli.at_least_1, default=[2, 4], metavar="P", help="how many (2 4)")
+    parser.add_argument("--ranks", type=cli.at_least_1, default=1, metavar="R", help="on each node (1)")
+    parser.add_argument("--rate", type=_rate, default="1gbit", help='of each link, both ways, as tc has it; "" for none (1gbit)')
+    parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES))
+    parser.add_argument("--pairs", type=cli.at_least_1, default=3, help="how often each program runs (3)")
+    parser.set_defaults(picture=None)
+    cli.add_lines(parser)
+    return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: MIT
+"""Products in one process, one way beside others, in turns: what the check costs, precisions beside cuBLAS, element types.
+
+Every way's product is compared with float64 (integers: exactly) before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import hybrid
+from experiments.common import cli, records, results, tables
+from experiments.common.product_check import IntegerCheck, ProductCheck
+from experiments.common.timing import matrices
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.devices.cuda_gpus import usable_gpus
+
+Sizes = tuple[int, int, int]
+Way = Callable[[], Any]  # returns C when it is complete
+COMPLEX, INTEGERS = ("complex64", "complex128"), ("int8", "int16", "int32", "int64")
+
+
+def _square(*lengths: int) -> list[Sizes]:
+    return [(n, n, n) for n in lengths]
+
+
+def _parser(description: str, sizes: Sequence[Sizes], dtypes: Sequence[str], devices: Sequence[str], rounds: int) -> Any:
+    parser = cli.plain_parser(description)
+    label = " ".join("x".join(map(str, each if len(set(each)) > 1 else each[:1])) for each in sizes)
+    parser.add_argument("--sizes", nargs="+", type=cli.as_sizes, default=sizes, metavar="N", help=f"N or NxLxM ({label})")
+    _add_choice(parser, "--dtypes", dtypes)
+    parser.add_argument("--rounds", type=cli.at_least_1, default=rounds, help=f"timings of each way, in turns ({rounds})")
+    parser.add_argument("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: to see that it runs (cuda)")
+    cli.add_lines(parser)
+    parser.set_defaults(picture=None)
+    return parser
+
+
+def _add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[str]) -> None:
+    """An option that takes some of these, and all of them by default."""
+    listed = f"{', '.join(choices)} (all)"
+    parser.add_argument(option, nargs="+", choices=choices, default=list(choices), metavar=option[2:].upper(), help=listed)
+
+
+def _measured(options: argparse.Namespace, part: str, cases: Sequence[tuple[Any, ...]], lines_of: Any) -> Iterator[records.Line]:
+    """Of each case, which begins with sizes and type, the lines; what they have in common is added."""
+    gpu = usable_gpus()[0].name if options.device == "cuda" else None
+    for n, l, m in options.sizes:
+        cli.refuse_too_large(n, l, m, item=16)
+    for sizes, dtype, *more in cli.shown(cases, "products"):
+        for line in lines_of(options, sizes, dtype, *more):
+            about = {"part": part, "device": options.device, "gpu": gpu, "dtype": dtype}
+            yield {**dict(zip("nlm", sizes, strict=True)), **about, **line}
+
+
+def _times(check: Any, ways: Mapping[str, Way], rounds: int, *, untimed: int = 2, calls: int = 1) -> dict[str, list[float]]:
+    """The seconds of each way after so many calls that are not timed: the second call of ours builds what later ones launch."""
+    for name, way in ways.items():
+        for _ in range(untimed):
+            check.refuse_wrong(name, way())
+    return records.in_turns(ways, rounds, calls)
+
+
+def _settled(device: str) -> Way:
+    return import_module("cupy").cuda.Device().synchronize if device == "cuda" else lambda: None
+
+
+def _sizes(line: records.Line) -> str:
+    return f"{line['n']}×{line['l']}×{line['m']}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g}"
+
+
+# --- what the check costs
+
+_CHECK = """What does the check of every product cost? python scripts/bench_check.py [--sizes 4000 8000]
+
+hybrid.multiply with its check and without it, in turns, medians, by one process: of arrays in host memory into an array that
+is given (out=), of arrays of `hybrid.empty`, and of RowBlocks, which lie on the GPU where there is one. Two calls of each kind
+follow each other, of which the second is timed: a program that multiplies again and again does not change its mind each time.
+"""
+_PLACES, _CHECKED = ("host", "empty", "row blocks"), ("unchecked", "checked")
+
+
+class CheckResults(results.Results):
+    command = "bench_check"
+
+    def blocks(self) -> Iterator[tables.Block]:
+        heads, rows = ["operands", "type", "n×l×m", "unchecked, ms", "checked, ms", "ratio"], []
+        for line in self.lines:
+            unchecked, checked = (line[way]["median"] for way in _CHECKED)
+            rows.append([line["place"], line["dtype"], _sizes(line), _ms(unchecked), _ms(checked), f"{checked / unchecked:.3f}"])
+        yield tables.Table(heads, "lllrrr", rows, "hybrid.multiply by one process")
+
+
+def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: str) -> Iterator[records.Line]:
+    a, b = matrices("normal", dtype, *sizes)
+    operands: Any = (a, b)
+    out = None
+    if place == "row blocks":
+        operands = map(import_module("cupy").asarray, operands) if options.device == "cuda" else operands
+        operands = [hybrid.RowBlock(array) for array in operands]
+    else:
+        out = hybrid.empty((len(a), b.shape[1]), dtype)
+    if place == "empty":
+        operands = [hybrid.empty(array.shape, dtype) for array in (a, b)]
+        for into, array in zip(operands, (a, b), strict=True):
+            into[...] = array
+
+    def product(way: str) -> Any:
+        c = hybrid.multiply(*operands, out=out, check=way == "checked", device=options.device)
+        return c.array if place == "row blocks" else c
+
+    times = _times(ProductCheck(a, b), {way: partial(product, way) for way in _CHECKED}, options.rounds, untimed=3, calls=2)
+    yield {"place": place, **{way: records.spread(times[way]) for way in _CHECKED}}
+
+
+def check(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser(_CHECK, _square(4000, 8000), list(ITEM_SIZES), ("cuda", "cpu", "emulate"), rounds=9)
+    _add_choice(parser, "--places", _PLACES)
+
+    def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+        cases = [(sizes, dtype, place) for sizes in options.sizes for dtype in options.dtypes for place in options.places]
+        return _measured(options, "check", cases, _check_line)
+
+    return cli.command(parser, partial(cli.present, results=CheckResults, measured=measured), arguments)
+
+
+# --- precisions beside cuBLAS
+
+_PRECISION = """How fast are products from remainders beside cuBLAS? python scripts/bench_precision.py [--sizes 8192]
+
+Of matrices that lie on one GPU, and C stays there: cuBLAS as CuPy calls it, unchecked, beside hybrid.multiply with its check, for
+each precision. "in turns": one call of each, round by round, medians. "alone": calls of one way for some seconds without a
+pause, so that the GPU's power limit shows. Every way's product is compared with sampled rows and columns in float64.
+"""
+_YARDSTICK, _PRECISIONS, _FILLS = "cuBLAS", ("native", "auto", "fast"), ("normal", "integers")
+
+
+class PrecisionResults(results.Results):
+    command = "bench_precision"
+
+    def blocks(self) -> Iterator[tables.Block]:
+        heads = ["elements", "n×l×m", "way", "in turns, ms", "× cuBLAS", "alone, ms", "× cuBLAS"]
+        rows, base = [], self.lines[0]
+        for line in self.lines:
+            base = line if line["way"] == _YARDSTICK else base
+            both = (line["seconds"]["median"], base["seconds"]["median"]), (line["alone"], base["alone"])
+            cells = [cell for one, other in both for cell in (_ms(one), f"{other / one:.2f}")]
+            rows.append([f"{line['fill']}, {line['dtype']}", _sizes(line), line["way"], *cells])
+        yield tables.Table(heads, "lllrrrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
+
+
+def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill: str) -> Iterator[records.Line]:
+    n, l, m = sizes
+    random = (import_module("cupy") if options.device == "cuda" else np).random.default_rng()
+    a, b = (
+        random.standard_normal(shape, dtype) if fill == "normal" else random.integers(-99, 100, shape).astype(dtype)
+        for shape in ((n, l), (l, m))
+    )
+    settle = _settled(options.device)
+
+    def cublas() -> Any:
+        c = a @ b
+        settle()
+        return c
+
+    ours = {name: partial(hybrid.multiply, a, b, precision=name, device=options.device) for name in _PRECISIONS}
+    ways: dict[str, Way] = {_YARDSTICK: cublas, **ours}
+    times = _times(ProductCheck(a, b), ways, options.rounds)
+    for name, way in ways.items():
+        yield {"fill": fill, "way": name, "seconds": records.spread(times[name]), "alone": _alone(way, options.alone)}
+
+
+def _alone(way: Way, seconds: float) -> float:
+    """Of a call."""
+    began, calls = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds or not calls:
+        way()
+        calls += 1
+    return (time.perf_counter() - began) / calls
+
+
+def precision(arguments: Sequence[str] | None = None) -> int:
+    sizes = [*_square(4096, 8192), (1000, 8000, 8000)]
+    parser = _parser(_PRECISION, sizes, list(ITEM_SIZES), ("cuda", "emulate"), rounds=7)
+    _add_choice(parser, "--fills", _FILLS)
+    parser.add_argument("--alone", type=float, default=1.0, metavar="S", help="seconds of calls without a pause (1)")
+
+    def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+        cases = [(sizes, dtype, fill) for fill in options.fills for dtype in options.dtypes for sizes in options.sizes]
+        return _measured(options, "precision", cases, _precision_lines)
+
+    return cli.command(parser, partial(cli.present, results=PrecisionResults, measured=measured), arguments)
+
+
+# --- complex numbers and integers
+
+_TYPES = """How fast are products of complex numbers and of integers? python scripts/bench_types.py [--sizes 4096 8192]
+
+hybrid.multiply with its check, beside the library's matmul (CuPy's on a GPU, NumPy's on a CPU) without one: of operands that lie
+on one GPU, where C stays as well, and of operands in host memory, where the library's time is that of all copies, too. One call
+of each in turns, round by round, medians. Integers have results of int64: the library gets operands that are converted to it, as
+a part of its time. "small" ones lie between -99 and 99; "large" ones fill their type, as far as no sum exceeds int64.
+"""
+_WAYS, _SMALL = ("library", "hybrid"), 99
+
+
+class TypesResults(results.Results):
+    command = "bench_types"
+
+    def blocks(self) -> Iterator[tables.Block]:
+        heads = ["type", "elements", "n×l×m", "operands", "library, ms", "hybrid, ms", "times as fast", "hybrid, Tflop/s"]
+        rows = []
+        for line in self.lines:
+            library, ours = (line[way]["median"] for way in _WAYS)
+            operations = (8 if line["dtype"] in COMPLEX else 2) * line["n"] * line["l"] * line["m"]
+            place = "on the GPU" if line["place"] == "gpu" else "in host memory"
+            numbers = [_ms(library), _ms(ours), f"{library / ours:.3g}", f"{operations / ours / 1e12:.3g}"]
+            rows.append([line["dtype"], line["elements"], _sizes(line), place, *numbers])
+        yield tables.Table(heads, "llllrrrr", rows, "hybrid.multiply, checked, beside the library's matmul, unchecked")
+
+
+def _of_type(sizes: Sizes, dtype: str, elements: str) -> Iterator[np.ndarray]:
+    n, l, m = sizes
+    random, most = np.random.default_rng(), _SMALL
+    if elements == "large":
+        most = min(np.iinfo(dtype).max, math.isqrt(2**62 // l))
+    for shape in ((n, l), (l, m)):
+        if dtype in COMPLEX:
+            yield (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
+        else:
+            yield random.integers(-most, most, shape, dtype, endpoint=True)
+
+
+def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements: str) -> Iterator[records.Line]:
+    on_gpu, settle = options.device == "cuda", _settled(options.device)
+    cupy = import_module("cupy") if on_gpu else None
+    result = None if dtype in COMPLEX else "int64"
+    on_host = list(_of_type(sizes, dtype, elements))
+    for place in ("gpu", "host") if on_gpu else ("host",):
+        a, b = map(cupy.asarray, on_host) if cupy and place == "gpu" else on_host
+
+        def library(a: Any = a, b: Any = b, place: str = place) -> Any:
+            there = map(cupy.asarray, (a, b)) if cupy and place == "host" else (a, b)
+            first, second = there if result is None else (array.astype(result) for array in there)
+            c = first @ second
+            settle()
+            return cupy.asnumpy(c) if cupy and place == "host" else c
+
+        ways = {"library": library, "hybrid": partial(hybrid.multiply, a, b, dtype=result, device=options.device)}
+        times = _times(ProductCheck(a, b) if result is None else IntegerCheck(a, b), ways, options.rounds)
+        yield {"elements": elements, "place": place, **{way: records.spread(times[way]) for way in _WAYS}}
+
+
+def types(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser(_TYPES, _square(4096, 8192), [*COMPLEX, *INTEGERS], ("cuda", "cpu"), rounds=7)
+
+    def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+        cases = [
+            (sizes, dtype, elements)
+            for dtype in options.dtypes
+            for elements in (("normal",) if dtype in COMPLEX else ("small", "large"))
+            for sizes in options.sizes
+        ]
+        return _measured(options, "types", cases, _types_lines)
+
+    return cli.command(parser, partial(cli.present, results=TypesResults, measured=measured), arguments)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: MIT
+"""The errors in five teaching documents' CUDA programs, run without a GPU: python scripts/bugs.py [--bug NAME]
+
+Each error is planted into a kernel of its own (experiments/lectures/faulty/*.cu), which runs on the CPU's CUDA runtime beside
+the right kernel of the ladder: on random integers, so that every sum is exact, and in three orders of threads and blocks. The
+map of C:
+
+  .  right    x  wrong    ?  never written    !  written by several threads, or it depends on the order    #  outside C
+
+A character stands for several elements of a big C, and shows the worst of them. Ends with 1 if an error does not show.
+"""
+
+import argparse
+import math
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from experiments.common.cli import command, plain_parser
+from experiments.lectures.bug_list import BUGS, Bug
+from hybrid.classroom.c_map import map_lines
+from hybrid.emulation.build import compiler
+from hybrid.emulation.errors import EmulationError
+from hybrid.emulation.kernel import ORDERS, EmulatedKernel
+from hybrid.kernels.catalogue import KERNELS, Launch
+
+OURS = Path(__file__).resolve().parent / "faulty"
+AROUND = 64  # guard rows before and after a matrix; more than a tile's
+UNTOUCHED = -7.0  # no sum of products of positive numbers
+MAP = (20, 40)  # the most lines and characters
+INT = 2**31  # the first number that a 32-bit int does not hold
+
+
+class Target:
+    """C, and memory around it where nothing may be written."""
+
+    def __init__(self, rows: int, columns: int, stride: int) -> None:
+        self.where = "beside C"
+        whole: np.ndarray
+        if stride:  # a file with holes: only the pages that are touched take space
+            lost = -(-INT // stride)  # the first row that 32-bit offsets do not reach
+            with tempfile.TemporaryFile() as file:
+                whole = np.memmap(file, np.float32, "w+", shape=(INT + rows * stride,))
+            self.inner = whole[INT:].reshape(rows, stride)[:, :columns]
+            landing = lost * stride - 2 * INT
+            self.around = [whole[INT + landing :][: (rows - lost) * stride].reshape(-1, stride)[:, :columns]]
+            self.where = f"{-landing * 4 / 2**30:g} GiB before C"
+        else:
+            whole = np.empty((rows + 2 * AROUND, columns), np.float32)
+            self.inner = whole[AROUND:-AROUND]
+            self.around = [whole[:AROUND], whole[-AROUND:]]
+        self.inner[:] = np.nan
+        for guard in self.around:
+            guard[:] = UNTOUCHED
+
+    def outside(self) -> np.ndarray:
+        """What was written around C, row by row."""
+        return np.concatenate([guard != UNTOUCHED for guard in self.around])
+
+
+@dataclass
+class Outcome:
+    """What one kernel did to C in each order."""
+
+    a: np.ndarray
+    b: np.ndarray
+    c: dict[str, np.ndarray]
+    writes: np.ndarray  # the most in one order
+    outside: np.ndarray
+    where: str
+    stopped: str = ""  # what the runtime said when it refused to go on
+
+    def wrong_in(self, order: str) -> np.ndarray:
+        return self.c[order] != self.a.astype(np.float64) @ self.b
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """In at least one order."""
+        return np.logical_or.reduce([self.wrong_in(order) for order in ORDERS])
+
+    @property
+    def uncertain(self) -> np.ndarray:
+        """Written by several threads, or not the same in every order."""
+        seen = [self.c[order].view(np.int32) for order in ORDERS]
+        return (self.writes > 1) | np.logical_or.reduce([one != seen[0] for one in seen])
+
+    @property
+    def fine(self) -> bool:
+        return not (self.stopped or self.wrong.any() or self.uncertain.any() or self.outside.any())
+
+
+def tried(launch: Launch, shape: tuple[int, int, int], seed: int, *, equal: bool = False, stride: int = 0) -> Outcome:
+    """Run the kernel in every order. The inputs depend on shape and seed alone."""
+    n, l, m = shape
+    random = np.random.default_rng([seed, *shape])
+    most = math.isqrt(2**24 // l)  # float32 holds all sums
+    a, b = (random.integers(1, most, size, endpoint=True).astype(np.float32) for size in ((n, l), (l, m)))
+    if equal:
+        b = a
+    outcome = Outcome(a, b, {}, np.zeros((n, m)), np.zeros((0, m), bool), "")
+    kernel = _kernels(launch.source)[launch.expression]
+    for order in ORDERS:
+        target = Target(n, m, stride)
+        try:
+            kernel(launch.grid, launch.block, 0, [_amid(a), _amid(b), target.inner], order=order, seed=seed)
+        except EmulationError as stopped:
+            outcome.stopped = str(stopped).removeprefix(f"{launch.expression}: ")
+            return outcome
+        assert kernel.loads is not None
+        outcome.c[order] = target.inner.copy()
+        outcome.writes = np.maximum(outcome.writes, kernel.loads.c_writes)
+        outside = target.outside()
+        outcome.outside = outside | outcome.outside if len(outcome.outside) else outside
+        outcome.where = target.where
+    return outcome
+
+
+def _amid(matrix: np.ndarray) -> np.ndarray:
+    """A copy with NaN before and after: what is read there spoils the sum."""
+    rows, columns = matrix.shape
+    whole = np.full((rows + 2 * AROUND, columns), np.nan, matrix.dtype)
+    whole[AROUND:-AROUND] = matrix
+    return whole[AROUND:-AROUND]
+
+
+@cache
+def _kernels(source: str) -> dict[str, EmulatedKernel]:
+    """All that is wanted of one file, built together to save time."""
+    launches = [launch for bug in BUGS for launch in (bug.launch, bug.right_launch, *(launch for _, launch, _ in bug.also))]
+    expressions = list(dict.fromkeys(launch.expression for launch in launches if launch.source == source))
+    path = OURS / source
+    return EmulatedKernel.several(path if path.exists() else KERNELS / source, expressions, checks="loads")
+
+
+def drawn(outcome: Outcome) -> str:
+    """The map of C, and below it that of what was written elsewhere."""
+    height, width = (-(-size // most) for size, most in zip(outcome.wrong.shape, MAP, strict=True))
+    worst = np.select([outcome.uncertain, outcome.writes == 0, outcome.wrong], [3, 2, 1], 0)
+    lines = map_lines(worst, height, width, ".x?!")
+    if outcome.outside.any():
+        rows = outcome.outside[outcome.outside.any(axis=1)]
+        lines += [f"and {outcome.where}:", *map_lines(rows.astype(int), height, width, " #")]
+    scale = f"a character stands for {height}×{width} elements" if height * width > 1 else "a character is an element"
+    return "\n".join([f"{scale}:", *lines])
+
+
+def summary(outcome: Outcome) -> str:
+    if outcome.stopped:
+        return f"refused: {outcome.stopped}"
+    counts = {order: int(outcome.wrong_in(order).sum()) for order in ORDERS}
+    text = f"{outcome.wrong.sum()} of {outcome.wrong.size} elements wrong"
+    if len(set(counts.values())) > 1:
+        text += f" in some order ({', '.join(f'{order} {count}' for order, count in counts.items())})"
+    more = {
+        "never written": int((outcome.writes == 0).sum()),
+        "written by several threads": int((outcome.writes > 1).sum()),
+        f"writes {outcome.where}": int(outcome.outside.sum()),
+    }
+    return "; ".join([text, *(f"{what}: {count}" for what, count in more.items() if count)])
+
+
+def first_overflows() -> str:
+    """The sizes from which on 32 bits are not enough."""
+    plain = math.isqrt(INT - 1) + 1  # the last of its n² offsets is n² - 1
+    plain += plain**2 - 1 < INT
+    tiled = next(n for n in range(16, INT, 16) if (n - 16) * n + n - 16 >= INT)  # a tile's corner
+    empty = next(2**bits for bits in range(32) if 4**bits % 2**32 == 0)
+    return (
+        f"float32 matrices from {plain}×{plain} on ({plain**2 * 4 / 2**30:.1f} GiB); by multShare's tiles, whose corners are "
+        f"computed first, from {tiled}×{tiled} on. At {empty}×{empty} width * height is 0, and so is what is allocated."
+    )
+
+
+def shown(bug: Bug, seed: int) -> bool:
+    """Print the whole story of one error. False if it did not show, or the right kernel is not right."""
+    n, l, m = bug.shape
+    launch, right = bug.launch, bug.right_launch
+    print(f"== {bug.name}: {bug.document}")
+    grid, block = ("×".join(map(str, size)) for size in (launch.grid, launch.block))
+    print(f"C {n}×{m}, k {l}; a grid of {grid} blocks of {block} threads (x×y)")
+    try:
+        good, bad = (tried(one, bug.shape, seed, equal=bug.equal, stride=bug.stride) for one in (right, launch))
+    except OSError as error:
+        print(f"Not shown here, no big file with holes can be made: {error}\n")
+        return True
+    for what, outcome in ((f"{bug.right} (right)", good), (launch.expression, bad)):
+        print(f"{what}: {summary(outcome)}")
+    for what, other, equal in bug.also:
+        print(f"{other.expression} {what}: {summary(tried(other, bug.shape, seed, equal=equal))}")
+    if not bad.stopped:
+        print(textwrap.indent(drawn(bad), "    "))
+    print(textwrap.fill(f"Why: {bug.why}", 110))
+    if bug.stride:
+        print(textwrap.fill(f"It matters for {first_overflows()}", 110))
+    print(flush=True)
+    return good.fine and not bad.fine
+
+
+def work(options: argparse.Namespace) -> int:
+    if options.list:
+        print(*(f"{bug.name:<18} {bug.document}" for bug in BUGS), sep="\n")
+        return 0
+    compiler()
+    seed = options.seed if options.seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
+    print(f"--seed {seed}\n")
+    clear = [shown(bug, seed) for bug in BUGS if not options.bug or bug.name in options.bug]
+    return 0 if all(clear) else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = plain_parser(__doc__)
+    parser.add_argument("--bug", action="append", choices=[bug.name for bug in BUGS], metavar="NAME", help="only this one")
+    parser.add_argument("--list", action="store_true", help="the names, and where the errors are found")
+    parser.add_argument("--seed", type=int, help="of the random integers (a fresh one, printed)")
+    return command(parser, work, arguments, failure=2)
