@@ -3,7 +3,7 @@
 crash or hang.
 
 `python -m hybrid.emulation.checked` is the child: it reads its jobs from standard input and prints a verdict on each, as JSON.
-Only tests and scripts/mutants.py use this module.
+Only tests use this module.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _EXACT_BITS = {"float64": 53, "float32": 24}  # every integer with up to this nu
 _FOR_INTEGERS = (3, 5, 7)  # numbers of moduli for which there are kernels; 7 are enough for 53 bits
 # Numbers of moduli, each with the least ratio Σ|a·b| / (|row|·|column|) that must be proved before it is as accurate as native
 # arithmetic. With these bounds none of thousands of random matrices had a larger error
-# (tests/experiments/test_accuracy.py).
+# (tests/contract/scripts/test_benchmarks.py).
 _PROVED = {"float64": ((15, 2.0**-6),), "float32": ((7, 2.0**-3), (8, 2.0**-6))}
 MOST_MODULI = {dtype: proved[-1][0] for dtype, proved in _PROVED.items()}  # and so planes of remainders, that a product may need
 _FAST = {"float64": (14, 2.0**-2)}  # a number that is about as accurate, where the ratio is estimated to be at least this

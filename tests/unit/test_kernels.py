@@ -121,6 +121,13 @@ def test_what_bytes_and_halves_stand_for():
 
 @pytest.mark.needs("compiler")
 @pytest.mark.exhaustive
+def test_c_may_have_more_rows_than_a_grid_of_blocks_covers(rng):
+    a, b = integers(rng, "float64", 16 * MOST_BLOCKS_Y + 26, 1, 1)
+    np.testing.assert_array_equal(multiplied(named("naive"), "float64", (a, b), 90, 1), a @ b)
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.exhaustive
 def test_the_longest_sums_of_bytes_that_32_bits_hold():
     """131071 products of -128 · -128 are 2³¹ - 2¹⁴."""
     a, b = np.full((1, 131071), -128), np.repeat([[-128, 127]], 131071, axis=0)

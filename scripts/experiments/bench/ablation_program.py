@@ -8,6 +8,7 @@ A mechanism is switched by a number of the machine model, by a setting, or, wher
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import tempfile
@@ -191,7 +192,7 @@ def measure(machine: Machine, n: int, rounds: int, repeat: int, limit: float) ->
     variants = list(times)
     if machine.comm.rank == 0:
         for variant in variants:
-            machine.model_of(variant).write(machine.path_of(variant))
+            Path(machine.path_of(variant)).write_text(json.dumps(vars(machine.model_of(variant))))
     products, first_ended = Products(machine, n), 0.0
     for number in range(rounds):
         if machine.comm.bcast(number > 0 and time.perf_counter() > first_ended + limit):

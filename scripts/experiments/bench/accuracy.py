@@ -12,12 +12,13 @@ Only the forced numbers of moduli are always the model's.
 
 --matrices N takes N random pairs of any of these kinds instead, one for each seed from --seed on, counts those that are accepted,
 and names each seed whose errors exceed native ones, with the command that repeats it. If any does that must not, the exit code
-is 1. --write puts the tables into docs/remainders.md, between its markers, and the picture beside it.
+is 1.
 """
 
 import argparse
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,11 @@ from experiments.bench import remainder_model as model
 from experiments.bench.accuracy_kinds import ALL_KINDS, KINDS, matrices, varied
 from experiments.bench.accuracy_products import CUBLAS, MODES, NATIVE, UNITS, ByModel, OnDevice, Sample, above
 from experiments.common import cli, plots, records, results, tables
-from experiments.start import ROOT
 from hybrid.core.text import rounded_up
 from hybrid.errors import UsageError
 from hybrid.kernels.remainders import MOST_TERMS
 from hybrid.planning.arithmetic import MODULI, Arithmetic, Computed
 
-DOCUMENT, PICTURE, MARKER = ROOT / "docs" / "remainders.md", ROOT / "docs" / "accuracy.svg", "accuracy"
 Sizes = tuple[int, int, int]
 SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: an exact element takes longer than a product
 FORCED = {"float64": (13, 14, 15, 16), "float32": (6, 7, 8)}  # moduli, whatever the guard says
@@ -170,11 +169,6 @@ class Results(results.Results):
                     both = f"{_pair(chosen)} with precision {mode}, {_pair(native)} natively."
                     yield f"Above native arithmetic: {what}, {both}" + (f" Again: {line['repeat']}" if "repeat" in line else "")
 
-    def markdown(self, picture: str = "") -> str:
-        started = "; ".join(f"`{command}`" for command in self.started())
-        shown = f"![Root mean squares of errors by number of moduli]({picture})\n"
-        return "\n".join([shown, *map(tables.markdown, self.blocks()), f"{self.caption()}, {started}\n"])
-
     def _failed(self) -> bool:
         return any(True for _ in self._named(strict=False))
 
@@ -237,17 +231,6 @@ def _cell(line: records.Line, column: str) -> str:
     return f"{text} ({line['chosen'][column]}{certain})"
 
 
-def work(options: argparse.Namespace) -> int:
-    if not options.write:
-        return cli.present(options, Results, measured)
-    if options.matrices or options.picture:
-        raise UsageError("tables in the documentation are of all kinds, with a picture of its own: no --matrices, --picture")
-    cli.refuse_page(DOCUMENT, MARKER)  # not after minutes
-    lines = Results.recorded(options.source) if options.source else cli.recorded(options, Results, measured)
-    cli.write_page(Results(lines), DOCUMENT, MARKER, PICTURE)
-    return 0
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser(__doc__)
     label = " ".join("x".join(map(str, sizes)) for sizes in SIZES["cpu"])
@@ -262,6 +245,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of matrices and samples (1)")
     parser.add_argument("--device", choices=SIZES, default="cpu", help="cpu: a model in NumPy (cpu)")
     parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
-    parser.add_argument("--write", action="store_true", help="the tables in docs/remainders.md, and docs/accuracy.svg")
     cli.add_lines(parser)
-    return cli.command(parser, work, arguments)
+    return cli.command(parser, partial(cli.present, results=Results, measured=measured), arguments)

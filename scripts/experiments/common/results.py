@@ -139,4 +139,5 @@ class MachineResults(Results):
 
     @classmethod
     def selected(cls, lines: Sequence[Line]) -> list[Line]:
-        return [line for line in lines if cls.machine_of(line) == cls.machine_of(lines[-1])]
+        measured = [line for line in lines if line.get("part") != END]
+        return [line for line in measured if cls.machine_of(line) == cls.machine_of(measured[-1])]

@@ -70,8 +70,9 @@ def test_an_installed_package_has_them_too_and_says_what_is_missing(tmp_path):
         tmp_path / "site",
         shutil.ignore_patterns("__pycache__", "bench", "kernel_checks", "mutation", "ordeal", "*.sh"),
     )
-    parts = {"hybrid": "", "kernels": "kernels/cuda", "scripts/experiments": "scripts/experiments", "docs/examples": "classroom/examples",
-             "docs/programs": "classroom/programs", "docs/course": "classroom/course"}  # fmt: skip
+    parts = {"hybrid": "", "kernels": "kernels/cuda", "scripts/experiments": "scripts/experiments",
+             "docs/examples": "classroom/examples", "docs/programs": "classroom/programs",
+             "docs/course": "classroom/course"}  # fmt: skip
     for source, part in parts.items():
         shutil.copytree(ROOT / source, site / "hybrid" / part, ignore=ignore)
 
