@@ -3,6 +3,7 @@
 // row_sums.c.
 #pragma once
 
+#include <fenv.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -24,7 +25,9 @@ enum { VECTOR_BYTES = 16, ROWS = 6 };
 #endif
 typedef double Vector __attribute__((vector_size(VECTOR_BYTES)));
 typedef double InMemory __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));  // anywhere in an array
+typedef float Floats __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(float)), may_alias));
 typedef long long Bits __attribute__((vector_size(VECTOR_BYTES)));
+#define INLINE inline __attribute__((always_inline))
 
 enum { WIDTH = VECTOR_BYTES / sizeof(double), COLUMNS = 2 * WIDTH };  // numbers in a vector; columns whose sums stay in registers
 // The terms of a sum before it is added to the others (sums of few terms are more accurate), the elements of a row for which
@@ -32,6 +35,9 @@ enum { WIDTH = VECTOR_BYTES / sizeof(double), COLUMNS = 2 * WIDTH };  // numbers
 // product is made in tiles.
 enum { TERMS = 128, BLOCK = 512, ROWS_AT_ONCE = 72, TILED = 9 };
 enum { LEAST_BYTES = 1 << 18 };  // of rows: to wake a thread for fewer takes longer than to sum them
+// BLAS rearranges all of B for each call. That counts little where B has so few elements, and for so many rows. Else as many bytes of
+// A's and C's rows are multiplied at a time as stay in a core's cache. Multiply-adds that take as long as to sum a byte.
+enum { SMALL_B = 1 << 13, MULTIPLIED = 256, CACHED = 1 << 18, TERMS_A_BYTE = 2, MOST_BLOCKS = 8 };
 enum { MOST_WORST = 16 };  // rows that are told apart among those with the largest differences
 
 static const double LEAST_SQUARE = 1e-280,
@@ -44,14 +50,14 @@ typedef struct {
     int64_t integral;  // whether all elements are integers; infinity counts as one
 } Look;
 
-static void look_at(const double* values, int64_t count, Look* look)
+static void look_at(const char* row, int64_t item_size, int64_t count, Look* look)
 {
     double largest = look->largest;
     int fractions = 0;
     for (int64_t j = 0; j < count; ++j) {
-        double size = fabs(values[j]);
+        double value = item_size == sizeof(double) ? ((const double*)row)[j] : ((const float*)row)[j], size = fabs(value);
         largest = size > largest ? size : largest;
-        fractions |= rint(values[j]) != values[j];  // NaN is no integer
+        fractions |= rint(value) != value;  // NaN is no integer
     }
     look->largest = largest;
     if (fractions) look->integral = 0;
@@ -72,91 +78,103 @@ static void merge(Pool* pool, Look* into, const Look* looks, int count)
 
 // ---- sums of WIDTH rows at a time, which fill a vector
 
-// Some columns of WIDTH rows as doubles: where they lie, or in `buffer`. The WIDTH numbers that end with a row's last one can be
-// read, even if the row has fewer.
-typedef struct {
-    const double* rows[WIDTH];
-    double buffer[WIDTH][WIDTH + BLOCK];
-} Strip;
-
-// Takes `count` columns from `first` on, of the rows from i on, up to `end` - 1: where there are fewer than WIDTH, row i stands for
-// the others. `lowest`: no address before it can be read.
-static void take(Strip* strip, const Rows* rows, const char* lowest, int64_t i, int64_t end, int64_t first, int64_t count)
-{
-    int64_t before = count % WIDTH ? count - WIDTH : 0;
-    for (int r = 0; r < WIDTH; ++r) {
-        const char* row = rows->elements + (i + r < end ? i + r : i) * rows->row_bytes + first * rows->item_size;
-        strip->rows[r] = (const double*)row;
-        if (rows->item_size == sizeof(double) && row + before * (int64_t)sizeof(double) >= lowest) continue;
-        double* into = strip->buffer[r] + WIDTH;
-        if (rows->item_size == sizeof(double))
-            memcpy(into, row, (size_t)count * sizeof(double));
-        else
-            for (int64_t j = 0; j < count; ++j) into[j] = ((const float*)row)[j];
-        strip->rows[r] = into;
-    }
-}
-
+// The address before which nothing can be read.
 static const char* lowest_of(const Rows* rows, int64_t first, int64_t end)
 {
     return rows->elements + (rows->row_bytes < 0 ? end - 1 : first) * rows->row_bytes;
 }
 
-// The total of each of WIDTH vectors, one in each lane.
-static inline __attribute__((always_inline)) Vector totals_of(Vector sums[WIDTH])
+// WIDTH neighbouring elements, of double or float.
+static INLINE Vector load(const char* at, int64_t item_size)
+{
+    if (item_size == sizeof(float)) return __builtin_convertvector(*(const Floats*)at, Vector);
+    return (Vector) * (const InMemory*)at;
+}
+
+// Lanes of two vectors, of which those of the second are numbered from WIDTH on.
+static INLINE Vector shuffled(Vector one, Vector other, Bits lanes)
 {
 #if defined __GNUC__ && !defined __clang__
+    return __builtin_shuffle(one, other, lanes);
+#else
+    Vector found;
+    for (int k = 0; k < WIDTH; ++k) found[k] = lanes[k] < WIDTH ? one[lanes[k]] : other[lanes[k] - WIDTH];
+    return found;
+#endif
+}
+
+// The total of each of WIDTH vectors, one in each lane.
+static INLINE Vector totals_of(Vector sums[WIDTH])
+{
     const Bits lane = EACH_LANE;
 #pragma GCC unroll 8
     for (int apart = 1; apart < WIDTH; apart *= 2) {  // lanes with this bit are of the second vector
         Bits second = (lane & apart) != 0, own = lane + (second & WIDTH), other = (lane ^ apart) + (second & WIDTH);
 #pragma GCC unroll 8
-        for (int k = 0; k < WIDTH; k += 2 * apart) {
-            sums[k] = __builtin_shuffle(sums[k], sums[k + apart], own) + __builtin_shuffle(sums[k], sums[k + apart], other);
-        }
+        for (int k = 0; k < WIDTH; k += 2 * apart)
+            sums[k] = shuffled(sums[k], sums[k + apart], own) + shuffled(sums[k], sums[k + apart], other);
     }
     return sums[0];
-#else
-    Vector totals = {0};
-    for (int r = 0; r < WIDTH; ++r)
-        for (int k = 0; k < WIDTH; ++k) totals[r] += sums[r][k];
-    return totals;
-#endif
 }
 
-// Adds to each row's lane the sum of x[j] times its elements, and that of their squares, or of the terms' squares.
-static inline __attribute__((always_inline)) void add_strip(const Strip* strip, const double* x, int64_t count, int of_terms,
-                                                            Vector* sums, Vector* squares)
+// Adds to each row's vector x[j] times its elements, and their squares, or the terms' squares.
+static INLINE void add_strip(const char* const rows[WIDTH], const char* lowest, int64_t item_size, const double* x, int64_t count,
+                             int of_terms, Vector sum[WIDTH], Vector square[WIDTH])
 {
-    const Bits lane = EACH_LANE;
-    Vector sum[WIDTH] = {0}, square[WIDTH] = {0};
-    int64_t j = 0;
+    int64_t j = 0, left = count % WIDTH;
     for (; j + WIDTH <= count; j += WIDTH) {
         Vector factor = *(const InMemory*)&x[j];
 #pragma GCC unroll 8
         for (int r = 0; r < WIDTH; ++r) {
-            __builtin_prefetch(&strip->rows[r][j + AHEAD / (int)sizeof(double)]);
-            Vector value = *(const InMemory*)&strip->rows[r][j], term = value * factor;
+            const char* at = rows[r] + j * item_size;
+            __builtin_prefetch(at + AHEAD / 4);  // a quarter, of each of WIDTH rows
+            Vector value = load(at, item_size), term = value * factor;
             sum[r] += term;
             square[r] += of_terms ? term * term : value * value;
         }
     }
-    if (j < count) {  // the last elements, with zeros for those before
-        double factors[WIDTH];
-        for (int64_t k = 0; k < WIDTH; ++k) factors[k] = k >= WIDTH - (count - j) ? x[count - WIDTH + k] : 0;
-        Vector factor = *(const InMemory*)factors;
-        Bits there = lane >= (long long)(WIDTH - (count - j));
+    if (!left) return;
+    double factors[WIDTH] = {0};  // of the WIDTH numbers that end with a row's last one
+    for (int64_t k = WIDTH - left; k < WIDTH; ++k) factors[k] = x[count - WIDTH + k];
+    const Bits lane = EACH_LANE, there = lane >= (long long)(WIDTH - left);
+    Vector factor = *(const InMemory*)factors;
 #pragma GCC unroll 8
-        for (int r = 0; r < WIDTH; ++r) {
-            Vector value = *(const InMemory*)&strip->rows[r][count - WIDTH];
-            value = (Vector)((Bits)value & there);
-            Vector term = value * factor;
-            sum[r] += term;
-            square[r] += of_terms ? term * term : value * value;
-        }
+    for (int r = 0; r < WIDTH; ++r) {
+        const char* at = rows[r] + (count - WIDTH) * item_size;
+        double few[WIDTH] = {0};
+        for (int64_t k = WIDTH - left; at < lowest && k < WIDTH; ++k)
+            few[k] = item_size == sizeof(double) ? ((const double*)at)[k] : ((const float*)at)[k];
+        Vector value = at < lowest ? (Vector) * (const InMemory*)few : load(at, item_size);
+        value = (Vector)((Bits)value & there);
+        Vector term = value * factor;
+        sum[r] += term;
+        square[r] += of_terms ? term * term : value * value;
     }
-    *sums += totals_of(sum);
-    *squares += totals_of(square);
+}
+
+// For WIDTH rows from i on, up to `end` - 1 (where there are fewer, row i stands for the others), in each row's lane: the sum of x[j]
+// times its elements of `count` columns from `first` on, and that of their squares, or of the terms' squares. `looks`: NULL, or what
+// the elements of each are like, to be continued.
+static void sum_strip(const Rows* rows, const char* lowest, int64_t i, int64_t end, int64_t first, int64_t count, const double* x,
+                      int of_terms, Vector* sums, Vector* squares, Look* looks)
+{
+    const char* here[WIDTH];
+    for (int r = 0; r < WIDTH; ++r)
+        here[r] = rows->elements + (i + r < end ? i + r : i) * rows->row_bytes + first * rows->item_size;
+    for (int r = 0; looks && r < WIDTH; ++r)
+        if (looks[r].integral) look_at(here[r], rows->item_size, count, &looks[r]);
+    *sums = *squares = (Vector){0};
+    for (int64_t j = 0; j < count; j += BLOCK) {
+        int64_t some = count - j < BLOCK ? count - j : BLOCK;
+        Vector sum[WIDTH] = {0}, square[WIDTH] = {0};
+        if (rows->item_size == sizeof(double))
+            add_strip(here, lowest, sizeof(double), x + j, some, of_terms, sum, square);
+        else
+            add_strip(here, lowest, sizeof(float), x + j, some, of_terms, sum, square);
+        for (int r = 0; r < WIDTH; ++r) here[r] += some * rows->item_size;
+        *sums += totals_of(sum);
+        *squares += totals_of(square);
+    }
 }
 
 // Writes the lanes of the first `some` rows, `apart` numbers from each other.
@@ -245,23 +263,13 @@ typedef struct {
     int64_t first_row;  // what `found` calls the first of the rows
 } Call;
 
-// The sums of a group of WIDTH rows from i on. `looks`: NULL, or what the elements of each are like, to be continued.
+// The sums of a group of WIDTH rows from i on, as of `sum_strip`.
 static void sum_group(const Call* call, const char* lowest, int64_t i, int64_t end, int64_t g, Vector* sums, Vector* squares,
                       Look* looks)
 {
-    int64_t first = g * call->group, last = first + call->group;
-    if (last > call->rows->columns) last = call->rows->columns;
-    Vector of_rows = {0}, of_squares = {0};
-    Strip strip;
-    for (int64_t j = first; j < last; j += BLOCK) {
-        int64_t count = last - j < BLOCK ? last - j : BLOCK;
-        take(&strip, call->rows, lowest, i, end, j, count);
-        add_strip(&strip, call->x + j, count, 1, &of_rows, &of_squares);
-        for (int r = 0; looks && r < WIDTH; ++r)
-            if (looks[r].integral) look_at(strip.rows[r], count, &looks[r]);
-    }
-    *sums = of_rows;
-    *squares = of_squares;
+    int64_t first = g * call->group, count = call->rows->columns - first;
+    if (count > call->group) count = call->group;
+    sum_strip(call->rows, lowest, i, end, first, count, call->x + first, 1, sums, squares, looks);
 }
 
 static void sum_rows(const void* of_call, int64_t first, int64_t end)
@@ -323,6 +331,23 @@ static void add_row(Found* found, const double* sizes, int64_t groups, int64_t r
     found->of_groups[at] = group;
 }
 
+// Adds what WIDTH sums amount to, and the worst of some rows.
+static void tell(const Call* call, int64_t first, int64_t end, const double* totals, const double* differ, const double* not_judged,
+                 const double* most)
+{
+    Found* found = call->found;
+    pthread_mutex_lock(&call->pool->lock);
+    int adds = found->rows < MOST_WORST;
+    for (int r = 0; r < WIDTH; ++r) {
+        found->total += totals[r];
+        found->differ += (int64_t)differ[r];
+        found->not_judged += (int64_t)not_judged[r];
+        if (most[r] > found->sizes[MOST_WORST - 1]) adds = 1;
+    }
+    for (int64_t i = first; adds && i < end; ++i) add_row(found, call->sums + i * call->groups, call->groups, call->first_row + i);
+    pthread_mutex_unlock(&call->pool->lock);
+}
+
 // Replaces the expected sums of rows by the sizes of their differences, and adds up what they amount to. Elements are looked at, or
 // those with a fraction make their sums wrong.
 static void compare_rows(const void* of_call, int64_t first, int64_t end)
@@ -372,18 +397,78 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
         }
     }
     if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
-    if (!call->found) return;
-    Found* found = call->found;
-    pthread_mutex_lock(&call->pool->lock);
-    int adds = found->rows < MOST_WORST;
-    for (int r = 0; r < WIDTH; ++r) {
-        found->total += totals[r];
-        found->differ += (int64_t)differ[r];
-        found->not_judged += (int64_t)not_judged[r];
-        if (most[r] > found->sizes[MOST_WORST - 1]) adds = 1;
+    if (call->found) tell(call, first, end, totals, differ, not_judged, most);
+}
+
+enum { NARROW = 2 * WIDTH };  // columns of rows for which the code around the sums of a strip would take longer than these
+
+// Turns WIDTH vectors: vector k gets lane k of each.
+static INLINE void transpose(Vector rows[WIDTH])
+{
+    const Bits lane = EACH_LANE;
+#pragma GCC unroll 8
+    for (int apart = 1; apart < WIDTH; apart *= 2) {
+        Bits low = lane + (((lane & apart) != 0) & (WIDTH - apart)), high = low + apart;
+#pragma GCC unroll 8
+        for (int k = 0; k < WIDTH; ++k) {
+            if (k & apart) continue;
+            Vector one = rows[k], other = rows[k + apart];
+            rows[k] = shuffled(one, other, low);
+            rows[k + apart] = shuffled(one, other, high);
+        }
     }
-    for (int64_t i = first; adds && i < end; ++i) add_row(found, call->sums + i * call->groups, call->groups, call->first_row + i);
-    pthread_mutex_unlock(&call->pool->lock);
+}
+
+// Adds to WIDTH rows' lanes the sum of x[j] times their elements, and that of their squares, or of the terms' squares.
+static INLINE void add_narrow(const char* row, int64_t row_bytes, const double* x, int64_t count, int of_terms, Vector* sum,
+                              Vector* square)
+{
+    for (int64_t first = 0; first < count; first += WIDTH) {
+        Vector columns[WIDTH];
+#pragma GCC unroll 8
+        for (int r = 0; r < WIDTH; ++r) columns[r] = *(const InMemory*)(row + r * row_bytes + first * (int64_t)sizeof(double));
+        transpose(columns);
+#pragma GCC unroll 8
+        for (int k = 0; k < WIDTH; ++k) {
+            if (first + k == count) break;
+            Vector term = columns[k] * x[first + k];
+            *sum += term;
+            *square += of_terms ? term * term : columns[k] * columns[k];
+        }
+    }
+}
+
+// Compares narrow rows of double, a multiple of WIDTH, of which those behind the last can be read. Returns whether all their squares
+// are so usual that `sizes_of` need not look; else nothing is done.
+static int compare_narrow(const Call* call, const Rows* a, int64_t rows)
+{
+    const Rows* c = call->rows;
+    const Comparison* with = call->with;
+    double totals[WIDTH] = {0}, differ[WIDTH] = {0}, none[WIDTH] = {0}, most[WIDTH] = {0};
+    double square_b = with->norms_b[0] * with->norms_b[0], inverse = 1 / with->deviation;
+    Bits usual = ~(Bits){0};
+    for (int64_t i = 0; i < rows; i += WIDTH) {
+        Vector expected = {0}, of_c = {0}, square_a = {0}, square_c = {0};
+        double differences[WIDTH], both[WIDTH], squares[WIDTH], *sizes = call->sums + i;
+        add_narrow(a->elements + i * a->row_bytes, a->row_bytes, call->y, a->columns, 0, &expected, &square_a);
+        add_narrow(c->elements + i * c->row_bytes, c->row_bytes, call->x, c->columns, 1, &of_c, &square_c);
+        square_a *= square_b;
+        usual &= (square_a > 1e-100) & (square_a < 1e100) & (square_c < 1e100);
+        *(InMemory*)differences = of_c - expected;
+        *(InMemory*)both = square_a;
+        *(InMemory*)squares = square_c;
+        for (int r = 0; r < WIDTH; ++r) {
+            double part = squares[r] < both[r] ? squares[r] : both[r];
+            sizes[r] = fabs(differences[r]) * inverse / sqrt(part + with->per_term * both[r]);
+            totals[r] += sizes[r] < MOST_IN_TOTAL ? sizes[r] : MOST_IN_TOTAL;
+            differ[r] += sizes[r] > 0;
+            most[r] = sizes[r] > most[r] ? sizes[r] : most[r];
+        }
+    }
+    for (int r = 0; r < WIDTH; ++r)
+        if (!usual[r]) return 0;
+    tell(call, 0, rows, totals, differ, none, most);
+    return 1;
 }
 
 static int enough_threads(int most, int64_t bytes)
@@ -406,11 +491,28 @@ void group_sums(Pool* pool, int threads, const Rows* rows, const double* x, int6
 
 // ---- B·x
 
-// How x is weighted: `column_weights` of row_sums.py and `_HostSums` of freivalds.py explain it. Exponents of 2 are whole numbers.
+// How x is weighted: `column_weights` of row_sums.py and `Bounds` explain it. Exponents of 2 are whole numbers.
 typedef struct {
     int64_t step, scale, most_scale, most_weight;  // one of so many rows tells the sizes of columns
     double largest_integer, flushed, overflow, smallest_x;
 } Weighting;
+
+// The loop with which NumPy multiplies matrices (`matmul_loop` of blas.py).
+typedef void (*Matmul)(char** matrices, const intptr_t* sizes, const intptr_t* steps, void* unused);
+
+// All of the check of some rows of a product. `x` is that of C's columns, to be weighted. `y` gets B·x as `pack` makes it.
+typedef struct {
+    Rows a, b, c;
+    int64_t rows_of_b, group;
+    double *x, *y, *norms_b, *flushed, *overflow;
+    Weighting how;
+    double deviation, per_term, flushed_of_a;
+    Look in_a, in_b, in_c;  // what elements are like; those of C are not looked at where A or B has others than integers
+    Matmul multiply;  // makes C; NULL: it is there
+    int64_t raised;  // floating-point exceptions of that, as `warn_as_numpy` takes them
+    int64_t no_memory;
+    Found found;
+} Check;
 
 static double element_of(const Rows* rows, int64_t i, int64_t j)
 {
@@ -476,33 +578,6 @@ static void weigh(const Weighting* how, int64_t count, const double* peaks, cons
     *overflow = ldexp(how->overflow, (int)(how->scale - scale)) * how->smallest_x;
 }
 
-// For all rows of B: weights x, and makes B·x, one sum for each row and group; the norm of all terms of each group; and what sums
-// may differ by. `look`: what B's elements are like. Returns 0, or 1 if there is no memory.
-int sums_of_b(Pool* pool, int threads, const Rows* rows, int64_t count, const Weighting* how, int64_t group, double* x, double* y,
-              double* norms, double* flushed, double* overflow, Look* look)
-{
-    int64_t columns = rows->columns, groups = (columns + group - 1) / group, bytes = columns * rows->item_size;
-    double* peaks = malloc((size_t)(2 * columns + count * groups) * sizeof *peaks);
-    if (!peaks) return 1;
-    double *others = peaks + columns, *squares = others + columns;
-    sample_peaks(rows, count, how, peaks, others);
-    for (int64_t g = 0; g < groups; ++g) {
-        int64_t j = g * group, some = columns - j < group ? columns - j : group;
-        weigh(how, some, peaks + j, others + j, x + j, &flushed[g], &overflow[g]);
-    }
-    Call call = {pool, rows, x, group, groups, y, squares, look, NULL, NULL, NULL, 0};
-    run_loop(pool, enough_threads(threads, count * bytes), 0, count, WIDTH, at_once(bytes), sum_rows, &call);
-    for (int64_t g = 0; g < groups; ++g) {
-        double square = 0;
-        int64_t j = g * group, some = columns - j < group ? columns - j : group;
-        for (int64_t i = 0; i < count; ++i) square += squares[i * groups + g];
-        int extreme = !(square > LEAST_SQUARE && square < MOST_SQUARE);
-        norms[g] = extreme ? careful_norm(rows, 0, count, j, some, x + j) : sqrt(square);
-    }
-    free(peaks);
-    return 0;
-}
-
 // ---- A·(B·x)
 
 // product[r, w] += the sum of values[r, j]·y[j, w] for `rows` rows of BLOCK elements, of which the first `terms` count. `y`:
@@ -558,7 +633,7 @@ static void multiply_in_tiles(const Call* call, int64_t from, int64_t to, Look* 
                     else
                         for (int64_t j = 0; j < terms; ++j) values[r][j] = ((const float*)row)[j];
                     squares[i + r] += square_of(values[r], terms);
-                    if (look && look->integral) look_at(values[r], terms, look);
+                    if (look && look->integral) look_at((const char*)values[r], sizeof(double), terms, look);
                 }
                 add_product(values, some, terms, call->y + first * COLUMNS, columns * COLUMNS, width, product + i * width);
             }
@@ -572,18 +647,11 @@ static void multiply_strips(const Call* call, int64_t from, int64_t to, Look loo
     const Rows* rows = call->rows;
     int64_t columns = rows->columns, width = call->groups;
     const char* lowest = lowest_of(rows, from, to);
-    Strip strip;
     for (int64_t i = from; i < to; i += WIDTH) {
+        int64_t some = to - i < WIDTH ? to - i : WIDTH;
         for (int64_t w = 0; w < width; ++w) {
-            Vector sums = {0}, squares = {0};
-            for (int64_t first = 0; first < columns; first += BLOCK) {
-                int64_t count = columns - first < BLOCK ? columns - first : BLOCK;
-                if (!w || columns > BLOCK) take(&strip, rows, lowest, i, to, first, count);
-                add_strip(&strip, call->y + w * columns + first, count, 0, &sums, &squares);
-                for (int r = 0; looks_at && !w && r < WIDTH; ++r)
-                    if (looks[r].integral) look_at(strip.rows[r], count, &looks[r]);
-            }
-            int64_t some = to - i < WIDTH ? to - i : WIDTH;
+            Vector sums, squares;
+            sum_strip(rows, lowest, i, to, 0, columns, call->y + w * columns, 0, &sums, &squares, looks_at && !w ? looks : NULL);
             put_lanes(sums, some, call->sums + i * width + w, width);
             if (!w) put_lanes(squares, some, call->squares + i, 1);
         }
@@ -628,56 +696,120 @@ void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_
 
 // ---- all of the check of some rows
 
-// One call of `check`. `sizes`: of each row and group, or NULL where they are few for each row and nobody wants them.
-typedef struct {
-    Pool* pool;
-    const Rows *a, *c;
-    const double *y, *x;  // y as `pack` makes it
-    int64_t group, groups;
-    double* sizes;
-    Look *in_a, *in_c;
-    const Comparison* with;
-    Found* found;
-} Check;
-
-// Multiplies rows of A by y, and compares those of C: few at a time, so that they stay in a core's cache.
-static void check_rows(const void* of_check, int64_t from, int64_t to)
+// For all rows of B: weights x, and makes B·x, the norm of all terms of each group, and what its sums may differ by. Returns 0, or 1
+// if there is no memory.
+int sums_of_b(Pool* pool, int threads, Check* check)
 {
-    const Check* check = of_check;
-    enum { SOME = 4 * ROWS_AT_ONCE };
-    double norms[SOME], few[SOME * TILED];
-    for (int64_t first = from; first < to; first += SOME) {
-        int64_t rows = to - first < SOME ? to - first : SOME, extreme = 0;
-        Rows a = *check->a, c = *check->c;
-        Comparison with = *check->with;
-        double* sizes = check->sizes ? check->sizes + first * check->groups : few;
-        a.elements += first * a.row_bytes;
-        c.elements += first * c.row_bytes;
-        with.norms_a = norms;
-        Call of_a = {check->pool, &a, NULL, 0, check->groups, sizes, norms, check->in_a, NULL, NULL, check->y, 0};
-        multiply_rows(&of_a, 0, rows);
-        for (int64_t i = 0; i < rows; ++i) {
-            norms[i] = sqrt(norms[i]);
-            extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
-        }
-        for (int64_t i = 0; extreme && i < rows; ++i) {
-            if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
-                norms[i] = careful_norm(&a, i, i + 1, 0, a.columns, NULL);
-        }
-        Look* look = looks(check->in_a) ? check->in_c : NULL;
-        Call of_c = {check->pool, &c, check->x, check->group, check->groups, sizes, NULL, look, &with, check->found, NULL, first};
-        compare_rows(&of_c, 0, rows);
+    const Rows* rows = &check->b;
+    int64_t columns = rows->columns, group = check->group, groups = (columns + group - 1) / group, count = check->rows_of_b;
+    int64_t bytes = columns * rows->item_size;
+    double* peaks = malloc((size_t)(2 * columns + 2 * count * groups + 1) * sizeof *peaks);
+    if (!peaks) return 1;
+    double *others = peaks + columns, *squares = others + columns, *y = groups == 1 ? check->y : squares + count * groups;
+    sample_peaks(rows, count, &check->how, peaks, others);
+    for (int64_t g = 0; g < groups; ++g) {
+        int64_t j = g * group, some = columns - j < group ? columns - j : group;
+        weigh(&check->how, some, peaks + j, others + j, check->x + j, &check->flushed[g], &check->overflow[g]);
     }
+    Call call = {pool, rows, check->x, group, groups, y, squares, &check->in_b, NULL, NULL, NULL, 0};
+    run_loop(pool, enough_threads(threads, count * bytes), 0, count, WIDTH, at_once(bytes), sum_rows, &call);
+    for (int64_t g = 0; g < groups; ++g) {
+        double square = 0;
+        int64_t j = g * group, some = columns - j < group ? columns - j : group;
+        for (int64_t i = 0; i < count; ++i) square += squares[i * groups + g];
+        int extreme = !(square > LEAST_SQUARE && square < MOST_SQUARE);
+        check->norms_b[g] = extreme ? careful_norm(rows, 0, count, j, some, check->x + j) : sqrt(square);
+    }
+    if (groups > 1) pack(y, count, groups, check->y);
+    free(peaks);
+    return 0;
 }
 
-// Compares the rows of C with those of A times y. `sizes`: memory for those of each row and group, or NULL where there are
-// fewer than TILED groups. `in_a`, `in_c`: what elements are like; those of C are not looked at where A has others than
-// integers.
-void check(Pool* pool, int threads, const Rows* a, const Rows* c, const double* y, const double* x, int64_t group, double* sizes,
-           Look* in_a, Look* in_c, const Comparison* with, Found* found, int64_t first, int64_t end)
+// Makes some rows of C.
+static void multiply(Check* check, const Rows* a, const Rows* c, int64_t rows)
 {
-    int64_t groups = (c->columns + group - 1) / group, bytes = a->columns * a->item_size + c->columns * c->item_size;
-    Check check = {pool, a, c, y, x, group, groups, sizes, in_a, in_c, with, found};
-    threads = enough_threads(threads, (end - first) * bytes);
-    run_loop(pool, threads, first, end, groups < TILED ? WIDTH : ROWS_AT_ONCE, at_once(bytes), check_rows, &check);
+    const Rows* b = &check->b;
+    char* matrices[] = {(char*)a->elements, (char*)b->elements, (char*)c->elements};
+    intptr_t sizes[] = {1, rows, check->rows_of_b, b->columns};
+    intptr_t steps[] = {0, 0, 0, a->row_bytes, a->item_size, b->row_bytes, b->item_size, c->row_bytes, c->item_size};
+    feclearexcept(FE_ALL_EXCEPT);
+    check->multiply(matrices, sizes, steps, NULL);
+    int raised = (fetestexcept(FE_INVALID) != 0) + 2 * (fetestexcept(FE_OVERFLOW) != 0) + 4 * (fetestexcept(FE_UNDERFLOW) != 0);
+    if (raised) __atomic_fetch_or(&check->raised, raised, __ATOMIC_RELAXED);
+}
+
+// What a part of the loop over the rows of C needs.
+typedef struct {
+    Pool* pool;
+    Check* check;
+    int64_t block;  // rows that are made at a time
+} Part;
+
+// Makes rows of C, and compares them with those of A times y: few at a time, so that they stay in a core's cache.
+static void check_rows(const void* of_part, int64_t from, int64_t to)
+{
+    Pool* pool = ((const Part*)of_part)->pool;
+    Check* check = ((const Part*)of_part)->check;
+    enum { SOME = 4 * ROWS_AT_ONCE };
+    int64_t groups = (check->c.columns + check->group - 1) / check->group;
+    double norms[SOME], few[SOME * TILED], *sizes = groups < TILED ? few : malloc((size_t)(SOME * groups) * sizeof *sizes);
+    Rows a = check->a, c = check->c;
+    a.elements += from * a.row_bytes;
+    c.elements += from * c.row_bytes;
+    int64_t block = ((const Part*)of_part)->block, made = check->multiply ? from : to;
+    int narrow = a.columns <= NARROW && c.columns <= NARROW && a.item_size == sizeof(double) && a.row_bytes > 0 &&
+                 c.row_bytes > 0 && !(check->in_b.integral && looks(&check->in_a));
+    for (int64_t first = from, done; sizes && first < to; first += done) {
+        if (first == made) {
+            int64_t some = to - made < block ? to - made : block;
+            multiply(check, &a, &c, some);
+            made += some;
+        }
+        int64_t rows = made - first < SOME ? made - first : SOME, extreme = 0;
+        Comparison with = {norms, check->norms_b,   check->flushed,  check->overflow,
+                           rows,  check->deviation, check->per_term, check->flushed_of_a,
+                           0};
+        Look *in_a = check->in_b.integral ? &check->in_a : NULL, *in_c = looks(in_a) ? &check->in_c : NULL;
+        Call of_a = {pool, &a, NULL, 0, groups, sizes, norms, in_a, NULL, NULL, check->y, 0};
+        Call of_c = {pool, &c, check->x, check->group, groups, sizes, NULL, in_c, &with, &check->found, check->y, first};
+        int64_t readable = first + rows + WIDTH <= to ? rows : rows - WIDTH;
+        done = narrow && readable > 0 ? readable / WIDTH * WIDTH : 0;
+        if (!done || !compare_narrow(&of_c, &a, done)) {
+            done = rows;
+            multiply_rows(&of_a, 0, rows);
+            for (int64_t i = 0; i < rows; ++i) {
+                norms[i] = sqrt(norms[i]);
+                extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
+            }
+            for (int64_t i = 0; extreme && i < rows; ++i) {
+                if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
+                    norms[i] = careful_norm(&a, i, i + 1, 0, a.columns, NULL);
+            }
+            compare_rows(&of_c, 0, rows);
+        }
+        a.elements += done * a.row_bytes;
+        c.elements += done * c.row_bytes;
+    }
+    if (!sizes) __atomic_store_n(&check->no_memory, 1, __ATOMIC_RELAXED);
+    if (sizes != few) free(sizes);
+}
+
+// Compares the rows of C with those of A times y, after `sums_of_b`. Returns 0, or 1 if there is no memory.
+int check(Pool* pool, int threads, Check* check, int64_t first, int64_t end)
+{
+    int64_t bytes = check->a.columns * check->a.item_size + check->c.columns * check->c.item_size, most = at_once(bytes);
+    int64_t groups = (check->c.columns + check->group - 1) / check->group, unit = groups < TILED ? WIDTH : ROWS_AT_ONCE;
+    int64_t rows = end - first, of_b = check->rows_of_b * check->c.columns;
+    threads = enough_threads(threads, rows * (check->multiply ? bytes + of_b / TERMS_A_BYTE : bytes));
+    Part part = {pool, check, rows};
+    if (check->multiply && of_b <= SMALL_B) {
+        part.block = CACHED / bytes / WIDTH * WIDTH;
+        if (part.block < WIDTH) part.block = WIDTH;
+        most = MOST_BLOCKS * part.block;
+    } else if (check->multiply) {
+        int64_t parts = rows / (threads * MULTIPLIED) * threads;
+        unit = most = (rows / (parts ? parts : threads) + WIDTH) / WIDTH * WIDTH;
+    }
+    run_loop(pool, threads, first, end, unit, most > unit ? most : unit, check_rows, &part);
+    return (int)check->no_memory;
 }

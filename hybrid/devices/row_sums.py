@@ -12,6 +12,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -24,7 +25,8 @@ from hybrid.devices.base import Device, Event
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import DeviceUnavailable
-from hybrid.host.threads import Calls, on_threads, rows_of_about
+from hybrid.host.blas import OF_ONE_THREAD, matmul_loop, warn_as_numpy
+from hybrid.host.threads import Calls, limited_blas, on_threads, rows_of_about
 from hybrid.kernels.catalogue import numbers_of
 
 NOT_INTEGRAL = 1e300  # stands for the largest magnitude of numbers that are not all integers, and for sizes that are larger
@@ -36,6 +38,9 @@ SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread")
 # Of the rows that a thread takes in one call: Python does not notice an interrupt (SIGINT) before it ends.
 _BYTES_A_THREAD = 64 << 20
+# For larger B and fewer rows, BLAS's rearranging of B for each part of C's rows would count: these are divided in other ways.
+_SMALL_B, _ROWS_A_THREAD = 1 << 13, 128
+_TERMS_A_BYTE = 16  # multiply-adds that count as a byte for that
 _BYTES_WORTH_A_THREAD = 256 << 10  # for fewer, it takes as long to wake a thread
 _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
@@ -88,6 +93,22 @@ class _Found(ctypes.Structure):
     ]
 
 
+class _Check(ctypes.Structure):
+    """`Check` of product_check.h."""
+
+    _fields_: ClassVar[Any] = [
+        *((name, _Rows) for name in "abc"),
+        *((name, _NUMBER) for name in ("rows_of_b", "group")),
+        *((name, _ADDRESS) for name in ("x", "y", "norms_b", "flushed", "overflow")),
+        ("how", _Weighting),
+        *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed_of_a")),
+        *((name, _Look) for name in ("in_a", "in_b", "in_c")),
+        ("multiply", _ADDRESS),
+        *((name, _NUMBER) for name in ("raised", "no_memory")),
+        ("found", _Found),
+    ]
+
+
 def _load() -> Any:
     """The compiled library; None where bytes have another order than it expects. HybridError without a C compiler."""
     if sys.byteorder != "little":
@@ -104,11 +125,10 @@ def _load() -> Any:
     pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
     library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
     library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
-    library.check.argtypes = [*pool, *[_ADDRESS] * 4, _NUMBER, *[_ADDRESS] * 5, *some]
+    library.check.argtypes, library.sums_of_b.argtypes = [*pool, _ADDRESS, *some], [*pool, _ADDRESS]
     library.pack.argtypes = [_ADDRESS, _NUMBER, _NUMBER, _ADDRESS]
     library.packed_columns.argtypes, library.packed_columns.restype = [_NUMBER], _NUMBER
-    library.sums_of_b.argtypes = [*pool, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER, *[_ADDRESS] * 6]
-    for function in (library.drop, library.sum_again, library.group_sums, library.products, library.check, library.pack):
+    for function in (library.drop, library.sum_again, library.group_sums, library.products, library.pack):
         function.restype = None
     return library
 
@@ -140,14 +160,18 @@ def adder() -> _Library:
 
 def can_sum(rows: np.ndarray) -> bool:
     """Whether there is the library, and it can read these rows where they lie."""
-    readable = rows.dtype in (np.float32, np.float64) and rows.dtype.isnative and rows.flags.aligned
+    readable = rows.dtype.char in "fd" and rows.dtype.isnative and rows.flags.aligned
     return readable and rows.strides[1] == rows.itemsize and adder().loaded is not None
+
+
+def _rows(matrix: np.ndarray) -> _Rows:
+    return _Rows(matrix.ctypes.data, matrix.shape[1], matrix.strides[0], matrix.itemsize)
 
 
 def _in_c(function: str, matrices: Sequence[np.ndarray], threads: int, *operands: Any) -> None:
     """Call a function of the library for all rows of these matrices, of which some are given to one call."""
     library, count = adder(), len(matrices[0])
-    rows = [ctypes.byref(_Rows(each.ctypes.data, each.shape[1], each.strides[0], each.itemsize)) for each in matrices]
+    rows = [ctypes.byref(_rows(each)) for each in matrices]
     of_row = max(1, sum(each.shape[1] * each.itemsize for each in matrices))
     threads = max(1, min(threads, 1 + count * of_row // _BYTES_WORTH_A_THREAD))
     at_once = _BYTES_A_THREAD * threads // of_row
@@ -246,47 +270,6 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
 
 
 @dataclass(frozen=True)
-class Weighting:
-    """How x is weighted, and what a product's sums may differ by, as exponents of 2 and for x of whole numbers."""
-
-    scale: int  # of all of x
-    most_scale: int  # of a group's size
-    largest_integer: float  # as for `column_peaks`
-    flushed: float  # what tiny numbers that are flushed to zero make
-    overflow: float  # the least norm of sums that may overflow is this times the other
-    smallest_x: int
-
-
-class SumsOfB(NamedTuple):
-    """B·x, and what belongs to each group of its columns."""
-
-    x: np.ndarray  # weighted
-    sums: np.ndarray  # of each row and group
-    norms: np.ndarray  # of all terms of each group
-    flushed: np.ndarray
-    overflow: np.ndarray
-
-
-def sums_of_b(b: np.ndarray, x: np.ndarray, group: int, how: Weighting, integers: Integers, threads: int) -> SumsOfB | None:
-    """`sampled_peaks`, `column_weights`, `group_sums` and what follows from them for all of B; None where it is not in C."""
-    if not can_sum(b) or b.nbytes > _BYTES_A_THREAD:
-        return None
-    (rows, columns), library = b.shape, adder()
-    groups = -(-columns // group)
-    memory, places = np.empty(columns + groups * (rows + 3)), [columns + groups * each for each in range(4)]
-    norms, flushed, overflow = (memory[first : first + groups] for first in places[:3])
-    x_there, sums, at = memory[:columns], memory[places[3] :], memory.ctypes.data
-    x_there[...] = x
-    numbers = max(1, rows // SAMPLE), how.scale, how.most_scale, _MOST_WEIGHT, how.largest_integer, how.flushed
-    weighting = _Weighting(*numbers, how.overflow, how.smallest_x)
-    of_b, into = _Rows(b.ctypes.data, columns, b.strides[0], b.itemsize), [at + 8 * each for each in (0, places[3], *places[:3])]
-    more = ctypes.byref(of_b), rows, ctypes.byref(weighting), group, *into, integers.address
-    if library.loaded.sums_of_b(library.pool, threads, *more):
-        raise MemoryError("no memory for the check")
-    return SumsOfB(x_there, sums.reshape(rows, groups), norms, flushed, overflow)
-
-
-@dataclass(frozen=True)
 class Allowed:
     """What the sums of C's rows may differ from the expected ones by. Norms and limits are those of A, B and C times x."""
 
@@ -351,61 +334,67 @@ def _wanted(x: np.ndarray, allowed: Allowed) -> tuple[_Comparison, list[np.ndarr
     return _Comparison(*(each.ctypes.data for each in arrays[1:]), *numbers), arrays
 
 
-class Found(NamedTuple):
-    """What comparing C's rows with those of A·y amounts to."""
+class Bounds(NamedTuple):
+    """How x is weighted, and what a product's sums may differ by: exponents of 2, and numbers for x of whole numbers."""
 
-    sizes: np.ndarray | None  # of each row and group, if they are kept
+    scale: int  # of all of x
+    most_scale: int  # of a group's size
+    most_weight: int  # of a column
+    largest_integer: float  # as for `column_peaks`
+    flushed: float  # what tiny numbers that are flushed to zero make
+    overflow: float  # the least norm of sums that may overflow is this times the next
+    smallest_x: int
+    deviation: float  # as in Allowed, and the two below
+    per_term: float
+    flushed_of_a: float
+
+
+class Found(NamedTuple):
+    """What comparing C's rows with those of A·(B·x) amounts to."""
+
     # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many NOT_JUDGED, and how many judged.
     totals: tuple[float, int, int, int]
+    largest: tuple[float, float, float]  # size, and magnitude in A and in B as of Integers
     worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row, group and size
-    has_fractions: bool  # whether A has only integers, and C others
+    has_fractions: bool  # whether A and B have only integers, and C others
+    norms_b: np.ndarray  # as in Allowed
+    overflow: np.ndarray
 
 
-_CACHED = 3 << 19  # bytes of rows that are multiplied, then compared while they are in a core's cache
-_MOST_NARROW = 8  # groups of columns of a row whose sizes C need not be given memory for: TILED of product_check.h
-
-
-def check_rows(
-    a: np.ndarray,
-    c: np.ndarray,
-    y: np.ndarray,
-    x: np.ndarray,
-    group: int,
-    allowed: Allowed,
-    in_a: Integers,
-    threads: int,
-    multiply: Callable[[Span], object] | None = None,
-    *,
-    keeps_sizes: bool = False,
-) -> Found:
-    """`times` and `compare` in one pass over A and C, in C: `can_sum` is true of both. `allowed` has no norms of A.
-
-    `multiply(rows)`: makes these rows of C before they are compared; None: all are there.
-    """
-    keeps_sizes = keeps_sizes or y.shape[1] > _MOST_NARROW
-    sizes, in_c, found, packed = np.empty((len(c), y.shape[1])) if keeps_sizes else None, Integers(), _Found(), _packed(y)
-    wanted, (x, *_kept) = _wanted(x, allowed)
-    wanted.integral, of_c = 0, in_c.address if allowed.integral and in_a.integral else None
-    into = None if sizes is None else sizes.ctypes.data
-    operands = packed.ctypes.data, x.ctypes.data, group, into, in_a.address, of_c, ctypes.byref(wanted), ctypes.byref(found)
-    if multiply is None:
-        _in_c("check", [a, c], threads, *operands)
-    else:
-        library = adder()
-        check, pool, row_bytes = library.loaded.check, library.pool, sum(each.shape[1] * each.itemsize for each in (a, c))
-        rows = [ctypes.byref(_Rows(each.ctypes.data, each.shape[1], each.strides[0], each.itemsize)) for each in (a, c)]
-
-        def do(some: Span) -> None:
-            multiply(some)
-            check(pool, 1, *rows, *operands, some.lo, some.hi)
-
-        for _ in on_threads(threads, do, rows_of_about(_CACHED, Span(0, len(c)), row_bytes)):
-            pass
-    first = slice(found.rows)
-    worst = list(zip(found.of_rows[first], found.of_groups[first], found.sizes[first], strict=True))
-    judged = len(c) * y.shape[1] - found.not_judged
-    has_fractions = of_c is not None and in_a.integral and not in_c.integral
-    return Found(sizes, (found.total, found.differ, found.not_judged, judged), worst, has_fractions)
+def check_product(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, x: np.ndarray, group: int, bounds: Bounds, threads: int, *, multiplies: bool
+) -> Found | None:
+    """Compare C·x with A·(B·x) in one pass over B, then one over A and C; None where C cannot read all of them. `multiplies`: it
+    makes C a few rows at a time before they are compared, by NumPy's loop."""
+    (n, m), l = c.shape, len(b)
+    loop = matmul_loop(c.dtype.char) if multiplies and (l * m <= _SMALL_B or n >= max(_ROWS_A_THREAD * threads, m // 2)) else 0
+    if not (can_sum(a) and can_sum(b) and can_sum(c) and b.nbytes <= threads * _BYTES_A_THREAD) or (multiplies and not loop):
+        return None
+    library, pool, groups = adder().loaded, adder().pool, -(-m // group)
+    memory = np.empty(m + 3 * groups + l * library.packed_columns(groups))
+    memory[:m], of_groups = x, memory[m : m + 3 * groups].reshape(3, 1, groups)
+    check = _Check(_rows(a), _rows(b), _rows(c), l, group)
+    check.x = at = memory.ctypes.data
+    check.norms_b, check.flushed, check.overflow, check.y = (at + 8 * (m + each * groups) for each in range(4))
+    check.how, check.multiply = _Weighting(max(1, l // SAMPLE), *bounds[:7]), loop
+    check.deviation, check.per_term, check.flushed_of_a = bounds[7:]
+    check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
+    row_bytes = a.shape[1] * a.itemsize + m * c.itemsize + (l * m // _TERMS_A_BYTE if multiplies else 0)
+    at_once = max(1, threads * _BYTES_A_THREAD // max(1, row_bytes))
+    with limited_blas(1) if multiplies and n * l * m > OF_ONE_THREAD else nullcontext():
+        failed = library.sums_of_b(pool, threads, ctypes.byref(check))
+        for first in range(0, n, at_once):
+            failed = failed or library.check(pool, threads, ctypes.byref(check), first, min(n, first + at_once))
+    if failed:
+        raise MemoryError("no memory for the check")
+    if check.raised:
+        warn_as_numpy(check.raised)
+    found, in_a, in_b = check.found, check.in_a, check.in_b
+    totals = found.total, found.differ, found.not_judged, n * groups - found.not_judged
+    largest = found.sizes[0], *(each.largest if each.integral else NOT_INTEGRAL for each in (in_a, in_b))
+    worst = list(zip(*(each[: found.rows] for each in (found.of_rows, found.of_groups, found.sizes)), strict=True))
+    has_fractions = in_a.integral and in_b.integral and not check.in_c.integral
+    return Found(totals, largest, worst, has_fractions, of_groups[0], of_groups[2, 0])
 
 
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -458,7 +447,7 @@ def norms_of(values: np.ndarray) -> np.ndarray:
 # the size of the largest. A sample of B's rows tells the sizes. Where it has small integers alone, nothing is weighted, so that
 # sums of integers stay exact.
 
-_MOST_WEIGHT = 64  # as an exponent: beyond, columns of a group may still hide each other
+MOST_WEIGHT = 64  # as an exponent: beyond, columns of a group may still hide each other
 
 
 def column_peaks(sample: np.ndarray, largest_integer: float) -> tuple[np.ndarray, np.ndarray]:
@@ -494,7 +483,7 @@ def column_weights(peaks: np.ndarray, others: np.ndarray, group: int) -> tuple[n
     of_groups = np.maximum.reduceat(exponents, starts)
     of_groups[(of_groups == -5000) | ~np.logical_or.reduceat(others, starts)] = 0
     weighted = known & np.repeat(np.logical_or.reduceat(others, starts), group)[: len(peaks)]
-    weights = np.where(weighted, np.minimum(np.repeat(of_groups, group)[: len(peaks)] - exponents, _MOST_WEIGHT), 0)
+    weights = np.where(weighted, np.minimum(np.repeat(of_groups, group)[: len(peaks)] - exponents, MOST_WEIGHT), 0)
     return weights, of_groups, np.maximum.reduceat(weights, starts)
 
 

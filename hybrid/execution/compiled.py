@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,15 +25,14 @@ from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, may
 from hybrid.arrays.sources import RootMatrix
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int
-from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import callers_context
-from hybrid.devices.row_sums import can_sum
 from hybrid.errors import UsageError
 from hybrid.execution.distributed_product import RealProduct
 from hybrid.execution.multiply import Asked, Call, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
+from hybrid.host.blas import OF_ONE_THREAD
 from hybrid.host.memory import empty_result
 from hybrid.host.threads import limited_threads, usable_cores
 from hybrid.ranks.heartbeat import busy, computing
@@ -41,12 +41,10 @@ from hybrid.selection.decision import Decision, core_quota_lately
 from hybrid.selection.session import Session, session_of
 from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import settle
-from hybrid.verification.freivalds import compares_in_passing, verify_alone
+from hybrid.verification.freivalds import verify_alone
 
 _MOST_KEPT = 256  # plans; none of them holds a matrix
 _OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype")
-_SMALL = 1 << 13  # multiply-adds: higher precision takes less time than the check's sums
-_OF_ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS uses one thread by itself
 _ARRAYS = ("__array_interface__", "__array__", "__cuda_array_interface__", "__dlpack__", "__buffer__")
 
 
@@ -232,12 +230,9 @@ class _InProcess(_Kept):
 
     def __init__(self, *known: Any) -> None:
         super().__init__(*known)
-        work = self.plan.problem.operations // 2
         self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
-        self._small, self._by_one_thread = work <= _SMALL, work <= _OF_ONE_THREAD
+        self._by_one_thread = self.plan.problem.operations // 2 <= OF_ONE_THREAD
         self._device = CpuDevice(product=_matmul) if self._by_one_thread else CpuDevice()
-        self._some_rows = CpuDevice(product=_matmul)  # of products that are compared while they are multiplied
-        self._in_passing = self._check and compares_in_passing(self.plan.problem, self.plan.problem.n)
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
         return self.takes_on_host(a, b, out)
@@ -248,34 +243,20 @@ class _InProcess(_Kept):
             team.enter("agree")
             c = out if out is not None else empty_result(*self.shape, self.type.name)
             team.enter("multiply")
-            if self._in_passing and can_sum(a) and can_sum(c):
-                self._multiply_and_compare(a, b, c)
-                return c
-            if self._by_one_thread:
-                self._device.multiply(a, b, c, [])
-            else:
-                with limited_threads(self._threads), computing(self.plan.problem.operations):
-                    self._device.multiply(a, b, c, [])
-            self._device.finish()
             if self._check:
-                team.enter("check")
-                if not (self._small and _is_close(a, b, c)):
-                    settle(verify_alone(a, b, c, self._threads, by=self.decision.multiplied_by, plan=self.plan), warns=True)
+                how: dict[str, Any] = {"by": self.decision.multiplied_by, "plan": self.plan}
+                settle(verify_alone(a, b, c, self._threads, multiply=partial(self._multiply, a, b, c), **how), warns=True)
+            else:
+                self._multiply(a, b, c)
         return c
 
-    def _multiply_and_compare(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Compute the product a few rows at a time, by threads of which each compares what it has multiplied. Each thread has a
-        handling of NumPy's warnings for itself."""
-        handling: dict[str, Any] = {**np.geterr(), "call": np.geterrcall()}
-
-        def multiply(rows: Span) -> None:
-            with np.errstate(**handling):
-                self._some_rows.multiply(a[rows.slice], b, c[rows.slice], [])
-
-        how: dict[str, Any] = {"by": self.decision.multiplied_by, "plan": self.plan}
-        check = verify_alone(a, b, c, self._threads, multiply=multiply, **how)
-        self._some_rows.finish()
-        settle(check, warns=True)
+    def _multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        if self._by_one_thread:
+            self._device.multiply(a, b, c, [])
+        else:
+            with limited_threads(self._threads), computing(self.plan.problem.operations):
+                self._device.multiply(a, b, c, [])
+        self._device.finish()
 
 
 class _ToGpu(_Kept):
@@ -339,21 +320,6 @@ def _is_cupys(matrix: type) -> bool:
 
 def _matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     np.matmul(a, b, out=c)
-
-
-def _is_close(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
-    """Whether each element of C is that of the same product in higher precision, up to usual rounding errors.
-
-    A right product with larger ones is left to the check, as is one of integers, none of which may be rounded.
-    """
-    if (np.rint(a[0]) == a[0]).all():
-        return False
-    wide: Any = np.float64 if c.dtype == np.float32 else np.longdouble
-    with np.errstate(all="ignore"):
-        first: np.ndarray = a.astype(wide)
-        second: np.ndarray = b.astype(wide)
-        norms = np.sqrt(np.einsum("ij,ij->i", first, first))[:, None] * np.sqrt(np.einsum("ij,ij->j", second, second))
-        return bool((np.abs(first @ second - c) <= 4 * np.finfo(c.dtype).eps * norms).all())
 
 
 def _surroundings() -> tuple[object, ...]:

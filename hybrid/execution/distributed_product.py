@@ -50,7 +50,7 @@ from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect, most_exact, settle
 from hybrid.verification.copies import verify_gathered
-from hybrid.verification.freivalds import Compared, HostCheck, compares_in_passing, is_small_b, new_seed, verify
+from hybrid.verification.freivalds import Compared, HostCheck, is_small_b, new_seed, verify
 
 if TYPE_CHECKING:
     from hybrid.execution.repair import Recomputed
@@ -367,15 +367,11 @@ class RealProduct(CheckedRun):
                 a, b, of_c = self.in_numbers([a, all_of_b, of_c])
                 by = self.decision.multiplied_by
                 self._own_check = HostCheck(team, plan, (a, b, of_c), self.threads, by, has_all_of_b=True)
-            if self._own_check is not None and compares_in_passing(problem, len(self.share.rows)):
-                with limited_threads(1), computing(problem.operations):
-                    multiplying.mine = self._own_check.compared(seed, self.run.multiply_rows)
+            if self._own_check is not None:
+                with computing(problem.operations):
+                    multiplying.mine = self._own_check.compared(seed, self.run.multiply_in_phase)
             else:
                 self.run.multiply_in_phase()
-                if self._own_check is not None:
-                    team.enter("check")
-                    with limited_threads(1), busy():
-                        multiplying.mine = self._own_check.compared(seed)
         self._seed, self._compared = None, multiplying.all
         if any(each is None for each in self._compared):  # an element of B has changed on its way: all of the check tells
             self._own_check = None
@@ -396,7 +392,7 @@ class RealProduct(CheckedRun):
             return self._grid.verify(self.decision, self.threads)
         if self._own_check is not None:
             own, self._own_check = self._own_check, None
-            with limited_threads(1), busy():
+            with busy():
                 return own.judged(self._compared, wrong)
         a, b, c = self._on_host()
         return verify(self.team, self.plan, (a, b, c), self.threads, wrong, suspects, self.decision.multiplied_by)

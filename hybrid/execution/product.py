@@ -157,7 +157,7 @@ class RootProduct(CheckedRun):
                     verify_transfer(team, plan, key, source, self.views[key], self.threads)
             if self._own_check is not None:
                 own, self._own_check = self._own_check, None
-                with limited_threads(1), busy():
+                with busy():
                     return own.judged(self._compared, wrong)
             a, b, c = self.in_numbers([self.views[key] for key in "ABC"])
             seed, self._seed = self._seed, None
@@ -334,7 +334,7 @@ class RootProduct(CheckedRun):
                 team.enter("check")
                 a, b, c = self.in_numbers([self.views[key] for key in "ABC"])
                 self._own_check = HostCheck(team, plan, (a, b, c), self.threads, self.decision.multiplied_by)
-                with limited_threads(1), busy():
+                with busy():
                     multiplying.mine = self._own_check.compared(seed)
         if self._own_check is not None:
             self._seed, self._compared = None, multiplying.all

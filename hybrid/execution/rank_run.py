@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.check_operations import operations_on
@@ -389,12 +388,6 @@ class RankRun:
                 raise
             if self._panels is None and self._plan.operands is OperandLocation.NODE_SHARED:
                 self._team.enter("gather")  # C is where it belongs
-
-    def multiply_rows(self, rows: Span) -> None:
-        """Multiply some of this rank's rows by B on a CPU, where they lie. Several threads may call it."""
-        assert self._matrices is not None
-        a, b, c = self._matrices.a[rows.slice], self._matrices.b.array, self._matrices.c[rows.slice]
-        self._rank_device.device.multiply(a, b, c, after=[])
 
     def gather(self) -> None:
         """Send what is left of C, when all is multiplied, to the root's node. Every rank calls it."""

@@ -7,10 +7,12 @@ whatever follows it needs: on two cores the check of a product took twice as lon
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +24,7 @@ _MOST_TILES_A_THREAD = 4  # so that a thread which is late takes fewer
 # 1 % of the time for 1000×500 elements, 3 % for 500×500 and 9 % for 250×250 (OpenBLAS, one core of an AMD EPYC).
 _TILE_ELEMENTS = 500_000
 _TILE_TERMS = 10**7  # products of two elements that make a tile worth a thread's while
+OF_ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS uses one thread by itself
 _ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a temporary matrix before it is added
 
 Product = tuple[np.ndarray, np.ndarray, np.ndarray]  # a, b, c
@@ -85,3 +88,36 @@ def _tiles(c: np.ndarray, terms: int) -> list[tuple[slice, slice]]:
 
 def _cut(size: int, parts: int) -> list[slice]:
     return [part.slice for part in even_pieces(Span(0, size), max(1, -(-size // parts)))]
+
+
+# Threads in C multiply with NumPy's own loop, which calls BLAS and needs no GIL: wherever NumPy multiplies, so can they.
+
+_RAISED = (np.inf, 0.0), (1e300, 1e300), (1e-300, 1e-300)  # factors whose product is invalid, overflows, underflows
+
+
+class _Ufunc(ctypes.Structure):
+    """The beginning of NumPy's PyUFuncObject."""
+
+    _fields_: ClassVar[Any] = [
+        ("head", ctypes.c_char * object.__basicsize__),
+        *((name, ctypes.c_int) for name in ("inputs", "outputs", "operands", "identity")),
+        *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("loops", "data")),
+        ("types", ctypes.c_int),
+    ]
+
+
+@cache
+def matmul_loop(char: str) -> int:
+    """The address of np.matmul's loop for elements of this type ("f" or "d"); 0 in a Python or NumPy that has it elsewhere."""
+    if platform.python_implementation() != "CPython":
+        return 0
+    ufunc, types = _Ufunc.from_address(id(np.matmul)), np.matmul.types
+    known = (ufunc.inputs, ufunc.outputs, ufunc.operands, ufunc.types) == (2, 1, 3, len(types))
+    return ufunc.loops[types.index(f"{char}{char}->{char}")] or 0 if known else 0
+
+
+def warn_as_numpy(raised: int) -> None:
+    """Do what `np.errstate` says about floating-point exceptions that the loop has raised: a bit for each of _RAISED."""
+    for number, (one, other) in enumerate(_RAISED):
+        if raised >> number & 1:
+            np.matmul([[one]], [[other]])

@@ -14,7 +14,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,13 @@ from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.cpu import some_matrices
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
+    MOST_WEIGHT,
     NOT_INTEGRAL,
     Allowed,
+    Bounds,
     Found,
     Integers,
-    Weighting,
-    can_sum,
-    check_rows,
+    check_product,
     column_weights,
     compare,
     group_sums,
@@ -38,7 +38,6 @@ from hybrid.devices.row_sums import (
     norms_from,
     norms_of,
     sampled_peaks,
-    sums_of_b,
     times,
 )
 from hybrid.host.memory import RowView
@@ -46,7 +45,7 @@ from hybrid.host.threads import limited_threads, on_threads
 from hybrid.planning.check_layout import GROUP_COLUMNS
 from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
 from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import Team
 from hybrid.verification.check import (
     FEW,
@@ -90,26 +89,13 @@ class _HostSums:
 
     def __init__(self, problem: Problem, x: np.ndarray, threads: int) -> None:
         """`x`: as `random_x` makes it."""
-        variance, self._per_term, flushed, _, largest_integer = comparison_numbers(problem, GROUP_COLUMNS).tolist()
-        self.problem, self.x, self._threads = problem, x, threads
-        self._deviation, self._flushed_of_a = variance**0.5, math.ldexp(flushed, _SCALE)
-        overflow = float(np.finfo(problem.dtype).max) / 4
-        self._how = Weighting(_SCALE, _MOST_SCALE, largest_integer, flushed, overflow, smallest_x(GROUP_COLUMNS))
+        self.x, self._threads, self._bounds = x, threads, bounds_of(problem)
         self.in_a, self.in_b = Integers(), Integers()
-
-    def of_all_b(self, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weight x by all of one B; then B·x and the norm of all terms of each group."""
-        found = sums_of_b(b, self.x, GROUP_COLUMNS, self._how, self.in_b, self._threads)
-        if found is None:
-            self.weight(*sampled_peaks(b, self._how.largest_integer))
-            return self.of_b(b[None], Span(0, b.shape[1]))
-        self.x, sums, norms, self._flushed, self.overflow = found
-        return sums[None], norms[None]
 
     def weight(self, peaks: np.ndarray, others: np.ndarray) -> None:
         """Weight x. `peaks`, `others`: of B's columns, as `sampled_peaks` finds them."""
         weights, of_groups, largest = column_weights(peaks, others, GROUP_COLUMNS)
-        of_groups, how = np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE), self._how
+        of_groups, how = np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE), self._bounds
         self.x = np.ldexp(self.x, weights + _SCALE - np.repeat(of_groups, GROUP_COLUMNS)[: len(self.x)])
         with np.errstate(all="ignore"):  # where nothing overflows
             self._flushed = np.ldexp(how.flushed, largest + _SCALE - of_groups)
@@ -163,37 +149,19 @@ class _HostSums:
         compare(rows, self.x[columns.slice], GROUP_COLUMNS, sums, allowed, self._threads)
         return sums.reshape(expected.shape)
 
-    def compared(
-        self,
-        a: np.ndarray,
-        y: np.ndarray,
-        c: np.ndarray,
-        columns: Span,
-        norms_b: np.ndarray,
-        multiply: Multiply | None = None,
-        *,
-        integral_b: bool,
-        keeps_sizes: bool = False,
-    ) -> tuple[Any, Compared]:
-        """The sizes of the differences of C from A·y in these columns, if they are kept, and what they amount to, for one
-        product. `y`, `norms_b`: as `of_b` finds them in all of B. `multiply`: as for `HostCheck.compared`."""
-        in_a = self.in_a
-        if can_sum(a) and can_sum(c):
-            allowed = self._allowed(columns, _NO_NORMS, norms_b, max(1, len(c)), integral=integral_b)
-            parts = a, c[:, columns.slice], y[0], self.x[columns.slice], GROUP_COLUMNS, allowed, in_a, self._threads
-            found = check_rows(*parts, multiply, keeps_sizes=keeps_sizes)
-            if not found.has_fractions:
-                return found.sizes, Compared.of_found(found, self.in_a.largest, self.in_b.largest)
-        elif multiply is not None:
-            multiply(Span(0, len(c)))
-        expected, norms_a = self.times(a[None], y)
-        sizes = self.sizes(c[None], columns, expected, norms_a, norms_b, integral=in_a.integral and integral_b)[0]
-        return sizes, Compared.of(sizes, in_a.largest, self.in_b.largest)
-
     def _allowed(self, columns: Span, norms_a: np.ndarray, norms_b: np.ndarray, together: int, *, integral: bool) -> Allowed:
         groups = slice(columns.lo // GROUP_COLUMNS, -(-columns.hi // GROUP_COLUMNS))
-        limits = self._flushed[groups], self._flushed_of_a, self.overflow[groups]
-        return Allowed(norms_a, norms_b, together, self._deviation, self._per_term, *limits, integral)
+        bounds, limits = self._bounds, (self._flushed[groups], self._bounds.flushed_of_a, self.overflow[groups])
+        return Allowed(norms_a, norms_b, together, bounds.deviation, bounds.per_term, *limits, integral)
+
+
+@lru_cache(maxsize=16)
+def bounds_of(problem: Problem) -> Bounds:
+    """What the host's check needs to know of this problem's products."""
+    variance, per_term, flushed, _, largest_integer = comparison_numbers(problem, GROUP_COLUMNS).tolist()
+    overflow, deviation = float(np.finfo(problem.dtype).max) / 4, variance**0.5
+    weighting = _SCALE, _MOST_SCALE, MOST_WEIGHT, largest_integer, flushed, overflow, smallest_x(GROUP_COLUMNS)
+    return Bounds(*weighting, deviation, per_term, math.ldexp(flushed, _SCALE))
 
 
 @dataclass(frozen=True)
@@ -213,13 +181,8 @@ class Compared:
         return cls((total, count, open_, sizes.size - open_), (float(sizes.max(initial=0.0)), *largest), _worst(sizes))
 
     @classmethod
-    def of_found(cls, found: Found, *largest: float) -> Compared:
-        most = found.worst[0][2] if found.worst else 0.0
-        return cls(found.totals, (most, *largest), found.worst)
-
-    @classmethod
     def of_rank(cls, parts: Sequence[Compared], first_row: int) -> Compared:
-        """Of a rank's rows, from `first_row` on, from what COLUMNS_AT_ONCE columns each amount to."""
+        """Of all ranks' rows, or of a rank's, from `first_row` on, from what COLUMNS_AT_ONCE columns each amount to."""
         if len(parts) == 1 and not first_row:
             return parts[0]
         groups, worst = COLUMNS_AT_ONCE // GROUP_COLUMNS, []
@@ -255,7 +218,7 @@ def columns_of(group: int, columns: Span) -> Span:
     return Span(first, min(first + GROUP_COLUMNS, columns.hi))
 
 
-Multiply = Callable[[Span], object]  # makes these rows of a rank's rows of C
+Multiply = Callable[[], object]  # makes a rank's rows of C
 
 # Who multiplied these columns of a row of C: for messages, "" where that is not said; and the rank, where it was one.
 MultipliedBy = Callable[[int, Span], tuple[str, int | None]]
@@ -297,21 +260,19 @@ def verify(
     suspects: Sequence[Suspect] = (),
     by: MultipliedBy = unsaid,
     seed: int | None = None,
-    multiply: Multiply | None = None,
 ) -> Check:
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
     Every rank calls this and gets the same result. `matrices`: the rows of A, B and C that this rank has. `threads`: of this
     rank. `wrong`: if the product is wrong, all parts that look wrong are marked there. `suspects`: where devices have judged all
     sums before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what
-    is wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None: they agree on one here. `multiply`: as for
-    `HostCheck.compared`.
+    is wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None: they agree on one here.
     """
     if not (plan.problem.n and plan.problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
-    with limited_threads(1), busy():  # one thread of BLAS: the rows are divided among our own threads
+    with busy():
         check = HostCheck(team, plan, matrices, threads, by)
-        return check.of_suspects(suspects) or check.result(seed, wrong, multiply)
+        return check.of_suspects(suspects) or check.result(seed, wrong)
 
 
 def verify_alone(
@@ -330,9 +291,44 @@ def verify_alone(
     """`verify` with this process as the only rank. `plan`: of this product, where there is one for this process alone.
 
     `short_operands`: the 16-bit type in which A and B were multiplied, where they were ("float16" or "bfloat16").
+    `multiply`: as for `HostCheck.compared`.
     """
-    plan = plan or plan_alone(Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands))
-    return verify(Team(), plan, _views(a, b, c), threads, wrong, suspects, by, new_seed(), multiply)
+    problem = plan.problem if plan is not None else Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands)
+    if not c.size:
+        return Check("exact", 0.0, 0.0, True)
+    seed, found = new_seed(), None
+    with computing(problem.operations):
+        if not suspects:
+            found = _compared_in_c(problem, a, b, c, seed, threads, multiply)
+            if found is not None and (right := _as_right(problem, found.totals, found.largest)) is not None:
+                return right
+        check = HostCheck(Team(), plan or plan_alone(problem), _views(a, b, c), threads, by, found=found)
+        return check.of_suspects(suspects) or check.result(seed, wrong)
+
+
+def _compared_in_c(
+    problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, seed: int, threads: int, multiply: Multiply | None
+) -> Found | None:
+    """What comparing the rows of C amounts to, which are made before, by threads in C or, where these cannot, by `multiply`; None
+    where Python has to compare."""
+    parts = a, b, c, _x_of(problem.m, seed), GROUP_COLUMNS, bounds_of(problem), threads
+    found = check_product(*parts, multiplies=multiply is not None)
+    if found is None and multiply is not None:
+        multiply()
+        found = check_product(*parts, multiplies=False)
+    return None if found is not None and found.has_fractions else found
+
+
+def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float, ...]) -> Check | None:
+    """The check of a product of which all sums were judged, and none looks wrong; else None."""
+    total, count, not_judged, judged = totals
+    size, *of_operands = largest
+    if is_exact(problem, GROUP_COLUMNS, *of_operands):
+        return None if count else Check("exact", 0.0, 0.0, True)
+    if not_judged or is_exact_product(problem.dtype, problem.l, *of_operands):
+        return None
+    spread = float(spread_of(total, count)) if count >= FEW else 1.0  # with fewer, what is expected at most
+    return Check("freivalds", size / spread, THRESHOLD, True) if size <= usual_largest(int(judged)) * spread else None
 
 
 def _views(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[RowView, RowView, RowView]:
@@ -354,13 +350,6 @@ def _all_read_b(plan: Plan) -> bool:
 def needs_no_sums_of_others(plan: Plan) -> bool:
     """Whether each rank sums all of B by itself: it has it, and it is small, or there is one rank."""
     return _all_read_b(plan) and (plan.topology.size == 1 or is_small_b(plan.problem))
-
-
-def compares_in_passing(problem: Problem, rows: int) -> bool:
-    """Whether so many rows of a product take about as long as reading A's and C's: then C is compared a few rows at a time, while
-    these and A's are in a core's cache. B stays there meanwhile. (With n = m it may be A·Aᵀ, which NumPy makes symmetric.)"""
-    large = problem.item_size * rows * (problem.l + problem.m) > _CACHE_BYTES
-    return large and problem.l * problem.m <= _B_IN_CACHE and problem.n > problem.m
 
 
 def is_small_b(problem: Problem) -> bool:
@@ -385,15 +374,17 @@ class HostCheck:
         numbers: np.ndarray | None = None,
         *,
         has_all_of_b: bool = False,
+        found: Found | None = None,
     ) -> None:
         """`matrices`, `by`: as for `verify`. `numbers`: of the columns in the whole C, where these matrices have only some of
-        them. `has_all_of_b`: each rank has all of B, a small one, also where the plan does not say so."""
+        them. `has_all_of_b`: each rank has all of B, a small one, also where the plan does not say so. `found`: what threads in C
+        have found for the seed that is given."""
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._by, self._numbers = by, numbers
         self._wrong: WrongParts | None = None
-        self._has_all_of_b = has_all_of_b
-        self._sizes: Callable[[], Any]  # gives those of the last comparison
+        self._has_all_of_b, self._found = has_all_of_b, found
+        self._sizes: Any = None  # of all sums
 
     def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
         """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
@@ -402,17 +393,17 @@ class HostCheck:
         faults, note = self._elements().faults(suspects, exact=False)
         return None if faults else Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
 
-    def result(self, seed: int | None = None, wrong: WrongParts | None = None, multiply: Multiply | None = None) -> Check:
-        """The check. `seed`, `wrong`, `multiply`: as for `verify`."""
+    def result(self, seed: int | None = None, wrong: WrongParts | None = None) -> Check:
+        """The check. `seed`, `wrong`: as for `verify`."""
         by_itself = seed is not None and needs_no_sums_of_others(self._plan)
         found = None if by_itself else self.compared(seed)
         with self._team.phase("check") as comparing:
-            comparing.mine = found or self.compared(seed, multiply)
+            comparing.mine = found or self.compared(seed)
         return self.judged(comparing.all, wrong)
 
     def compared(self, seed: int | None = None, multiply: Multiply | None = None) -> Compared:
-        """Compare C·x with A·(B·x) in this rank's rows, some columns of C at a time. Nothing is exchanged where a seed is given
-        and `needs_no_sums_of_others`; only then there may be a `multiply`, which makes C a few rows at a time."""
+        """Compare C·x with A·(B·x) in this rank's rows. Nothing is exchanged where a seed is given and `needs_no_sums_of_others`;
+        only then there may be a `multiply`, which makes C where threads in C cannot."""
         plan, problem, m = self._plan, self._plan.problem, self._plan.problem.m
         self._a, self._b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         self._c = self._matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, m), problem.dtype)
@@ -420,50 +411,55 @@ class HostCheck:
         self._by_itself = x_is_known and (needs_no_sums_of_others(plan) or self._has_all_of_b)
         whole = self._matrices[1][Span(0, problem.l)] if x_is_known else self._b
         if self._by_itself:
-            self._b = whole
-        if not x_is_known:
+            assert seed is not None
+            self._b, self._seed = whole, seed
+            found = self._found or _compared_in_c(problem, self._a, whole, self._c, seed, self._threads, multiply)
+            if found is not None:
+                self._norms_b, self._overflow = found.norms_b, found.overflow
+                return Compared.of_rank([Compared(found.totals, found.largest, found.worst)], self._rows_of_c.lo)
+        if x_is_known:
+            peaks, others = sampled_peaks(whole, bounds_of(problem).largest_integer)
+        else:
             with self._team.phase("check") as agreeing:
-                agreeing.mine = new_seed(), *sampled_peaks(whole, comparison_numbers(problem, GROUP_COLUMNS)[4])
+                agreeing.mine = new_seed(), *sampled_peaks(whole, bounds_of(problem).largest_integer)
             seeds, of_ranks, of_others = zip(*agreeing.all, strict=True)
-            seed = seeds[0]
+            seed, peaks, others = seeds[0], np.max(of_ranks, axis=0), np.any(of_others, axis=0)
         assert seed is not None
         self._seed = seed
-        sums = _HostSums(problem, _x_of(m, seed), self._threads)
-        if self._by_itself:
-            y, self._norms_b = sums.of_all_b(whole)
-            whole_c = partial(sums.compared, self._a, y, self._c, Span(0, m), self._norms_b, integral_b=sums.in_b.integral)
-            parts, self._sizes = [whole_c(multiply)[1]], lambda: whole_c(keeps_sizes=True)[0]
-        else:
-            if x_is_known:
-                peaks, others = sampled_peaks(whole, comparison_numbers(problem, GROUP_COLUMNS)[4])
-            else:
-                peaks, others = np.max(of_ranks, axis=0), np.any(of_others, axis=0)
+        return self._compared_in_parts(peaks, others)
+
+    def _compared_in_parts(self, peaks: np.ndarray, others: np.ndarray) -> Compared:
+        """The same, some columns of C at a time, with the sizes of all sums. `peaks`, `others`: as `sampled_peaks` finds them."""
+        problem = self._plan.problem
+        with limited_threads(1):  # of BLAS: the rows are divided among our own threads
+            sums = _HostSums(problem, _x_of(problem.m, self._seed), self._threads)
             sums.weight(peaks, others)
-            some = [self._compared_in(columns, sums) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
-            *arrays, parts = zip(*some, strict=True)
-            sizes, self._norms_b = (each[0] if len(each) == 1 else np.concatenate(each, axis=1) for each in arrays)
-            self._sizes = lambda: sizes
+            some = [self._compared_in(columns, sums) for columns in pieces(Span(0, problem.m), COLUMNS_AT_ONCE)]
+        sizes, norms_b, parts = zip(*some, strict=True)
+        self._sizes, self._norms_b = (each[0] if len(each) == 1 else np.concatenate(each, axis=1) for each in (sizes, norms_b))
         self._overflow = sums.overflow
         return Compared.of_rank(parts, self._rows_of_c.lo)
 
     def judged(self, told: Sequence[Compared], wrong: WrongParts | None = None) -> Check:
         """The check, from what all ranks have compared, in their order. Every rank calls it. `wrong`: as for `verify`."""
         self._wrong, problem = wrong, self._plan.problem
-        total, count, not_judged, judged = _sums([each.totals for each in told])
-        largest, *of_operands = _largest([each.largest for each in told])
+        totals, largest = _sums([each.totals for each in told]), _largest([each.largest for each in told])
+        if (right := _as_right(problem, totals, largest)) is not None:
+            return right
+        total, count, not_judged, judged = totals
+        size, *of_operands = largest
         worst = [sum_ for each in told for sum_ in each.worst]
         if is_exact(problem, GROUP_COLUMNS, *of_operands):
-            faults = self._elements().faults(_suspects(worst, 0.0, problem.m), exact=True)[0] if count else []
-            if count:
-                self._mark_wrong(0.0)
-            return Check("exact", count, 0.0, not count, tuple(faults))
+            faults = self._elements().faults(_suspects(worst, 0.0, problem.m), exact=True)[0]
+            self._mark_wrong(0.0)
+            return Check("exact", count, 0.0, False, tuple(faults))
         if is_exact_product(problem.dtype, problem.l, *of_operands):
             return self._modulo_a_prime(self._seed)
         if not_judged and not judged:
             check = Check("none", 0.0, THRESHOLD, True)
         else:
-            spread = float(spread_of(total, count)) if count >= FEW else 1.0  # with fewer, what is expected at most
-            usual, error, note = usual_largest(int(judged)), largest / spread, ""
+            spread = float(spread_of(total, count)) if count >= FEW else 1.0
+            usual, error, note = usual_largest(int(judged)), size / spread, ""
             if suspects := _suspects(worst, usual * spread, problem.m):
                 faults, note = self._elements().faults(suspects, exact=False)
                 if faults:
@@ -481,22 +477,26 @@ class HostCheck:
     def _compared_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray, Compared]:
         """The sizes in these columns of this rank's rows of C, the norms of B's groups, and what the sizes amount to."""
         plan, team = self._plan, self._team
-        with team.phase("check") as through_b:
-            through_b.mine = *sums.of_b(self._b[None], columns), sums.in_b.largest
-        of_b, norms, in_b = zip(*through_b.all, strict=True)
+        told = [(*sums.of_b(self._b[None], columns), sums.in_b.largest)]
+        if not self._by_itself:
+            with team.phase("check") as through_b:
+                through_b.mine = told[0]
+            told = through_b.all
+        of_b, norms, in_b = zip(*told, strict=True)
         with np.errstate(all="ignore"):
             norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
         y, integral_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b) < NOT_INTEGRAL
         # Usually each rank compares its own rows of C, for which it has A's, and tells the others only what has come of it.
         if plan.has_row_blocks or len(plan.topology.nodes) == 1:
-            found = sums.compared(self._a, y, self._c, columns, norms_b, integral_b=integral_b, keeps_sizes=True)
-            return found[0], norms_b, found[1]
-        with team.phase("check") as through_a:
-            through_a.mine = *sums.times(self._a[None], y), sums.in_a.largest
-        products, of_a, in_a = zip(*through_a.all, strict=True)
-        rows, integral = self._rows_of_c.slice, integral_b and max(in_a) < NOT_INTEGRAL
-        expected = joined_by_rows(plan, products, "rows", axis=1)[:, rows].copy()
-        norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
+            expected, norms_a = sums.times(self._a[None], y)
+            integral = integral_b and sums.in_a.integral
+        else:
+            with team.phase("check") as through_a:
+                through_a.mine = *sums.times(self._a[None], y), sums.in_a.largest
+            products, of_a, in_a = zip(*through_a.all, strict=True)
+            rows, integral = self._rows_of_c.slice, integral_b and max(in_a) < NOT_INTEGRAL
+            expected = joined_by_rows(plan, products, "rows", axis=1)[:, rows].copy()
+            norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
         sizes = sums.sizes(self._c[None], columns, expected, norms_a, norms_b, integral=integral)[0]
         return sizes, norms_b, Compared.of(sizes, sums.in_a.largest, sums.in_b.largest)
 
@@ -504,7 +504,9 @@ class HostCheck:
         """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
         if self._wrong is None:
             return
-        sizes = self._sizes()
+        if self._sizes is None:  # this rank has compared all sums by itself
+            self._compared_in_parts(*sampled_peaks(self._b, bounds_of(self._plan.problem).largest_integer))
+        sizes = self._sizes
         limit = usual * spread_beside(sizes, usual)  # large errors hide small ones
         rows, groups = np.nonzero(sizes > limit)
         large = sizes[rows, groups] > LARGE * limit
@@ -554,12 +556,12 @@ class HostCheck:
     def _modulo_a_prime(self, seed: int | None) -> Check:
         """Check a product of integers that is exact, while the sums that were compared are not."""
         modular, plan, team = Modular(np.random.default_rng(seed), self._plan.problem.m, self._threads), self._plan, self._team
-        with team.phase("check") as through_b:
+        with team.phase("check") as through_b, limited_threads(1):
             through_b.mine = modular.times(self._matrices[1][self._share.b_rows], modular.x)
-        with team.phase("check") as through_a:
+        with team.phase("check") as through_a, limited_threads(1):
             through_a.mine = modular.times(self._a, joined_by_rows(plan, through_b.all, "b_rows"))
         expected = joined_by_rows(plan, through_a.all, "rows")[self._rows_of_c.slice]
-        with team.phase("check") as comparing:
+        with team.phase("check") as comparing, limited_threads(1):
             comparing.mine = (self._rows_of_c.lo + modular.wrong_rows(self._c, expected)).tolist()
         found = sorted(row for rows in comparing.all for row in rows)
         if self._wrong is not None:
@@ -602,7 +604,7 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
     with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
         random = np.random.default_rng(secrets.randbits(64))
         sums, parts = _HostSums(problem, random_x(random, [m], GROUP_COLUMNS), threads), []
-        sums.weight(*sampled_peaks(b.reshape(-1, m), comparison_numbers(problem, GROUP_COLUMNS)[4]))
+        sums.weight(*sampled_peaks(b.reshape(-1, m), bounds_of(problem).largest_integer))
         for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
             of_b, norms_b = sums.of_b(b, columns)
             expected, norms_a = sums.times(a, of_b)

@@ -86,7 +86,7 @@ def test_a_failure_within_the_check_reaches_all_ranks(comm, monkeypatch, size):
             hybrid.multiply(*mine, comm=comm, device="cpu")
         with monkeypatch.context() as patched:
             if comm.rank == failing:
-                for sums in ("times", "check_rows"):
+                for sums in ("times", "check_product"):
                     patched.setattr(freivalds, sums, fails)
             with pytest.raises(HybridError, match=f"rank {failing} .*no room"):
                 hybrid.multiply(*mine, comm=comm, device="cpu")

@@ -2,8 +2,9 @@
 """Small and thin products on CPUs beside the same by hand: the program that `bench_cpu.py --calls SECONDS` runs,
 in one process and by several ranks.
 
-Both sides of a row take turns, with new results each time and one thread of BLAS in each rank, or as many as ours uses in one
-process. What ours computes is checked. A line for each row: its name, then the medians by hand and of ours in milliseconds.
+Both sides of a row take turns, with new results each time and one thread of BLAS in each rank. In one process BLAS has as many
+threads as ours; they look for work for a tenth of a second after each product, so that sides change after a rest. What ours
+computes is checked. A line for each row: its name, then the medians by hand and of ours in milliseconds.
 """
 
 import statistics
@@ -19,6 +20,7 @@ from hybrid.host.threads import usable_cores
 
 THIN = ((1000, 64, 1500), (2000, 64, 64), (100000, 8, 8), (5000, 5000, 1), (300, 200, 100))
 ROOT_SIZES = (1000, 2000, 3000)
+REST = 0.2  # seconds, and of a side's turn
 Call = Callable[[], object]
 
 
@@ -105,9 +107,15 @@ def row(name: str, by_hand: Call, ours: Call, seconds: float, comm: object = Non
     while _all_go_on(comm, time.perf_counter() - began < seconds):
         for side, call in zip(times, sides, strict=True):
             _all_go_on(comm, True)
-            start = time.perf_counter()
-            call()
-            side.append(time.perf_counter() - start)
+            if comm is None:
+                time.sleep(REST)
+            turn = time.perf_counter()
+            while True:
+                start = time.perf_counter()
+                call()
+                side.append(time.perf_counter() - start)
+                if comm is not None or start - turn > REST:
+                    break
     if comm is None or comm.rank == 0:
         print(name, *(1e3 * statistics.median(side) for side in times), sep="\t", flush=True)
 
