@@ -285,7 +285,8 @@ class RootCall:
         self._shapes, self.settings, self.on_gpu = shapes, settings, shapes.on_gpu
         self._inventories = [said[1] for said in looking.all]
         machine = Machine(team.topology, tuple(self._inventories))
-        may_be_alone = root == 0 and shapes.count is None
+        self._stack = StackCall(session, shapes, root, settings, self._inventories) if shapes.count is not None else None
+        may_be_alone = root == 0 and (self._stack is None or not self._stack.is_divided)
         self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings)
         if shapes.count is None and not self.is_for_root:
             request = _request_of(session, shapes, root)
@@ -305,13 +306,13 @@ class RootCall:
 
     def _product(self) -> Any:
         """The result as a matrix, or as a stack, at the root; None elsewhere."""
-        session, given, shapes = self._session, self.given, self._shapes
-        if shapes.count is None:
+        given, shapes = self.given, self._shapes
+        if self._stack is None:
             assert self.decision is not None
             return self._of_matrices(self.decision)
-        stack = StackCall(session, shapes, self._asked.root, self.settings, self._inventories)
-        done, room = stack.product(given)
-        return room if done else self._one_after_the_other(shapes.count)
+        if self._stack.is_divided:
+            return self._stack.product(given)
+        return self._one_after_the_other(shapes.count or 0)
 
     def _of_matrices(self, decision: Decision) -> Any:
         """The result as a matrix at the root, and None elsewhere."""

@@ -56,18 +56,21 @@ class StackCall:
         machine = Machine(team.topology, tuple(inventories))
         self._placements = place_stack(machine, settings, shapes, len(workers), bytes_of_ranks)
 
-    def product(self, given: RootOperands | None) -> tuple[bool, Any]:
-        """Whether the ranks have computed the products, each some of them; and at the root these, as a stack. `given`: at the
-        root; None elsewhere."""
-        if self._placements is None:
-            return False, None
+    @property
+    def is_divided(self) -> bool:
+        """Whether each rank computes some of the products, rather than all ranks one after the other."""
+        return self._placements is not None
+
+    def product(self, given: RootOperands | None) -> Any:
+        """At the root the products, as a stack; None elsewhere. `given`: at the root; None elsewhere."""
+        assert self._placements is not None
         self._placement = self._placements[self._team.rank]
         self._threads = self._placement.threads.count
         self._team.timeline = Timeline()
         connect(self._team)
         room = given.room() if given is not None else None
         self._gather(self._products(*self._scattered(given), room=room), room)
-        return True, room
+        return room
 
     def _scattered(self, given: RootOperands | None) -> list[np.ndarray]:
         """The matrices of A, B and, if there is one, C for this rank's products, as the root has sent them: transposed ones as

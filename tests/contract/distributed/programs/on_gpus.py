@@ -7,6 +7,7 @@ import json
 import sys
 import warnings
 from collections import Counter
+from itertools import product
 
 import cupy
 import numpy as np
@@ -83,6 +84,11 @@ def products():
                 comm.Barrier()
             c = hybrid.multiply(*at_root(shared[0].T if shared[0] is not None else None, shared[1]), comm=comm, transpose_a=True)
             assert comm.rank or check(c, a @ b, f"{name}, shared and transposed") is None
+    for root, kind, stacked in product((0, comm.size - 1), (np.asarray, cupy.asarray), (False, True)):
+        a, b = drawn()  # which the root may have alone
+        a, b = (np.stack([each] * max(1, comm.size - 1)) for each in (a, b)) if stacked else (a, b)  # fewer than ranks
+        c = hybrid.multiply(*at_root(kind(a), kind(b), root=root), comm=comm, root=root, device="cuda")
+        assert comm.rank != root or check(c, a @ b, f"small, at root {root}") is None
     seen["ways"] = list(WAYS)
 
 
