@@ -51,9 +51,9 @@ _ARRAYS = ("__array_interface__", "__array__", "__cuda_array_interface__", "__dl
 @contextmanager
 def one_call(comm: Any, stall: Any) -> Iterator[Session]:
     """A context for one call: of one thread at a time, and together with the other ranks. Gives the communicator's session."""
-    session = session_of(team_of(comm, stall))
-    with one_at_a_time if session.team.size == 1 else nullcontext(), session.team.together(), callers_context():
-        yield session
+    team = team_of(comm, stall)
+    with one_at_a_time if team.size == 1 else nullcontext(), team.together(), callers_context():
+        yield session_of(team)
 
 
 class Compiled:
@@ -96,8 +96,8 @@ class Compiled:
             with one_at_a_time:
                 if known.takes(first, second, out):
                     return known.product(first, second, out)
-        around = _surroundings()
         with one_call(self._comm, self._stall) as session:
+            around = _surroundings()
             call = call_of(session, (a, b, c), out, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("multiply", timed=False), busy():
@@ -110,8 +110,8 @@ class Compiled:
     def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:
         """Who computes products of such operands where that are not all ranks together, and what is decided for them; None where
         nothing is, on this rank."""
-        around = _surroundings()
         with one_call(self._comm, self._stall) as session:
+            around = _surroundings()
             call = call_of(session, (a, b, c), None, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("agree", timed=False):

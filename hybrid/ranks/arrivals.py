@@ -30,7 +30,7 @@ _FIRST_PAUSE = 1e-3  # seconds between two looks at the first call
 GIVEN_UP = 30.0  # seconds after which ranks that have called, but do not go on, must have left the call
 
 _UNUSABLE = "; this communicator cannot be used any more, another can: comm.Dup()"
-abandoned: list[Any] = []  # requests that nobody waits for any more, with the buffers that they may still use
+abandoned: list[Any] = []  # requests that nobody waits for any more, and which keep the buffers that MPI may still use
 
 
 @record
@@ -131,25 +131,25 @@ def duplicates(comm: MPI.Comm, limits: Limits, interrupts: Interrupts) -> tuple[
 
     def complete(requests: list[MPI.Request], wait: _Wait, *, named: bool) -> None:
         pending = everybody = set(range(len(requests)))  # `named`: request number r is complete when rank r has called
-        try:
-            while pending := {number for number in pending if not requests[number].Test()}:
-                interrupts.raise_overdue()
-                if wait.is_long():
-                    wait.complain(pending if named else (), {rank, *(everybody - pending if named else ())})
-                time.sleep(_FIRST_PAUSE if wait.seconds > _FIRST_PAUSE else 0)
-        except BaseException:  # also an interrupt
-            abandoned.extend(requests)
-            raise
+        while pending := {number for number in pending if not requests[number].Test()}:
+            interrupts.raise_overdue()
+            if wait.is_long():
+                wait.complain(pending if named else (), {rank, *(everybody - pending if named else ())})
+            time.sleep(_FIRST_PAUSE if wait.seconds > _FIRST_PAUSE else 0)
 
+    under_way: list[Any] = []
+    abandoned.append(under_way)  # unless all of them are complete
     if limits.warn < math.inf:
         if size <= _MOST_NAMED:
             # A scatter from each rank, which MPI does not send by way of others: it is complete here when that rank has called.
             token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
-            calls = [comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root) for root in range(size)]
+            for root in range(size):
+                under_way.append(comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root))
         else:
-            calls = [comm.Ibarrier()]
-        complete(calls, _Wait(rank, limits), named=size <= _MOST_NAMED)
+            under_way.append(comm.Ibarrier())
+        complete(under_way, _Wait(rank, limits), named=size <= _MOST_NAMED)
         limits = limits.of_the_present()
-    (first, one), (second, other) = comm.Idup(), comm.Idup()  # polled, too: others may have given up before the last one came
-    complete([one, other], _Wait(rank, limits), named=False)
-    return first, second
+    under_way[:] = comm.Idup(), comm.Idup()  # polled, too: others may have given up before the last one came
+    complete([request for _, request in under_way], _Wait(rank, limits), named=False)
+    abandoned.remove(under_way)
+    return under_way[0][0], under_way[1][0]

@@ -86,13 +86,17 @@ class Messages:
         self.lost = ""  # why this communicator cannot be used any more: the ranks are out of step
         self.within_nodes = True  # whether ranks share a node, when `Team` has found out
         self.serial = 0  # exchanges that have ended: the same on every rank within a phase
+        self._pending: MPI.Request | None = None  # of the exchange under way, or of one that has been left
         self._failed = -1  # the last phase, by its `serial`, in which another rank has failed
         self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm] = {}  # of collectives, by kind and ranks
         self._owed: tuple[int, str, tuple[int, ...]] | None = None  # one that is to be made, with the `serial` when that was said
         self._series: dict[str, Series] = {}  # the latest of each kind, on the ranks that take part
 
     def free(self) -> None:
-        """Free the communicators; every rank calls it."""
+        """Free the communicators; every rank calls it. Those that are lost stay, with what MPI may still write to."""
+        if self.lost:
+            abandoned.append(self)
+            return
         for comm in filter(None, (*self._comms.values(), self._comm, self._control)):  # a null one is false
             comm.Free()
 
@@ -158,10 +162,9 @@ class Messages:
             if arrivals is not None:
                 arrivals.look()
 
-        def gather(request: MPI.Request, *buffers: Any) -> None:
-            abandoned.append((request, buffers))  # unless it is complete
-            self.complete(request, lambda: _EXCHANGE_PAUSE, look, deadline)
-            abandoned.pop()
+        def gather() -> None:
+            assert self._pending is not None
+            self.complete(self._pending, lambda: _EXCHANGE_PAUSE, look, deadline)
 
         self.refuse_lost()
         deadline = time.monotonic() + patience
@@ -173,14 +176,16 @@ class Messages:
         slots = memoryview(bytearray(_SLOT * self._size))
         begins = range(0, len(slots), _SLOT)
         try:
-            gather(self._comm.Iallgather([slot, self._byte], [slots, self._byte]), slot, slots)
+            self._pending = self._comm.Iallgather([slot, self._byte], [slots, self._byte])
+            gather()
             sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
             if max(sizes) <= _SLOT - _LENGTH:
                 parts = [slots[begin + _LENGTH :][:size] for begin, size in zip(begins, sizes, strict=True)]
             else:  # some object does not fit its slot: all are sent again, whole
                 arrivals, starts = None, [0, *accumulate(sizes)]
                 received = memoryview(bytearray(starts[-1]))
-                gather(self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte]), packed, received)
+                self._pending = self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte])
+                gather()
                 parts = [received[lo:hi] for lo, hi in pairwise(starts)]
             objects = [pickle.loads(part) for part in parts]
             self.serial += 1
@@ -211,7 +216,7 @@ class Messages:
     def _tell_others(self, data: bytes, tag: int) -> None:
         for other in range(self._size):
             if other != self._rank:
-                abandoned.append((data, self._control.Isend([data, self._byte], other, tag)))
+                abandoned.append(self._control.Isend([data, self._byte], other, tag))
 
     # --- failures
 
@@ -286,7 +291,7 @@ class Series:
 
     def __init__(self, messages: Messages, comm: MPI.Comm, ranks: tuple[int, ...], collectives: Iterable[Start]) -> None:
         self._messages, self._comm, self.ranks, self._waiting = messages, comm, ranks, iter(collectives)
-        self._is_starting = False  # a collective, which MPI may have begun
+        self._starting: Any = None  # a collective, which MPI may have begun
         self._under_way: dict[int, tuple[MPI.Request, Start]] = {}  # by number
         self.started = 0
         self.serial = messages.serial
@@ -294,18 +299,17 @@ class Series:
     @property
     def state(self) -> tuple[int, tuple[int, ...], int]:
         """The phase's number, the ranks, and how many have been started; a negative number where a start has failed."""
-        return self.serial, self.ranks, -1 if self._is_starting else self.started
+        return self.serial, self.ranks, -1 if self._starting else self.started
 
     def start(self, until: int) -> None:
         """Start the collectives before number `until`, as far as there are such."""
         while self.started < until:
-            self._is_starting = True
-            if following := next(self._waiting, None):
-                self._under_way[self.started] = following(self._comm), following
-                self.started += 1
-            self._is_starting = False
+            self._starting = True
+            following = self._starting = next(self._waiting, None)
             if following is None:
                 return
+            self._under_way[self.started] = following(self._comm), following
+            self.started, self._starting = self.started + 1, None
 
     def is_complete(self, number: int) -> bool:
         """Whether this collective is complete, without waiting. MPI goes on with all that have been started."""
@@ -364,10 +368,11 @@ def broadcast(matrix: np.ndarray, root: int) -> Start:
         row = contiguous.Create_resized(0, stride).Commit()  # rows need not be contiguous with the next
         memory = MPI.buffer.fromaddress(matrix.ctypes.data, max(0, (len(matrix) - 1) * stride + size))
         try:
-            return comm.Ibcast([memory, len(matrix), row], root)
+            abandoned.append(comm.Ibcast([memory, len(matrix), row], root))  # until `Series.start` has it, whatever happens
         finally:  # a collective that has been started keeps the datatype
             row.Free()
             contiguous.Free()
+        return abandoned.pop()
 
     return start
 
@@ -387,12 +392,14 @@ def exchange(sends: Matrices, receives: Matrices, own_rank: int) -> Start:
         copy_own(sends, receives, own_rank)
         (counts, types), (counts_received, types_received) = side(sends), side(receives)
         nowhere = [0] * len(counts)  # the datatypes have the addresses
+        sent, received = (MPI.BOTTOM, counts, nowhere, types), (MPI.BOTTOM, counts_received, nowhere, types_received)
         try:
-            return comm.Ialltoallw((MPI.BOTTOM, counts, nowhere, types), (MPI.BOTTOM, counts_received, nowhere, types_received))
+            abandoned.append(comm.Ialltoallw(sent, received))
         finally:  # a collective that has been started keeps the datatypes
             for made in (*types, *types_received):
                 if made != MPI.BYTE:
                     made.Free()
+        return abandoned.pop()
 
     return start
 

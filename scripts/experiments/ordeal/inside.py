@@ -50,7 +50,7 @@ def _job(seed: int, first: int, last: int, ranks: int) -> Iterator[dict[str, Any
     errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed below)
     job = subprocess.Popen(
         [*mpirun(ranks), sys.executable, str(_PROGRAM), str(seed), str(first), str(last)],
-        env={**os.environ, **OF_PROGRAMS, "HYBRID_STALL": "1"},
+        env={"HYBRID_STALL": "1", **os.environ, **OF_PROGRAMS},
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,
