@@ -122,6 +122,7 @@ class _Run:
     def __init__(self, options: argparse.Namespace, settings: Settings, chosen: dict[str, Any]) -> None:
         self._options, self._settings, self._chosen, self._code = options, settings, chosen, 0
         self._used: Any = None
+        self._process = 0
         self._team: Team | None = None
 
     def alone(self) -> int:
@@ -164,10 +165,13 @@ class _Run:
         """Start to share products; on other ranks than the first, share them until the program ends."""
         self._used = hybrid.use(comm, threshold=self._options.threshold, **self._chosen)
         if rank_by_launcher() == 0:
+            self._process = os.getpid()
             atexit.register(self._end)  # the last but for what was registered before the program
         self._used.start()
 
     def _end(self) -> None:
+        if os.getpid() != self._process:  # forked by the program
+            return
         with suppress(OSError, ValueError):  # the program may have closed it
             sys.stdout.flush()
         try:

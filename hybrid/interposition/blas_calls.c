@@ -47,7 +47,8 @@ typedef struct {
 static double least[TYPES];  // multiply-adds from which on products are offered
 static int switched_on;
 static void* offered;  // Python's function: it gets the product's address, and tells whether it has computed the product
-static uint64_t calls, multiply_adds;  // of all products
+static uint64_t calls, multiply_adds;  // of what BLAS has computed, but for what Python's function has asked for meanwhile
+static int under_way;                  // calls of Python's function
 static void* originals[FAMILIES * TYPES * KINDS];
 
 static int raise_now(void* error) {
@@ -64,13 +65,24 @@ void raise_soon(void* error) {
     if (Py_AddPendingCall(raise_now, error)) Py_DecRef(error);
 }
 
+static double work_of(int kind, double m, double n, double k) { return kind == GEMM ? m * n * k : m * n * k / 2; }
+
+static void note_left(double work) {
+    if (__atomic_load_n(&under_way, __ATOMIC_RELAXED)) return;
+    __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&multiply_adds, (uint64_t)work, __ATOMIC_RELAXED);
+}
+
 // BLAS's caller does not look for exceptions: one that a handler of signals has raised waits until the caller has returned. NumPy
 // does look at the floating-point flags, in which the product's check leaves traces.
 static int offer(const Product* product) {
+    __atomic_fetch_add(&under_way, 1, __ATOMIC_RELAXED);
     fenv_t before;
     fegetenv(&before);
     const int state = PyGILState_Ensure();
-    void *answer = PyObject_CallFunction(offered, "K", (unsigned long long)(uintptr_t)product), *type, *error, *trace;
+    void *function = offered, *type, *error, *trace;
+    Py_IncRef(function);  // the call may have another one offered
+    void* answer = PyObject_CallFunction(function, "K", (unsigned long long)(uintptr_t)product);
     const int computed = answer && PyObject_IsTrue(answer) == 1;
     if (answer) {
         Py_DecRef(answer);
@@ -82,8 +94,11 @@ static int offer(const Product* product) {
         Py_DecRef(error);
         Py_DecRef(trace);
     }
+    Py_DecRef(function);
     PyGILState_Release(state);
     fesetenv(&before);
+    __atomic_fetch_sub(&under_way, 1, __ATOMIC_RELAXED);
+    if (!computed) note_left(work_of(product->kind, product->m, product->n, product->k));
     return computed;
 }
 
@@ -104,13 +119,13 @@ void counts(uint64_t* of_calls, uint64_t* of_multiply_adds) {
     *of_multiply_adds = __atomic_load_n(&multiply_adds, __ATOMIC_RELAXED);
 }
 
-// Whether a product, which is counted, is to be offered. A thread that Python does not know never waits for Python.
+// Whether a product is to be offered. A thread that Python does not know never waits for Python.
 static int is_large(int type, int kind, double m, double n, double k) {
     if (!(m > 0 && n > 0 && k > 0) || !__atomic_load_n(&switched_on, __ATOMIC_ACQUIRE)) return 0;
-    const double work = kind == GEMM ? m * n * k : m * n * k / 2;
-    __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&multiply_adds, (uint64_t)work, __ATOMIC_RELAXED);
-    return work >= least[type] && PyGILState_GetThisThreadState() != NULL;
+    const double work = work_of(kind, m, n, k);
+    if (work >= least[type] && PyGILState_GetThisThreadState()) return 1;
+    note_left(work);
+    return 0;
 }
 
 static void scalars(Product* p, int type, const void* alpha, const void* beta, int real) {

@@ -106,7 +106,7 @@ def raise_soon(error: BaseException) -> None:
 
 
 def counts() -> tuple[int, int]:
-    """How many calls have been redirected, and their multiply-adds."""
+    """How many redirected calls BLAS has computed, and their multiply-adds, while no product was `offered`."""
     calls, work = ctypes.c_uint64(), ctypes.c_uint64()
     _library().counts(ctypes.byref(calls), ctypes.byref(work))
     return calls.value, work.value

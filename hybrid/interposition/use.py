@@ -42,7 +42,7 @@ class Report:
 
     products: int  # that were computed by hybrid.multiply
     operations: int  # of these: two for each multiply-add
-    calls: int  # of BLAS's gemm, syrk and herk in all
+    calls: int  # of BLAS's gemm, syrk and herk in all, without those that other threads made while a product was computed
     operations_of_calls: int
     seconds_saved: float  # by the machine model
     faults: int  # products that failed their check, and were computed again by BLAS
@@ -107,7 +107,7 @@ class use:
         self._refused: set[Shape] = set()
         self._products = self._work = self._faults = self._times_refused = 0
         self._saved, self._why = 0.0, ""
-        self._calls = self._work_of_calls = 0  # of BLAS, before the last start; without those that hybrid.multiply has made
+        self._left = self._work_left = 0  # to BLAS
         self._counted = (0, 0)
 
     # --- start and end
@@ -178,14 +178,15 @@ class use:
         """What has been done so far, also after the end."""
         with _switching:
             self._count()
-        done = self._products, 2 * self._work, self._calls, 2 * self._work_of_calls
+        products, work = self._products, self._work
+        done = products, 2 * work, products + self._left, 2 * (work + self._work_left)
         return Report(*done, self._saved, self._faults, self._times_refused, self._why)
 
     def _count(self) -> None:
         if self in _active:
             now = counts()
-            self._calls += now[0] - self._counted[0]
-            self._work_of_calls += now[1] - self._counted[1]
+            self._left += now[0] - self._counted[0]
+            self._work_left += now[1] - self._counted[1]
             self._counted = now
 
     # --- what is faster
@@ -196,8 +197,10 @@ class use:
         settings = Settings.gather(self._options)
         model = MachineModel.of(settings.machine)
         threads = threads_of_ranks(Topology(((0,),)), Settings(), [this_processor()])[0].count  # of this process's BLAS
-        by_gpu, ours = may_use_gpus(settings) and cuda_driver() is not None, None
-        self._gpu_is_known, ranks = self._threshold is not None, 1
+        by_gpu, ours, ranks = may_use_gpus(settings) and cuda_driver() is not None, None, 1
+        self._gpu_is_known = self._threshold is not None
+        if self._gpu_is_known:
+            by_gpu = by_gpu and not _why_no_gpu()
         if self._comm is not None and self._comm.Get_size() > 1:
             team = team_of(self._comm, self._options.get("stall"))
             with team.together(), team.phase("agree", timed=False) as looking:
@@ -256,15 +259,13 @@ class use:
             return False
         from hybrid.interposition.computed import computed, write  # they load NumPy, which the program may want to load itself
 
-        before = counts()
         try:
             result, c = computed(product, self._multiply, self._options)
-        except (HybridError, MemoryError, RuntimeError) as error:  # CuPy's errors are RuntimeErrors
+        except Exception as error:
+            if not (isinstance(error, HybridError | MemoryError) or type(error).__module__.startswith("cupy")):
+                raise  # of a handler of signals, as a rule
             self._note(error, shape)
             return False
-        finally:
-            for_us = [now - then for now, then in zip(counts(), before, strict=True)]
-            self._calls, self._work_of_calls = self._calls - for_us[0], self._work_of_calls - for_us[1]
         if result is not c:
             try:
                 write(product, result, c)
