@@ -39,18 +39,17 @@ class Device(Protocol):
 
     Operations are asynchronous: a call enqueues one and returns an event. Copies in run in the order in which they were
     enqueued, and so do copies out (one stream each); anything else is ordered only by the events in `after`. Matrices have
-    contiguous rows and any row stride; copies take them from host or device memory.
+    contiguous rows and any row stride; copies take them from host or device memory. Where a method has a default, that is of a
+    device whose operations are complete when their calls return, and that copies host memory as it is.
     """
 
     name: str  # "cpu", "cuda" or "emulate"
     staged: bool  # operands are copied into device buffers; False: host matrices are multiplied in place
-    timed: bool  # whether `finish` is to tell when operations ran
-    event_wait: EventWait | None  # None: every operation is complete when its call returns
-
-    @property
-    def progress(self) -> Callable[[], object] | None:
-        """Gives a value that differs from call to call while a kernel makes progress, None where no kernel runs; any thread may
-        call it. None on devices that cannot tell."""
+    timed: bool = True  # whether `finish` is to tell when operations ran
+    event_wait: EventWait | None = None  # None: every operation is complete when its call returns
+    # Gives a value that differs from call to call while a kernel makes progress, None where no kernel runs; any thread may call
+    # it. None on devices that cannot tell.
+    progress: Callable[[], object] | None = None
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         """Make `multiply` use this kernel for operands of this type, compiling it if needed; with `adding` also its instance for
@@ -71,17 +70,21 @@ class Device(Protocol):
     def pin(self, array: Any) -> None:
         """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
         access to the peer GPU that holds it. It lasts as long as the array's memory."""
+        return
 
     def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
         """Pin those of a product's arrays in host memory that an earlier product has used, or where there are few threads all of
         them. Returns the others, as far as they are worth `use_slots`."""
+        return []
 
     def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
         """Copy from and to these arrays, until this is called again, through small pinned slots by up to `threads` threads.
         `links`: how many GPUs the node's ranks copy to. Returns whether that is possible."""
+        return False
 
     def populate(self, array: np.ndarray) -> None:
         """Have the system provide the pages of this array, which will be written through slots, while others are read."""
+        return
 
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy rows of an operand into a buffer."""
@@ -97,12 +100,15 @@ class Device(Protocol):
 
     def wait(self, event: Event) -> None:
         """Wait until the operation is complete. Any thread may call it."""
+        return
 
     def done(self, event: Event) -> bool:
         """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
+        return True
 
     def give_up(self) -> None:
         """Begin no further part of a copy through slots. When this returns, no thread reads or writes host memory."""
+        return
 
     def finish(self) -> Timings:
         """Wait until all operations are complete, as cudaDeviceSynchronize does. Returns when each of them ran, of those enqueued
@@ -148,6 +154,7 @@ class Device(Protocol):
 
     def close(self, memory: Any) -> None:
         """Unmap opened memory. Its owner must not free it before."""
+        return
 
     def make_ipc_events(self, count: int) -> Any:
         """Create this device's interprocess events, which replace those made before. Returns their handles."""

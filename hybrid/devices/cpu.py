@@ -19,7 +19,7 @@ import numpy as np
 
 from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
 from hybrid.core.spans import Span, even_pieces
-from hybrid.devices.base import Event, EventWait, KernelCall, phase_of, place_of
+from hybrid.devices.base import Device, Event, KernelCall, phase_of, place_of
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.kernel import EmulatedKernel, as_c_array
 from hybrid.errors import DeviceUnavailable, one_line
@@ -54,13 +54,10 @@ def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, n
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (a, b, c): c = a · b
 
 
-class CpuDevice:
+class CpuDevice(Device):
     """A CPU. Every operation is complete when its call returns, so its event is None."""
 
     name = "cpu"
-    timed = True
-    event_wait: EventWait | None = None
-    progress: Callable[[], object] | None = None  # BLAS does not tell
 
     def __init__(self, staged: bool = False, product: Product = blas) -> None:
         self.staged = staged
@@ -89,18 +86,6 @@ class CpuDevice:
 
     def poison(self, memory: _Memory) -> None:
         memory.bytes[:] = 0xFF  # a NaN as float32 and as float64
-
-    def pin(self, array: np.ndarray) -> None:
-        pass  # there is no link whose speed depends on it
-
-    def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
-        return []
-
-    def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
-        return False
-
-    def populate(self, array: np.ndarray) -> None:
-        pass
 
     def copy_in(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("copy in", lambda: np.copyto(into, source))
@@ -147,15 +132,6 @@ class CpuDevice:
     def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
         return self._do(phase_of(queue), lambda: self.together(calls)(None))
 
-    def wait(self, event: Event) -> None:
-        pass  # the operation is complete already
-
-    def done(self, event: Event) -> bool:
-        return True
-
-    def give_up(self) -> None:
-        pass
-
     def finish(self) -> list[tuple[str, float, float]]:
         timings, self._timings = self._timings, []
         return timings
@@ -166,14 +142,12 @@ class CpuDevice:
     def open(self, handle: Any) -> _Memory:
         process, descriptor, size = handle
         try:
+            # Unmapped with the last array that is a view of it.
             return _Memory(size, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
         except OSError as error:
             raise DeviceUnavailable(
                 f"the memory of process {process} cannot be opened ({one_line(error)})", code="gpu-peers"
             ) from None
-
-    def close(self, memory: _Memory) -> None:
-        pass  # unmapped with the last array that is a view of it
 
     def make_ipc_events(self, count: int) -> Any:
         return count

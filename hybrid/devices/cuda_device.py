@@ -16,7 +16,7 @@ from hybrid.core.problem import is_aligned, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
 from hybrid.devices import row_sums, staging
-from hybrid.devices.base import Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
+from hybrid.devices.base import Device, Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
 from hybrid.devices.cpu import some_matrices
 from hybrid.devices.cuda_gpus import (
     Gpu,
@@ -135,7 +135,7 @@ def _without_needless_waits(recording: Sequence[_Enqueued]) -> Sequence[_Enqueue
     ]
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory.
 
     What it keeps refers to it weakly: so its streams and memory are freed with the last reference to it, in its context, also by
@@ -143,8 +143,7 @@ class CudaDevice:
     """
 
     name = "cuda"
-    staged = True
-    progress = None  # events tell which operations are complete, but not whether the one under way ever will be
+    staged = True  # `progress` is None: events tell which operations are complete, but not whether the one under way ever will be
 
     def __init__(self, gpu: Gpu) -> None:
         import cupy
@@ -158,7 +157,7 @@ class CudaDevice:
                 queue: [cupy.cuda.Stream(non_blocking=True, priority=priority) for _ in range(count)]
                 for queue, (count, priority) in _STREAMS.items()
             }
-            self.event_wait: EventWait | None = event_wait()
+            self.event_wait = event_wait()
         self._all_streams = [*chain.from_iterable(streams.values())]
         self._streams = {queue: cycle(of_queue) for queue, of_queue in streams.items()}
         self._ipc_events: list[Any] = []
