@@ -60,14 +60,7 @@ class Exact:
 
     @classmethod
     def of(
-        cls,
-        terms: int,
-        largest: tuple[int, int],
-        *,
-        alpha: int = 1,
-        beta: int = 0,
-        largest_c: int = 0,
-        most: int | None = None,
+        cls, terms: int, largest: tuple[int, int], *, alpha: int = 1, beta: int = 0, largest_c: int = 0, most: int | None = None
     ) -> Exact:
         """How to compute sums of so many products exactly, of integers up to `largest` in A and in B. UsageError where no primes
         are enough. `most`: larger sums are avoided where possible, and such that reach the limit of their type."""

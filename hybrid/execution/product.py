@@ -31,14 +31,7 @@ from hybrid.selection.session import MOST_SHARED, Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect
 from hybrid.verification.copies import verify_transfer
-from hybrid.verification.freivalds import (
-    Compared,
-    HostCheck,
-    needs_no_sums_of_others,
-    plan_alone,
-    verify,
-    verify_alone,
-)
+from hybrid.verification.freivalds import Compared, HostCheck, needs_no_sums_of_others, plan_alone, verify, verify_alone
 
 if TYPE_CHECKING:
     from hybrid.execution.repair import Recomputed

@@ -33,12 +33,7 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision, RankPlacement
 from hybrid.selection.session import Session
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
-from hybrid.transport.rank_device import (
-    RankDevice,
-    make_panels,
-    make_transport,
-    operands_in_place,
-)
+from hybrid.transport.rank_device import RankDevice, make_panels, make_transport, operands_in_place
 from hybrid.verification.check import MOST_SUSPECTS, Check, Suspect, WrongParts
 from hybrid.verification.copies import CopiedPieces, CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
 from hybrid.verification.device_check import DeviceCheck, judge
@@ -292,8 +287,8 @@ class RankRun:
             from hybrid.transport.nccl import DeviceGather
 
             assert c_of_node is not None
-            self._device_gather = DeviceGather(team, plan, self._rank_device, c_of_node)
-        self._panels = make_panels(team, plan, self._share, self._rank_device, moves) if moves is not None else None
+            self._device_gather = DeviceGather(plan, self._rank_device, c_of_node)
+        self._panels = make_panels(plan, self._share, self._rank_device, moves) if moves is not None else None
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self.device_check: RankCheck | None = None
         if plan.check == "device":
@@ -301,16 +296,7 @@ class RankRun:
         if plan.staged:
             observer = self.device_check.copies if self.device_check else None
             self._transport, self._buffers = make_transport(
-                team,
-                plan,
-                self._rank_device,
-                matrices,
-                gpus,
-                decision.kernel,
-                observer,
-                self._panels,
-                in_place,
-                self._device_gather,
+                plan, self._rank_device, matrices, observer, self._panels, in_place, self._device_gather
             )
             with team.phase("prepare", timed=False) as preparing, busy():
                 preparing.mine = secrets.randbelow(SHARE)
@@ -352,7 +338,7 @@ class RankRun:
         """Make this rank ready for a product, in a phase that all ranks leave together before they multiply. `again`: others of
         the same matrices follow."""
         again = again or self._plan.operands is OperandLocation.NODE_SHARED
-        self._rank_device.prepare_copies(self._team, self._copied, self._threads, again=again)
+        self._rank_device.prepare_copies(self._copied, self._threads, again=again)
         self._copied = ()
         self._submitted = 0
         if self.device_check is not None and self.device_check.copies is not None:

@@ -150,7 +150,7 @@ class Session:
         if device is None or device.key != device_key(unknown.plan, unknown.gpus):
             device = self.device(unknown.plan, unknown.gpus, unknown.kernel)
         self.use_gpu()
-        return device.refusal(self.team, "peers" if unknown.test is Test.PEERS else "nccl", again=again)
+        return device.refusal("peers" if unknown.test is Test.PEERS else "nccl", again=again)
 
     def use_gpu(self) -> None:
         """Have this thread's CUDA calls work on the rank's GPU, to the end of the call, or of the command."""

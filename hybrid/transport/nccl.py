@@ -92,16 +92,15 @@ def _as_device_unavailable() -> Iterator[None]:
 
 class DeviceGroup:
     """One rank's part in the communicator of all ranks' GPUs. Ranks create and test it together, keep it, and create it anew
-    after a failure. Methods that take `team` are collective over its ranks. No two ranks may use the same GPU.
+    after a failure. `init_communicator`, `connect` and `destroy` are collective. No two ranks may use the same GPU.
 
     All operations of a communicator run on one stream, in the order in which they were enqueued. None completes before the other
     ranks concerned have enqueued their parts: so that order must be such on all ranks that none waits for an operation that
     another rank has behind it.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
-        self._device = device
-        self._team: Team | None = None
+    def __init__(self, team: Team, device: CudaDevice) -> None:
+        self._team, self._device = team, device
         self._communicator: Any = None  # CuPy's
         # Aborts the communicator when it is garbage-collected or Python ends. CuPy would call ncclCommDestroy then, which is
         # collective and hangs where another rank does not call it.
@@ -109,32 +108,32 @@ class DeviceGroup:
         self._tested = False
         self._connected: set[frozenset[tuple[int, int]]] = set()  # the senders with their receivers that were tested
 
-    def init_communicator(self, team: Team) -> None:
+    def init_communicator(self) -> None:
         """Create and test the communicator, unless it is there. DeviceUnavailable on all ranks, with the reason, if that fails
         on one or a rank receives wrong data."""
         try:
-            with team.phase("prepare", timed=False) as checking, busy():
+            with self._team.phase("prepare", timed=False) as checking, busy():
                 if self._communicator is None:
                     load_nccl()
                 checking.mine = self._tested
             # After a failure some ranks may have aborted it and others not: then all create it anew.
             if not all(checking.all):
                 self.abort()
-                self._create(team)
-                self._test(team)
+                self._create()
+                self._test()
         except BaseException:
             self.abort()
             raise
 
-    def connect(self, team: Team, receivers: Mapping[int, int]) -> None:
+    def connect(self, receivers: Mapping[int, int]) -> None:
         """Connect the devices of senders, by rank, with those of the ranks that receive from them, and test that, unless it was
         done before. DeviceUnavailable on all ranks if it fails on one."""
         pairs = frozenset(receivers.items())
         if pairs not in self._connected:
             try:
                 # A decision that is remembered tests nothing again, and a connection that failed has ended the communicator.
-                self.init_communicator(team)
-                self._test(team, receivers)
+                self.init_communicator()
+                self._test(receivers)
             except BaseException:
                 self.abort()
                 raise
@@ -202,7 +201,6 @@ class DeviceGroup:
     def wait_for(self, event: Event, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Poll until an operation is complete, and call `meanwhile` between two polls. PhaseEnded if a rank fails before it
         submits its part: the other ranks' devices would wait for it for ever."""
-        assert self._team is not None
         pause = pauses(self._team)
         while not self.done(event):
             meanwhile()
@@ -226,8 +224,8 @@ class DeviceGroup:
         self._connected.clear()
         return communicator
 
-    def _create(self, team: Team) -> None:
-        self._team, context = team, gpu_context(self._device.gpu.index)
+    def _create(self) -> None:
+        team, context = self._team, gpu_context(self._device.gpu.index)
         with team.phase("prepare", timed=False) as sharing, busy(), context, _as_device_unavailable():
             sharing.mine = load_nccl().get_unique_id() if team.rank == 0 else None
         # Blocks until all ranks call it. They do: a rank that failed before would have ended the phase above on all.
@@ -235,10 +233,11 @@ class DeviceGroup:
             self._communicator = load_nccl().NcclCommunicator(team.size, sharing.all[0], team.rank)
             self._abort_once = weakref.finalize(self, self._communicator.abort)
 
-    def _test(self, team: Team, receivers: Mapping[int, int] | None = None) -> None:
+    def _test(self, receivers: Mapping[int, int] | None = None) -> None:
         """Let every rank receive a matrix from every other; with `receivers`, these from their senders. DeviceUnavailable where
         one is not what was sent."""
-        device, rows_of = self._device, [Span(rank * _ROWS, (rank + 1) * _ROWS) for rank in range(team.size)]
+        team, device = self._team, self._device
+        rows_of = [Span(rank * _ROWS, (rank + 1) * _ROWS) for rank in range(team.size)]
         to = {} if receivers is None else receivers
         sources = [rank for rank in range(team.size) if receivers is None or to.get(rank) == team.rank]
         with team.phase("prepare", timed=False), busy():
@@ -294,12 +293,13 @@ class DeviceGather:
     One communicator brings B and C. Of two, NCCL's kernels may keep each other from running, in another order on each GPU.
     """
 
-    def __init__(self, team: Team, plan: Plan, rank_device: RankDevice, c: RowView) -> None:
+    def __init__(self, plan: Plan, rank_device: RankDevice, c: RowView) -> None:
         """`c`: the rows of C in this node's memory. On the root's node these are all."""
+        team = rank_device.team
         self._team, self._plan, self._rank_device, self._c = team, plan, rank_device, c
         self._device, self._group, self._share = rank_device.device, rank_device.device_group, plan.shares[team.rank]
         of_ranks = receivers(plan)
-        self._group.connect(team, of_ranks)
+        self._group.connect(of_ranks)
         self._to = of_ranks.get(team.rank, -1)
         self.sends = team.rank in of_ranks  # whether this rank's tiles are sent, and not copied to this node's memory
         self._own: deque[Event] = deque()  # of this rank's tiles, until they are multiplied and copied

@@ -55,8 +55,8 @@ class NodeLinks:
     GPU, and `opened_by_driver[rank]` its memory, opened there. `loaded[rank]` and `multiplied[rank]`: events of that rank.
     """
 
-    def __init__(self, device: Device, wanted: LinkRequest) -> None:
-        self._device, self._wanted = device, wanted
+    def __init__(self, team: Team, device: Device, wanted: LinkRequest) -> None:
+        self._team, self._device, self._wanted = team, device, wanted
         self.are_open = False  # on all ranks
         self.devices: dict[int, Device] = {}
         self.opened: dict[int, Any] = {}
@@ -78,16 +78,18 @@ class NodeLinks:
         sizes = tuple(map(max, there.sizes, wanted.sizes))
         return replace(wanted, sizes=sizes, events=max(there.events, wanted.events))
 
-    def offer(self, team: Team, memory: Any, device_on: Callable[[int], Device] | None) -> Any:
-        """What the other ranks need for `open`: handles of this rank's memory and events, and of those of a driver's devices."""
-        own, wanted = self._device.make_ipc_events(self._wanted.events), self._wanted
-        if team.rank == wanted.driver and device_on is not None:
+    def offer(self, memory: Any, device_on: Callable[[int], Device]) -> Any:
+        """What the other ranks need for `open`: handles of this rank's memory and events, and of those of a driver's devices.
+        `device_on(rank)`: makes a device on that rank's GPU."""
+        own, wanted, team = self._device.make_ipc_events(self._wanted.events), self._wanted, self._team
+        if team.rank == wanted.driver:
             self.devices = {rank: self._device if rank == team.rank else device_on(rank) for rank in team.node_ranks}
         of_driver = {rank: each.make_ipc_events(wanted.events) for rank, each in self.devices.items() if rank != team.rank}
         return self._device.handle(memory), own, of_driver | ({team.rank: own} if self.devices else {})
 
-    def open(self, team: Team, offers: Sequence[Any]) -> None:
+    def open(self, offers: Sequence[Any]) -> None:
         """Open what this rank needs of the others' offers."""
+        team = self._team
         others = [rank for rank in team.node_ranks if rank != team.rank]
         for rank in others:
             self.opened[rank] = self._device.open(offers[rank][0])
@@ -314,24 +316,20 @@ class RootPushDriver(_FetchesFromPeers, Transport):
 
 
 def make_peers_transport(
-    team: Team,
     plan: Plan,
     rank_device: RankDevice,
     matrices: RankMatrices | None,
     observer: CopyObserver | None,
     panels: Panels | None,
     in_place: Mapping[str, Any],
-    device_on: Callable[[int], Device],
 ) -> tuple[Transport, Buffers]:
-    """The transport, and the buffers that it fills, as `make_transport`. `device_on(rank)`: makes a device on that rank's GPU."""
-    device, once, driver = rank_device.device, rank_device.once_for_plan, plan.root if plan.at_root else None
+    """The transport, and the buffers that it fills, as `make_transport`."""
+    team, device, once = rank_device.team, rank_device.device, rank_device.once_for_plan
+    driver = plan.root if plan.at_root else None
     row_panels, pieces_of_b = _pieces(plan)
     events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # one for each panel that is loaded, or tile computed
     wanted = LinkRequest(team.topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
-    rank_device.connect(team, wanted, flags_of(plan), device_on)
-    flags, links = rank_device.flags, rank_device.links
-    assert flags is not None
-    assert links is not None
+    links, flags = rank_device.connect(wanted, flags_of(plan))
 
     def buffers(rank: int, on: Device, opened: Mapping[int, Any]) -> Buffers:
         return Buffers(on, opened.get(rank, rank_device.memory), plan.shares[rank], plan.problem)
@@ -375,15 +373,14 @@ _SIZE = 64  # rows and columns of the matrix that every rank fetches from every 
 _BYTES = _SIZE * _SIZE * 8
 
 
-def probe(team: Team, rank_device: RankDevice) -> None:
+def probe(rank_device: RankDevice) -> None:
     """Let every rank fetch a matrix from the device of every other of its node, before a plan relies on it. Every rank calls it.
 
     DeviceUnavailable on all ranks, with the reason, if one of them cannot, or does not get what was sent.
     """
-    rank_device.connect(team, LinkRequest(team.topology, (2 * _BYTES,) * team.size, events=1), 2 * len(team.node_ranks))
-    flags, device, links = rank_device.flags, rank_device.device, rank_device.links
-    assert flags is not None
-    assert links is not None
+    team, device = rank_device.team, rank_device.device
+    wanted = LinkRequest(team.topology, (2 * _BYTES,) * team.size, events=1)
+    links, flags = rank_device.connect(wanted, 2 * len(team.node_ranks))
     flags.new_round()
     with team.phase("prepare", timed=False):
         written = device.matrix(rank_device.memory, 0, _SIZE, _SIZE, "float64")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Topology
@@ -46,12 +46,16 @@ class _KeptForPlan:
 
 
 class RankDevice:
-    """One rank's. Methods that take `team` are called by all its ranks together."""
+    """One rank's device. `reserve`, `connect`, `meet` and `refusal` are called by all ranks of the team together."""
 
-    def __init__(self, key: object, device: Any, gpu: Gpu | None = None) -> None:
-        self.key = key  # `device_key` of the plan: one with another key needs another RankDevice
-        self.gpu = gpu
-        self.device = device
+    def __init__(
+        self, team: Team, make: Callable[[Gpu | None], Any], gpus: Sequence[Gpu | None] = (), key: object = None
+    ) -> None:
+        """`make`: makes a device of this process, on a GPU or on the CPU. `gpus`: of all ranks. `key`: `device_key` of the plan,
+        since one with another key needs another RankDevice."""
+        self.team, self._make, self._gpus, self.key = team, make, gpus, key
+        self.gpu = gpus[team.rank] if gpus else None
+        self.device = make(self.gpu)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
         self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
@@ -68,32 +72,32 @@ class RankDevice:
         """The part in NCCL's communicator."""
         from hybrid.transport.nccl import DeviceGroup
 
-        return DeviceGroup(self.device)
+        return DeviceGroup(self.team, self.device)
 
-    def refusal(self, team: Team, transport: str, *, again: bool) -> str:
+    def refusal(self, transport: str, *, again: bool) -> str:
         """Why the devices cannot be joined for "peers" or "nccl", the same on all ranks; empty where they can. A refusal is
         remembered for the topology, unless `again`."""
-        key = transport, team.topology
+        key = transport, self.team.topology
         if again or not self._refusals.get(key):
             self._refusals[key] = ""
             try:
                 if transport == "nccl":
-                    self.device_group.init_communicator(team)
-                elif self._probed != team.topology:
+                    self.device_group.init_communicator()
+                elif self._probed != self.team.topology:
                     from hybrid.transport.peers import probe
 
-                    probe(team, self)
-                    self._probed = team.topology
+                    probe(self)
+                    self._probed = self.team.topology
             except HybridError as error:  # raised on all ranks, with the same message
                 self._refusals[key] = str(error)
         return self._refusals[key]
 
-    def reserve(self, team: Team, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Have at least `size` bytes of the device's memory, which other ranks need not open."""
         if self.links is not None and self.links.are_open:
-            with team.phase("prepare", timed=False):
+            with self.team.phase("prepare", timed=False):
                 self.close()
-        with team.phase("prepare", timed=False):
+        with self.team.phase("prepare", timed=False):
             self.links = None  # in a later phase than `close`: until then other processes may hold a driver's events
             if self.memory is None or self.reserved < size:
                 self._reserve(size, shared=False)
@@ -105,40 +109,49 @@ class RankDevice:
         self.memory, self.reserved = None, 0  # the old block is freed first: there may be no room for both
         self.memory, self.reserved = self.device.reserve(size, shared=shared), size
 
-    def connect(self, team: Team, wanted: LinkRequest, flag_count: int, device_on: Callable[[int], Device] | None = None) -> None:
-        """Have all ranks' memory open as wanted, and so many flags for each rank. `device_on(rank)`: makes a device on that
-        rank's GPU, for a driver.
+    def connect(self, wanted: LinkRequest, flag_count: int) -> tuple[NodeLinks, NodeFlags]:
+        """Have all ranks' memory open as wanted, and so many flags for each rank.
 
         Raises on all ranks if it fails on one; then nothing is open.
         """
         if self.links is None or not self.links.serve(wanted):
             try:
-                self._open(team, self.links.and_more(wanted) if self.links is not None else wanted, device_on)
+                self._open(self.links.and_more(wanted) if self.links is not None else wanted)
             except HybridError:  # raised on all ranks
-                with team.phase("prepare", timed=False):  # before any owner frees memory that others have opened
+                with self.team.phase("prepare", timed=False):  # before any owner frees memory that others have opened
                     self.close()
                 raise
-        self.meet(team, flag_count)
+        assert self.links is not None
+        return self.links, self.meet(flag_count)
 
-    def _open(self, team: Team, wanted: LinkRequest, device_on: Callable[[int], Device] | None) -> None:
+    def _open(self, wanted: LinkRequest) -> None:
         from hybrid.transport.peers import NodeLinks
 
+        team = self.team
         with team.phase("prepare", timed=False):
             self.close()
         with team.phase("prepare", timed=False) as offering:
-            self.links = NodeLinks(self.device, wanted)
+            self.links = NodeLinks(team, self.device, wanted)
             self._reserve(wanted.sizes[team.rank], shared=True)
-            offering.mine = self.links.offer(team, self.memory, device_on)
+            offering.mine = self.links.offer(self.memory, self._device_on)
         with team.phase("prepare", timed=False):
-            self.links.open(team, offering.all)
+            self.links.open(offering.all)
         self.links.are_open = True
 
-    def meet(self, team: Team, flag_count: int) -> None:
-        """Have at least so many flags for each rank."""
-        if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != team.topology:
-            self.flags = NodeFlags(team, flag_count)
+    def _device_on(self, rank: int) -> Device:
+        """A device of this process on a rank's GPU, which may have another index here."""
+        gpu = self._gpus[rank]
+        here = next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None
+        made: Device = self._make(here)
+        return made
 
-    def prepare_copies(self, team: Team, arrays: Sequence[Any], threads: int, *, again: bool) -> None:
+    def meet(self, flag_count: int) -> NodeFlags:
+        """At least so many flags for each rank."""
+        if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != self.team.topology:
+            self.flags = NodeFlags(self.team, flag_count)
+        return self.flags
+
+    def prepare_copies(self, arrays: Sequence[Any], threads: int, *, again: bool) -> None:
         """Prepare a product's copies from and to these arrays, of which the last is written, by this rank's devices.
 
         Memory is pinned, for as long as it lives, if products use it `again`: at once, or when this is called for it a second
@@ -157,11 +170,11 @@ class RankDevice:
                 self.device.pin(array)
         through_slots = [] if again else self.device.pin_again(on_host, threads)
         for device in devices:  # this rank's first: threads wait for all devices' events as for its own
-            if not device.use_slots(through_slots, max(1, threads // len(devices)), len(team.node_ranks)):
+            if not device.use_slots(through_slots, max(1, threads // len(devices)), len(self.team.node_ranks)):
                 through_slots = []
         if any(array is arrays[-1] for array in through_slots):
             self.device.populate(arrays[-1])
-        team.timeline.add("prepare", began, time.perf_counter())
+        self.team.timeline.add("prepare", began, time.perf_counter())
 
     def give_up_copies(self) -> None:
         """Begin no further part of a copy through slots. When this returns, no thread reads or writes the arrays."""
@@ -258,15 +271,14 @@ def prepare_rank_device(
         current.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
         return current
     with team.phase("prepare", timed=False), busy():
-        gpu = gpus[team.rank]
-        use_context_of(gpu)
-        made = current or RankDevice(device_key(plan, gpus), _device(plan, gpu, kernel), gpu)
+        use_context_of(gpus[team.rank])
+        made = current or RankDevice(team, partial(_device, plan, kernel), gpus, device_key(plan, gpus))
         made.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
     made.ready_kernels.add(instance)
     return made
 
 
-def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
+def _device(plan: Plan, kernel: Kernel, gpu: Gpu | None) -> Device:
     """A device of this process: on the GPU, or where that is None the one that the plan names."""
     if gpu is not None:
         from hybrid.devices.cuda_device import CudaDevice
@@ -281,16 +293,15 @@ def _device(plan: Plan, gpu: Gpu | None, kernel: Kernel) -> Device:
     return CpuDevice(staged=plan.staged)
 
 
-def make_panels(team: Team, plan: Plan, share: RankShare, rank_device: RankDevice, moves: PanelMoves) -> Panels:
+def make_panels(plan: Plan, share: RankShare, rank_device: RankDevice, moves: PanelMoves) -> Panels:
     """The column panels that move between nodes. `share`: what this rank's device computes. Every rank calls it, before the
     transport is made."""
     from hybrid.transport.panels import Panels
     from hybrid.transport.peers import flags_of
 
     first_flag = flags_of(plan)
-    rank_device.meet(team, first_flag + 2 * len(moves.columns))
-    assert rank_device.flags is not None
-    return Panels(team, moves, share, rank_device.device, rank_device.flags, first_flag)
+    flags = rank_device.meet(first_flag + 2 * len(moves.columns))
+    return Panels(rank_device.team, moves, share, rank_device.device, flags, first_flag)
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
@@ -309,12 +320,9 @@ def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatri
 
 
 def make_transport(
-    team: Team,
     plan: Plan,
     rank_device: RankDevice,
     matrices: RankMatrices | None,
-    gpus: Sequence[Gpu | None],
-    kernel: Kernel,
     observer: CopyObserver | None,
     panels: Panels | None,
     in_place: Mapping[str, Any],
@@ -325,18 +333,13 @@ def make_transport(
     `matrices`: this rank's rows; where the operands are the root's arrays, the whole matrices at the root and None elsewhere.
     `in_place`: what `operands_in_place` gave. `device_gather`: where C goes from device to device.
     """
-    device = rank_device.device
+    device, team = rank_device.device, rank_device.team
     if plan.transport == "peers":
         from hybrid.transport.peers import make_peers_transport
 
-        def device_on(rank: int) -> Device:
-            """A device of this process on that rank's GPU, which may have another index here."""
-            gpu = gpus[rank]
-            return _device(plan, next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None, kernel)
-
-        return make_peers_transport(team, plan, rank_device, matrices, observer, panels, in_place, device_on)
+        return make_peers_transport(plan, rank_device, matrices, observer, panels, in_place)
     assert matrices is not None
-    rank_device.reserve(team, plan.bytes_of_buffers(team.rank))
+    rank_device.reserve(plan.bytes_of_buffers(team.rank))
     buffers = rank_device.own_buffers(plan, team.rank, in_place)
     if plan.transport == "host":
         return HostTransport(device, team.rank, matrices, observer, panels, in_place), buffers

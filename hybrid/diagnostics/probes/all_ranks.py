@@ -34,7 +34,7 @@ def main(argument: str) -> None:
         _measure_links(team, device, task)
         if any(len(node) > 1 for node in team.topology.nodes):
             report(stage="opening")
-            probe(team, RankDevice(None, device))
+            probe(RankDevice(team, lambda gpu: device))
             report(stage="fetching")
             _fetch_from_all(team, device, task["uuids"], task["size"])
         report(stage="done")
