@@ -93,7 +93,6 @@ class RankCheck:
         self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
         self._sample = ALL
         self._all_in_place = self._in_place == frozenset("ABC")
-        self._of_copies: tuple[Any, ...] = ()
         if matrices is not None and not self._all_in_place:
             origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
             # The cores of ranks whose matrices the root copies are free.
@@ -105,16 +104,13 @@ class RankCheck:
             # The root's arrays and shared matrices have the same panels, but not the same ranks copy them.
             copied_for = f"own pieces of ranks {[*pieces]}"
             own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces, rank) for rank in pieces})
-            self._of_copies = pieces, own, origin, threads
+            self.copies = CopyChecksums(plan.problem, pieces, rank_device.device, own, origin, threads)
             self.use(matrices)
 
     def use(self, matrices: RankMatrices | None) -> None:
         """In the next products these matrices are copied; None: refer to those before no more."""
-        self.copies = None
-        if matrices is not None and self._of_copies:
-            pieces, own, origin, threads = self._of_copies
-            operands, device = (matrices.a, matrices.b, matrices.c), self._rank_device.device
-            self.copies = CopyChecksums(self._plan.problem, pieces, device, own, operands, origin, threads)
+        if self.copies is not None:
+            self.copies.use((matrices.a, matrices.b, matrices.c) if matrices is not None else None)
 
     def sample(self, sample: Sample) -> None:
         """Sum these lines of what is copied, which are the same on all ranks."""
@@ -183,40 +179,17 @@ class RankCheck:
             checksums[numbers] = on_device[numbers]
             in_memory[own] = summed + numbers, checksums
 
-    def wrong_copies(self) -> list[tuple[WrongCopy, np.ndarray]]:
-        """After a check that failed, the pieces that were copied wrong, each with those of its rows that are wrong. Every rank
-        calls it.
+    def wrong_copies(self) -> list[WrongCopy]:
+        """After a check that failed, the pieces that were copied wrong. Every rank calls it.
 
         Where an operand was written since it was summed, nobody's device is told to be wrong.
         """
-        pieces = self._all_pieces
-        copies = wrong_copies(self._findings, pieces, self._plan.root)
+        copies = wrong_copies(self._findings, self._all_pieces, self._plan.root)
         with self._team.phase("repair") as telling:
-            telling.mine = [self._checksums_of(copy) for copy in copies]
-        found = []
-        for number, copy in enumerate(copies):
-            rows = np.arange(copy.place[1].lo, copy.place[1].hi)
-            on_device, in_memory, written = zip(*(of_rank[number] for of_rank in telling.all), strict=True)
-            if any(written):
-                copy = replace(copy, rank=None)
-            sums = [next((each for each in some if each is not None), None) for some in (on_device, in_memory)]
-            if sums[0] is not None and sums[1] is not None and (sums[0] != sums[1]).any():
-                rows = rows[sums[0] != sums[1]]
-            found.append((copy, rows))
-        return found
-
-    def _checksums_of(self, copy: WrongCopy) -> tuple[np.ndarray | None, np.ndarray | None, bool]:
-        """The checksums of a piece's rows on this rank's device, and in memory; each None where they are not summed here. And
-        whether the piece is of an operand that has been written since."""
-        on_device = None
-        if copy.rank is None or copy.number is None:
-            return None, None, False
-        if copy.rank == self._team.rank and self.device is not None:
-            piece = self._all_pieces[copy.rank].layout.pieces[copy.number]
-            on_device = self.device.sums.checksums()[piece.offset : piece.offset + len(piece.rows)]
-        if self.copies is None:
-            return on_device, None, False
-        return on_device, self.copies.rows_of(copy.place), copy.place[0] != "C" and self.copies.was_written(copy.place)
+            telling.mine = [
+                copy.place[0] != "C" and self.copies is not None and self.copies.was_written(copy.place) for copy in copies
+            ]
+        return [replace(copy, rank=None) if any(written) else copy for copy, *written in zip(copies, *telling.all, strict=True)]
 
     @cached_property
     def _all_pieces(self) -> PiecesOfRanks:

@@ -71,28 +71,28 @@ def repaired(product: CheckedRun, failed: Check, wrong: WrongParts) -> Check:
     return replace(checked, note=f"{_NOTE}; {checked.note}" if checked.note else _NOTE, repaired=tuple(lines))
 
 
-def _blame(copies: Sequence[tuple[WrongCopy, np.ndarray]], blamed: dict[int, str]) -> bool:
+def _blame(copies: Sequence[WrongCopy], blamed: dict[int, str]) -> bool:
     """Note the ranks whose copies were wrong. False where rows differ between nodes, or were written meanwhile: then nobody can
     tell which values are right."""
-    for copy, _ in copies:
+    for copy in copies:
         if copy.rank is None:
             return False
         blamed.setdefault(copy.rank, copy.text)
     return True
 
 
-def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[tuple[WrongCopy, np.ndarray]]) -> None:
+def _add_what_copies_spoilt(wrong: WrongParts, plan: Plan, copies: Sequence[WrongCopy]) -> None:
     """Add to `wrong` the parts of C that were computed from what these copies brought, or copied wrong themselves."""
-    for copy, rows in copies:
-        operand, _, columns = copy.place
+    for copy in copies:
+        operand, rows, columns = copy.place
         assert copy.rank is not None
         if operand == "B":
             # All that was computed with it. No sample of rows tells how much that has changed in which column of C, for A may be
             # sparse, or its rows may have different scales.
-            of_rank = plan.shares[copy.rank].rows
-            wrong.add(np.arange(of_rank.lo, of_rank.hi), columns)
-        else:
-            wrong.add(rows, columns if operand == "C" else Span(0, plan.problem.m))
+            rows = plan.shares[copy.rank].rows
+        elif operand == "A":
+            columns = Span(0, plan.problem.m)
+        wrong.add(np.arange(rows.lo, rows.hi), columns)
 
 
 def _computed_again(wrong: WrongParts, product: CheckedRun, *, whole: bool) -> tuple[list[Recomputed], Check]:

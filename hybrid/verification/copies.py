@@ -40,15 +40,12 @@ from hybrid.planning.schedule import Arrival, Tile
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Fault, Sums, Suspect
 
-# -------- pieces
-# What every rank knows of the pieces that are copied to and from the ranks' devices. A rank's checksums are a vector: one for
-# each row of each of its pieces, in the order of its `CheckLayout`.
-
 Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
 
 
 class CopiedPieces:
-    """One rank's pieces, as all ranks know them: where in A, B and C each lies."""
+    """One rank's pieces, as all ranks know them: where in A, B and C each lies. The rank's checksums are a vector: one for each
+    row of each piece, in the order of its `CheckLayout`."""
 
     def __init__(self, layout: CheckLayout) -> None:
         self.layout = layout
@@ -97,8 +94,6 @@ def named(place: Place) -> str:
     return f"rows {rows}, columns {columns} of {operand}"
 
 
-# -------- comparison
-
 # By rank: the numbers of that rank's pieces that were summed in host memory, and an array of checksums for all of its pieces, in
 # which the others' are 0.
 InMemory = Mapping[int, tuple[list[int], np.ndarray]]
@@ -136,7 +131,6 @@ class WrongCopy:
     text: str  # what is wrong, for messages
     place: Place
     rank: int | None = None  # whose device it reached or left; None where it differs between nodes
-    number: int | None = None  # of the piece, among that rank's; None where it was copied several times
 
     @property
     def fault(self) -> Fault:
@@ -179,7 +173,7 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
             wrong.setdefault(text, WrongCopy(text, place))
     for rank, (found, of_rank) in enumerate(zip(findings, pieces, strict=True)):
         on_device = found.on_device.tolist()
-        for number, (place, checksum) in enumerate(zip(of_rank.places, on_device, strict=bool(on_device))):
+        for place, checksum in zip(of_rank.places, on_device, strict=bool(on_device)):
             way = "left" if place[0] == "C" else "reached"
             if place not in seen:
                 text = f"{named(place)} never {way} the device of {found.where}"
@@ -187,11 +181,9 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
                 text = f"{named(place)} {way} the device of {found.where} with other values than they have in memory"
             else:
                 continue
-            wrong[text] = WrongCopy(text, place, rank, None if text in wrong else number)
+            wrong[text] = WrongCopy(text, place, rank)
     return list(wrong.values())
 
-
-# -------- copy checksums
 
 _BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
 
@@ -209,24 +201,22 @@ class CopyChecksums:
         pieces: Mapping[int, CopiedPieces],
         device: Device,
         own: Mapping[int, Container[int]],
-        matrices: tuple[Any, RowView, Any],
         origin: int,
         threads: int,
     ) -> None:
         """`pieces`: by rank, the pieces of those for which this rank copies: itself, or all ranks where the root copies its own
         arrays to their devices. `own`: by rank, the numbers of the pieces of A and B to sum here; pieces of B, which several
-        ranks copy, are divided among these. `matrices`: A, B and C as `RankMatrices` has them. `origin`: the number of the first
-        row of A and C there. `threads`: how many this rank has."""
-        self._pieces, self._own, self._matrices, self._origin = pieces, own, matrices, origin
+        ranks copy, are divided among these. `origin`: the number of the first row of A and C in memory. `threads`: how many this
+        rank has."""
+        self._pieces, self._own, self._origin = pieces, own, origin
         self._device, self._threads = device, max(1, threads - _BUSY_THREADS)
         of_operands, of_c = problem.operand_item_size, problem.item_size
         widths = {"A": (problem.l, of_operands), "B": (problem.m, of_operands), "C": (problem.m, of_c)}
         self._weights = {matrix: checksum_weights(width, item) for matrix, (width, item) in widths.items()}
-        a, b, c = matrices
-        on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
-        self._has_host_rows = True in on_host
+        self._matrices: tuple[Any, RowView, Any] | None = None
+        self._has_host_rows = False
         self._by_threads: RowChecksums | None = None
-        self._by_device = _ByDevice(device, self._weights, pieces) if False in on_host else None
+        self._by_device: _ByDevice | None = None
         # By rank, the checksums of all rows of its pieces, and those of the pieces; 0 where not summed here.
         self._made = {
             rank: (np.zeros(each.layout.checksums, np.uint64), np.zeros(len(each.places), np.uint64))
@@ -234,6 +224,17 @@ class CopyChecksums:
         }
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # by rank and number, the pieces summed here
         self._begun, self._sample = False, ALL
+
+    def use(self, matrices: tuple[Any, RowView, Any] | None) -> None:
+        """In the next products these matrices, A, B and C, are copied; None: refer to those before no more."""
+        self._matrices, self._by_threads = matrices, None
+        if matrices is None:
+            return
+        a, b, c = matrices
+        on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
+        self._has_host_rows = True in on_host
+        if False in on_host and self._by_device is None:
+            self._by_device = _ByDevice(self._device, self._weights, self._pieces)
 
     def sample(self, sample: Sample) -> None:
         """In all products, sum these lines of each piece."""
@@ -288,30 +289,17 @@ class CopyChecksums:
             self._by_device.write_to(self._made, self._pieces)
         return {rank: (list(self._summed[rank]), of_pieces.copy()) for rank, (_, of_pieces) in self._made.items()}
 
-    def rows_of(self, place: Place) -> np.ndarray | None:
-        """After `results`, the checksums of the rows of a place; None where it was not summed here."""
-        rank, piece = self._piece_at(place)
-        return self._made[rank][0][piece.offset : piece.offset + len(piece.rows)] if piece is not None else None
-
     def was_written(self, place: Place) -> bool:
         """Whether a place in host memory that was summed here holds other values now than it did then."""
-        rank, piece = self._piece_at(place)
-        if piece is None:
-            return False
-        matrix, first = self._matrix_of(rank, piece)
-        rows = matrix[first : first + len(piece.rows), piece.columns.slice]
-        if not isinstance(rows, np.ndarray):
-            return False
-        now = np.empty(len(rows), np.uint64)
-        row_checksums(rows, self._weights[piece.operand][piece.columns.slice], now, self._sample)
-        return bool((now != self.rows_of(place)).any())
-
-    def _piece_at(self, place: Place) -> tuple[int, Piece | None]:
         for rank, summed in self._summed.items():
             for number, piece in summed.items():
-                if self._pieces[rank].places[number] == place:
-                    return rank, piece
-        return 0, None
+                matrix, first = self._matrix_of(rank, piece)
+                if self._pieces[rank].places[number] == place and isinstance(matrix, np.ndarray):
+                    then, now = self._made[rank][0][piece.offset :][: len(piece.rows)], np.empty(len(piece.rows), np.uint64)
+                    rows = matrix[first : first + len(piece.rows), piece.columns.slice]
+                    row_checksums(rows, self._weights[piece.operand][piece.columns.slice], now, self._sample)
+                    return bool((now != then).any())
+        return False
 
     def _sum(self, rank: int, piece: Piece, part: Span, event: Event) -> None:
         self._summed[rank][piece.number] = piece
@@ -330,6 +318,7 @@ class CopyChecksums:
 
     def _matrix_of(self, rank: int, piece: Piece) -> tuple[Any, int]:
         """The array in which a piece lies, and which of the array's rows is the piece's first."""
+        assert self._matrices is not None
         a, b, c = self._matrices
         if piece.operand == "B":
             return b.array, piece.rows.lo - b.rows.lo
@@ -378,11 +367,6 @@ class _ByDevice:
             of_pieces[number] = mixed_total(of_piece, pieces[rank].layout.first_row(piece))
 
 
-# -------- other nodes
-# Checksums, made on the root's node, of the pieces that other nodes' ranks copy: of the operands that were sent to them, and
-# of C as it was gathered. Compared with theirs, they show whether sending and gathering changed anything.
-
-
 def sums_of_other_nodes(
     team: Team,
     plan: Plan,
@@ -392,7 +376,8 @@ def sums_of_other_nodes(
     pieces: Sequence[CopiedPieces],
     sample: Sample,
 ) -> InMemory:
-    """By rank of another node, the numbers of its pieces that this rank sums, and their checksums.
+    """By rank of another node, the numbers of its pieces that this rank sums, and their checksums. Compared with that rank's,
+    they show whether sending the operands and gathering C changed anything.
 
     The root sums the pieces that it sent from its own arrays. The ranks of its node divide among them the pieces of C, and of B
     where it is gathered there. Ranks of other nodes sum nothing here. `views`: by "A", "B" and "C", the rows in the node's
@@ -455,9 +440,6 @@ def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: st
     on_threads(threads, add, row_parts(rows, CALL_BYTES))
 
 
-# -------- transfers
-# What ranks send each other without a device.
-
 _ROW = 4096  # words of 64 bits
 
 
@@ -488,17 +470,16 @@ def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view:
     `key`: "A" or "B".
     """
     rows = [share.rows if key == "A" else share.b_rows for share in plan.shares]
-    with team.phase("check") as received:
-        received.mine = checksum(view[rows[team.rank]], threads, plan.problem.dtype)
     with team.phase("check") as comparing:
-        if team.rank == plan.root:
-            sent = [checksum(operand.array[of_rank.slice], threads, plan.problem.dtype) for of_rank in rows]
-            comparing.mine = [rank for rank, arrived in enumerate(received.all) if arrived != sent[rank]]
-    for rank in comparing.all[plan.root]:
-        raise CheckFailed(
-            f"rows {rows[rank]} of {key} did not reach rank {rank} as they are at the root: check the network and MPI",
-            code="check-exchange",
-        )
+        to_send = rows if team.rank == plan.root else []
+        sent = [checksum(operand.array[of_rank.slice], threads, plan.problem.dtype) for of_rank in to_send]
+        comparing.mine = checksum(view[rows[team.rank]], threads, plan.problem.dtype), sent
+    for rank, ((arrived, _), sent) in enumerate(zip(comparing.all, comparing.all[plan.root][1], strict=True)):
+        if arrived != sent:
+            raise CheckFailed(
+                f"rows {rows[rank]} of {key} did not reach rank {rank} as they are at the root: check the network and MPI",
+                code="check-exchange",
+            )
 
 
 def verify_gathered(team: Team, rows: Span, own: np.ndarray, view: RowView, threads: int) -> None:

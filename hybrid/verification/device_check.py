@@ -41,16 +41,14 @@ from hybrid.verification.check import (
 )
 from hybrid.verification.copies import Findings, PiecesOfRanks, piece_table, wrong_copies
 
-# -------- batches
-# Operations of the check that are enqueued together. For the device they still run one after the other; the host enqueues
-# them by one call, so that it has time for the copies and multiplications of the product.
-
 _LEAST_BYTES = 32 << 20  # that the operations of a batch read: a GPU needs some ten microseconds for them, a launch as long
 _MOST_BATCHES = 8  # of a product; the last one delays its end
 
 
 class Batches:
-    """The batches of one product after the other, whose operations come in the same order."""
+    """Operations of the check that the host enqueues by one call each time, so that it has time for the product's copies and
+    multiplications. On the device they still run one after the other. Products follow each other, each with the same
+    operations in the same order."""
 
     def __init__(self, operations: CheckOperations, all_bytes: int) -> None:
         """`all_bytes`: that all operations of a product read."""
@@ -98,13 +96,9 @@ class Batches:
         return self._made[key][1]
 
 
-# -------- device sums
-# What the check of a rank's product keeps on its device, sums and checksums, and what they tell when the product is done.
-
-
 class DeviceSums:
-    """The matrices of a DeviceCheck, by name, and parts of them. The methods read them, and are called when the device is
-    idle."""
+    """What a DeviceCheck keeps on its device, sums and checksums: matrices, by name, and parts of them. The methods read them,
+    and are called when the device is idle."""
 
     def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
         self._operations, self._layout, self._problem = operations, layout, problem
@@ -157,10 +151,6 @@ class DeviceSums:
         """From the next product on, these lines of each piece are in the checksums."""
         self._sample[...] = sample.words
 
-    def checksums(self) -> np.ndarray:
-        """The checksums of all rows of all pieces, in the layout's order."""
-        return self._operations.device.read(self.of_rows)[:, 0]
-
     def checksums_of_pieces(self) -> np.ndarray:
         """One checksum for each piece, as `CopiedPieces.of_pieces` makes it."""
         return np.array(self._checksums_told)
@@ -194,8 +184,6 @@ class DeviceSums:
         largest = self._largest_told.tolist()
         return [max([largest[number] for number in numbers], default=0.0) for numbers in self._of_operands]
 
-
-# -------- device check
 
 _ROWS_AT_ONCE = 4096  # of A·(B·x) that are subtracted together: fewer do not fill a large GPU
 
@@ -432,10 +420,6 @@ class DeviceCheck:
         x = m["weighted x"][:, columns] if group else m["x"]
         into = sums, squares, self.sums.largest[rows], self.sums.of_rows[rows], m["sample"]
         return self._operations.kernel("row_sums", matrix, x, m[weights][:, columns], *into, group=group)
-
-
-# -------- judgement
-# The root of the check derives the result from the findings of all ranks.
 
 
 def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> Check:
