@@ -41,7 +41,7 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
             f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes",
             code="number",
         )
-    topology, model = Topology.of_equal_nodes(ranks, per_node), MachineModel.of(settings.machine)
+    topology, model = Topology.of_equal_nodes(ranks, per_node), MachineModel.read(settings.machine)
     kernel = named(settings.kernel)
     needs_gpus = settings.device == "cuda" or (settings.device == "auto" and kernel is not None and kernel.device == "cuda")
     wanted = gpus_per_node if settings.device in ("auto", "cuda") else 0

@@ -89,8 +89,10 @@ class ShareRun:
                 self._pieces[index].loaded += fetched
             if self.modular is not None:
                 self._measure_ahead(self.modular, index)
-            if self.check is not None:
-                self._check_arrival(self.check, index)
+            if self.check is not None and self._overwrites:
+                self._pieces[index].readers += self.check.arrived(index, self._pieces[index].loaded)
+            elif self.check is not None:
+                self._to_check.append(partial(self.check.arrived, index, self._pieces[index].loaded))
             if self.modular is not None and not self._copies:
                 self._submit_checks()  # while the device measures, for whose results the host waits before it multiplies
             for number, tile in enumerate(arrival.releases):
@@ -142,13 +144,6 @@ class ShareRun:
         piece = self._pieces[index]
         piece.readers.append(modular.arrived(arrival, self.buffers.destination(arrival), piece.loaded))
 
-    def _check_arrival(self, check: DeviceCheck, index: int) -> None:
-        piece = self._pieces[index]
-        if self._overwrites:
-            piece.readers += check.arrived(index, piece.loaded)
-        else:
-            self._to_check.append(partial(check.arrived, index, piece.loaded))
-
     def _load_ahead(self, index: int) -> None:
         """Load what arrival `index` needs, and further arrivals into buffers that only tiles read that have been submitted."""
         until = min(len(self._arrivals), index + 1 + LOADS_AHEAD)
@@ -171,7 +166,9 @@ class ShareRun:
         a, b, c = self.buffers.operands(tile)
         pieces = [self._pieces[each] for each in self._uses[index].reads[number]]
         written = self._written.setdefault(tile.slot, [])
-        before = [event for other, events in written if _meet(other, tile) for event in events]
+        rows, columns = tile.buffer_rows, tile.buffer_columns
+        overlapping = (each for each in written if each[0].buffer_rows.meets(rows) and each[0].buffer_columns.meets(columns))
+        before = [event for _, events in overlapping for event in events]
         self.entering("multiply")
         after = [event for piece in pieces for event in piece.loaded] + before
         if self.modular is not None:
@@ -193,7 +190,11 @@ class ShareRun:
             piece.readers += read
         # The new entry stands for all that the tile covers: copies out run in their order, and so do checks, and tiles that add
         # to the same elements.
-        written[:] = [entry for entry in written if not _covers(tile, entry[0])]
+        written[:] = [
+            (other, until)
+            for other, until in written
+            if not (other.buffer_rows.lies_in(rows) and other.buffer_columns.lies_in(columns))
+        ]
         written.append((tile, events))
 
 
@@ -203,16 +204,6 @@ class _Piece:
 
     loaded: list[Event]  # what must be complete before it is read
     readers: list[Event]  # what must be complete before it is overwritten
-
-
-def _meet(one: Tile, other: Tile) -> bool:
-    """Whether the two tiles overlap in the device's buffers."""
-    return one.buffer_rows.meets(other.buffer_rows) and one.buffer_columns.meets(other.buffer_columns)
-
-
-def _covers(tile: Tile, other: Tile) -> bool:
-    """Whether the one tile has all elements of the other."""
-    return other.buffer_rows.lies_in(tile.buffer_rows) and other.buffer_columns.lies_in(tile.buffer_columns)
 
 
 def multiply_in_place(

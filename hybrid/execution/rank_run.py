@@ -157,27 +157,21 @@ class RankCheck:
 
     def _own_findings(self, elsewhere: SumElsewhere | None) -> Findings:
         suspects: tuple[Suspect, ...] = ()
-        sums, on_device = None, np.empty(0, np.uint64)
+        own, sums, on_device = self._team.rank, None, np.empty(0, np.uint64)
         if self.device is not None:
             sums, suspects = self.device.sums.compared()
             if not self._all_in_place:  # else nothing was copied
                 on_device = self.device.sums.checksums_of_pieces()
         in_memory: dict[int, tuple[list[int], np.ndarray]] = self.copies.results() if self.copies is not None else {}
-        if len(on_device):
-            self._add_in_place(in_memory, on_device)
+        if len(on_device) and self._in_place:  # what was not copied has the same checksums in memory: it is the same memory
+            in_place = [piece.number for piece in self._all_pieces[own].layout.pieces if piece.operand in self._in_place]
+            summed, checksums = in_memory.get(own, ([], np.zeros(len(on_device), np.uint64)))
+            checksums[in_place] = on_device[in_place]
+            in_memory[own] = summed + in_place, checksums
         if elsewhere is not None:
             in_memory |= elsewhere(self._all_pieces, self._sample)
         all_told = len({suspect.row for suspect in suspects}) < MOST_SUSPECTS
         return Findings(self._where, sums, on_device, in_memory, suspects, all_told)
-
-    def _add_in_place(self, in_memory: dict[int, tuple[list[int], np.ndarray]], on_device: np.ndarray) -> None:
-        """Take the checksums of what was not copied from the device, for those in memory: it is the same memory."""
-        own = self._team.rank
-        numbers = [piece.number for piece in self._all_pieces[own].layout.pieces if piece.operand in self._in_place]
-        if numbers:
-            summed, checksums = in_memory.get(own, ([], np.zeros(len(on_device), np.uint64)))
-            checksums[numbers] = on_device[numbers]
-            in_memory[own] = summed + numbers, checksums
 
     def wrong_copies(self) -> list[WrongCopy]:
         """After a check that failed, the pieces that were copied wrong. Every rank calls it.
@@ -338,10 +332,10 @@ class RankRun:
         with computing(plan.problem.operations) if plan.device == "cpu" else busy(progress):
             try:
                 if self._panels is not None and self._plan.grid_layout is not None:
-                    self._panels.wait_for_first()  # and with it A
+                    self._panels.wait_for_panels(1)  # and with the first one for A
                 self._timings = self._multiply()
                 if self._panels is not None:
-                    self._panels.wait_for_all()
+                    self._panels.wait_for_panels()
             except BaseException:
                 self._rank_device.drain()
                 raise

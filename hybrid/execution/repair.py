@@ -193,7 +193,13 @@ class Recomputing:
             return self._together(tasks, None)
         done = []
         for columns, of_columns in groupby(tasks, key=lambda task: task.columns):
-            done += self._together(list(of_columns), self._columns_of_b(columns) if self._b_is_parted else None)
+            b: np.ndarray | None = None
+            if self._b_is_parted:
+                with self._team.phase("repair") as gathering:
+                    own_rows = self._b[self._plan.shares[self._team.rank].b_rows]
+                    gathering.mine = np.ascontiguousarray(own_rows[:, columns.slice])
+                b = joined_by_rows(self._plan, gathering.all, "b_rows")
+            done += self._together(list(of_columns), b)
         return done
 
     def _tasks(self, wrong: WrongParts, row_blocks: Sequence[Span]) -> Iterator[_Task]:
@@ -210,12 +216,6 @@ class Recomputing:
                     for some_rows in pieces(rows, max(1, _BYTES_AT_ONCE // plan.problem.bytes(1, len(some_columns)))):
                         yield _Task(some_columns, some_rows, others[turn % len(others)])
                         turn += 1
-
-    def _columns_of_b(self, columns: Span) -> np.ndarray:
-        """These columns of B, from all ranks, each of which has some of their rows."""
-        with self._team.phase("repair") as gathering:
-            gathering.mine = np.ascontiguousarray(self._b[self._plan.shares[self._team.rank].b_rows][:, columns.slice])
-        return joined_by_rows(self._plan, gathering.all, "b_rows")
 
     def _together(self, tasks: list[_Task], b: np.ndarray | None) -> list[Recomputed]:
         """Each rank computes its tasks; returns all ranks'. `b`: the tasks' columns of B, where they were gathered."""

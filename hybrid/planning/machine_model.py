@@ -133,14 +133,11 @@ class MachineModel:
         return self.gpu_seconds(problem, 1) <= self.gpu_seconds(problem, ranks)
 
     @classmethod
-    def of(cls, path: str) -> MachineModel:
-        """The model that the setting `machine` names: read from this file, or the default for ""."""
-        return cls.read(path) if path else H200
-
-    @classmethod
     def read(cls, path: str) -> MachineModel:
-        """The model in a file: a JSON object of this class's fields, where an H200's stand for those left out; or the doctor's
-        JSON lines, whose last one with a model counts. UsageError, in one line, for any other file."""
+        """The model in a file, H200 for "": a JSON object of this class's fields, where an H200's stand for those left out; or
+        the doctor's JSON lines, whose last one with a model counts. UsageError, in one line, for any other file."""
+        if not path:
+            return H200
         said = _said_in(path)
         unknown = sorted(set(said) - {known.name for known in fields(cls)})
         if unknown:

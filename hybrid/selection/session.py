@@ -229,7 +229,7 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
             why_no_gpu = str(missing)
     used_before = session.rank_device.gpu if session.rank_device else None
     free = free_memory_of(session, settings, used_before if used_before in gpus else None)
-    model = MachineModel.of(settings.machine)
+    model = MachineModel.read(settings.machine)
     kept = session.workspace_serial, session.team.has_failed
     return Inventory(this_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, *kept)
 
@@ -285,7 +285,15 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
     machine = Machine(session.team.topology, tuple(inventories))
     decision = decide(machine, request, settings)
     while isinstance(decision, Unknown):
-        machine = _find_out(session, machine, settings, decision)
+        if decision.test is None:
+            with session.team.phase("agree", timed=False) as looking:
+                looking.mine = free_memory_of(session, settings, decision.gpus[session.team.rank], now=True)
+            ranks = (replace(rank, free=free) for rank, free in zip(machine.ranks, looking.all, strict=True))
+            machine = replace(machine, ranks=tuple(ranks))
+        else:
+            again = settings.transport != "auto"  # who asks for a transport may have mended what an earlier test failed for
+            why = session.why_test_fails(decision, again=again)
+            machine = replace(machine, outcomes={**machine.outcomes, decision.test: why})
         decision = decide(machine, request, settings)
     if decision.shortage:
         raise decision.shortage
@@ -294,15 +302,3 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
         session.release_device()
     session.remember(request, asked, None if machine.is_measured else decision)
     return decision
-
-
-def _find_out(session: Session, machine: Machine, settings: Settings, unknown: Unknown) -> Machine:
-    """The machine, now with what was unknown. Every rank calls it."""
-    team = session.team
-    if unknown.test is None:
-        with team.phase("agree", timed=False) as looking:
-            looking.mine = free_memory_of(session, settings, unknown.gpus[team.rank], now=True)
-        ranks = (replace(rank, free=free) for rank, free in zip(machine.ranks, looking.all, strict=True))
-        return replace(machine, ranks=tuple(ranks))
-    again = settings.transport != "auto"  # who asks for a transport may have mended what an earlier test failed for
-    return replace(machine, outcomes={**machine.outcomes, unknown.test: session.why_test_fails(unknown, again=again)})

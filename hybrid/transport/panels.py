@@ -104,14 +104,11 @@ class Panels:
         whether another thread of this rank needs its core."""
         self._wait_for(self._last_of[index], computing)
 
-    def wait_for_first(self) -> None:
-        """Wait until the first panel that moves is on the node."""
-        self._wait_for(0)
-
-    def wait_for_all(self) -> None:
-        """Wait until all panels are on the node: also a rank without rows receives some for the others."""
+    def wait_for_panels(self, count: int | None = None) -> None:
+        """Wait until so many of the panels that move, or all, are on the node: also a rank without rows receives some for the
+        others."""
         if self._columns:
-            self._wait_for(len(self._columns) - 1)
+            self._wait_for((len(self._columns) if count is None else count) - 1)
 
     def _wait_for(self, panel: int, computing: Callable[[], bool] = lambda: False) -> None:
         began = time.perf_counter()

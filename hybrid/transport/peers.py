@@ -56,7 +56,7 @@ class NodeLinks:
     """
 
     def __init__(self, team: Team, device: Device, wanted: LinkRequest) -> None:
-        self._team, self._device, self._wanted = team, device, wanted
+        self._team, self._device, self.wanted = team, device, wanted
         self.are_open = False  # on all ranks
         self.devices: dict[int, Device] = {}
         self.opened: dict[int, Any] = {}
@@ -64,15 +64,9 @@ class NodeLinks:
         self.loaded: dict[int, list[Event]] = {}
         self.multiplied: dict[int, list[Event]] = {}
 
-    def serve(self, wanted: LinkRequest) -> bool:
-        """Whether what is open is enough."""
-        there = self._wanted
-        same = there.topology == wanted.topology and there.driver == wanted.driver and there.events >= wanted.events
-        return self.are_open and same and all(a >= b for a, b in zip(there.sizes, wanted.sizes, strict=True))
-
-    def and_more(self, wanted: LinkRequest) -> LinkRequest:
+    def with_more(self, wanted: LinkRequest) -> LinkRequest:
         """What is wanted, and no less of it than is open, so that products of several shapes in turn find all open."""
-        there = self._wanted
+        there = self.wanted
         if not (self.are_open and there.topology == wanted.topology and there.driver == wanted.driver):
             return wanted
         sizes = tuple(map(max, there.sizes, wanted.sizes))
@@ -81,7 +75,7 @@ class NodeLinks:
     def offer(self, memory: Any, device_on: Callable[[int], Device]) -> Any:
         """What the other ranks need for `open`: handles of this rank's memory and events, and of those of a driver's devices.
         `device_on(rank)`: makes a device on that rank's GPU."""
-        own, wanted, team = self._device.make_ipc_events(self._wanted.events), self._wanted, self._team
+        own, wanted, team = self._device.make_ipc_events(self.wanted.events), self.wanted, self._team
         if team.rank == wanted.driver:
             self.devices = {rank: self._device if rank == team.rank else device_on(rank) for rank in team.node_ranks}
         of_driver = {rank: each.make_ipc_events(wanted.events) for rank, each in self.devices.items() if rank != team.rank}
@@ -93,10 +87,10 @@ class NodeLinks:
         others = [rank for rank in team.node_ranks if rank != team.rank]
         for rank in others:
             self.opened[rank] = self._device.open(offers[rank][0])
-        if self._wanted.driver is None:
+        if self.wanted.driver is None:
             self.loaded |= {rank: self._device.open_ipc_events(offers[rank][1]) for rank in others}
-        elif team.rank != self._wanted.driver:
-            of_driver = offers[self._wanted.driver][2]
+        elif team.rank != self.wanted.driver:
+            of_driver = offers[self.wanted.driver][2]
             self.loaded |= {rank: self._device.open_ipc_events(handles) for rank, handles in of_driver.items()}
         for rank, device in self.devices.items():
             if rank != team.rank:
@@ -291,11 +285,14 @@ class RootPushDriver(_FetchesFromPeers, Transport):
         A copy is submitted only when its tile is computed. Where processes share a GPU by time slices, a stream that waits for
         another process's event would go on only in this process's next slice.
         """
-        ready = [rank for rank, tiles in self._to_store.items() if tiles and self._is_computed(rank, tiles[0][0])]
-        for rank in ready:
-            _, tile = self._to_store[rank].popleft()
-            self._store(rank, tile, self._remote_buffers[rank].operands(tile)[2], [])
-        return bool(ready)
+        any_computed = False
+        for rank, tiles in self._to_store.items():
+            number, tile = tiles[0] if tiles else (-1, None)
+            if tile and self._flags.is_set(rank, number) and self._links[rank].done(self._peers[rank].multiplied[number]):
+                tiles.popleft()
+                self._store(rank, tile, self._remote_buffers[rank].operands(tile)[2], [])
+                any_computed = True
+        return any_computed
 
     def finish(self) -> Timings:
         super().finish()
@@ -306,10 +303,6 @@ class RootPushDriver(_FetchesFromPeers, Transport):
             else:
                 next(pause)
         return chain.from_iterable([link.finish() for rank, link in self._links.items() if rank != self._rank])
-
-    def _is_computed(self, rank: int, number: int) -> bool:
-        """Whether a rank has computed its tile of this number."""
-        return self._flags.is_set(rank, number) and self._links[rank].done(self._peers[rank].multiplied[number])
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
         return self._events[rank, self._peers[rank].event_number(arrival)]

@@ -114,9 +114,10 @@ class RankDevice:
 
         Raises on all ranks if it fails on one; then nothing is open.
         """
-        if self.links is None or not self.links.serve(wanted):
+        wanted = self.links.with_more(wanted) if self.links is not None else wanted
+        if self.links is None or not self.links.are_open or self.links.wanted != wanted:
             try:
-                self._open(self.links.and_more(wanted) if self.links is not None else wanted)
+                self._open(wanted)
             except HybridError:  # raised on all ranks
                 with self.team.phase("prepare", timed=False):  # before any owner frees memory that others have opened
                     self.close()

@@ -159,7 +159,8 @@ class DeviceSums:
         """What the comparison of C·x with A·(B·x) found: a summary; and all sums that look wrong, or the worst if they are in
         many rows. A sum looks wrong if it differs by more than THRESHOLD standard deviations, or at all where every sum is
         exact."""
-        largest, layout = self._largest_elements, self._layout
+        told, layout = self._largest_told.tolist(), self._layout
+        largest = [max([told[number] for number in numbers], default=0.0) for numbers in self._of_operands]  # of A, B and C
         limit = 0.0 if is_exact(self._problem, layout.group, *largest[:2]) else THRESHOLD
         sums = Sums.of(self._summary_told, len(layout.share.rows), layout.groups, *largest)
         if sums.error <= limit:
@@ -177,12 +178,6 @@ class DeviceSums:
                 groups |= {group: float(sizes[group]) for group in np.flatnonzero(sizes > limit).tolist()}
             suspects += [Suspect(layout.share.rows.lo + row, layout.columns_of(group), size) for group, size in groups.items()]
         return sums, tuple(suspects)
-
-    @property
-    def _largest_elements(self) -> list[float]:
-        """The largest magnitudes of A, B and C on this device."""
-        largest = self._largest_told.tolist()
-        return [max([largest[number] for number in numbers], default=0.0) for numbers in self._of_operands]
 
 
 _ROWS_AT_ONCE = 4096  # of A·(B·x) that are subtracted together: fewer do not fill a large GPU
@@ -248,15 +243,12 @@ class DeviceCheck:
         if key not in self._prepared:
             if len(self._prepared) >= MOST_PLACES:
                 self._prepared.clear()
-            size = sum(map(self._bytes_of, self.layout.pieces))
-            late, batches = self._measured_late(buffers), Batches(self._operations, size)
+            batches = Batches(self._operations, sum(map(self._bytes_of, self.layout.pieces)))
+            # A's only piece, where that is not copied, needs no checksum, and is read once less.
+            of_a = [piece for piece in self.layout.pieces if piece.operand == "A"]
+            late = of_a[0] if len(of_a) == 1 and "A" in buffers.in_place else None
             self._prepared[key] = _OfBuffers(self._by_arrival(buffers, late), batches, late)
         self._now = self._prepared[key]
-
-    def _measured_late(self, buffers: Buffers) -> Piece | None:
-        """A's only piece, where that is not copied: then it needs no checksum, and is read once less."""
-        of_a = [piece for piece in self.layout.pieces if piece.operand == "A"]
-        return of_a[0] if len(of_a) == 1 and "A" in buffers.in_place else None
 
     def _by_arrival(self, buffers: Buffers, late: Piece | None) -> list[tuple[list[_OnPiece], list[list[_OnPiece]]]]:
         """The operations of `_OfBuffers.by_arrival`."""

@@ -99,7 +99,7 @@ class Machine:
     device: str
     folder: str
     adds: bool = False  # the kernel
-    base: MachineModel = field(default_factory=lambda: MachineModel.of(os.environ.get("HYBRID_MACHINE", "")))
+    base: MachineModel = field(default_factory=lambda: MachineModel.read(os.environ.get("HYBRID_MACHINE", "")))
     _numbers: dict[Variant, int] = field(default_factory=dict)
 
     def model_of(self, variant: Variant) -> MachineModel:
