@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
-from hybrid.arrays.gemm import PRODUCT, Gemm, numpy_type, product_type, real_operands, type_name
+from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, numpy_type, product_type, real_operands, type_name
 from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_gpu, to_device_of
 from hybrid.arrays.root_operands import (
     RootOperands,
@@ -97,10 +97,8 @@ class Asked:
 
 def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> Call:
     """The call for these operands (A, B, and C or None). Every rank calls it, and all of them raise alike."""
-    if any(isinstance(each, RowBlock) for each in operands):
-        return RowBlockCall(session, operands, out, asked)
-    if any(isinstance(each, Block2D) for each in operands):
-        return Block2DCall(session, operands, out, asked)
+    if any(isinstance(each, (RowBlock, Block2D)) for each in operands):
+        return DistributedCall(session, operands, out, asked)
     a, b, _ = operands
     matrices_there = on_gpu(a) and on_gpu(b) and all(getattr(each, "ndim", 2) <= 2 for each in (a, b))
     if session.team.size == 1 and matrices_there and (out is None or on_gpu(out)):
@@ -108,49 +106,92 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: A
     return RootCall(session, operands, out, asked)
 
 
-class RowBlockCall:
-    """A product of RowBlocks: `operands` are this rank's rows of A, B, and C or None."""
+class DistributedCall:
+    """A product of RowBlocks or of Block2Ds: `operands` are this rank's parts of A, B, and C or None."""
+
+    decision: Decision
+    settings: Settings
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
-        self._session, self._operands = session, operands
+        self._session = session
+        self._operands: tuple[Any, ...] = operands
+        self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
+        self._of_rows: DistributedCall | None = None  # of Block2Ds in one process: their product as one of RowBlocks
         transposed = self._look(asked, out)
         if any(transposed):
-            self._operands = _rows_of_operands(session, self._operands, transposed)
+            self._operands = tuple(
+                _rows_of(session, each) if turned else each for each, turned in zip(self._operands, transposed, strict=True)
+            )
             self._look(asked.without_transposes(), None)
 
     def _look(self, asked: Asked, out: Any) -> tuple[bool, ...]:
         """Agree on the product. Whether A, B and C are transposes: where one is, nothing is decided yet."""
         session, team = self._session, self._session.team
+        kind, kept = ("Block2Ds", "part") if self._in_2d else ("RowBlocks", "rows")
         with team.phase("agree", timed=False) as looking:
             settings, gemm = asked.read()
             if out is not None or asked.root != 0:
-                raise UsageError("a product of RowBlocks has neither out nor root: every rank keeps its rows", code="out")
-            transposed = _transposed(self._operands, gemm)
-            refuse_unused_c(self._operands[2], asked.gemm)
-            said = {"kind": "a product of RowBlocks", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
-            a, b, c = (each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
-            self._operands = a, b, c
+                raise UsageError(f"a product of {kind} has neither out nor root: every rank keeps its {kept}", code="out")
+            transposed: tuple[bool, ...] = ()
+            if self._in_2d:
+                settings = _of_block_2d(settings, gemm, self._operands[2])
+            else:
+                transposed = _transposed(self._operands, gemm)
+                refuse_unused_c(self._operands[2], asked.gemm)
+            said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
+            self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
+            a, b, c = self._operands
             looking.mine = said, None, None
             if not any(transposed):
                 threads = partial(threads_until_decided, team, settings)
-                shapes_here = Shares.of(a, b, c, gemm, check=settings.check == "host", threads=threads)
-                looking.mine = said, take_inventory(session, settings), shapes_here
+                shares_here = Shares.of(a, b, c, gemm, check=settings.check == "host", threads=threads)
+                looking.mine = said, take_inventory(session, settings), shares_here
         same_on_all_ranks([said for said, *_ in looking.all])
-        if not any(transposed):
-            team.pretend_nodes(settings.ranks_per_node)
-            _, inventories, shapes = zip(*looking.all, strict=True)
-            self._of_parts = DistributedProduct(session, shapes, inventories, settings)
+        if any(transposed):
+            return transposed
+        team.pretend_nodes(settings.ranks_per_node)
+        _, inventories, shares = zip(*looking.all, strict=True)
+        if self._in_2d and team.size == 1:
+            request_of(shares, shares[0].types.computed)  # which refuses what does not fit together
+            rows, of_type = (RowBlock(a.in_order()), RowBlock(b.in_order()), None), {"dtype": gemm.dtype or None}
+            self._of_rows = DistributedCall(session, rows, None, replace(asked, gemm=of_type))
+            self.decision, self.settings = self._of_rows.decision, self._of_rows.settings
+        else:
+            self._of_parts = DistributedProduct(session, shares, inventories, settings)
             self.decision, self.settings = self._of_parts.decision, self._of_parts.settings
         return transposed
 
-    def product(self) -> RowBlock:
-        """This rank's rows of the product."""
-        a, b, c = (None if each is None else each.array for each in self._operands)
-        first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
-        return RowBlock(self._of_parts.part(a, b, c, element_of_rows(first_row)), first_row=first_row)
+    def product(self) -> Any:
+        """This rank's part of the product."""
+        a, b, c = self._operands
+        if not self._in_2d:
+            first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
+            added = None if c is None else c.array
+            return RowBlock(self._of_parts.part(a.array, b.array, added, element_of_rows(first_row)), first_row=first_row)
+        place = (a.shape[0], b.shape[1]), a.rows, b.columns
+        if self._of_rows is not None:
+            return Block2D(self._of_rows.product().array[np.ix_(a.indices[0], b.indices[1])], *place)
+
+        def named(row: int, column: int) -> str:
+            return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
+
+        return Block2D(self._of_parts.part(a.array, b.array, None, named), *place)
 
 
-def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
+def _of_block_2d(settings: Settings, gemm: Gemm, c: Any) -> Settings:
+    """The settings of a product of Block2Ds. UsageError for what such a product cannot have."""
+    if c is not None or replace(gemm, dtype="") != PRODUCT:
+        raise UsageError(
+            "a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks", code="option-combination"
+        )
+    if settings.on_fault == "repair":
+        raise UsageError(
+            "a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'", code="option-combination"
+        )
+    return replace(settings, device="cpu") if settings.device == "auto" else settings
+
+
+def _transposed(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
     """For A, B and C whether the transpose is multiplied: a view `.T` and a flag each ask for it, both together for the matrix.
     UsageError for what is no RowBlock."""
     for name, block in zip("abc", operands, strict=True):
@@ -161,19 +202,13 @@ def _transposed(operands: tuple[Any, Any, Any], gemm: Gemm) -> tuple[bool, ...]:
     return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
 
 
-def _rows_of_operands(session: Session, operands: tuple[Any, Any, Any], transposed: tuple[bool, ...]) -> tuple[Any, Any, Any]:
-    """The operands, with RowBlocks of the transpose in place of those that are `transposed`. Their rows are in equal shares, and
-    lie where the elements did: on each rank's GPU, or in host memory."""
-
-    def rows_of(block: RowBlock) -> RowBlock:
-        if session.team.size == 1:
-            return RowBlock(block.T.array)
-        rows = scattered(session, block.T, None, 0).array
-        with session.team.phase("scatter", timed=False):
-            return RowBlock(to_device_of(block.array, rows))
-
-    a, b, c = (rows_of(each) if is_transposed else each for each, is_transposed in zip(operands, transposed, strict=True))
-    return a, b, c
+def _rows_of(session: Session, block: RowBlock) -> RowBlock:
+    """The RowBlock of the transpose, in equal shares, which lie where the elements did: on each rank's GPU or in host memory."""
+    if session.team.size == 1:
+        return RowBlock(block.T.array)
+    rows = scattered(session, block.T, None, 0).array
+    with session.team.phase("scatter", timed=False):
+        return RowBlock(to_device_of(block.array, rows))
 
 
 class GpuCall:
@@ -194,7 +229,7 @@ class GpuCall:
         if out is not None:
             refuse_wrong_out(out, (first, second), c, self.shape, self.types)
         blocks = RowBlock(first), RowBlock(second), c
-        self._of_blocks = RowBlockCall(session, blocks, None, asked.without_transposes())
+        self._of_blocks = DistributedCall(session, blocks, None, asked.without_transposes())
         self.decision, self.settings = self._of_blocks.decision, self._of_blocks.settings
 
     def product(self) -> Any:
@@ -204,57 +239,6 @@ class GpuCall:
             return product
         copy_back(product, self._out)
         return self._out
-
-
-class Block2DCall:
-    """A product of Block2Ds: `operands` are this rank's parts of A and B; C is refused."""
-
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
-        team, (a, b, c) = session.team, operands
-        with team.phase("agree", timed=False) as looking:
-            settings, gemm = asked.read()
-            if out is not None or asked.root != 0:
-                raise UsageError("a product of Block2Ds has neither out nor root: every rank keeps its part", code="out")
-            if c is not None or replace(gemm, dtype="") != PRODUCT:
-                raise UsageError(
-                    "a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks",
-                    code="option-combination",
-                )
-            if settings.on_fault == "repair":
-                raise UsageError(
-                    "a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'", code="option-combination"
-                )
-            if settings.device == "auto":
-                settings = replace(settings, device="cpu")
-            said = {"kind": "a product of Block2Ds", "root": asked.root, "dtype": gemm.dtype, **settings.as_dict()}
-            threads = partial(threads_until_decided, team, settings)
-            shares_here = Shares.of(a, b, None, gemm, check=settings.check == "host", threads=threads)
-            looking.mine = said, take_inventory(session, settings), shares_here
-        same_on_all_ranks([said for said, *_ in looking.all])
-        team.pretend_nodes(settings.ranks_per_node)
-        _, inventories, shares = zip(*looking.all, strict=True)
-        self._session, self._a, self._b, self._shape = session, a, b, (a.shape[0], b.shape[1])
-        self._of_rows: RowBlockCall | None = None
-        if team.size == 1:
-            request_of(shares, shares[0].types.computed)
-            rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None
-            self._of_rows = RowBlockCall(session, rows, None, replace(asked, gemm={"dtype": gemm.dtype or None}))
-            self.decision = self._of_rows.decision
-            return
-        self._of_parts = DistributedProduct(session, shares, inventories, settings)
-        self.decision = self._of_parts.decision
-
-    def product(self) -> Block2D:
-        """This rank's part of the product."""
-        a, b = self._a, self._b
-        if self._of_rows is not None:
-            whole = self._of_rows.product().array
-            return Block2D(whole[np.ix_(a.indices[0], b.indices[1])], self._shape, a.rows, b.columns)
-
-        def named(row: int, column: int) -> str:
-            return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
-
-        return Block2D(self._of_parts.part(a.array, b.array, None, named), self._shape, a.rows, b.columns)
 
 
 class RootCall:
@@ -289,7 +273,17 @@ class RootCall:
         may_be_alone = root == 0 and (self._stack is None or not self._stack.is_divided)
         self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings)
         if shapes.count is None and not self.is_for_root:
-            request = _request_of(session, shapes, root)
+            at_root = shapes.bytes_beside, shapes.gpu_bytes
+            besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in at_root)
+            request = PlanRequest(
+                shapes.problem,
+                root=root,
+                operands=OperandLocation.NODE_SHARED if shapes.all_shared else OperandLocation.ROOT_ARRAYS,
+                bytes_there=shapes.allocated_bytes,
+                besides=besides,
+                besides_on_gpu=on_gpu if any(on_gpu) else (),
+                left_out=session.left_out,
+            )
             self.settings = exactly(settings, shapes.types)
             self.decision = agree(session, request, self.settings, self._inventories)
             plan = self.decision.plan
@@ -316,27 +310,30 @@ class RootCall:
 
     def _of_matrices(self, decision: Decision) -> Any:
         """The result as a matrix at the root, and None elsewhere."""
-        session, shapes, given, types = self._session, self._shapes, self.given, self._shapes.types
+        session, given, types = self._session, self.given, self._shapes.types
         team, threads = session.team, decision.placements[session.team.rank].threads.count
         if given is None:
             products = RealProducts(team, types, threads, None)
         else:
             products = RealProducts(team, types, threads, given.core, c=given.c)
         for number, prime in enumerate(types.primes):
-            out = given.real_out if given is not None else None
-            if shapes.all_shared:
-                first, second, out = _shared_operands(session, shapes, decision)
-            elif shapes.on_gpu:
-                first, second, out = _from_gpu(session, decision, shapes, given)
-            elif given is not None:
-                first, second = given.sources(threads, prime)
-            else:
-                first, second = _elsewhere(shapes)
+            first, second, out = self._real_operands(decision, threads, prime)
             how: dict[str, Any] = {"seed": self._seed + number, "scattered": self._scattered and number == 0}
             c, check = RootProduct(session, decision, (first, second), self.settings, out, **how).result()
             settle(check, warns=given is not None)
             products.add(c)
         return products.finish(given.out if given is not None else None)
+
+    def _real_operands(self, decision: Decision, threads: int, prime: int) -> tuple[MatrixSource, MatrixSource, Any]:
+        """A and B of the real product modulo a prime, 0 for none, and room for its C where that is there."""
+        shapes, given, p = self._shapes, self.given, self._shapes.problem
+        if shapes.all_shared:
+            return _shared_operands(self._session, shapes, decision)
+        elsewhere = RootMatrix((p.n, p.l), None), RootMatrix((p.l, p.m), None), None
+        if shapes.on_gpu:
+            with self._session.team.phase("scatter"):
+                return elsewhere if given is None else _from_gpu(decision, shapes.types, given, threads)
+        return elsewhere if given is None else (*given.sources(threads, prime), given.real_out)
 
     def _one_after_the_other(self, count: int) -> Any:
         """A stack's products, of which each is computed by all ranks."""
@@ -352,7 +349,7 @@ class RootCall:
         return room
 
 
-Call = RowBlockCall | GpuCall | Block2DCall | RootCall
+Call = DistributedCall | GpuCall | RootCall
 
 
 def _looked_at(
@@ -391,27 +388,6 @@ def _scattered_ahead(session: Session, shapes: RootShapes, given: RootOperands) 
     return True
 
 
-def _elsewhere(shapes: RootShapes) -> tuple[RootMatrix, RootMatrix]:
-    """A and B on ranks that are not the root."""
-    problem = shapes.problem
-    return RootMatrix((problem.n, problem.l), None), RootMatrix((problem.l, problem.m), None)
-
-
-def _request_of(session: Session, shapes: RootShapes, root: int) -> PlanRequest:
-    """What is to be decided on."""
-    at_root = shapes.bytes_beside, shapes.gpu_bytes
-    besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(session.team.size)) for each in at_root)
-    return PlanRequest(
-        shapes.problem,
-        root=root,
-        operands=OperandLocation.NODE_SHARED if shapes.all_shared else OperandLocation.ROOT_ARRAYS,
-        bytes_there=shapes.allocated_bytes,
-        besides=besides,
-        besides_on_gpu=on_gpu if any(on_gpu) else (),
-        left_out=session.left_out,
-    )
-
-
 def _shared_operands(
     session: Session, shapes: RootShapes, decision: Decision
 ) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:
@@ -430,20 +406,14 @@ def _shared_operands(
     return first, second, c
 
 
-def _from_gpu(
-    session: Session, decision: Decision, shapes: RootShapes, given: RootOperands | None
-) -> tuple[RootMatrix, RootMatrix, Any]:
+def _from_gpu(decision: Decision, types: ProductType, given: RootOperands, threads: int) -> tuple[RootMatrix, RootMatrix, Any]:
     """A and B on their GPU, and room for C beside them, where the plan copies them from there; else A and B in host memory."""
-    plan, team = decision.plan, session.team
-    with team.phase("scatter"):
-        if given is None:
-            return *_elsewhere(shapes), None
-        stay, types = plan.at_root and plan.device == "cuda", shapes.types
-        device, threads = "cuda" if stay else "cpu", decision.placements[team.rank].threads.count
-        first, second = given.a, given.b
-        if types.complex_b:
-            first, second = real_operands(first, second, types, device=device, threads=threads)
-        first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
-        c = empty_beside(first, (plan.problem.n, plan.problem.m), plan.problem.dtype) if stay else None
-        await_callers_work(first, second)
-        return RootMatrix(first.shape, first), RootMatrix(second.shape, second), c
+    plan = decision.plan
+    stay = plan.at_root and plan.device == "cuda"
+    device, first, second = "cuda" if stay else "cpu", given.a, given.b
+    if types.complex_b:
+        first, second = real_operands(first, second, types, device=device, threads=threads)
+    first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
+    c = empty_beside(first, (plan.problem.n, plan.problem.m), plan.problem.dtype) if stay else None
+    await_callers_work(first, second)
+    return RootMatrix(first.shape, first), RootMatrix(second.shape, second), c
