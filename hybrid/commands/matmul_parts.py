@@ -41,8 +41,6 @@ from hybrid.selection.decision import Decision, Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.verification.check import Check
 
-# -------- which rows, and what has to be the same for a later job to go on with them
-
 _SECONDS_OF_A_PART = 60.0  # about: so much work does a job lose that is killed
 # Operations a second, of float64: too few rather than too many, so that a part takes no longer.
 _OF_A_THREAD, _OF_AN_EMULATED_THREAD, _OF_A_GPU = 2e10, 1e8, 3e13
@@ -100,8 +98,6 @@ def _listed(names: Sequence[str]) -> str:
 def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=4).hexdigest()
 
-
-# -------- the files
 
 _WRITING = 0  # the rank that writes the journal; C is gathered on its node
 _GROUP_BYTES = 4 << 20  # of the rows that have a digest together: such groups are shared by the ranks of the node
@@ -273,8 +269,6 @@ def _group_digest(rows: Span, data: np.ndarray) -> int:
 def _as_text(total: int) -> str:
     return f"{total % 2**64:016x}"
 
-
-# -------- the product
 
 _STEPS = 10**6  # the whole work, where progress is told
 

@@ -102,21 +102,17 @@ class RealProducts:
                 return None
             if types.exact is None:
                 return finished(product, types, self._c, into, self._threads)
-            return self._integers(types.exact, self._shape, into)
+            exact, dtype, refused = types.exact, np.dtype(types.result), list[tuple[int, int]]()
+            c = empty_beside(self._beside, self._shape, dtype) if into is None else into
 
-    def _integers(self, exact: Exact, shape: tuple[int, int], into: Any) -> Any:
-        """What `finish` returns of a product of integers."""
-        dtype, refused = np.dtype(self._types.result), list[tuple[int, int]]()
-        c = empty_beside(self._beside, shape, dtype) if into is None else into
+            def write(rows: Span, room: Room) -> None:
+                refused.extend(self._write(exact, c, rows))
 
-        def write(rows: Span, room: Room) -> None:
-            refused.extend(self._write(exact, c, rows))
-
-        by_parts(self._beside, shape, write, self._threads, with_room=False)
-        if refused:
-            row, column = min(refused)
-            raise refusal(exact, dtype, self._value(row, column), self._named(row, column))
-        return c
+            by_parts(self._beside, self._shape, write, self._threads, with_room=False)
+            if refused:
+                row, column = min(refused)
+                raise refusal(exact, dtype, self._value(row, column), self._named(row, column))
+            return c
 
     def _write(self, exact: Exact, c: Any, rows: Span) -> list[tuple[int, int]]:
         """Write these rows of a C of integers, or return the place of the first element that cannot be written."""

@@ -252,17 +252,14 @@ class Recomputing:
             product = np.empty(c.shape, np.result_type(a, b))
             blas(a, b, product)
             changes = np.abs(np.subtract(product, c))
-        change, was_wrong = float(changes.max(initial=0.0)), self._is_wrong(a, b, c, changes)
+        change, was_wrong = float(changes.max(initial=0.0)), False
+        if changes.any():  # mostly the largest change tells whether it is more than rounding errors
+            row, column = divmod(int(changes.argmax()), changes.shape[1])
+            was_wrong = element_is_wrong(self._plan.problem, a, b, c, row, column)
+            was_wrong = was_wrong or not verify_alone(a, b, c, self._threads).ok
         c[...] = product
         recomputed = Recomputed(task.rows, task.columns, self._team.rank, change, was_wrong, verify_alone(a, b, c, self._threads))
         return recomputed, product if self._sends else None
-
-    def _is_wrong(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, changes: np.ndarray) -> bool:
-        """Whether C is wrong, given the changes to each element that make it right. Mostly the largest change tells."""
-        if not changes.any():
-            return False
-        row, column = divmod(int(changes.argmax()), changes.shape[1])
-        return element_is_wrong(self._plan.problem, a, b, c, row, column) or not verify_alone(a, b, c, self._threads).ok
 
     def _write(self, rows: Span, columns: Span, product: np.ndarray) -> None:
         own = rows.common(self._plan.c_rows_at_the_end(self._team.rank))

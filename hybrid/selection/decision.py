@@ -284,7 +284,11 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         return Unknown(transport, gpus, plan, kernel)
     name, transport_reason = transport
     plan = plan.with_transport(name)
-    if request.operands is OperandLocation.ROOT_ARRAYS and _root_reaches_all(plan, gpus, machine.ranks[request.root].gpus):
+    # The root makes all H2D and D2H copies itself where it is alone, or sees all ranks' GPUs.
+    by_peers = plan.transport == "peers" and len(plan.topology.nodes) == 1
+    seen = {gpu.uuid for gpu in machine.ranks[request.root].gpus}
+    reaches_all = plan.topology.size == 1 or (by_peers and {gpu.uuid for gpu in gpus if gpu} <= seen)
+    if request.operands is OperandLocation.ROOT_ARRAYS and reaches_all:
         plan = replace(plan, operands=request.operands)
     missing = shortage(plan, machine.memory, request)
     # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
@@ -565,14 +569,6 @@ def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str
     if no_nccl:
         return "host", f"{no_peers}, nor can NCCL help ({no_nccl})"
     return "nccl", f"{no_peers}, but NCCL brought every rank's data to every other"
-
-
-def _root_reaches_all(plan: Plan, gpus: Sequence[Gpu | None], seen_by_root: Sequence[Gpu]) -> bool:
-    """Whether the root can make all H2D and D2H copies itself: it is alone, or sees all ranks' GPUs."""
-    if plan.topology.size == 1:
-        return True
-    one_node = len(plan.topology.nodes) == 1
-    return plan.transport == "peers" and one_node and {gpu.uuid for gpu in gpus if gpu} <= {gpu.uuid for gpu in seen_by_root}
 
 
 _MOST_ON_GPU = 1 << 33  # multiply-adds of one product: a larger one keeps the GPUs of all ranks busy, and hides its copies

@@ -343,8 +343,8 @@ class DeviceGather:
             # Submitted only now, since a copy to pageable memory blocks the host until it is made.
             into = self._c[piece.rows][:, piece.columns.slice]
             self._copied.append(self._device.copy_received(into, there, [event]))
-        while self.is_open and self._may_receive():
-            self._receive(len(self._copied) + len(self._receiving))
+        while self.is_open and self._receive_next():
+            pass
 
     def wait_for_stored(self) -> None:
         """Wait until this rank's part of C has been sent, or all that it receives is in host memory, whose time from this rank's
@@ -373,28 +373,27 @@ class DeviceGather:
             return False
         return not self._copied or self._device.done(self._copied[-1])
 
-    def _may_receive(self) -> bool:
-        """Whether there is a next piece, its slot is copied from, and enough of this rank's tiles are submitted."""
-        number = len(self._copied) + len(self._receiving)
+    def _receive_next(self) -> bool:
+        """Receive the next piece, if its slot is copied from and enough of this rank's tiles are submitted. Whether it was.
+
+        Enough are about as many as its sender has submitted then: a kernel that waits for a piece would take multiprocessors
+        from multiplications.
+        """
+        number, plan = len(self._copied) + len(self._receiving), self._plan
         if number == len(self._pieces) or len(self._receiving) == SLOTS:
             return False
-        return len(self._computed) >= self._tiles_before(self._pieces[number])
-
-    def _tiles_before(self, piece: SentPiece) -> int:
-        """After how many of this rank's tiles it receives a piece: about as many as its sender has then. A kernel that waits
-        for it would take multiprocessors from multiplications."""
-        return -(-(piece.tile + 1) * self._tiles // piece.tiles)
-
-    def _receive(self, number: int) -> None:
-        piece, slot, plan = self._pieces[number], number % SLOTS, self._plan
+        piece, slot = self._pieces[number], number % SLOTS
+        tiles = -(-(piece.tile + 1) * self._tiles // piece.tiles)
+        if len(self._computed) < tiles:
+            return False
         memory, width = self._rank_device.memory, plan.shares[piece.sender].layout.width
         whole = self._device.matrix(memory, self._slots.offset_of(slot), len(piece.rows), width, plan.problem.dtype)
         there = whole[:, : len(piece.columns)]
-        tiles = self._tiles_before(piece)
         after = [*(self._computed[tiles - 1] if tiles else ())]
         if number >= SLOTS:
             after.append(self._copied[number - SLOTS])
         self._receiving.append((piece, there, self._group.receive(there, piece.sender, after)))
+        return True
 
 
 class NcclTransport(HostTransport):

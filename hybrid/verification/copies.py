@@ -9,7 +9,6 @@ finds the pieces that differ. What ranks exchange without a device has one check
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -49,7 +48,11 @@ class CopiedPieces:
 
     def __init__(self, layout: CheckLayout) -> None:
         self.layout = layout
-        self.places: list[Place] = [_place(layout, piece) for piece in layout.pieces]
+        firsts = map(layout.first_row, layout.pieces)
+        self.places: list[Place] = [
+            (piece.operand, Span(first, first + len(piece.rows)), piece.columns)
+            for piece, first in zip(layout.pieces, firsts, strict=True)
+        ]
         self._starts = np.array([piece.offset for piece in layout.pieces], np.intp)
         rows = [np.arange(rows.lo, rows.hi, dtype=np.uint64) for _, rows, _ in self.places]
         self._numbers = np.concatenate([*rows, np.empty(0, np.uint64)])
@@ -83,11 +86,6 @@ class PiecesOfRanks(list[CopiedPieces]):
         return 1 + max((int(of_rank.max()) for of_rank in self.numbers if len(of_rank)), default=-1)
 
 
-def _place(layout: CheckLayout, piece: Piece) -> Place:
-    first = layout.first_row(piece)
-    return piece.operand, Span(first, first + len(piece.rows)), piece.columns
-
-
 def named(place: Place) -> str:
     """A place in a message."""
     operand, rows, columns = place
@@ -109,19 +107,6 @@ class Findings:
     in_memory: InMemory
     suspects: tuple[Suspect, ...] = ()
     all_told: bool = False  # no other sum of a product that is not exact looks wrong
-
-
-@dataclass
-class _Seen:
-    """The checksums of a place that ranks made in host memory."""
-
-    owner: int  # the rank whose device copies it
-    checksums: dict[int, int] = field(default_factory=dict)  # by the rank that made it
-
-    def source(self, operand: str, root: int) -> int:
-        """The rank from which the others have it: of C the one that multiplied, of an operand the root."""
-        first = self.owner if operand == "C" else root
-        return first if first in self.checksums else next(iter(self.checksums))
 
 
 @record
@@ -159,16 +144,18 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
     """The pieces that were not the same everywhere, each once."""
     if all_were_copied_right(findings, pieces):
         return []
-    seen: dict[Place, _Seen] = {}
+    seen: dict[Place, dict[int, int]] = {}  # for each place the checksums in host memory, by the rank that made them
+    sources: dict[Place, int] = {}  # the rank from which the others have it: of C the one that multiplied, else the root
     for finder, found in enumerate(findings):
         for rank, (summed, checksums) in found.in_memory.items():
-            for number in summed:
-                seen.setdefault(pieces[rank].places[number], _Seen(rank)).checksums[finder] = int(checksums[number])
+            for place, checksum in ((pieces[rank].places[number], int(checksums[number])) for number in summed):
+                seen.setdefault(place, {})[finder] = checksum
+                sources.setdefault(place, rank if place[0] == "C" else root)
     wrong: dict[str, WrongCopy] = {}
-    for place, each in seen.items():
-        source = each.source(place[0], root)
+    for place, known in seen.items():
+        source = sources[place] if sources[place] in known else next(iter(known))
         of_source = f"as they are on {findings[source].where}"
-        for finder in (finder for finder, checksum in each.checksums.items() if checksum != each.checksums[source]):
+        for finder in (finder for finder, checksum in known.items() if checksum != known[source]):
             text = f"{named(place)} did not reach {findings[finder].where} {of_source}"
             wrong.setdefault(text, WrongCopy(text, place))
     for rank, (found, of_rank) in enumerate(zip(findings, pieces, strict=True)):
@@ -177,7 +164,7 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
             way = "left" if place[0] == "C" else "reached"
             if place not in seen:
                 text = f"{named(place)} never {way} the device of {found.where}"
-            elif checksum not in seen[place].checksums.values():
+            elif checksum not in seen[place].values():
                 text = f"{named(place)} {way} the device of {found.where} with other values than they have in memory"
             else:
                 continue
@@ -387,7 +374,8 @@ def sums_of_other_nodes(
     if team.node != plan.root_node:
         return found
     sources = dict(zip("AB", operands, strict=True))
-    done: set[Place] = {place for rank in team.node_ranks for place in pieces[rank].places if not _is_sent(sources, place)}
+    sent = {key for key, source in sources.items() if isinstance(source, RootMatrix)}  # by the root, from arrays of its own
+    done: set[Place] = {place for rank in team.node_ranks for place in pieces[rank].places if place[0] not in sent}
     for rank in range(team.size):
         if rank in team.node_ranks:
             continue
@@ -405,11 +393,6 @@ def sums_of_other_nodes(
                 mine.append(piece.number)
         found[rank] = mine, of_rank.of_pieces(of_rows)
     return found
-
-
-def _is_sent(sources: Mapping[str, MatrixSource], place: Place) -> bool:
-    """Whether the root sends this place to other nodes, from an array of its own."""
-    return isinstance(sources.get(place[0]), RootMatrix)
 
 
 def _rows_here(
