@@ -166,9 +166,9 @@ def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     return unknown
 
 
-def switched_on(variable: str, environment: Mapping[str, str] = os.environ) -> bool:
+def switched_on(variable: str) -> bool:
     """One of SWITCHES. UsageError where it is neither on nor off."""
-    text = environment.get(variable, "")
+    text = os.environ.get(variable, "")
     return _truth(variable, text) if text else SWITCHES[variable]
 
 

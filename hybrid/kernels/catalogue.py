@@ -115,9 +115,9 @@ def _tensor(stages: int, capability: int) -> Form:
     return _linear((128, 128), arguments, stages * 16 * 256, capability)
 
 
-def _tensor_wide(depth: int, stages: int, capability: int) -> Form:
+def _tensor_wide(depth: int, capability: int) -> Form:
     """For operands of 16 and of 8 bits. `depth`: of a stage along k."""
-    return _linear((128, 256), f"128, 256, {depth}, 64, 64, {stages}, 1", stages * depth * (128 + 256), capability)
+    return _linear((128, 256), f"128, 256, {depth}, 64, 64, 4, 1", 4 * depth * (128 + 256), capability)
 
 
 CATALOGUE = (
@@ -146,12 +146,10 @@ CATALOGUE = (
            {"float64": (_tensor(stages=3, capability=120), _tensor(stages=4, capability=90), _tensor(stages=3, capability=80))},
            dtypes=("float64",), adds=True, reason="this GPU has tensor cores for float64"),
     Kernel("tensor_half", "cuda", "tensor cores for float16 and bfloat16 operands (mma), sums in float32", "tensor_half.cu",
-           dict.fromkeys(HALVES, (_tensor_wide(32, stages=4, capability=120), _tensor_wide(64, stages=4, capability=90),
-                                  _tensor_wide(32, stages=4, capability=80))),
+           dict.fromkeys(HALVES, (_tensor_wide(32, 120), _tensor_wide(64, 90), _tensor_wide(32, 80))),
            dtypes=HALVES, adds=True, reason="this GPU has tensor cores for operands of 16 bits"),
     Kernel("tensor_int8", "cuda", "tensor cores for bytes (mma), sums in int32", "tensor_int8.cu",
-           dict.fromkeys(BYTES, (_tensor_wide(64, stages=4, capability=120), _tensor_wide(128, stages=4, capability=90),
-                                 _tensor_wide(64, stages=4, capability=80))),
+           dict.fromkeys(BYTES, (_tensor_wide(64, 120), _tensor_wide(128, 90), _tensor_wide(64, 80))),
            dtypes=BYTES),
     Kernel("cublas", "cuda", "NVIDIA's library, for comparison; auto never chooses it", dtypes=BOTH + HALVES + BYTES, adds=True),
 )  # fmt: skip

@@ -63,10 +63,10 @@ class CopiedPieces:
         return np.add.reduceat(mixed, self._starts) if len(self._starts) else np.empty(0, np.uint64)
 
 
-def piece_table(layout: CheckLayout, first: int = 0) -> np.ndarray:
-    """For each piece, a row of three numbers: where its rows' checksums begin, behind `first` others; how many there are; and its
-    first row's number in the matrix."""
-    rows = [(first + piece.offset, len(piece.rows), layout.first_row(piece)) for piece in layout.pieces]
+def piece_table(layout: CheckLayout) -> np.ndarray:
+    """For each piece, a row of three numbers: where its rows' checksums begin; how many there are; and its first row's number in
+    the matrix."""
+    rows = [(piece.offset, len(piece.rows), layout.first_row(piece)) for piece in layout.pieces]
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
