@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isqrt
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from hybrid.core.problem import is_aligned
-from hybrid.devices.base import Device, Event, KernelCall, KernelDevice, place_of
+from hybrid.devices.base import Device, KernelCall, KernelDevice, place_of
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     NOT_INTEGRAL,
@@ -42,70 +42,38 @@ _BLOCKS_OF_PIECE = 8  # which add up what was found of a piece's rows
 _MULTIPROCESSORS, _LEAST_DEPTH, _ROUND = 132, 256, 64
 
 
-class Operation:
-    """Launches on a queue of the device, to be enqueued behind events as often as wanted."""
+def compile_check(device: KernelDevice, dtype: str, operand_dtype: str, group: int) -> None:
+    """Compile all kernels for products with C and operands of these types, whose columns are summed in groups of so many; none
+    where a CPU stands in for a GPU."""
+    if device.name != "cuda":
+        return
+    shared = shared_bytes(device.capability, OPERAND_SIZES[operand_dtype])
+    launches = []
+    for expression, block in blocks_of(dtype, operand_dtype, group).items():
+        subtracts = expression.startswith("subtract_product")
+        launches.append(Launch(SOURCE, expression, (1, 1), block, shared * subtracts, prefers_shared=subtracts))
+    device.compile_ahead(launches)
 
-    __slots__ = ("_device", "_queue", "call")
 
-    def __init__(self, device: Device, call: KernelCall, queue: str = "check") -> None:
-        self._device, self.call, self._queue = device, call, queue
+def check_matrices(device: Device, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """New contiguous matrices of the device, uninitialized, by their names: of uint64 where the name begins with "checksum",
+    "sample" or "weights", else of float64."""
+    types = {name: "uint64" if name.startswith(("checksum", "sample", "weights")) else "float64" for name in shapes}
+    return {name: device.empty(shape, types[name]) for name, shape in shapes.items()}
 
-    def __call__(self, after: Sequence[Event]) -> Event:
-        return self._device.launch([self.call], [*after], self._queue)
 
+def check_kernel(device: KernelDevice, name: str, *matrices: Any, group: int = 0) -> KernelCall:
+    """A launch of a kernel of check.cu, which says what it reads and writes: matrices of `check_matrices`, and parts of A, B and
+    C. `group`: columns in a sum; 0: `row_sums` adds squares alone."""
+    if device.name == "cuda":
+        launch = launch_of_check(name, matrices, group, device.capability)
+        return device.kernel(launch, matrices) if launch else lambda stream: None
 
-class CheckOperations:
-    """The check's operations on a GPU. They run in the order in which they are enqueued, except those `beside` others.
+    def call(stream: None) -> None:
+        with np.errstate(all="ignore"):
+            by_numpy(name, *matrices, group=group)
 
-    Their matrices are the device's own, made by `make`, but for the parts of A, B and C that they read.
-    """
-
-    def __init__(self, device: KernelDevice) -> None:
-        self.device = device
-
-    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
-        """Compile all kernels for products with C and operands of these types, whose columns are summed in groups of so many."""
-        shared = shared_bytes(self.device.capability, OPERAND_SIZES[operand_dtype])
-        launches = []
-        for expression, block in blocks_of(dtype, operand_dtype, group).items():
-            subtracts = expression.startswith("subtract_product")
-            launches.append(Launch(SOURCE, expression, (1, 1), block, shared * subtracts, prefers_shared=subtracts))
-        self.device.compile_ahead(launches)
-
-    def make(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-        """New contiguous matrices, uninitialized, by their names: of uint64 where the name begins with "checksum", "sample" or
-        "weights", else of float64."""
-        types = {name: "uint64" if name.startswith(("checksum", "sample", "weights")) else "float64" for name in shapes}
-        return {name: self.device.empty(shape, types[name]) for name, shape in shapes.items()}
-
-    def clear(self, matrix: Any) -> Operation:
-        """Fill a contiguous matrix with zeros."""
-        return Operation(self.device, self.device.clearing(matrix, 0))
-
-    def kernel(self, name: str, *matrices: Any, group: int = 0) -> Operation:
-        """A launch of a kernel of check.cu, which says what it reads and writes. `group`: columns in a sum; 0: `row_sums` adds
-        squares alone."""
-        return Operation(self.device, self._call(name, matrices, group))
-
-    def given(self, matrix: Any) -> tuple[np.ndarray, Operation]:
-        """An array in host memory, and an operation that copies it to a contiguous matrix."""
-        here = self.device.host_memory(matrix.shape, matrix.dtype)
-        return here, Operation(self.device, self.device.giving(matrix, here))
-
-    def told(self, matrix: Any) -> tuple[np.ndarray, Operation]:
-        """An array in host memory, and an operation that copies a contiguous matrix to it."""
-        there = self.device.host_memory(matrix.shape, matrix.dtype)
-        return there, Operation(self.device, self.device.telling(matrix, there))
-
-    def together(self, operations: Sequence[Operation], *, beside: bool) -> Operation:
-        """One operation that does what these do, one after the other. `beside`: it runs beside those that are enqueued before and
-        after it; only events order them."""
-        calls = [operation.call for operation in operations]
-        return Operation(self.device, self.device.together(calls), "check beside" if beside else "check")
-
-    def _call(self, name: str, matrices: Sequence[Any], group: int) -> KernelCall:
-        launch = launch_of_check(name, matrices, group, self.device.capability)
-        return self.device.kernel(launch, matrices) if launch else lambda stream: None
+    return call
 
 
 def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:
@@ -178,25 +146,6 @@ def grid_of_subtraction(rows: int, columns: int, depth: int, item_size: int) -> 
     tiles, enough = -(-rows // _TILE) * -(-columns // _TILE), _MULTIPROCESSORS * (2 if item_size == 8 else 3)
     to_fill, to_round_less = enough // max(1, tiles), 1 + isqrt(depth // (2 * _ROUND))
     return tiles, max(1, min(MOST_BLOCKS_Y, depth // _LEAST_DEPTH, max(to_fill, to_round_less)))
-
-
-class NumpyCheckOperations(CheckOperations):
-    """The check's operations on a CPU that stands in for a GPU: NumPy computes what the kernels do."""
-
-    def compile_ahead(self, dtype: str, operand_dtype: str, group: int) -> None:
-        pass  # nothing is compiled
-
-    def _call(self, name: str, matrices: Sequence[np.ndarray], group: int) -> KernelCall:
-        def call(stream: None) -> None:
-            with np.errstate(all="ignore"):
-                by_numpy(name, *matrices, group=group)
-
-        return call
-
-
-def operations_on(device: Device) -> CheckOperations:
-    """Those of a device that is `staged`."""
-    return (CheckOperations if device.name == "cuda" else NumpyCheckOperations)(cast(KernelDevice, device))
 
 
 def by_numpy(name: str, *matrices: np.ndarray, group: int = 0) -> None:

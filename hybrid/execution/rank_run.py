@@ -17,7 +17,6 @@ import numpy as np
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
-from hybrid.devices.check_operations import operations_on
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import CheckFailed
@@ -123,10 +122,10 @@ class RankCheck:
         """Have sums computed of what is in this rank's buffers, where `modular` computes the tiles."""
         self._modular = modular
         if self._plan.shares[self._team.rank].order:
-            operations, problem = operations_on(self._rank_device.device), self._plan.problem
+            device, problem = self._rank_device.device, self._plan.problem
             layout = self._all_pieces[self._team.rank].layout
             size = self._plan.bytes_of_device_check(self._team.rank)
-            self.device = self._once("sums", lambda: DeviceCheck(operations, layout, problem), size)
+            self.device = self._once("sums", lambda: DeviceCheck(device, layout, problem), size)
             self.device.use(buffers)
 
     def result(self, elsewhere: SumElsewhere | None = None) -> Check:

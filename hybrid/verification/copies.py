@@ -17,8 +17,8 @@ import numpy as np
 from hybrid.arrays.sources import MatrixSource, RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
-from hybrid.devices.base import Device, Event
-from hybrid.devices.check_operations import operations_on
+from hybrid.devices.base import Event, KernelDevice
+from hybrid.devices.check_operations import check_kernel, check_matrices
 from hybrid.devices.row_sums import (
     ALL,
     RowChecksums,
@@ -186,7 +186,7 @@ class CopyChecksums:
         self,
         problem: Problem,
         pieces: Mapping[int, CopiedPieces],
-        device: Device,
+        device: KernelDevice,
         own: Mapping[int, Container[int]],
         origin: int,
         threads: int,
@@ -315,27 +315,27 @@ class CopyChecksums:
 class _ByDevice:
     """Sums rows of arrays that lie on the GPU, by that GPU. What it has summed is gone in the next product, since it adds."""
 
-    def __init__(self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces]) -> None:
-        self._operations = operations = operations_on(device)
+    def __init__(self, device: KernelDevice, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces]) -> None:
+        self._device = device
         sizes = [each.layout.checksums for each in pieces.values()]
         self._first = dict(zip(pieces, np.cumsum([0, *sizes]).tolist(), strict=False))
         shapes = {f"weights of {key}": (1, len(each)) for key, each in weights.items()}
-        made = operations.make({**shapes, "all": (3, sum(sizes)), "sample": (1, 2)})
+        made = check_matrices(device, {**shapes, "all": (3, sum(sizes)), "sample": (1, 2)})
         self._weights = {key: made[f"weights of {key}"] for key in weights}
         for key, each in weights.items():
             device.write(self._weights[key], each[None, :])
-        self._clear, self._of_sample = operations.clear(made["all"]), made["sample"]
+        self._clear, self._of_sample = device.clearing(made["all"], 0), made["sample"]
         # For each row its checksum, and what the same operation computes besides.
         self._checksums, self._largest, self._squares = (made["all"][part].reshape(-1, 1) for part in range(3))
         self._checksums = self._checksums.view("uint64")
         self._summed: dict[tuple[int, int], Piece] = {}  # by rank and number
 
     def sample(self, sample: Sample) -> None:
-        self._operations.device.write(self._of_sample, sample.words)
+        self._device.write(self._of_sample, sample.words)
 
     def begin(self) -> None:
         self._summed.clear()
-        self._clear([])
+        self._device.launch([self._clear], [], "check")
 
     def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event) -> None:
         self._summed[rank, piece.number] = piece
@@ -343,10 +343,11 @@ class _ByDevice:
         there = slice(begin + part.lo, begin + part.hi)
         weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[there]
         into = squares, squares, self._largest[there], self._checksums[there], self._of_sample
-        self._operations.kernel("row_sums", rows, weights, weights, *into)([event])
+        call = check_kernel(self._device, "row_sums", rows, weights, weights, *into)
+        self._device.launch([call], [event], "check")
 
     def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]], pieces: Mapping[int, CopiedPieces]) -> None:
-        of_all = self._operations.device.read(self._checksums)[:, 0]
+        of_all = self._device.read(self._checksums)[:, 0]
         for (rank, number), piece in self._summed.items():
             (of_rows, of_pieces), first = made[rank], self._first[rank] + piece.offset
             of_piece = of_all[first : first + len(piece.rows)]

@@ -20,8 +20,8 @@ import numpy as np
 
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
-from hybrid.devices.base import MOST_PLACES, Buffers, Event, Place
-from hybrid.devices.check_operations import CheckOperations, Operation
+from hybrid.devices.base import MOST_PLACES, Buffers, Event, KernelCall, KernelDevice, Place
+from hybrid.devices.check_operations import check_kernel, check_matrices, compile_check
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SAMPLE, Sample, checksum_weights
 from hybrid.planning.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
 from hybrid.planning.schedule import Arrival, Tile
@@ -50,10 +50,10 @@ class Batches:
     multiplications. On the device they still run one after the other. Products follow each other, each with the same
     operations in the same order."""
 
-    def __init__(self, operations: CheckOperations, all_bytes: int) -> None:
+    def __init__(self, device: KernelDevice, all_bytes: int) -> None:
         """`all_bytes`: that all operations of a product read."""
-        self._together, self._most_bytes = operations.together, max(_LEAST_BYTES, all_bytes // _MOST_BATCHES)
-        self._made: dict[tuple[int, ...], tuple[list[Operation], Operation]] = {}  # by the operations' ids
+        self._device, self._most_bytes = device, max(_LEAST_BYTES, all_bytes // _MOST_BATCHES)
+        self._made: dict[tuple[int, ...], tuple[list[KernelCall], KernelCall]] = {}  # by the operations' ids
         self.begin()
 
     def begin(self) -> None:
@@ -62,11 +62,11 @@ class Batches:
         self._next()
 
     def _next(self) -> None:
-        self._waiting: list[Operation] = []
+        self._waiting: list[KernelCall] = []
         self._after: list[Event] = []
         self._bytes = 0
 
-    def add(self, operation: Operation, after: Sequence[Event] = (), size: int = 0) -> None:
+    def add(self, operation: KernelCall, after: Sequence[Event] = (), size: int = 0) -> None:
         """Enqueue an operation soon, behind these events. `size`: the bytes that it reads."""
         self._waiting.append(operation)
         self._after += after
@@ -77,36 +77,36 @@ class Batches:
     def flush(self) -> None:
         """Enqueue what was added."""
         if self._waiting:
-            self._last = [self._batch(beside=False)(self._after)]
-            self._next()
+            self._last = [self._launch(self._after, "check")]
 
     def flush_beside(self) -> list[Event]:
         """Enqueue what was added, behind all before, beside what follows. Returns the event that marks its end."""
         if not self._waiting:
             return []
-        event = self._batch(beside=True)([*self._last, *self._after])
-        self._next()
-        return [event]
+        return [self._launch([*self._last, *self._after], "check beside")]
 
-    def _batch(self, *, beside: bool) -> Operation:
-        """What was added, as one operation."""
+    def _launch(self, after: list[Event], queue: str) -> Event:
+        """Enqueue what was added as one call."""
         key = tuple(map(id, self._waiting))
         if key not in self._made:
-            self._made[key] = self._waiting, self._together(self._waiting, beside=beside)
-        return self._made[key][1]
+            self._made[key] = self._waiting, self._device.together(self._waiting)
+        event = self._device.launch([self._made[key][1]], after, queue)
+        self._next()
+        return event
 
 
 class DeviceSums:
     """What a DeviceCheck keeps on its device, sums and checksums: matrices, by name, and parts of them. The methods read them,
     and are called when the device is idle."""
 
-    def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
-        self._operations, self._layout, self._problem = operations, layout, problem
+    def __init__(self, device: KernelDevice, layout: CheckLayout, problem: Problem) -> None:
+        self._device, self._layout, self._problem = device, layout, problem
         self._of_operands = [[piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"]
         rows, groups, checksums, table = len(layout.share.rows), layout.groups, layout.checksums, piece_table(layout)
         summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
         ends = np.cumsum([rows, groups, checksums, checksums, rows * groups, summary, totals]).tolist()
-        self.matrices = m = operations.make(
+        self.matrices = m = check_matrices(
+            device,
             {
                 "x": (1, problem.m),
                 "weighted x": (1, problem.m),
@@ -123,27 +123,30 @@ class DeviceSums:
                 "checksum table": table.shape,
                 "sample": (1, 2),
                 "to clear": (1, ends[-1]),
-            }
+            },
         )
         m["B·x"] = m["B·x"][:, :groups]
         widths = [len(panel) for panel in layout.share.column_panels]
         x = random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)[None, :]
         for key in ("x", "weighted x"):  # which stays as it is where B has no rows
-            operations.device.write(m[key], x)
+            device.write(m[key], x)
         of_operands, of_c = problem.operand_item_size, problem.item_size
         for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
-            operations.device.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
-        operations.device.write(m["numbers"], comparison_numbers(problem, layout.group)[None, :])
-        operations.device.write(m["checksum table"], table)
+            device.write(m[f"weights of {name}"], checksum_weights(columns, item)[None, :])
+        device.write(m["numbers"], comparison_numbers(problem, layout.group)[None, :])
+        device.write(m["checksum table"], table)
         parts = [m["to clear"][:, lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
         self.row_squares, self.column_squares = parts[0].reshape(-1, 1), parts[1]
         # The largest magnitudes and the checksums of all rows of pieces, in the layout's order.
         self.largest, self.of_rows = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
         self.subtracted = parts[4].reshape(rows, groups)  # -A·(B·x)
         self.summary, self.totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
-        self._sample, self.give_sample = operations.given(m["sample"])
+        self._sample = device.host_memory(m["sample"].shape, "uint64")
+        self.give_sample = device.giving(m["sample"], self._sample)
         self.sample(ALL)
-        told, self.tell = operations.told(m["to clear"][:, ends[4] :])
+        to_tell = m["to clear"][:, ends[4] :]
+        told = device.host_memory(to_tell.shape, "float64")
+        self.tell = device.telling(to_tell, told)
         self._summary_told, totals_told = told[0, : self.summary.size].reshape(-1, NUMBERS_TOGETHER), told[0, self.summary.size :]
         self._checksums_told, self._largest_told = totals_told[::2].view(np.uint64), totals_told[1::2]  # of pieces
 
@@ -165,14 +168,14 @@ class DeviceSums:
         sums = Sums.of(self._summary_told, len(layout.share.rows), layout.groups, *largest)
         if sums.error <= limit:
             return sums, ()
-        found = self._operations.device.read(self.matrices["found"])
+        found = self._device.read(self.matrices["found"])
         errors, suspects = errors_of_rows(found), []
         above = np.flatnonzero(errors > limit)
         worst = above[np.argsort(-errors[above])][:MOST_SUSPECTS].tolist()
         for row in worst:
             error, groups = float(errors[row]), {int(found[row, 3]): float(errors[row])}
             if limit and len(worst) < MOST_SUSPECTS:
-                sizes = self._operations.device.read(self.matrices["differences"][row : row + 1])[0]
+                sizes = self._device.read(self.matrices["differences"][row : row + 1])[0]
                 with np.errstate(all="ignore"):
                     sizes = sizes * (error / sizes.max())
                 groups |= {group: float(sizes[group]) for group in np.flatnonzero(sizes > limit).tolist()}
@@ -191,7 +194,7 @@ class _Pending:
     groups: list[Span] = field(default_factory=list)
 
 
-_OnPiece = tuple[Operation, int]  # with the bytes that it reads
+_OnPiece = tuple[KernelCall, int]  # with the bytes that it reads
 
 
 @dataclass
@@ -203,7 +206,7 @@ class _OfBuffers:
     batches: Batches
     measured_late: Piece | None  # of A, which is measured when it is multiplied by B·x
     # By rows of C, rows of the buffer of A, and groups.
-    subtractions: dict[tuple[Span, Span, Span], Operation] = field(default_factory=dict)
+    subtractions: dict[tuple[Span, Span, Span], KernelCall] = field(default_factory=dict)
 
 
 class DeviceCheck:
@@ -212,23 +215,23 @@ class DeviceCheck:
     `use` is called first, and again when the operands lie elsewhere. Then each product goes from `begin` to `finish`.
     """
 
-    def __init__(self, operations: CheckOperations, layout: CheckLayout, problem: Problem) -> None:
-        self.layout, self._operations, self._problem = layout, operations, problem
-        operations.compile_ahead(problem.dtype, problem.operand_dtype, layout.group)
-        self.sums = sums = DeviceSums(operations, layout, problem)
+    def __init__(self, device: KernelDevice, layout: CheckLayout, problem: Problem) -> None:
+        self.layout, self._device, self._problem = layout, device, problem
+        compile_check(device, problem.dtype, problem.operand_dtype, layout.group)
+        self.sums = sums = DeviceSums(device, layout, problem)
         self._m = m = sums.matrices
         # A weak reference: the buffers may be arrays that their owner wants to free.
         self._buffers: Callable[[], Buffers | None] = lambda: None
         # By where the matrices lie, and which of them are no buffers: views of device memory take longer to make than launches.
         self._prepared: dict[tuple[tuple[Place, ...], frozenset[str]], _OfBuffers] = {}
-        self._now = _OfBuffers([], Batches(operations, 0), None)
-        self._clear = operations.clear(m["to clear"])
-        self._total = operations.kernel("column_totals", m["squares of B"], sums.column_squares)
-        self._compare = operations.kernel(
-            "compare_sums", m["differences"], sums.subtracted, m["squares of C"], sums.row_squares, sums.column_squares,
+        self._now = _OfBuffers([], Batches(device, 0), None)
+        self._clear = device.clearing(m["to clear"], 0)
+        self._total = check_kernel(device, "column_totals", m["squares of B"], sums.column_squares)
+        self._compare = check_kernel(
+            device, "compare_sums", m["differences"], sums.subtracted, m["squares of C"], sums.row_squares, sums.column_squares,
             m["numbers"], m["found"], sums.summary,
         )  # fmt: skip
-        self._total_pieces = operations.kernel("total_pieces", sums.of_rows, sums.largest, m["checksum table"], sums.totals)
+        self._total_pieces = check_kernel(device, "total_pieces", sums.of_rows, sums.largest, m["checksum table"], sums.totals)
         self._pending: dict[Span, _Pending] = {}
         order = layout.share.order
         self._last, self._all_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
@@ -243,7 +246,7 @@ class DeviceCheck:
         if key not in self._prepared:
             if len(self._prepared) >= MOST_PLACES:
                 self._prepared.clear()
-            batches = Batches(self._operations, sum(map(self._bytes_of, self.layout.pieces)))
+            batches = Batches(self._device, sum(map(self._bytes_of, self.layout.pieces)))
             # A's only piece, where that is not copied, needs no checksum, and is read once less.
             of_a = [piece for piece in self.layout.pieces if piece.operand == "A"]
             late = of_a[0] if len(of_a) == 1 and "A" in buffers.in_place else None
@@ -343,11 +346,11 @@ class DeviceCheck:
         self._enqueue(self.sums.tell)
         self._now.batches.flush()
 
-    def _enqueue(self, operation: Operation, size: int = 0, after: Sequence[Event] = ()) -> list[Event]:
+    def _enqueue(self, operation: KernelCall, size: int = 0, after: Sequence[Event] = ()) -> list[Event]:
         """Enqueue an operation that reads so many bytes. Returns what must be complete before these are overwritten: where
         nothing is, operations are enqueued in batches, whose events nobody needs."""
         if not self.layout.share.holds_all:
-            return [operation(after)]
+            return [self._device.launch([operation], [*after], "check")]
         self._now.batches.add(operation, after, size)
         return []
 
@@ -367,7 +370,7 @@ class DeviceCheck:
         self._subtracted += [(key[1], event) for key in keys for event in self._enqueue(self._subtraction(*key))]
         return [event for _, event in self._subtracted[-1:]]
 
-    def _subtraction(self, rows: Span, buffer_rows: Span, groups: Span) -> Operation:
+    def _subtraction(self, rows: Span, buffer_rows: Span, groups: Span) -> KernelCall:
         key = (rows, buffer_rows, groups)
         prepared, buffers = self._now.subtractions, self._buffers()
         if key not in prepared:
@@ -377,14 +380,14 @@ class DeviceCheck:
             measured = slice(0) if late is None else slice(late.offset, late.offset + len(late.rows))
             squares = sums.row_squares[slice(0) if late is None else rows.slice]
             a = buffers.rows_of_a(buffer_rows)
-            prepared[key] = self._operations.kernel("subtract_product", a, products, into, squares, sums.largest[measured])
+            prepared[key] = check_kernel(self._device, "subtract_product", a, products, into, squares, sums.largest[measured])
         return prepared[key]
 
     def _bytes_of(self, piece: Piece) -> int:
         item = self._problem.item_size if piece.operand == "C" else self._problem.operand_item_size
         return len(piece.rows) * len(piece.columns) * item
 
-    def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece, weighed: set[Span]) -> list[Operation]:
+    def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece, weighed: set[Span]) -> list[KernelCall]:
         """The operations on a piece of A or B. Of the first piece of some columns of B, a few rows give their weights in x."""
         matrix, m, rows = buffers.destination(arrival), self._m, piece.rows.slice
         if piece.operand == "A":
@@ -399,19 +402,19 @@ class DeviceCheck:
             return [sums]
         weighed.add(piece.columns)
         into = m["x"][:, columns], m["numbers"], m["weighted x"][:, columns]
-        return [self._operations.kernel("weigh_columns", part[:SAMPLE], *into, group=self.layout.group), sums]
+        return [check_kernel(self._device, "weigh_columns", part[:SAMPLE], *into, group=self.layout.group), sums]
 
-    def _of_c(self, buffers: Buffers, tile: Tile, piece: Piece) -> Operation:
+    def _of_c(self, buffers: Buffers, tile: Tile, piece: Piece) -> KernelCall:
         rows, groups, m = piece.rows.slice, piece.groups.slice, self._m
         part = buffers.operands(tile)[2][:, piece.columns.within(tile.columns).slice]
         sums, squares = m["differences"][rows, groups], m["squares of C"][rows, groups]
         return self._row_sums(piece, part, "weights of C", self.layout.group, sums, squares)
 
-    def _row_sums(self, piece: Piece, matrix: Any, weights: str, group: int, sums: Any, squares: Any) -> Operation:
+    def _row_sums(self, piece: Piece, matrix: Any, weights: str, group: int, sums: Any, squares: Any) -> KernelCall:
         m, columns, rows = self._m, piece.columns.slice, slice(piece.offset, piece.offset + len(piece.rows))
         x = m["weighted x"][:, columns] if group else m["x"]
         into = sums, squares, self.sums.largest[rows], self.sums.of_rows[rows], m["sample"]
-        return self._operations.kernel("row_sums", matrix, x, m[weights][:, columns], *into, group=group)
+        return check_kernel(self._device, "row_sums", matrix, x, m[weights][:, columns], *into, group=group)
 
 
 def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> Check:
