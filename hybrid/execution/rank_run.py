@@ -24,7 +24,7 @@ from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.host.memory import NumbersView, RowView
 from hybrid.host.threads import limited_threads
 from hybrid.planning.arithmetic import Computed
-from hybrid.planning.check_layout import Piece, group_columns
+from hybrid.planning.check_layout import CheckLayout, Piece, group_columns
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy, computing
@@ -34,7 +34,7 @@ from hybrid.selection.session import Session
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
 from hybrid.transport.rank_device import RankDevice, make_panels, make_transport, operands_in_place
 from hybrid.verification.check import MOST_SUSPECTS, Check, Suspect, WrongParts
-from hybrid.verification.copies import CopiedPieces, CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
+from hybrid.verification.copies import CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
 from hybrid.verification.device_check import DeviceCheck, judge
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
     return made
 
 
-SumElsewhere = Callable[[Sequence[CopiedPieces], Sample], InMemory]
+SumElsewhere = Callable[[Sequence[CheckLayout], Sample], InMemory]
 _LARGE = 16 << 20  # bytes of A, B and C, from which on a sample of what is copied is read again for the check
 
 
@@ -123,7 +123,7 @@ class RankCheck:
         self._modular = modular
         if self._plan.shares[self._team.rank].order:
             device, problem = self._rank_device.device, self._plan.problem
-            layout = self._all_pieces[self._team.rank].layout
+            layout = self._all_pieces[self._team.rank]
             size = self._plan.bytes_of_device_check(self._team.rank)
             self.device = self._once("sums", lambda: DeviceCheck(device, layout, problem), size)
             self.device.use(buffers)
@@ -163,7 +163,7 @@ class RankCheck:
                 on_device = self.device.sums.checksums_of_pieces()
         in_memory: dict[int, tuple[list[int], np.ndarray]] = self.copies.results() if self.copies is not None else {}
         if len(on_device) and self._in_place:  # what was not copied has the same checksums in memory: it is the same memory
-            in_place = [piece.number for piece in self._all_pieces[own].layout.pieces if piece.operand in self._in_place]
+            in_place = [piece.number for piece in self._all_pieces[own].pieces if piece.operand in self._in_place]
             summed, checksums = in_memory.get(own, ([], np.zeros(len(on_device), np.uint64)))
             checksums[in_place] = on_device[in_place]
             in_memory[own] = summed + in_place, checksums
@@ -188,9 +188,7 @@ class RankCheck:
     def _all_pieces(self) -> PiecesOfRanks:
         """The pieces that the ranks copy, for each rank."""
         plan = self._plan
-        return self._once(
-            "pieces", lambda: PiecesOfRanks(CopiedPieces(plan.check_layout(each)) for each in range(self._team.size))
-        )
+        return self._once("pieces", lambda: PiecesOfRanks(plan.check_layout(each) for each in range(self._team.size)))
 
     def _once(self, what: str, make: Callable[[], Any], device_bytes: int = 0) -> Any:
         """What `make` gave before for a plan with the same panels, or now gives."""
@@ -198,12 +196,12 @@ class RankCheck:
         return self._rank_device.once_for_plan(of_check, self._plan, make, device_bytes)
 
 
-def own_pieces(plan: Plan, pieces: Sequence[CopiedPieces], rank: int) -> frozenset[int]:
+def own_pieces(plan: Plan, pieces: Sequence[CheckLayout], rank: int) -> frozenset[int]:
     """The numbers of those of a rank's pieces of A and B that count as summed by itself.
 
     Every rank of a node gets a copy of a piece of B, which only one of them has to sum. `pieces`: of all ranks.
     """
-    layout = pieces[rank].layout
+    layout = pieces[rank]
     multiplying = [each for each in plan.topology.nodes[plan.topology.node_of(rank)] if plan.shares[each].order]
 
     def sums(piece: Piece) -> bool:

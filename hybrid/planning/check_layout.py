@@ -22,6 +22,9 @@ _MATRICES, _ALLOCATION = 14, 512  # matrices that the check allocates; the bytes
 _MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
 
 
+Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
+
+
 @record
 class Piece:
     """Some rows and columns of A, B or C that one H2D or D2H copy moves. Each row has a checksum; these begin at `offset`."""
@@ -36,7 +39,8 @@ class Piece:
 
 @record
 class CheckLayout:
-    """The pieces of one rank. `parts_of_b`: the rows of a column panel that each link brings, where several do."""
+    """The pieces of one rank, as all ranks know them. The rank's checksums are a vector: one for each row of each piece, in the
+    pieces' order. `parts_of_b`: the rows of a column panel that each link brings, where several do."""
 
     share: RankShare
     inner: int  # the columns of A
@@ -88,6 +92,15 @@ class CheckLayout:
     def pieces(self) -> tuple[Piece, ...]:
         """All pieces, by their offsets."""
         return tuple(piece for own, tiles in self.by_arrival for piece in (*own, *chain.from_iterable(tiles)))
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Where each piece lies in the whole matrix."""
+        firsts = map(self.first_row, self.pieces)
+        return tuple(
+            (piece.operand, Span(first, first + len(piece.rows)), piece.columns)
+            for piece, first in zip(self.pieces, firsts, strict=True)
+        )
 
     def pieces_of(self, one: Arrival | Tile) -> tuple[Piece, ...]:
         """The pieces of an arrival of the share's order, or of a tile that one releases. A panel that comes several times has the

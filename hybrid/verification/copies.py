@@ -26,41 +26,17 @@ from hybrid.devices.row_sums import (
     Sample,
     checksum_weights,
     mixed_total,
-    numbered,
     row_checksums,
     row_parts,
 )
 from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
-from hybrid.planning.check_layout import CheckLayout, Piece
+from hybrid.planning.check_layout import CheckLayout, Piece, Place
 from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import Arrival, Tile
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Fault, Sums, Suspect
-
-Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
-
-
-class CopiedPieces:
-    """One rank's pieces, as all ranks know them: where in A, B and C each lies. The rank's checksums are a vector: one for each
-    row of each piece, in the order of its `CheckLayout`."""
-
-    def __init__(self, layout: CheckLayout) -> None:
-        self.layout = layout
-        firsts = map(layout.first_row, layout.pieces)
-        self.places: list[Place] = [
-            (piece.operand, Span(first, first + len(piece.rows)), piece.columns)
-            for piece, first in zip(layout.pieces, firsts, strict=True)
-        ]
-        self._starts = np.array([piece.offset for piece in layout.pieces], np.intp)
-        rows = [np.arange(rows.lo, rows.hi, dtype=np.uint64) for _, rows, _ in self.places]
-        self._numbers = np.concatenate([*rows, np.empty(0, np.uint64)])
-
-    def of_pieces(self, of_rows: np.ndarray) -> np.ndarray:
-        """One checksum for each piece, as `mixed_total` makes it."""
-        mixed = numbered(of_rows, self._numbers)
-        return np.add.reduceat(mixed, self._starts) if len(self._starts) else np.empty(0, np.uint64)
 
 
 def piece_table(layout: CheckLayout) -> np.ndarray:
@@ -70,7 +46,7 @@ def piece_table(layout: CheckLayout) -> np.ndarray:
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
-class PiecesOfRanks(list[CopiedPieces]):
+class PiecesOfRanks(list[CheckLayout]):
     """The pieces of all ranks, in the ranks' order."""
 
     @cached_property
@@ -185,7 +161,7 @@ class CopyChecksums:
     def __init__(
         self,
         problem: Problem,
-        pieces: Mapping[int, CopiedPieces],
+        pieces: Mapping[int, CheckLayout],
         device: KernelDevice,
         own: Mapping[int, Container[int]],
         origin: int,
@@ -206,8 +182,7 @@ class CopyChecksums:
         self._by_device: _ByDevice | None = None
         # By rank, the checksums of all rows of its pieces, and those of the pieces; 0 where not summed here.
         self._made = {
-            rank: (np.zeros(each.layout.checksums, np.uint64), np.zeros(len(each.places), np.uint64))
-            for rank, each in pieces.items()
+            rank: (np.zeros(each.checksums, np.uint64), np.zeros(len(each.places), np.uint64)) for rank, each in pieces.items()
         }
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # by rank and number, the pieces summed here
         self._begun, self._sample = False, ALL
@@ -256,14 +231,14 @@ class CopyChecksums:
         runs, summing would make it take longer, since it would read what a core has in its cache."""
         self._begin_once()
         summed, own = self._summed[rank], self._own[rank]
-        for piece in self._pieces[rank].layout.pieces_of(arrival):
+        for piece in self._pieces[rank].pieces_of(arrival):
             if piece.number in own and piece.number not in summed:
                 self._sum(rank, piece, Span(0, len(piece.rows)), event)
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
         """Sum these rows of a rank's tile, which are in memory after the event. The first is a multiple of WEIGHTED_ROWS."""
         self._begin_once()
-        for piece in self._pieces[rank].layout.pieces_of(tile):
+        for piece in self._pieces[rank].pieces_of(tile):
             self._sum(rank, piece, part, event)
 
     def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
@@ -296,7 +271,7 @@ class CopyChecksums:
             return
         assert self._by_threads is not None
         of_rows, of_pieces = self._made[rank]
-        rows, number = Span(first + part.lo, first + part.hi), self._pieces[rank].layout.first_row(piece) + part.lo
+        rows, number = Span(first + part.lo, first + part.hi), self._pieces[rank].first_row(piece) + part.lo
         weights, first_sum = self._weights[piece.operand], piece.offset + part.lo
         entry = RowsToSum(
             piece.operand, matrix, rows, piece.columns, weights, of_rows, first_sum, of_pieces, piece.number, number
@@ -309,15 +284,15 @@ class CopyChecksums:
         a, b, c = self._matrices
         if piece.operand == "B":
             return b.array, piece.rows.lo - b.rows.lo
-        return (a if piece.operand == "A" else c), self._pieces[rank].layout.first_row(piece) - self._origin
+        return (a if piece.operand == "A" else c), self._pieces[rank].first_row(piece) - self._origin
 
 
 class _ByDevice:
     """Sums rows of arrays that lie on the GPU, by that GPU. What it has summed is gone in the next product, since it adds."""
 
-    def __init__(self, device: KernelDevice, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CopiedPieces]) -> None:
+    def __init__(self, device: KernelDevice, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CheckLayout]) -> None:
         self._device = device
-        sizes = [each.layout.checksums for each in pieces.values()]
+        sizes = [each.checksums for each in pieces.values()]
         self._first = dict(zip(pieces, np.cumsum([0, *sizes]).tolist(), strict=False))
         shapes = {f"weights of {key}": (1, len(each)) for key, each in weights.items()}
         made = check_matrices(device, {**shapes, "all": (3, sum(sizes)), "sample": (1, 2)})
@@ -346,13 +321,13 @@ class _ByDevice:
         call = check_kernel(self._device, "row_sums", rows, weights, weights, *into)
         self._device.launch([call], [event], "check")
 
-    def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]], pieces: Mapping[int, CopiedPieces]) -> None:
+    def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]], pieces: Mapping[int, CheckLayout]) -> None:
         of_all = self._device.read(self._checksums)[:, 0]
         for (rank, number), piece in self._summed.items():
             (of_rows, of_pieces), first = made[rank], self._first[rank] + piece.offset
             of_piece = of_all[first : first + len(piece.rows)]
             of_rows[piece.offset : piece.offset + len(piece.rows)] = of_piece
-            of_pieces[number] = mixed_total(of_piece, pieces[rank].layout.first_row(piece))
+            of_pieces[number] = mixed_total(of_piece, pieces[rank].first_row(piece))
 
 
 def sums_of_other_nodes(
@@ -361,7 +336,7 @@ def sums_of_other_nodes(
     operands: tuple[MatrixSource, MatrixSource],
     views: Mapping[str, RowView],
     threads: int,
-    pieces: Sequence[CopiedPieces],
+    pieces: Sequence[CheckLayout],
     sample: Sample,
 ) -> InMemory:
     """By rank of another node, the numbers of its pieces that this rank sums, and their checksums. Compared with that rank's,
@@ -381,18 +356,19 @@ def sums_of_other_nodes(
         if rank in team.node_ranks:
             continue
         of_rank = pieces[rank]
-        of_rows, mine = np.zeros(of_rank.layout.checksums, np.uint64), []
-        for piece, place in zip(of_rank.layout.pieces, of_rank.places, strict=True):
+        checksums, mine = np.zeros(len(of_rank.pieces), np.uint64), []
+        for piece, place in zip(of_rank.pieces, of_rank.places, strict=True):
             if place in done:
                 continue
             done.add(place)
             rows = _rows_here(team, plan, sources, views, piece, place)
             if rows is not None:
                 weights = checksum_weights(plan.problem.l if place[0] == "A" else plan.problem.m, plan.problem.item_size)
-                into = of_rows[piece.offset :][: len(piece.rows)]
-                _sum(rows, weights[piece.columns.slice], into, plan.problem.dtype, threads, sample)
+                of_rows = np.empty(len(piece.rows), np.uint64)
+                _sum(rows, weights[piece.columns.slice], of_rows, plan.problem.dtype, threads, sample)
+                checksums[piece.number] = mixed_total(of_rows, place[1].lo)
                 mine.append(piece.number)
-        found[rank] = mine, of_rank.of_pieces(of_rows)
+        found[rank] = mine, checksums
     return found
 
 

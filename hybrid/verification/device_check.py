@@ -155,7 +155,7 @@ class DeviceSums:
         self._sample[...] = sample.words
 
     def checksums_of_pieces(self) -> np.ndarray:
-        """One checksum for each piece, as `CopiedPieces.of_pieces` makes it."""
+        """One checksum for each piece, as `mixed_total` makes it."""
         return np.array(self._checksums_told)
 
     def compared(self) -> tuple[Sums, tuple[Suspect, ...]]:
