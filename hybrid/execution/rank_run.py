@@ -28,8 +28,7 @@ from hybrid.planning.check_layout import CheckLayout, Piece, group_columns
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy, computing
-from hybrid.ranks.team import Team
-from hybrid.selection.decision import Decision, RankPlacement
+from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
 from hybrid.transport.rank_device import RankDevice, make_panels, make_transport, operands_in_place
@@ -76,16 +75,11 @@ class RankCheck:
     It is made for a call, and used for each of its products. `matrices`, `in_place`: as for `make_transport`."""
 
     def __init__(
-        self,
-        team: Team,
-        plan: Plan,
-        rank_device: RankDevice,
-        matrices: RankMatrices | None,
-        placements: Sequence[RankPlacement],
-        in_place: Iterable[str] = (),
+        self, decision: Decision, rank_device: RankDevice, matrices: RankMatrices | None, in_place: Iterable[str]
     ) -> None:
+        team, plan = rank_device.team, decision.plan
         self._team, self._plan, self._rank_device, self._in_place = team, plan, rank_device, frozenset(in_place)
-        self._where = placements[team.rank].name
+        self._where = decision.placements[team.rank].name
         self.device: DeviceCheck | None = None
         self.copies: CopyChecksums | None = None
         self._modular: ModularProduct | None = None
@@ -94,16 +88,15 @@ class RankCheck:
         self._all_in_place = self._in_place == frozenset("ABC")
         if matrices is not None and not self._all_in_place:
             origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
-            # The cores of ranks whose matrices the root copies are free.
-            users = placements if plan.at_root else [placements[team.rank]]
-            threads = sum(placement.threads.count for placement in users)
             # A root that copies its own arrays sums the copies of all ranks, other ranks their own.
             everybody = plan.at_root and team.rank == plan.root
             pieces = dict(enumerate(self._all_pieces)) if everybody else {team.rank: self._all_pieces[team.rank]}
             # The root's arrays and shared matrices have the same panels, but not the same ranks copy them.
             copied_for = f"own pieces of ranks {[*pieces]}"
             own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces, rank) for rank in pieces})
-            self.copies = CopyChecksums(plan.problem, pieces, rank_device.device, own, origin, threads)
+            self.copies = CopyChecksums(
+                plan.problem, pieces, rank_device.device, own, origin, decision.threads_of_copies(team.rank)
+            )
             self.use(matrices)
 
     def use(self, matrices: RankMatrices | None) -> None:
@@ -256,7 +249,7 @@ class RankRun:
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self.device_check: RankCheck | None = None
         if plan.check == "device":
-            self.device_check = RankCheck(team, plan, self._rank_device, matrices, decision.placements, in_place)
+            self.device_check = RankCheck(decision, self._rank_device, matrices, in_place)
         if plan.staged:
             observer = self.device_check.copies if self.device_check else None
             self._transport, self._buffers = make_transport(
@@ -274,9 +267,7 @@ class RankRun:
                 self.device_check.sample(ALL if self._sums_all else Sample(SHARE, preparing.all[plan.root]))
             team.timeline.add("prepare", began, time.perf_counter())
         self._copied: Sequence[Any] = read_and_written if plan.staged else ()
-        # The cores of ranks whose matrices the root copies are free.
-        users = decision.placements if plan.at_root else [decision.placements[team.rank]]
-        self._threads = sum(placement.threads.count for placement in users)
+        self._threads = decision.threads_of_copies(team.rank)
         self._kernel = decision.kernel
         # Where all matrices lie on the GPU, and its kernels alone multiply, the next product takes the same launches.
         all_there = self._rank_device.gpu is not None and len(in_place) == len("ABC")

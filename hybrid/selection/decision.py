@@ -211,6 +211,11 @@ class Decision:
         """Whether transposed operands are read as they lie: BLAS transposes, and so do H2D copies."""
         return self.plan.staged or self.kernel.name == "blas"
 
+    def threads_of_copies(self, rank: int) -> int:
+        """The threads that serve a rank's copies: where the root makes them for all ranks, those of all, whose cores are free."""
+        users = self.placements if self.plan.at_root else self.placements[rank : rank + 1]
+        return sum(placement.threads.count for placement in users)
+
     def device_of(self, rank: int) -> str:
         """Rank, host, device and kernel, for messages."""
         placement = self.placements[rank]
