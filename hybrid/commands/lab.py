@@ -84,7 +84,7 @@ def _let(text: str) -> tuple[str, str]:
 
 def work(options: argparse.Namespace) -> int:
     """Carry out one of the commands; returns the exit code."""
-    from hybrid.host.files import refuse_same, refuse_unwritable
+    from hybrid.runs.files import refuse_same, refuse_unwritable
 
     written = {f"--{name}": getattr(options, name, None) for name in ("html", "picture", "json")}
     paths = {option: path for option, path in written.items() if path and path != "-"}

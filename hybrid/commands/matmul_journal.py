@@ -21,7 +21,8 @@ from hybrid.core.installation import is_own
 from hybrid.core.problem import record
 from hybrid.core.spans import Span
 from hybrid.errors import UsageError
-from hybrid.host.files import flush_names, led_to, write_whole
+from hybrid.host.files import flush_names, led_to
+from hybrid.runs.files import write_whole
 
 Line = dict[str, Any]
 Facts = Mapping[str, str]

@@ -21,9 +21,9 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
 from hybrid.errors import HybridError, UsageError
-from hybrid.host.files import code_of_reading
 from hybrid.ranks.heartbeat import tell_how_to_go_on
 from hybrid.ranks.launcher import launched
+from hybrid.runs.files import code_of_reading
 
 if TYPE_CHECKING:
     from hybrid.commands.matmul_journal import State

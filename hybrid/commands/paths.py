@@ -84,7 +84,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData,
     from hybrid.graphs.markov import choose_chain
     from hybrid.graphs.walk_list import refuse_many_terms
     from hybrid.graphs.walks import choose_arithmetic
-    from hybrid.host.files import refuse_unwritable
+    from hybrid.runs.files import refuse_unwritable
 
     _refuse_files(options)
     graph = read_graph(
@@ -121,7 +121,7 @@ def _refuse_files(options: argparse.Namespace) -> None:
     from hybrid.graphs.count_output import refuse_ending
     from hybrid.graphs.graph import EXAMPLES
     from hybrid.graphs.picture import refuse
-    from hybrid.host.files import refuse_same, refuse_unwritable
+    from hybrid.runs.files import refuse_same, refuse_unwritable
 
     json = file_of_json(options.json)
     if options.out:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -82,24 +82,6 @@ class Spread:
         return Spread(self.median + other.median, self.min + other.min, self.max + other.max)
 
 
-def slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:
-    """For each of PHASES the time of the slowest rank or device in each repeat, as the spread over the repeats.
-
-    `of_ranks[rank]`: what the rank's `Timeline.seconds` gave. `devices[rank]`: its device. Ranks that share a device take turns
-    on it, so their times in the phases ON_DEVICE add up.
-    """
-    sums: dict[tuple[str, int | None, str], float] = {}
-    for rank, (spent, device) in enumerate(zip(of_ranks, devices, strict=True)):
-        for (phase, repeat), seconds in spent.items():
-            key = (phase, repeat, device if phase in ON_DEVICE else f"rank {rank}")
-            sums[key] = sums.get(key, 0.0) + seconds
-    slowest_of: dict[str, dict[int | None, float]] = {}
-    for (phase, repeat, _), seconds in sums.items():
-        by_repeat = slowest_of.setdefault(phase, {})
-        by_repeat[repeat] = max(by_repeat.get(repeat, 0.0), seconds)
-    return {phase: Spread.of(list(slowest_of[phase].values())) for phase in PHASES if phase in slowest_of}
-
-
 class WallTime:
     """A clock that always runs for one of the parts of a command's time, from the start of its launcher on.
 
@@ -107,15 +89,14 @@ class WallTime:
     it waits. The parts are in the order in which they were first entered.
     """
 
-    def __init__(self, part: str, began: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
-        """The clock runs for the first part since `began`, a time on it (None: since now)."""
-        self._clock = clock
-        self.part, self._since = part, clock() if began is None else began
+    def __init__(self, part: str, began: float) -> None:
+        """The clock runs for the first part since `began`, of time.perf_counter."""
+        self.part, self._since = part, began
         self._spent = {part: 0.0}
 
     def enter(self, part: str) -> str:
         """Have the clock run for this part from now on. Returns the part for which it ran until now."""
-        now, before = self._clock(), self.part
+        now, before = time.perf_counter(), self.part
         self._spent[before] += now - self._since
         self._spent.setdefault(part, 0.0)
         self.part, self._since = part, now

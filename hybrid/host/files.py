@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files and folders that appear whole or not at all: they are written under a temporary name in the same folder, then renamed.
-
-Besides: what is refused before a file is written, and bytes that are read and written whole.
-"""
+"""Files and folders that appear whole or not at all: they are written under a temporary name in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -11,16 +8,15 @@ import glob
 import os
 import resource
 import shutil
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hybrid.core.text import readable
-from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
+from hybrid.errors import HybridError, UsageError, one_line
 from hybrid.host.memory import free_bytes_in, process_space
 
-_LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
+LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
 
 
 def led_to(path: str) -> str:
@@ -55,7 +51,7 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
     try:
         yield
     except OSError as error:
-        parent, limit = Path(led_to(path)).parent, _largest_file()
+        parent, limit = Path(led_to(path)).parent, largest_file()
         if not parent.is_dir():
             why, code = f"{parent} is no folder any more", "file-missing"
         elif error.errno == errno.EFBIG and limit is not None:
@@ -77,7 +73,7 @@ def allocated(path: Path | None) -> int:
         return 0
 
 
-def _largest_file() -> int | None:
+def largest_file() -> int | None:
     """The largest size, in bytes, that a file written by this process may have; None without a limit."""
     size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return None if size == resource.RLIM_INFINITY else size
@@ -145,82 +141,3 @@ def discard(temporary: Path) -> None:
             shutil.rmtree(temporary)
         else:
             temporary.unlink()
-
-
-def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = False) -> None:
-    """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: it is found before the work, not
-    after it.
-
-    `size`: None for a few bytes, whose number is not known. `folder`: a folder of many files is to be written.
-    """
-    target = Path(led_to(path))
-    try:
-        if target.exists() and not target.is_file() and not folder:
-            raise UsageError(f"{path} is not a regular file", code="file-unwritable")
-        if not target.parent.is_dir():
-            raise UsageError(f"there is no folder {target.parent} for {path}", code="file-missing")
-        if target.exists() and not _may_replace(target):
-            why = f"it belongs to another user, and only owners replace files in {target.parent}"
-            raise UsageError(f"{path} cannot be written: {why}", code="file-unwritable")
-        longest = os.pathconf(target.parent, "PC_NAME_MAX") - _LONGER
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}", code="file-unwritable") from None
-    if len(os.fsencode(target.name)) > longest:
-        raise UsageError(
-            f"{path} cannot be written: its name may have {longest} bytes, since a longer one stands beside it first",
-            code="file-unwritable",
-        )
-    if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
-    free, limit = free_bytes_in(target.parent), _largest_file()
-    if size is None:
-        if not free:
-            raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}", code="disk-full")
-        size = 0
-    if size > free:
-        raise DoesNotFit(
-            f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing",
-            code="disk-full",
-        )
-    if limit is not None and size > limit and not folder:
-        raise DoesNotFit(
-            f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited", code="file-limit"
-        )
-
-
-def _may_replace(target: Path) -> bool:
-    """Whether this user may replace the file as far as owners matter: in a folder such as /tmp (sticky) only they may."""
-    parent, user = target.parent.stat(), os.geteuid()
-    return not parent.st_mode & stat.S_ISVTX or user in (0, target.lstat().st_uid, parent.st_uid)
-
-
-def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:
-    """UsageError if two options name the same file, unless `may_replace[one]` lists the other. The operands --a and --b may be
-    the same."""
-    seen: dict[str, str] = {}
-    for option, path in paths.items():
-        if path is None:
-            continue
-        other = seen.setdefault(led_to(path), option)
-        if other != option and option not in may_replace.get(other, ()) and {option, other} != {"--a", "--b"}:
-            raise UsageError(f"{other} and {option} name the same file, {path}", code="same-file")
-
-
-def code_of_reading(error: OSError) -> str:
-    """The code of the failure to open or read a file."""
-    return "file-missing" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "file-unreadable"
-
-
-def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:
-    """Write all of `data` at offset `at`, also where pwrite takes it in parts."""
-    left = memoryview(data)
-    while left:
-        written = os.pwrite(descriptor, left, at)
-        at, left = at + written, left[written:]
-
-
-def read_whole(descriptor: int, into: memoryview, at: int) -> int:
-    """Fill `into` from offset `at` on. Returns the bytes that are missing, where the file ends before."""
-    while into and (count := os.preadv(descriptor, [into], at)):
-        at, into = at + count, into[count:]
-    return len(into)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import field, replace
 
@@ -15,7 +15,7 @@ from hybrid.arrays.sources import MatrixSource
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
-from hybrid.core.timeline import Interval, Spread, Timeline, slowest, wall
+from hybrid.core.timeline import ON_DEVICE, PHASES, Interval, Spread, Timeline, wall
 from hybrid.execution.product import RootProduct
 from hybrid.execution.rank_run import Progress, tell_nobody
 from hybrid.execution.real_products import RealProducts, element_of_rows
@@ -145,7 +145,7 @@ class _Repeated(RootProduct):
             a=self.views["A"],
             b=self.views["B"],
             c=self.views["C"],
-            phases=slowest(seconds, devices),
+            phases=_slowest(seconds, devices),
             total=Spread.of(totals),
             check=self._check,
             intervals=intervals,
@@ -211,6 +211,24 @@ class _Repeated(RootProduct):
         if index < 0:
             return check.of(f"warm-up product {index + options.warmup + 1} of {options.warmup}")
         return check.of(f"product {index + 1} of {options.repeat}")
+
+
+def _slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:
+    """For each of PHASES the time of the slowest rank or device in each repeat, as the spread over the repeats.
+
+    `of_ranks[rank]`: what the rank's `Timeline.seconds` gave. `devices[rank]`: its device. Ranks that share a device take turns
+    on it, so their times in the phases ON_DEVICE add up.
+    """
+    sums: dict[tuple[str, int | None, str], float] = {}
+    for rank, (spent, device) in enumerate(zip(of_ranks, devices, strict=True)):
+        for (phase, repeat), seconds in spent.items():
+            key = (phase, repeat, device if phase in ON_DEVICE else f"rank {rank}")
+            sums[key] = sums.get(key, 0.0) + seconds
+    slowest_of: dict[str, dict[int | None, float]] = {}
+    for (phase, repeat, _), seconds in sums.items():
+        by_repeat = slowest_of.setdefault(phase, {})
+        by_repeat[repeat] = max(by_repeat.get(repeat, 0.0), seconds)
+    return {phase: Spread.of(list(slowest_of[phase].values())) for phase in PHASES if phase in slowest_of}
 
 
 def run_typed_product(

@@ -17,10 +17,11 @@ from experiments.common.results import Results, all_reached
 from hybrid.commands.parser import Parser
 from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
-from hybrid.host import files, memory
+from hybrid.host import memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.reporting import svg
 from hybrid.reporting.progress import Progress
+from hybrid.runs.files import refuse_unwritable
 
 Item = TypeVar("Item")
 
@@ -99,11 +100,11 @@ def command(
         if "" in (getattr(options, name, None) for name in ("json", "source", "picture", "csv")):
             raise UsageError("the name of a file is missing")
         if getattr(options, "json", None):
-            files.refuse_unwritable(options.json)
+            refuse_unwritable(options.json)
         if getattr(options, "picture", None):
             if drawn_by_itself and getattr(options, drawn_by_itself):
                 svg.refuse(options.picture)
-                files.refuse_unwritable(options.picture)
+                refuse_unwritable(options.picture)
             else:
                 plots.refuse(options.picture)
         if getattr(options, "csv", None):

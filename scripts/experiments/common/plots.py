@@ -14,6 +14,7 @@ from typing import Any
 from hybrid.core.installation import install, temporary_folder
 from hybrid.errors import UsageError
 from hybrid.host import files
+from hybrid.runs.files import refuse_unwritable
 
 # Dark, middle and light (P. Tol's high contrast): told apart by those who see no red or no green, and in grey.
 HERE, LECTURE, OTHER, GREY = "#004488", "#bb5566", "#ddaa33", "#999999"
@@ -36,7 +37,7 @@ def refuse(path: str) -> None:
     """UsageError for what could not be written."""
     if Path(path).suffix not in FORMATS:
         raise UsageError(f"{path}: pictures are {' or '.join(FORMATS)}")
-    files.refuse_unwritable(path)
+    refuse_unwritable(path)
     refuse_without_matplotlib()
 
 

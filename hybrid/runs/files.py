@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""Files that commands write and read: what is refused before one is written, and bytes that are written and read whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hybrid.core.text import readable
+from hybrid.errors import DoesNotFit, UsageError
+from hybrid.host.files import LONGER, largest_file, led_to
+from hybrid.host.memory import free_bytes_in
+
+
+def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = False) -> None:
+    """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: it is found before the work, not
+    after it.
+
+    `size`: None for a few bytes, whose number is not known. `folder`: a folder of many files is to be written.
+    """
+    target = Path(led_to(path))
+    try:
+        if target.exists() and not target.is_file() and not folder:
+            raise UsageError(f"{path} is not a regular file", code="file-unwritable")
+        if not target.parent.is_dir():
+            raise UsageError(f"there is no folder {target.parent} for {path}", code="file-missing")
+        if target.exists() and not _may_replace(target):
+            why = f"it belongs to another user, and only owners replace files in {target.parent}"
+            raise UsageError(f"{path} cannot be written: {why}", code="file-unwritable")
+        longest = os.pathconf(target.parent, "PC_NAME_MAX") - LONGER
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}", code="file-unwritable") from None
+    if len(os.fsencode(target.name)) > longest:
+        raise UsageError(
+            f"{path} cannot be written: its name may have {longest} bytes, since a longer one stands beside it first",
+            code="file-unwritable",
+        )
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
+    free, limit = free_bytes_in(target.parent), largest_file()
+    if size is None:
+        if not free:
+            raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}", code="disk-full")
+        size = 0
+    if size > free:
+        raise DoesNotFit(
+            f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing",
+            code="disk-full",
+        )
+    if limit is not None and size > limit and not folder:
+        raise DoesNotFit(
+            f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited", code="file-limit"
+        )
+
+
+def _may_replace(target: Path) -> bool:
+    """Whether this user may replace the file as far as owners matter: in a folder such as /tmp (sticky) only they may."""
+    parent, user = target.parent.stat(), os.geteuid()
+    return not parent.st_mode & stat.S_ISVTX or user in (0, target.lstat().st_uid, parent.st_uid)
+
+
+def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:
+    """UsageError if two options name the same file, unless `may_replace[one]` lists the other. The operands --a and --b may be
+    the same."""
+    seen: dict[str, str] = {}
+    for option, path in paths.items():
+        if path is None:
+            continue
+        other = seen.setdefault(led_to(path), option)
+        if other != option and option not in may_replace.get(other, ()) and {option, other} != {"--a", "--b"}:
+            raise UsageError(f"{other} and {option} name the same file, {path}", code="same-file")
+
+
+def code_of_reading(error: OSError) -> str:
+    """The code of the failure to open or read a file."""
+    return "file-missing" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "file-unreadable"
+
+
+def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:
+    """Write all of `data` at offset `at`, also where pwrite takes it in parts."""
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(descriptor, left, at)
+        at, left = at + written, left[written:]
+
+
+def read_whole(descriptor: int, into: memoryview, at: int) -> int:
+    """Fill `into` from offset `at` on. Returns the bytes that are missing, where the file ends before."""
+    while into and (count := os.preadv(descriptor, [into], at)):
+        at, into = at + count, into[count:]
+    return len(into)
