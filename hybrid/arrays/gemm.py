@@ -255,7 +255,6 @@ def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
 
 
 def _types(a: np.dtype, b: np.dtype) -> str:
-    """The names of the two types, for a message."""
     return f"{a}" if a == b else f"{a} and {b}"
 
 

@@ -77,7 +77,6 @@ class RootOperands:
 
     @property
     def core(self) -> tuple[int, int]:
-        """Rows and columns of C, or of each of the stack's."""
         return self.a.shape[-2], self.b.shape[-1]
 
     @property

@@ -134,7 +134,6 @@ class Problem:
 
     @property
     def bytes_of_matrices(self) -> int:
-        """The bytes of A, B and C together."""
         return self.operand_bytes(self.n, self.l) + self.operand_bytes(self.l, self.m) + self.bytes(self.n, self.m)
 
     def with_operands(self, short: str) -> Problem:

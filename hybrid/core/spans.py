@@ -118,7 +118,6 @@ class Topology:
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
         return len(self._positions)
 
     def node_of(self, rank: int) -> int:

@@ -58,7 +58,6 @@ class Timeline:
 
     @property
     def _counted(self) -> Iterator[Interval]:
-        """The intervals that count: those of warm-ups do not."""
         return (entry for entry in self.intervals if entry.repeat is None or entry.repeat >= 0)
 
 

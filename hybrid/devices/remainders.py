@@ -265,7 +265,6 @@ class ModularProduct:
         self._panels.clear()
 
     def begin(self) -> None:
-        """A product begins."""
         kept = self._panels.items() if self._keeps_b else ()
         self._before = {place: panel for place, panel in kept if panel.operand == "B" and panel.summary is not None}
         self._panels.clear()

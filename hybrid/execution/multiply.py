@@ -233,7 +233,6 @@ class GpuCall:
         self.decision, self.settings = self._of_blocks.decision, self._of_blocks.settings
 
     def product(self) -> Any:
-        """The product, on the GPU."""
         product = self._of_blocks.product().array.reshape(self.shape)
         if self._out is None:
             return product

@@ -378,7 +378,6 @@ class RankRun:
 
     @property
     def _places(self) -> tuple[Place, ...]:
-        """Where the matrices lie."""
         assert self._matrices is not None
         return place_of(self._matrices.a), place_of(self._matrices.b.array), place_of(self._matrices.c)
 

@@ -144,7 +144,6 @@ class Threads:
 
 
 def usable_cores() -> tuple[int, ...]:
-    """The cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))

@@ -54,7 +54,6 @@ class CheckLayout:
         return tuple(consecutive(-(-len(panel) // self.group) for panel in self.share.column_panels))
 
     def columns_of(self, group: int) -> Span:
-        """The columns of a group."""
         panels = zip(self.share.column_panels, self.panel_groups, strict=True)
         panel, groups = next(each for each in panels if each[1].lo <= group < each[1].hi)
         first = panel.lo + (group - groups.lo) * self.group

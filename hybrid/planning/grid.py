@@ -35,7 +35,6 @@ class Rectangle:
         return len(self.rows), len(self.columns)
 
     def common(self, other: Rectangle) -> Rectangle:
-        """The rectangle that is in both."""
         return Rectangle(self.rows.common(other.rows), self.columns.common(other.columns))
 
 

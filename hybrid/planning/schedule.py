@@ -44,7 +44,6 @@ class Tiling:
     moduli: int = 0  # planes of remainders beside the buffers; 0: products are native
 
     def column_panels_in(self, columns: int) -> int:
-        """The number of column panels in this number of columns."""
         return -(-columns // self.panel_columns)
 
     def loads(self, rows: int, columns: int) -> int:
@@ -63,7 +62,6 @@ class Region:
     slot_bytes: int
 
     def offset_of(self, slot: int) -> int:
-        """The byte at which a slot begins."""
         return self.offset + slot * self.slot_bytes
 
 
@@ -181,7 +179,6 @@ class _Ring:
 
     @property
     def is_full(self) -> bool:
-        """Whether the buffer has no room for a further panel."""
         return len(self.resident) == min(self.capacity, len(self.panels))
 
     @property
@@ -301,7 +298,6 @@ class Uses:
 
 
 def uses_of(order: Sequence[Arrival]) -> tuple[Uses, ...]:
-    """The uses of each arrival."""
     found = []
     there: dict[str, dict[tuple[int, int, Slab], int]] = {"A": {}, "B": {}}  # by place in the buffer, the arrival
     last_use = [-1] * len(order)
@@ -349,7 +345,6 @@ class RankShare:
         return len(self.slabs or self.column_panels)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """All arrivals in their order."""
         if self.slabs:
             columns = Span(0, self.column_panels[-1].hi)
             return slab_arrivals(self.row_panels, self.slabs, columns, self.tiling.interleaved, self.rank)
@@ -365,5 +360,4 @@ class RankShare:
 
     @cached_property
     def uses(self) -> tuple[Uses, ...]:
-        """The uses of each arrival of `order`."""
         return uses_of(self.order)

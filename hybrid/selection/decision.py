@@ -79,7 +79,6 @@ class Machine:
 
     @property
     def memory(self) -> Sequence[FreeMemory]:
-        """Each rank's free memory."""
         return [rank.free for rank in self.ranks]
 
     @property
@@ -187,7 +186,6 @@ class RankPlacement:
 
     @property
     def name(self) -> str:
-        """The rank's name in messages."""
         return f"rank {self.rank} on {self.host}" + (f", {self.gpu.name} {self.gpu.uuid}" if self.gpu else "")
 
 

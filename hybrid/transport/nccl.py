@@ -313,7 +313,6 @@ class DeviceGather:
         self._copied: list[Event] = []  # of each piece that is or will be in host memory
 
     def begin(self) -> None:
-        """A product begins."""
         self.is_open = False
         for kept in (self._own, self._to_send, self._sending, self._computed, self._receiving, self._copied):
             kept.clear()

@@ -99,7 +99,6 @@ class NodeLinks:
                 self.multiplied[rank] = device.open_ipc_events(events)
 
     def close(self) -> None:
-        """Close the other ranks' memory."""
         self.are_open = False
         for rank, memory in self.opened_by_driver.items():
             self.devices[rank].close(memory)

@@ -69,7 +69,6 @@ class RankDevice:
 
     @cached_property
     def device_group(self) -> DeviceGroup:
-        """The part in NCCL's communicator."""
         from hybrid.transport.nccl import DeviceGroup
 
         return DeviceGroup(self.team, self.device)
@@ -205,7 +204,6 @@ class RankDevice:
             self.links.close()
 
     def leave(self) -> None:
-        """Free everything."""
         self.close()
         if "device_group" in self.__dict__:
             self.device_group.destroy()

@@ -63,7 +63,6 @@ class PiecesOfRanks(list[CheckLayout]):
 
 
 def named(place: Place) -> str:
-    """A place in a message."""
     operand, rows, columns = place
     return f"rows {rows}, columns {columns} of {operand}"
 

@@ -57,7 +57,6 @@ class Batches:
         self.begin()
 
     def begin(self) -> None:
-        """A product begins."""
         self._last: list[Event] = []  # the event of the last batch that is not beside others
         self._next()
 
@@ -75,7 +74,6 @@ class Batches:
             self.flush()
 
     def flush(self) -> None:
-        """Enqueue what was added."""
         if self._waiting:
             self._last = [self._launch(self._after, "check")]
 
@@ -254,7 +252,6 @@ class DeviceCheck:
         self._now = self._prepared[key]
 
     def _by_arrival(self, buffers: Buffers, late: Piece | None) -> list[tuple[list[_OnPiece], list[list[_OnPiece]]]]:
-        """The operations of `_OfBuffers.by_arrival`."""
 
         def size(piece: Piece) -> int:
             """What is there already waits for A·(B·x), which follows at once."""
@@ -278,7 +275,6 @@ class DeviceCheck:
         ]
 
     def begin(self) -> None:
-        """A product begins."""
         self._pending.clear()
         self._subtracted.clear()
         self._arrived_of_a.clear()
