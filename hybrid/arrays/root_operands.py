@@ -201,7 +201,7 @@ class RootShapes:
             return cls(types, problem, beside + in_all, in_all, on_gpu=True)
         sources, c = given.sources(prime=types.primes[0]), given.real_out
         in_place = [source.in_place(problem.operand_dtype) for source in sources]
-        lying = [source.as_it_lies(problem.operand_dtype) for source in sources]
+        lying = [source.in_place(problem.operand_dtype, transposed=True) for source in sources]
         locations = [*(shared.location_of(array, transposed=True) for array in lying), shared.location_of(c)]
         allocated_bytes = sum(array.nbytes for array in in_place if array is not None)
         if len(team.topology.nodes) > 1:  # what is computed from the root's arrays is kept, to be sent

@@ -34,8 +34,9 @@ class MatrixSource(ABC):
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         """Write these rows into `into`, converted to its type."""
 
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        """The array itself, for bfloat16 as its bits, if it is multiplied without being converted or copied; else None."""
+    def in_place(self, dtype: str, *, transposed: bool = False) -> np.ndarray | None:
+        """The array itself, for bfloat16 as its bits, if it is multiplied without being converted or copied; else None.
+        `transposed`: so is the transpose of a matrix in row-major order, in host memory."""
         return None
 
 
@@ -53,7 +54,7 @@ class SharedMatrix(MatrixSource):
         copy_rows(into, numbers_of(self.array[rows.slice]), threads)
         progress(len(rows))
 
-    def in_place(self, dtype: str) -> np.ndarray | None:
+    def in_place(self, dtype: str, *, transposed: bool = False) -> np.ndarray | None:
         return self.array if self.at_root else None
 
 
@@ -82,19 +83,16 @@ class RootMatrix(MatrixSource):
         copy_rows(into, elements_of(part) if into.dtype == storage("bfloat16") else part, threads)
         progress(len(rows))
 
-    def in_place(self, dtype: str) -> np.ndarray | None:
+    def in_place(self, dtype: str, *, transposed: bool = False) -> np.ndarray | None:
         array = self.array
-        if array is None or array.dtype.name != dtype or not array.dtype.isnative or not array.flags.c_contiguous:
+        if array is None or array.dtype.name != dtype or not array.dtype.isnative:
             return None
-        return elements_of(array) if on_gpu(array) or array.flags.aligned else None
-
-    def as_it_lies(self, dtype: str) -> np.ndarray | None:
-        """What `in_place` gives; in host memory also the transpose of a matrix in row-major order."""
-        array = self.in_place(dtype)
-        if array is not None or self.array is None or on_gpu(self.array):
-            return array
-        turned = RootMatrix(self.shape[::-1], self.array.T).in_place(dtype)
-        return None if turned is None else turned.T
+        if on_gpu(array):
+            return elements_of(array) if array.flags.c_contiguous else None
+        by_rows = array.flags.c_contiguous
+        if not array.flags.aligned or not (by_rows or (transposed and array.flags.f_contiguous)):
+            return None
+        return elements_of(array) if by_rows else elements_of(array.T).T
 
 
 class MadeMatrix(RootMatrix):
@@ -118,8 +116,5 @@ class MadeMatrix(RootMatrix):
         write_real_rows(self._key, self._matrix, rows, into, threads, self._types, self._prime)
         progress(len(rows))
 
-    def in_place(self, dtype: str) -> np.ndarray | None:
-        return None
-
-    def as_it_lies(self, dtype: str) -> np.ndarray | None:
+    def in_place(self, dtype: str, *, transposed: bool = False) -> np.ndarray | None:
         return None

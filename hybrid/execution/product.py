@@ -222,10 +222,8 @@ class RootProduct(CheckedRun):
         with team.phase("scatter", timed=False), busy():
             for key, source in zip("ABC", (*self._operands, None), strict=True):
                 height, array = rows[key], self._out
-                if source is not None and self.decision.reads_transposed and isinstance(source, RootMatrix):
-                    array = source.as_it_lies(operand_dtype)
-                elif source is not None:
-                    array = source.in_place(operand_dtype)
+                if source is not None:
+                    array = source.in_place(operand_dtype, transposed=self.decision.reads_transposed)
                 if team.rank != plan.root:
                     height, array = 0, np.empty((0, columns[key]), types[key])
                 into = empty_result(height, columns[key], types[key]) if array is None else array
