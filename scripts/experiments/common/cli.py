@@ -17,7 +17,7 @@ from experiments.common.results import Results, all_reached
 from hybrid.commands.parser import Parser
 from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
-from hybrid.host import memory
+from hybrid.host import files, memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.reporting import svg
 from hybrid.reporting.progress import Progress
@@ -110,7 +110,7 @@ def command(
         if getattr(options, "csv", None):
             if not options.csv.endswith(".csv"):
                 raise UsageError(f"{options.csv}: the name of a table must end in .csv")
-            files.refuse_unwritable(options.csv)
+            refuse_unwritable(options.csv)
         return work(options)
     except (HybridError, OSError, KeyboardInterrupt) as error:
         said, code = one_line(error), max(failure, getattr(error, "exit_code", failure))

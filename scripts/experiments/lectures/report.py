@@ -26,8 +26,8 @@ from experiments.common import cli, hosts_results, plots, records, results, tabl
 from experiments.lectures import hochberg, ladder, largest, pascal, pmpp, siegel, two_dimensions
 from hybrid.core.text import counted
 from hybrid.errors import HybridError, UsageError, one_line
-from hybrid.host import files
 from hybrid.reporting import html_page, jsonl
+from hybrid.runs.files import refuse_same, refuse_unwritable
 
 TITLE = "The lectures, redrawn"
 LECTURES = ("pmpp", "2d", "hochberg", "siegel", "largest", "pascal")  # that are run, with --quick
@@ -208,9 +208,9 @@ def _make(options: argparse.Namespace) -> int:
     if not running and (options.quick or options.json):
         raise UsageError("--quick and --json are for scripts that are run: add --run")
     plots.refuse_without_matplotlib()
-    files.refuse_unwritable(options.out)
+    refuse_unwritable(options.out)
     for path in (*options.lines, *filter(None, [options.json])):
-        files.refuse_same({path: path, "--out": options.out}, {})
+        refuse_same({path: path, "--out": options.out}, {})
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(options.json or Path(folder) / "lines.jsonl").resolve()
         failed = _run(options.quick, fresh) if running else []
