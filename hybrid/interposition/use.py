@@ -195,7 +195,7 @@ class use:
         """Find out which products are faster. With several ranks every one calls it. Whether this rank is to have its calls
         redirected: else it serves."""
         settings = Settings.gather(self._options)
-        model = MachineModel.of(settings.machine)
+        model = MachineModel.read(settings.machine)
         threads = threads_of_ranks(Topology(((0,),)), Settings(), [this_processor()])[0].count  # of this process's BLAS
         by_gpu, ours, ranks = may_use_gpus(settings) and cuda_driver() is not None, None, 1
         self._gpu_is_known = self._threshold is not None
