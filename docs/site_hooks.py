@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
 }
 _AT_HOME = {page: path for path, page in ELSEWHERE.items()}
+_TABLE, _ROW, _HEAD = (re.compile(f"<{tag}\\b.*?</{tag}>", re.DOTALL) for tag in ("table", "tr", "th"))
 _LINK = re.compile(r"(!?\[[^\]]*\])\((?!\w+:)([^)#]+)(#[^)]*)?\)")
 
 
@@ -45,3 +47,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return text.strip("[]") if (ROOT / target).exists() else link[0]
 
     return _LINK.sub(on_the_site, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Each cell of a table names the head of its column, which site.css shows where rows are lists."""
+
+    def with_heads(table: re.Match[str]) -> str:
+        heads = [escape(unescape(re.sub(r"<[^>]*>", "", head)).strip()) for head in _HEAD.findall(table[0])]
+
+        def row(found: re.Match[str]) -> str:
+            names = iter(heads)
+            return re.sub(r"<td\b", lambda _: f'<td data-head="{next(names, "")}"', found[0])
+
+        return _ROW.sub(row, table[0])
+
+    return _TABLE.sub(with_heads, html)

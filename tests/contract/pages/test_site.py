@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+"""The built site in a real browser: every table and picture is whole on a phone and on a desk."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.chromium import browser, chromium
+from support.commands import ROOT, start, successful
+
+CUT = """[...document.querySelectorAll('.md-typeset :is(table, img, svg)')].filter(e => e.checkVisibility()).filter(e => {
+    const scrolls = e => getComputedStyle(e).overflowX != 'visible' && e.scrollWidth > e.clientWidth + 1
+    let hidden = e.getBoundingClientRect().right > document.documentElement.clientWidth + 1
+    for (let box = e; box != document.body; box = box.parentElement) hidden ||= scrolls(box)
+    return hidden
+}).map(e => e.getAttribute('src') || e.innerText.slice(0, 60))"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs", reason="needs mkdocs: the extra docs")
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder]
+    successful(start(build, cwd=ROOT, limit=300, NO_MKDOCS_2_WARNING="1"))
+    return folder
+
+
+@pytest.mark.exhaustive
+@pytest.mark.needs("chromium")
+def test_every_table_and_picture_is_whole(site):
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, browser(chromium(), Path(folder)) as shown:
+        cut = []
+        for page in sorted(site.rglob("*.html")):
+            for width in (390, 1280):
+                shown.open(page, width)
+                cut += [(os.fspath(page.relative_to(site)), width, each) for each in shown.value(CUT)]
+        assert cut == []
