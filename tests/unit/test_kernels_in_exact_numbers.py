@@ -508,7 +508,7 @@ def of_kind(rng, kind, rows, inner, columns, dtype):
 @pytest.mark.parametrize("kind", ["normal", "uniform", "of outliers", "small", "large", "of large meeting small", "with zeros"])
 @pytest.mark.parametrize(
     ("rows", "inner", "columns", "every"),
-    exhaustive([(33, 300, 67, 1)], [(33, 300, 67, 1), (70, 300, 67, 1), (10, 2500, 130, 8)]),
+    exhaustive([(33, 300, 67, 1)], [(33, 300, 67, 1), (70, 300, 67, 1), (3, 100, 3, 2), (10, 2500, 130, 8)]),
 )
 def test_the_guard_is_never_above_the_least_ratio(guard, rng, kind, rows, inner, columns, every, dtype):
     a, b = of_kind(rng, kind, rows, inner, columns, dtype)

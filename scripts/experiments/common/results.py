@@ -39,6 +39,7 @@ class Results:
     """The lines to be shown, the last of them measured last. Subclasses say them as tables and draw them."""
 
     command: ClassVar[str]  # the script's name, and what its lines have as `command`
+    again: ClassVar[str] = ""  # what starts it, where that is not scripts/COMMAND.py
     more_arguments: ClassVar[str] = ""  # with which the script measures all that a report shows
 
     def __init__(self, lines: Sequence[Line]) -> None:
@@ -55,9 +56,9 @@ class Results:
         """The selected lines of a file. UsageError when there is none."""
         lines = [line for line in jsonl.read(path) if line.get("command") == cls.command]
         if not lines:
-            raise UsageError(f"{path} has no lines of scripts/{cls.command}.py")
+            raise UsageError(f"{path} has no lines of {cls.started_with()}")
         if not (selected := cls.selected(lines)):
-            raise UsageError(f"{path} has no run of scripts/{cls.command}.py that came to its end")
+            raise UsageError(f"{path} has no run of {cls.started_with()} that came to its end")
         return selected
 
     @classmethod
@@ -72,7 +73,7 @@ class Results:
 
     def draw(self, path: str) -> None:
         """A picture; UsageError where there is none, or nothing was measured that it shows."""
-        raise UsageError(f"scripts/{self.command}.py has no picture for {path}")
+        raise UsageError(f"{self.started_with()} has no picture for {path}")
 
     def has_picture(self) -> bool:
         return True
@@ -112,10 +113,14 @@ class Results:
     def caption(self) -> str:
         return f"{self.machine()}; {self.dates()}"
 
-    @staticmethod
-    def started_by(line: Line) -> str:
+    @classmethod
+    def started_with(cls) -> str:
+        return cls.again or f"python scripts/{cls.command}.py"
+
+    @classmethod
+    def started_by(cls, line: Line) -> str:
         """The command that gives such lines again."""
-        return shlex.join(["python", f"scripts/{line['command']}.py", *line["arguments"]])
+        return shlex.join([*cls.started_with().split(), *line["arguments"]])
 
     def started(self) -> list[str]:
         return list(dict.fromkeys(map(self.started_by, self.lines)))

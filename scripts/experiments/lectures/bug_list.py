@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The errors that scripts/bugs.py shows: in which document, how the faulty kernel is launched there, and why it goes wrong."""
+"""The errors that `hybrid.lectures bugs` shows: in which document, how it is launched there, and why it is wrong."""
 
 from dataclasses import dataclass
 

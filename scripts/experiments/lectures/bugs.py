@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The errors in five teaching documents' CUDA programs, run without a GPU: python scripts/bugs.py [--bug NAME]
+"""The errors in five teaching documents' CUDA programs, run without a GPU: python -m hybrid.lectures bugs [--bug NAME]
 
 Each error is planted into a kernel of its own (experiments/lectures/faulty/*.cu), which runs on the CPU's CUDA runtime beside
 the right kernel of the ladder: on random integers, so that every sum is exact, and in three orders of threads and blocks. The

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""With and without shared memory: python scripts/lecture_hochberg.py [--picture FILE.svg]
+"""With and without shared memory: python -m hybrid.lectures hochberg [--picture FILE.svg]
 
 Section 2.4 of the matrix multiplication module, float32: time against matrix size, to 1000 and from 1000 to 8000, and under
 it how many times faster shared memory makes it. The published factors are of whole programs by the clock on the wall, so wall
 and kernel are drawn apart; no curves were published, and the factors are points.
 
-  python scripts/lecture_hochberg.py multNoShare 10 15 8      the module's programs: A is 10×15, B 15×8; what each CUDA call
-  python scripts/lecture_hochberg.py multShare 10 15 8        said, then the matrices' top left corners
+  python -m hybrid.lectures hochberg multNoShare 10 15 8      the module's programs: A is 10×15, B 15×8; what each CUDA call
+  python -m hybrid.lectures hochberg multShare 10 15 8        said, then the matrices' top left corners
 
 Here a whole program is one of these commands: its wall time has Python's and CUDA's start in it. Without a GPU the kernels run
 on the CPU's CUDA runtime at sizes 64, 100 and 130 (--quick: 64): products are checked, nothing is compared, and the times are
@@ -74,7 +74,7 @@ def measured(runtime: cuda.CudaRuntime, sizes: Sequence[int], wall_sizes: Sequen
 class Results(results.Results):
     """Medians by size; none of them where there was no GPU."""
 
-    command = "lecture_hochberg"
+    command, again = "lecture_hochberg", "python -m hybrid.lectures hochberg"
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

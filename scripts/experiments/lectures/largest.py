@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How large may N×N matrices be? python scripts/largest.py [--gpu-memory BYTES]
+"""How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
 
 Question 2 of the matrix multiplication module: N by the memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the
 largest N that really runs: in core, where the three matrices are allocated as multShare and multNoShare do; by the runner as
@@ -55,7 +55,7 @@ def measured(
 class Results(results.Results):
     """For each type the largest N of each part."""
 
-    command = "largest"
+    command, again = "largest", "python -m hybrid.lectures largest"
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

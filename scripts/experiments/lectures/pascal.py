@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python scripts/pascal.py [--kernel NAME]
+"""Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python -m hybrid.lectures pascal
 
 L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. For each element type, the largest N of N×N with
   (a) fit     every entry held exactly by the type,
@@ -100,7 +100,7 @@ def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str,
 class Results(results.Results):
     """The newest line of each type and kernel, and of each type and single size."""
 
-    command = "pascal"
+    command, again = "pascal", "python -m hybrid.lectures pascal"
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         newest = {(line["dtype"], line["kernel"]): line for line in lines if line["part"] == "all sizes"}

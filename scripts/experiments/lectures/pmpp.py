@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The exercises on multidimensional grids: python scripts/lecture_pmpp.py [--launch ROWS COLUMNS X Y]
+"""The exercises on multidimensional grids: python -m hybrid.lectures pmpp [--launch ROWS COLUMNS X Y]
 
 Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a wide
 C of the same work, float32; then what speaks for each, from the numbers. Exercise 2: a matrix times a vector, a thread for each
@@ -76,7 +76,7 @@ def measured(runtime: cuda.CudaRuntime, size: int, vector: int) -> Iterator[reco
 class Results(results.Results):
     """The last line of each kernel and shape."""
 
-    command = "lecture_pmpp"
+    command, again = "lecture_pmpp", "python -m hybrid.lectures pmpp"
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""All figures of the lectures on one HTML page: python scripts/report.py [lines.jsonl ...] [--out report.html]
+"""All figures of the lectures on one HTML page: python -m hybrid.lectures report [lines.jsonl ...] [--out report.html]
 
-Takes the lines that lecture_pmpp, lecture_2d, lecture_hochberg, lecture_siegel, largest, pascal, ladder and bench_hosts, and
-python -m hybrid.paths, have recorded with --json, and makes a page that needs no other file and no network: tables, pictures,
+Takes the lines that the lectures, scripts/ladder.py, scripts/bench_hosts.py and python -m hybrid.paths have recorded with --json,
+and makes a page that needs no other file and no network: tables, pictures,
 and with each the machine, the date and the command that gives it again. Without lines, or with --run, those that need no
 recorded lines are run first; with --quick that takes a minute or so without a GPU.
 
@@ -66,8 +66,8 @@ class Paths(results.Results):
         """Of each command the newest line: a figure of its own."""
         yield from (cls([line]) for line in {cls.started_by(line): line for line in lines}.values())
 
-    @staticmethod
-    def started_by(line: records.Line) -> str:
+    @classmethod
+    def started_by(cls, line: records.Line) -> str:
         launcher = ["mpirun", "-n", str(line["ranks"])] if line["ranks"] > 1 else []
         return shlex.join([*launcher, "python", "-m", "hybrid.paths", *line["arguments"]])
 
@@ -90,7 +90,7 @@ class Source:
         heading, about, *_ = re.sub(r"^    ", "", module.__doc__ or "", flags=re.MULTILINE).split("\n\n")
         self.results: type[results.Results] = module if isinstance(module, type) else module.Results
         self.title, self.about, self.name = heading.partition(" python ")[0].rstrip(":"), about, self.results.command
-        self.adds = adds or f"python scripts/{self.name}.py{self.results.more_arguments} --json lines.jsonl"
+        self.adds = adds or f"{self.results.started_with()}{self.results.more_arguments} --json lines.jsonl"
 
     def section(self, lines: Sequence[records.Line]) -> list[str]:
         """Its HTML; empty where there is nothing to show."""
@@ -216,7 +216,7 @@ def _make(options: argparse.Namespace) -> int:
         failed = _run(options.quick, fresh) if running else []
         paths = [*options.lines, *([str(fresh)] if running and fresh.exists() else [])]
         lines = [line for path in paths for line in jsonl.read(path)]
-    return _write(options.out, lines, failed, shlex.join(["python", "scripts/report.py", *options.words]))
+    return _write(options.out, lines, failed, shlex.join(["python", "-m", "hybrid.lectures", "report", *options.words]))
 
 
 def _write(path: str, lines: Sequence[records.Line], failed: list[str], started: str) -> int:

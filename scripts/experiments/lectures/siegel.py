@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrix multiplication in three programs: python scripts/lecture_siegel.py [--picture FILE.svg]
+"""Matrix multiplication in three programs: python -m hybrid.lectures siegel [--picture FILE.svg]
 
 The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at
 8000×8000 in float64, beside its 13.8 s and 4.8 s on a K40c. seq takes more than an hour there; here it is timed at smaller

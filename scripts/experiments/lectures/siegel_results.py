@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What scripts/lecture_siegel.py says of its lines: the lecture's numbers beside this machine's, as a table and a picture."""
+"""What `hybrid.lectures siegel` says of its lines: the lecture's numbers beside this machine's, as a table and a picture."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def reads(program: str, shape: tuple[int, int, int] = (N, N, N)) -> tuple[int, i
 class Results(results.Results):
     """The last line of each measurement, and what follows from them."""
 
-    command = "lecture_siegel"
+    command, again = "lecture_siegel", "python -m hybrid.lectures siegel"
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""CUDA in two dimensions: python scripts/lecture_2d.py [--picture FILE.svg]
+"""CUDA in two dimensions: python -m hybrid.lectures 2d [--picture FILE.svg]
 
 The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on one
 core), MM-GPU-GM (one thread per element) and MM-GPU-SM (tiles in shared memory), in blocks of 32×32. Five runs each, the average,
@@ -67,7 +67,7 @@ def measured(runtime: cuda.CudaRuntime, cpu_width: int, width: int, ragged: int)
 class Results(results.Results):
     """The line of each program, at the width that is compared and at the ragged one."""
 
-    command = "lecture_2d"
+    command, again = "lecture_2d", "python -m hybrid.lectures 2d"
 
     def __init__(self, lines: Sequence[records.Line]) -> None:
         super().__init__(lines)

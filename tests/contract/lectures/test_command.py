@@ -33,12 +33,6 @@ def test_the_list_names_every_lecture_and_program():
     assert {name for name in NAMES if f"hybrid.lectures {name}" not in page} <= {"ladder"}
 
 
-def test_what_a_lecture_says_is_what_its_script_says(tmp_path):
-    words = ["--launch", 150, 300, 16, 32]
-    by_script = successful(start([sys.executable, ROOT / "scripts/lecture_pmpp.py"], *words, cwd=tmp_path))
-    assert successful(start(LECTURES, "pmpp", *words, cwd=tmp_path)).stdout == by_script.stdout
-
-
 def test_programs_are_printed_and_written_as_they_stand(tmp_path):
     """Once: a folder that is there is left as it is."""
     assert successful(start(LECTURES, "tiled.cu")).stdout == (ROOT / "docs/examples/tiled.cu").read_text(encoding="utf-8")

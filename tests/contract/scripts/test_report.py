@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""scripts/report.py makes one page of all figures from recorded lines: whole, their texts escaped, right in a browser."""
+"""python -m hybrid.lectures report makes one page of recorded lines: whole, their texts escaped, right in a browser."""
 
 import json
 import re
-import sys
 import tempfile
 from html import unescape
 from html.parser import HTMLParser
@@ -12,13 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 from support.chromium import browser, chromium
-from support.commands import ROOT, start, successful
+from support.commands import ROOT, module, start, successful
 from support.forked import quickly
 from support.selection import exhaustive
 
 pytest.importorskip("matplotlib")
 
-REPORT = [sys.executable, ROOT / "scripts" / "report.py"]
+REPORT = [*module("hybrid.lectures"), "report"]
 MEASURED = [ROOT / "docs" / "measured" / f"{name}.jsonl" for name in ("lectures-h200", "ladder-h200", "hosts-h200")]
 SCRIPT = "<script>alert(1)</script>"
 QUOTES = "\"'><img src=x onerror=alert(1)>"
@@ -117,7 +116,8 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it_and_so_are_secti
     alone, beside = tmp_path / "alone.html", tmp_path / "beside.html"
     successful(quickly(REPORT, good, "--out", alone))
     shown = visible(alone.read_text(encoding="utf-8"))
-    assert all(f"scripts/{name}.py" in shown for name in ("ladder", "bench_hosts", "pascal", "largest"))
+    added = ("scripts/ladder.py", "scripts/bench_hosts.py", "hybrid.lectures pascal", "hybrid.lectures largest")
+    assert all(command in shown for command in added)
     ran = quickly(REPORT, bad, good, "--out", beside)
     assert (ran.returncode, ran.stderr.count("\n"), "ladder" in ran.stderr) == (1, 1, True)
     made = [Page(path.read_text(encoding="utf-8")) for path in (alone, beside)]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""A benchmark by its name: python scripts/bench.py CASE [OPTION...]
+
+Each also has a script of its own, which its recorded lines and the pages name.
+"""
+
+import sys
+from importlib import import_module
+
+from experiments.common.cli import command, plain_parser
+
+CASES = {  # the module with its function, and what it measures
+    "hosts": ("bench.hosts:main", "from host memory to host memory, beside the program one writes by hand"),
+    "check": ("bench.products:check", "what the check of a product costs"),
+    "precision": ("bench.products:precision", "products from remainders beside cuBLAS"),
+    "types": ("bench.products:types", "complex numbers and integers beside the library's matmul"),
+    "cpu": ("bench.cpu:main", "on CPUs beside NumPy"),
+    "nodes": ("bench.nodes:main", "between nodes beside MPI_Allgatherv and ScaLAPACK"),
+    "scaling": ("bench.scaling:main", "many nodes, by the plan or from recorded runs"),
+    "ladder": ("lectures.ladder:main", "every kernel beside cuBLAS"),
+    "ablation": ("bench.ablation:main", "what each mechanism is worth"),
+    "accuracy": ("bench.accuracy:main", "errors of products in every arithmetic"),
+    "detection": ("bench.detection:main", "which faults the check finds, and what is repaired"),
+}
+
+
+def main() -> int:
+    case, *words = sys.argv[1:] or [""]
+    if case not in CASES:
+        parser = plain_parser(__doc__)
+        parser.add_argument("case", nargs="?", choices=tuple(CASES), metavar="CASE", help=", ".join(CASES))
+        return command(parser, lambda _: _list(), None)
+    sys.argv = [f"{sys.argv[0]} {case}", *words]
+    module, _, function = CASES[case][0].partition(":")
+    return int(getattr(import_module(f"experiments.{module}"), function)())
+
+
+def _list() -> int:
+    print(*(f"{name:<11}{about}" for name, (_, about) in CASES.items()), sep="\n")
+    return 0
