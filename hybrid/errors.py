@@ -12,7 +12,7 @@ CODES: dict[str, str] = {
     "number": "an option's value is not a number of its kind, or beyond its limits",
     "setting": "a setting, option or name has no such value; the nearest one is named",
     "environment": "a variable HYBRID_… is unknown, or its value is",
-    "ranks-differ": "ranks were given other options, sizes, types or settings than rank 0",
+    "ranks-differ": "ranks were given other options, sizes, types or settings than rank 0, or run other code",
     "reentered": "the call came from within another one of the same thread",
     # operands
     "shapes": "the shapes of the operands, of a file or of the result do not fit together",

@@ -189,10 +189,11 @@ class Messages:
                 parts = [received[lo:hi] for lo, hi in pairwise(starts)]
             objects = [pickle.loads(part) for part in parts]
             self.serial += 1
-        except RankMissing as missing:
-            self.lose(str(missing))
-            raise unusable(self.lost) from None
         except BaseException as error:
+            abandoned.append(self)
+            if isinstance(error, RankMissing):
+                self.lose(str(error))
+                raise unusable(self.lost) from None
             self.lose(why or f"rank {self._rank} on {os.uname().nodename} has left a call: {one_line(error)}")
             raise
         return objects

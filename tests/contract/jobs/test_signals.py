@@ -2,9 +2,13 @@
 """A signal to a worker, its supervisor, all ranks or mpirun ends the job within seconds: with the exit code of the table in
 docs/failures.md, one line that names the cause by its code, and nothing that stays."""
 
+import contextlib
 import os
 import re
+import socket
 import subprocess
+import threading
+from pathlib import Path
 from signal import SIGABRT, SIGBUS, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGSEGV, SIGSTOP, SIGTERM, SIGUSR1, SIGUSR2
 
 import pytest
@@ -176,3 +180,27 @@ def test_a_job_that_was_put_to_sleep_as_a_whole_goes_on(running, ranks):
     end = job.end()
     assert (end.code, end.lines, end.left) == (0, [], [])
     assert "check ok" in end.out
+
+
+def test_datagrams_of_others_change_nothing(running):
+    """At the sockets of a job, while it says why it ends."""
+    job, processes = running(3)
+    ended = threading.Event()
+
+    def flood():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
+            while not ended.is_set():
+                for name in re.findall(r"@(hybrid-\S+)", Path("/proc/net/unix").read_text()):
+                    with contextlib.suppress(OSError):  # its queue is full
+                        while True:
+                            sending.sendto(b"rank 7 is well", f"\0{name}")
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        job.send(SIGKILL, processes[1][WORKER])
+        end = job.end()
+    finally:
+        ended.set()
+        flooding.join()
+    assert (end.code, end.codes, end.left) == (137, ["killed"], [])

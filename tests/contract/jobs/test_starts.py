@@ -126,3 +126,19 @@ def test_with_little_room_in_shared_memory_ucx_does_without_files_there(start, r
     else:
         assert (end.code, end.lines) == (0, [])
         assert f"UCX_TLS {transports}\n" in end.out
+
+
+OTHER_CODE = """
+import hybrid.core.installation, runpy, sys
+from hybrid.ranks.launcher import rank_by_launcher
+if rank_by_launcher() == 1:
+    hybrid.core.installation.fingerprint = lambda: 0
+sys.argv = ["hybrid.matmul", "50", "40", "30"]
+runpy.run_module("hybrid.matmul", run_name="__main__")
+"""
+
+
+def test_a_rank_that_runs_other_code_is_named(start):
+    end = start(["-c", OTHER_CODE], 2).end()
+    assert (end.code, end.codes, end.left) == (2, ["ranks-differ"], [])
+    assert "rank 1 on" in end.lines[0]
