@@ -86,15 +86,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _source(options: argparse.Namespace) -> Path | None:
-    """The program's file, where it is one."""
-    if options.module is None:
-        path = Path(options.program[0])
-    else:
-        try:
-            spec = find_spec(options.module[0])
-        except ImportError:  # which running it tells
-            return None
-        path = Path(spec.origin or "") if spec is not None else Path()
+    """The program's file, where it is one that can be found without loading anything of it."""
+    spec = find_spec(options.module[0]) if options.module is not None and "." not in options.module[0] else None
+    path = Path(options.program[0] if options.module is None else (spec and spec.origin) or "")
     return path if path.is_file() else None
 
 
@@ -164,10 +158,10 @@ class _Run:
     def _use(self, comm: Any) -> None:
         """Start to share products; on other ranks than the first, share them until the program ends."""
         self._used = hybrid.use(comm, threshold=self._options.threshold, **self._chosen)
+        self._used.start()
         if rank_by_launcher() == 0:
             self._process = os.getpid()
-            atexit.register(self._end)  # the last but for what was registered before the program
-        self._used.start()
+            atexit.register(self._end)  # called after what the program registers
 
     def _end(self) -> None:
         if os.getpid() != self._process:  # forked by the program
