@@ -4,6 +4,7 @@ share."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -40,9 +41,15 @@ def as_array(value: Any, name: str) -> np.ndarray:
     return array
 
 
+def is_masked(value: Any) -> bool:
+    """Whether it is a masked array. NumPy would load its module for them, which takes longer than a small product."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(value, module.MaskedArray)
+
+
 def refuse_masked(value: Any, name: str) -> None:
     """UsageError for a masked array."""
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise UsageError(
             f"{name} is a masked array, and masked elements have no product: fill them first, with .filled(value)", code="masked"
         )

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
 from hybrid.arrays.integers import largest_of
-from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, on_gpu
+from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, is_masked, on_gpu
 from hybrid.arrays.sources import MadeMatrix, RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
@@ -25,7 +24,7 @@ from hybrid.ranks.team import Team
 _MOST_WORK = 100_000  # steps, some milliseconds, of NumPy's search for an element that two arrays share
 
 
-@dataclass(frozen=True)
+@record
 class RootOperands:
     """op(A), op(B), C and `out` of a call, views of the user's arrays where possible: matrices; or stacks [product, row, column],
     where A or B has a single matrix if all products have the same, and `out` is as the user has it."""
@@ -168,7 +167,7 @@ class StoredStack:
         return stack.swapaxes(1, 2) if self.by_columns else stack
 
 
-@dataclass(frozen=True)
+@record
 class RootShapes:
     """What the root tells the other ranks of its operands."""
 
@@ -259,7 +258,7 @@ def refuse_wrong_c(c: Any, shape: tuple[int, ...], types: ProductType) -> None:
 
 def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "product") -> None:
     """UsageError unless `what`, of this shape and type, can be written to `out`."""
-    if isinstance(out, np.ma.MaskedArray):
+    if is_masked(out):
         raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data", code="masked")
     if not (isinstance(out, np.ndarray) or (on_gpu(out) and hasattr(out, "flags"))):
         raise UsageError(f"out must be an array of NumPy or CuPy, not {type(out).__name__}", code="out")

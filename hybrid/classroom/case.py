@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hybrid.classroom.finding import Finding
 from hybrid.classroom.launch import Extents, Launch
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Outcome
+from hybrid.core.problem import record
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.requests import Site
 
 Sizes = tuple[int, int, int]  # n, l, m
 
 
-@dataclass(frozen=True)
+@record
 class Case:
     """The kernel on one shape."""
 
@@ -61,7 +60,7 @@ class Case:
         return not (self.wrong or self.faults or self.outside or self.uncertain)
 
 
-@dataclass(frozen=True)
+@record
 class Examination:
     """The kernel on all shapes."""
 

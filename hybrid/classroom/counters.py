@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hybrid.classroom.case import Case
 from hybrid.classroom.gpu_models import WARP
-from hybrid.core.problem import Problem
+from hybrid.core.problem import Problem, record
 from hybrid.core.text import counted
 from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
 
@@ -17,7 +16,7 @@ _SHARING = 4  # a load is a broadcast if at least so many lanes, on average, wan
 Names = tuple[str, str, str]  # of A, B and C in the kernel
 
 
-@dataclass(frozen=True)
+@record
 class Counter:
     """What a line of the kernel does."""
 

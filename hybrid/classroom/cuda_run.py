@@ -8,7 +8,7 @@ import secrets
 import signal
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import isnan
 from typing import Any
 
@@ -21,7 +21,7 @@ from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import Parameter
 from hybrid.classroom.trial import Task
 from hybrid.classroom.wrapper import field_of
-from hybrid.core.problem import Problem
+from hybrid.core.problem import Problem, record
 from hybrid.emulation.child import run_child
 from hybrid.errors import DeviceUnavailable, HybridError, with_code
 from hybrid.kernels.catalogue import dotted
@@ -39,7 +39,7 @@ _C_TYPES = {  # of numbers, as NumPy has them
 }
 
 
-@dataclass(frozen=True)
+@record
 class CudaRun:
     """For each shape its launch and what came of it."""
 

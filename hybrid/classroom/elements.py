@@ -8,16 +8,17 @@ import binascii
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from hybrid.core.problem import record
 
 _EXACT = {"float32": 2**24, "float64": 2**53}  # every integer up to this is a number of the type
 _LARGEST = {"float32": 99, "float64": 1 << 20}  # in float64 so large that sums in float32 are wrong
 _FRACTION = 8  # elements are multiples of 1/8, so that sums in an int are wrong
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """What comparing a C with the right one has found. Elements are numbered row by row."""
 

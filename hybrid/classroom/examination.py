@@ -9,7 +9,7 @@ import re
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Outcome, Task
 from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped
+from hybrid.core.problem import record
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
 from hybrid.emulation.cache import cache_folder
@@ -42,7 +43,7 @@ _CHECKS = ("loads", "address", "requests")
 _LEAST, _MOST = 8, 64  # bounds for the tile of which one shape consists, and another does not
 
 
-@dataclass(frozen=True)
+@record
 class Trials:
     """A kernel, and how it is run."""
 

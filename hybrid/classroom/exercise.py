@@ -5,11 +5,11 @@ shapes."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.classroom import shapes
 from hybrid.classroom.case import Case, Sizes
+from hybrid.core.problem import record
 from hybrid.emulation.requests import SHARED
 from hybrid.errors import UsageError
 
@@ -20,7 +20,7 @@ _RIGHT_POINTS = 6  # for right results, divided among the shapes
 _DEMAND_POINTS = 4  # for each demand
 
 
-@dataclass(frozen=True)
+@record
 class Demand:
     """What a right kernel must do besides being right. It is judged on the first shape."""
 
@@ -28,7 +28,7 @@ class Demand:
     holds: Callable[[Case], bool]
 
 
-@dataclass(frozen=True)
+@record
 class Exercise:
     """An exercise."""
 

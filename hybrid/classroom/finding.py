@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hybrid.core.problem import record
 from hybrid.errors import HybridError, known, one_line, with_code
 
 Place = tuple[str, int]  # a file's name and a line
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """A sentence about something wrong; as text it is this sentence. `code`: what it is, of `hybrid.errors.CODES`."""
 

@@ -4,8 +4,9 @@ rates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from hybrid.core.problem import record
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import dotted
 
@@ -14,7 +15,7 @@ WARP = 32  # threads
 CONSTANT_BYTES = 64 * KB  # on every GPU
 
 
-@dataclass(frozen=True)
+@record
 class Multiprocessor:
     """The most that is resident on a multiprocessor, and the units in which registers, warps and shared memory are given to
     blocks.
@@ -57,7 +58,7 @@ _BY_CAPABILITY = {
 _CORES = {10: 8, 11: 8, 12: 8, 13: 8, 20: 32, 35: 192, 60: 64, 70: 64, 75: 64, 80: 64, 86: 128, 89: 128, 90: 128, 120: 128}
 
 
-@dataclass(frozen=True)
+@record
 class GpuModel:
     """A model, with the figures that its makers publish."""
 

@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from hybrid.classroom.elements import operands, wrong_in
 from hybrid.classroom.own_kernel import OwnKernel, failure_of, milliseconds, on_device
 from hybrid.classroom.trial import Task, own_output, tell
+from hybrid.core.problem import record
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import DeviceUnavailable, one_line
 
@@ -28,7 +29,7 @@ COMPILES = 60  # seconds that NVRTC may take, after which this process ends
 Argument = tuple[str, Any]
 
 
-@dataclass(frozen=True)
+@record
 class GpuTask:
     """A launch of a kernel on the GPU."""
 
@@ -38,7 +39,7 @@ class GpuTask:
     task: Task  # the elements, and how it is launched
 
 
-@dataclass(frozen=True)
+@record
 class GpuOutcome:
     """What came of a launch."""
 

@@ -5,7 +5,6 @@ line."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ from hybrid.classroom.compiler_warnings import used_without_value
 from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.program_findings import Telling
 from hybrid.classroom.wording import index_text, thread_text
+from hybrid.core.problem import record
 from hybrid.emulation.whole_program import Ran
 
 Matrix = tuple[str, int, int]  # its name in the kernel, its rows and columns
 
 
-@dataclass(frozen=True)
+@record
 class Looked:
     """What was found in one launch."""
 

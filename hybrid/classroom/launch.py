@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hybrid.classroom.arithmetic import evaluated, evaluated_or_0
 from hybrid.classroom.c_text import shared_arrays
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
+from hybrid.core.problem import record
 from hybrid.errors import UsageError
 
 Extents = tuple[int, ...]  # x and y, and z where that is told
@@ -27,7 +27,7 @@ _DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
 _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """A launch configuration, as texts of arithmetic with n, l, m and the file's constants."""
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from hybrid.classroom.c_text import blanked, with_device_variables
+from hybrid.core.problem import record
 from hybrid.errors import UsageError
 
 _OPENING, _CLOSING = "([{", ")]}"
 
 
-@dataclass(frozen=True)
+@record
 class LaunchText:
     """The place of a launch and of its parts, as positions in the text."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import ELEMENTS, SCALES, Parameter, StudentKernel
+from hybrid.core.problem import record
 from hybrid.errors import UsageError
 
 _SIZES = "n (rows of A and C), l (columns of A, rows of B) or m (columns of B and C)"
@@ -26,7 +26,7 @@ _VECTOR = re.compile(r"vec", re.IGNORECASE)
 ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
 
 
-@dataclass(frozen=True)
+@record
 class Meaning:
     """What a kernel's parameters are."""
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hybrid.classroom.gpu_models import WARP, Multiprocessor
+from hybrid.core.problem import record
 
 
-@dataclass(frozen=True)
+@record
 class Occupancy:
     """What is resident on a multiprocessor."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from hybrid.classroom.case import Examination
@@ -13,10 +13,11 @@ from hybrid.classroom.counters import intensity
 from hybrid.classroom.gpu_models import GpuModel
 from hybrid.classroom.occupancy import Occupancy, occupancy
 from hybrid.classroom.registers import Taken
+from hybrid.core.problem import record
 from hybrid.core.text import counted
 
 
-@dataclass(frozen=True)
+@record
 class OnGpu:
     """The kernel on a GPU, on the first of its shapes."""
 

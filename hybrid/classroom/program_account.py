@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ from hybrid.classroom.compiler_warnings import dropped_results, used_without_val
 from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.program_findings import Telling
 from hybrid.classroom.wording import product_text
+from hybrid.core.problem import record
 from hybrid.emulation.whole_program import Ran
 
 
-@dataclass(frozen=True)
+@record
 class Account:
     """What came of a program's run."""
 

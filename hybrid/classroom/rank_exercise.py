@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from hybrid.classroom.elements import compared, decoded, operands
 from hybrid.classroom.exercise import Exercise, Part
 from hybrid.classroom.finding import Finding
 from hybrid.classroom.rank_trial import DTYPE
+from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.child import python_environment
 from hybrid.emulation.confined import Bounds, confined, installed_with
@@ -32,7 +33,7 @@ _RANKS = (1, 2, 3, 4)
 _RIGHT_POINTS, _SHARED_POINTS = 6, 4
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """What came of one shape."""
 
@@ -44,7 +45,7 @@ class Outcome:
         return "×".join(map(str, self.sizes))
 
 
-@dataclass(frozen=True)
+@record
 class Try:
     """What came of the program on so many ranks."""
 

@@ -10,11 +10,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
+from hybrid.core.problem import record
 from hybrid.emulation.child import python_environment
 from hybrid.emulation.compiler_limits import own_headers, run_limited
 from hybrid.emulation.confined import of_python
@@ -27,7 +27,7 @@ _COMPARABLE_FROM = 35
 _TYPES = {"float": "f", "double": "d", "int": "i", "unsigned": "j", "bool": "b", "long": "l"}
 
 
-@dataclass(frozen=True)
+@record
 class Resources:
     """What one instance of a kernel takes of a GPU, as NVIDIA's assembler (ptxas) says."""
 
@@ -59,7 +59,7 @@ def resources_in(log: str, ptx: str = "") -> dict[str, Resources]:
     return found
 
 
-@dataclass(frozen=True)
+@record
 class Taken:
     """What a kernel takes of a GPU."""
 

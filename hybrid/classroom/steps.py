@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hybrid.classroom.arithmetic import evaluated
 from hybrid.classroom.case import Case
 from hybrid.classroom.examination import Trials
+from hybrid.core.problem import record
 from hybrid.emulation.trace import Access
 from hybrid.errors import UsageError
 
@@ -22,7 +22,7 @@ _TILE = re.compile(
 MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
 
 
-@dataclass(frozen=True)
+@record
 class Array:
     """A matrix, or a shared variable of a block. The last dimension is its columns; all others are its rows."""
 
@@ -32,7 +32,7 @@ class Array:
     is_shared: bool
 
 
-@dataclass(frozen=True)
+@record
 class Touch:
     """A thread's load or store of one element."""
 
@@ -43,7 +43,7 @@ class Touch:
     writes: bool
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """What the threads of a block do when they execute a line once, as if they ran in step."""
 
@@ -52,7 +52,7 @@ class Step:
     touches: tuple[Touch, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Picture:
     """All blocks' steps. The first three arrays are A, B and C."""
 

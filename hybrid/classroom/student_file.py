@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from hybrid.classroom.c_text import blanked, constants_in, structs_in, with_qualifiers
 from hybrid.classroom.compiled_text import INCLUDE, for_cpu, for_gpu, joined
 from hybrid.classroom.student_kernel import StudentKernel, kernels_of
+from hybrid.core.problem import record
 from hybrid.errors import UsageError
 
 _MOST_BYTES = 1 << 20
@@ -23,7 +24,7 @@ _STANDARD = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record
 class StudentFile:
     """A file that was read."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hybrid.classroom.c_text import aliases_in, blanked, end_of_block
+from hybrid.core.problem import record
 
 _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:(?:static|inline|extern\s+\"C\")\s+)*"
@@ -24,7 +25,7 @@ _NUMBERS = {  # words of the types of whole numbers
 }
 
 
-@dataclass(frozen=True)
+@record
 class Parameter:
     """A parameter of a kernel."""
 
@@ -45,7 +46,7 @@ class Parameter:
         return f"{self.type}{'*' if self.is_pointer else ''} {self.name}".strip()
 
 
-@dataclass(frozen=True)
+@record
 class StudentKernel:
     """A kernel as its text has it."""
 

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,6 +22,7 @@ import numpy as np
 
 from hybrid.classroom.elements import compared, encoded, operands
 from hybrid.classroom.wrapper import ENTRY
+from hybrid.core.problem import record
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.guarded import Guarded
@@ -33,7 +34,7 @@ from hybrid.errors import one_line
 UNTOUCHED = -7.0  # the filler around C, which is no sum of products of positive numbers
 
 
-@dataclass(frozen=True)
+@record
 class Task:
     """One launch."""
 
@@ -53,7 +54,7 @@ class Task:
     mark: str = ""  # with which the task's lines begin; what the kernel writes does not have it
 
 
-@dataclass(frozen=True)
+@record
 class Outcome:
     """What came of a launch. Elements of C are numbered row by row. `wrong`, `first_wrong`, `nan`, `mistaken_for` and `digest`
     are set by the process that compares C."""

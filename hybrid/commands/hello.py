@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_job_options, at_least
+from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
 from hybrid.diagnostics.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
@@ -43,7 +43,7 @@ exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compil
 """
 
 
-@dataclass(frozen=True)
+@record
 class RankLocation:
     """Where a rank runs."""
 

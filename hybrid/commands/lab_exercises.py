@@ -7,11 +7,12 @@ import argparse
 import secrets
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
 from hybrid.commands.streams import text_stream
+from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.errors import DeviceUnavailable, HybridError, one_line, with_code
 
@@ -56,7 +57,7 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True)
+@record
 class _Judgement:
     """What was found of one file."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.paths_options import parse
 from hybrid.commands.streams import file_of_json
+from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 NAME = "hybrid.paths"
 
 
-@dataclass(frozen=True)
+@record
 class Task:
     """What rank 0 read and decided, as far as all ranks need it."""
 

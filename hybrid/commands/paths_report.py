@@ -7,10 +7,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.streams import text_stream
+from hybrid.core.problem import record
 from hybrid.core.text import printable
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME = "hybrid.paths"
 
 
-@dataclass(frozen=True)
+@record
 class Counted:
     """The result."""
 

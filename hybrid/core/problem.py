@@ -5,7 +5,7 @@ frozen dataclass in which all rooms keep such numbers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -29,27 +29,51 @@ def record(cls: _Class) -> _Class:
     class, which took half of the time in which a command's modules were imported. Here only `__init__` is compiled.
 
     Of the arguments of `field` it understands default, default_factory, compare and metadata. `dataclasses.replace`, `fields` and
-    `asdict` work on records.
+    `asdict` work on records. A record inherits no fields.
     """
-    made: Any = dataclass(init=False, repr=False, eq=False)(cls)
-    names = [each.name for each in fields(made)]
-    compared = [each.name for each in fields(made) if each.compare]
+    made: Any = cls
+    specified: dict[str, Any] = {}
+    for name, annotation in made.__annotations__.items():
+        if not annotation.startswith("ClassVar"):
+            value = made.__dict__.get(name, MISSING)
+            specified[name] = each = value if isinstance(value, Field) else field(default=value)
+            if each.default is not MISSING:
+                setattr(made, name, each.default)
+            elif each is value:
+                delattr(made, name)
+    compared = [name for name, each in specified.items() if each.compare]
     # A function that returns these fields as a tuple, as fast as compiled code.
     values = attrgetter(*compared) if len(compared) > 1 else lambda self: tuple(getattr(self, name) for name in compared)
-    made.__init__ = _compiled_init(made)
+    made.__dataclass_fields__ = _FieldsWhenAsked(made, specified)
+    made.__init__ = _compiled_init(made, specified)
     made.__setattr__ = made.__delattr__ = _refuse
-    made.__repr__ = lambda self: f"{cls.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+    made.__repr__ = lambda self: f"{made.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in specified)})"
     made.__eq__ = lambda self, other: values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
     made.__hash__ = lambda self: hash(values(self))
-    return made
+    return cls
 
 
-def _compiled_init(cls: Any) -> Any:
+class _FieldsWhenAsked:
+    """What functions of `dataclasses` look for in a class; made when the first of them does."""
+
+    def __init__(self, cls: Any, specified: dict[str, Any]) -> None:
+        self._class, self._specified, self._made = cls, specified, None
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if self._made is None:
+            annotations = {name: self._class.__annotations__[name] for name in self._specified}
+            # With a text, for which `dataclass` would else look at the signature.
+            like: Any = type("_Like", (), {"__doc__": "fields", "__annotations__": annotations, **self._specified})
+            self._made = dataclass(init=False, repr=False, eq=False)(like).__dataclass_fields__
+        return self._made
+
+
+def _compiled_init(cls: Any, specified: dict[str, Any]) -> Any:
     """An `__init__` that sets the fields of the frozen class, and calls its `__post_init__` if it has one."""
     known: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": MISSING}
     parameters, body = ["self"], []
-    for each in fields(cls):
-        name, value = each.name, each.name
+    for name, each in specified.items():
+        value = name
         if each.default is not MISSING:
             known[f"_default_{name}"] = each.default
             parameters.append(f"{name}=_default_{name}")

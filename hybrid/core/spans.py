@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 from hybrid.core.problem import record
 
 
-@dataclass(frozen=True, order=True)
+@record
 class Span:
     """The rows, or columns, from `lo` to `hi` - 1."""
 
     lo: int
     hi: int
+
+    def __lt__(self, other: Span) -> bool:
+        return (self.lo, self.hi) < (other.lo, other.hi)
 
     def __len__(self) -> int:
         return self.hi - self.lo

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,12 +21,14 @@ from hybrid.core.problem import WIDEST_COPY, copy_width, is_aligned, padded
 from hybrid.core.spans import Span, even_pieces
 from hybrid.devices.base import Device, Event, KernelCall, phase_of, place_of
 from hybrid.emulation.build import build_plain, c_compiler
-from hybrid.emulation.kernel import EmulatedKernel, as_c_array
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas, blas_all
 from hybrid.host.threads import limited_threads, on_threads
 from hybrid.kernels.catalogue import C_TYPES, EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of
 from hybrid.ranks.shared_memory import NodeFlags
+
+if TYPE_CHECKING:
+    from hybrid.emulation.kernel import EmulatedKernel
 
 # No fused multiply-add and no reordering: every product and every sum is rounded, so the result is the same on all machines.
 _FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
@@ -38,6 +40,8 @@ _AT_ONCE = 100_000_000  # multiply-adds per call, about a tenth of a second: Pyt
 def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
     """The function `name` of kernels/loops.c, a sequential program's three loops, for comparison, as one that computes c = a · b.
     DeviceUnavailable without a C compiler."""
+    from hybrid.emulation.kernel import as_c_array  # most products need none of its modules
+
     library = ctypes.CDLL(str(build_plain(c_compiler(), KERNELS / "loops.c", [*_FLAGS, f"-DELEMENT={C_TYPES[dtype]}"])))
     function = library[name]
     function.restype = None
@@ -239,6 +243,8 @@ class EmulatedDevice(CpuDevice):
         return padded(columns, np.dtype(dtype).itemsize)
 
     def _instance(self, launch: Launch, capability: int) -> EmulatedKernel:
+        from hybrid.emulation.kernel import EmulatedKernel
+
         key = launch.expression, capability
         if key not in self._kernels:
             self._kernels[key] = EmulatedKernel(KERNELS / launch.source, launch.expression, capability)

@@ -239,19 +239,20 @@ def wake_driver(local_rank: int | None) -> None:
     """
     global _awakening
     driver = cuda_driver()
-    if driver is None:
-        return  # usable_gpus will report it
+    if driver is None or _awakening is not None:
+        return  # usable_gpus will report it, or somebody was here before
     from hybrid.devices.cuda_kernels import trust_own_cache_only
 
     def awaken() -> None:
         count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value or local_rank is None:
-            return
-        index = local_rank % count.value
-        if not (
-            driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-        ):
-            _awakened.append((index, device))
+        with suppress(AttributeError):  # a driver that has not all functions, which `usable_gpus` reports
+            if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value or local_rank is None:
+                return
+            index = local_rank % count.value
+            if not (
+                driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+            ):
+                _awakened.append((index, device))
 
     trust_own_cache_only()
     awakening = threading.Thread(target=awaken, daemon=True)

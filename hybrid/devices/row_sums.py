@@ -13,13 +13,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from hybrid.core.problem import record
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.devices.base import Device, Event
 from hybrid.emulation.build import build_plain, c_compiler
@@ -269,7 +269,7 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
     return sums, squares
 
 
-@dataclass(frozen=True)
+@record
 class Allowed:
     """What the sums of C's rows may differ from the expected ones by. Norms and limits are those of A, B and C times x."""
 

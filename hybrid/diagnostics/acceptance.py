@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hybrid.arrays.sources import MatrixSource
-from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.problem import ITEM_SIZES, Problem, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
@@ -58,7 +58,7 @@ class _Normal(MatrixSource):
             done += len(part)
 
 
-@dataclass(frozen=True)
+@record
 class WrongProduct:
     """A product that its check refused, and one of the ranks that it blames."""
 

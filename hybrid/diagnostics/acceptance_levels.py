@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.problem import ITEM_SIZES, Problem, record
 from hybrid.core.spans import Topology
 from hybrid.planning.plan import FreeMemory
 
@@ -15,7 +14,7 @@ FILLED = 0.6  # of the free memory: the plan's buffers, the check and other prog
 Sizes = tuple[int, int, int]  # rows of A of a rank, l and m
 
 
-@dataclass(frozen=True)
+@record
 class Case:
     """Products of one size and type: each rank has `rows` rows of A (columns: `l`); B has `m` columns."""
 
@@ -37,7 +36,7 @@ class Case:
         return f"{self.dtype} {self.rows}×{self.l}×{self.m} a rank"
 
 
-@dataclass(frozen=True)
+@record
 class Level:
     """What a level multiplies."""
 
@@ -75,7 +74,7 @@ LEVELS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Pace:
     """How long the parts of a round take, to predict larger ones."""
 

@@ -7,9 +7,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from hybrid.core.problem import record
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics.probe_process import ProbeResult, probe_command, run_probe
 from hybrid.diagnostics.proxy_ranks import run_proxies
@@ -19,7 +19,7 @@ SIZE = 64 << 20  # bytes of a copy
 _LIMIT = 45  # seconds for all copies
 
 
-@dataclass(frozen=True)
+@record
 class Rates:
     """Bytes per second of copies from host memory to a GPU and back."""
 
@@ -27,7 +27,7 @@ class Rates:
     to_host: float
 
 
-@dataclass(frozen=True)
+@record
 class Link:
     """A GPU's link to its host."""
 
@@ -39,7 +39,7 @@ class Link:
     together: Rates | None = None  # while the node's other GPUs copy, too; None where there are no others
 
 
-@dataclass(frozen=True)
+@record
 class PeerCopy:
     """Copies from one GPU to another."""
 
@@ -50,7 +50,7 @@ class PeerCopy:
     correct: bool = True  # the data arrived unchanged
 
 
-@dataclass(frozen=True)
+@record
 class Failure:
     """What ended a measurement early."""
 
@@ -61,7 +61,7 @@ class Failure:
     code: str = "probe-failed"  # of `hybrid.errors.CODES`
 
 
-@dataclass(frozen=True)
+@record
 class Isolation:
     """What decides whether a rank can open memory of another rank's GPU."""
 
@@ -69,7 +69,7 @@ class Isolation:
     visible: tuple[str, ...]  # UUIDs of the GPUs that the rank sees
 
 
-@dataclass(frozen=True)
+@record
 class Measurements:
     """All that was measured."""
 

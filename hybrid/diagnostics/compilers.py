@@ -8,10 +8,10 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
+from hybrid.core.problem import record
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_kernels import trust_own_cache_only
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
@@ -24,7 +24,7 @@ _LIMIT = 30  # seconds to compile a small program
 _PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std::tuple{1, 2}; return x + y - 3; }\n"
 
 
-@dataclass(frozen=True)
+@record
 class Tools:
     """The compiler and the caches of one host."""
 

@@ -5,9 +5,10 @@ finding is one line."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeVar
 
+from hybrid.core.problem import record
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics import (
@@ -33,14 +34,14 @@ _SLOW = 2.0  # a link between nodes that takes so many times as long as the othe
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@record
 class Examination:
     """All findings, and what is known of each rank."""
 
     findings: tuple[Finding, ...]
     placements: tuple[placement.Placement, ...]
     gpus: tuple[Gpu | None, ...]
-    measured: bandwidth.Measurements = bandwidth.Measurements()  # noqa: RUF009 (never changes)
+    measured: bandwidth.Measurements = bandwidth.Measurements()
     node_links: tuple[node_links.NodeLink, ...] = ()
 
     @property
@@ -89,7 +90,7 @@ def _of_all(team: Team, name: str, inspect: Callable[[], T]) -> list[T]:
     return phase.all
 
 
-@dataclass(frozen=True)
+@record
 class _GpusOfRanks:
     """What was found of the GPUs: lists with an entry for each rank, and the measurements of all."""
 

@@ -8,16 +8,16 @@ findings from what all ranks inspected. It is a pure function, with the same res
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
+from hybrid.core.problem import record
 from hybrid.errors import known, one_line, with_code
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 
-@dataclass(frozen=True)
+@record
 class Finding:
     """One line of the doctor's output. `verdict`: "ok", "note", "unknown" or "wrong"; what is wrong has a `remedy`.
 
@@ -45,7 +45,7 @@ class Finding:
         return line if self.verdict == "ok" else with_code(line, self.code)
 
 
-@dataclass(frozen=True)
+@record
 class Unknown:
     """Stands for what could not be determined."""
 

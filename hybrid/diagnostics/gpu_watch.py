@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from threading import Event, Thread
 from typing import Any
 
 from hybrid.core.installation import install
+from hybrid.core.problem import record
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.errors import DeviceUnavailable, one_line
 
@@ -31,7 +31,7 @@ _POWER_CAP = 0x04
 _CAUSES = "see nvidia-smi -q -d PERFORMANCE,TEMPERATURE,ECC; cooling and power supply first"
 
 
-@dataclass(frozen=True)
+@record
 class Watched:
     """What was seen of one GPU from start to stop; None is what it does not tell."""
 

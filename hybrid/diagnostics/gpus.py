@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybrid.core.installation import install
+from hybrid.core.problem import record
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.diagnostics.finding import Finding, Unknown, ranks_by_value
@@ -25,7 +25,7 @@ _NEWER_DRIVER = "install a newer driver: CUDA 12 needs 525 or newer, CUDA 13 nee
 _OLD_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorCallRequiresNewerDriver", "cudaErrorUnsupportedPtxVersion")
 
 
-@dataclass(frozen=True)
+@record
 class VisibleGpus:
     """What one rank sees."""
 
@@ -35,7 +35,7 @@ class VisibleGpus:
     about: str = ""  # driver and CuPy
 
 
-@dataclass(frozen=True)
+@record
 class Trial:
     """What came of trying a rank's GPU."""
 

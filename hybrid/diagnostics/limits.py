@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from hybrid.core.problem import record
 from hybrid.core.text import readable
 from hybrid.diagnostics.finding import Finding, Unknown, attempt
 from hybrid.host.memory import free_bytes_in
@@ -19,7 +19,7 @@ _LITTLE_SHARED = 1 << 30
 _TOO_LITTLE_SHARED = 16 << 20  # MPI itself uses some MiB of it
 
 
-@dataclass(frozen=True)
+@record
 class Limits:
     """The limits of one rank's process."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from hybrid.core.problem import record
 from hybrid.devices.cuda_gpus import Gpu, GpuEnergy
 from hybrid.diagnostics.bandwidth import Link
 from hybrid.diagnostics.finding import Unknown
@@ -23,7 +23,7 @@ _MOST_ROW_OVERHEAD = 1 << 20  # bytes
 _RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "panels", "multiprocessors")
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """What was measured of this machine."""
 

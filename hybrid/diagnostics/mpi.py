@@ -6,9 +6,9 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from hybrid.core.problem import record
 from hybrid.core.text import ranges
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
 from hybrid.diagnostics.probe_process import run_probe
@@ -20,7 +20,7 @@ from hybrid.ranks.mpi import Library, library_in_use
 _LIMIT = 30  # seconds for MPI to start alone
 
 
-@dataclass(frozen=True)
+@record
 class MpiOfRank:
     """What one rank finds."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hybrid.core.problem import record
 from hybrid.core.text import counted, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.diagnostics.finding import Finding
@@ -24,7 +24,7 @@ _LEAST, _MOST = 1 << 20, 1 << 28  # bytes of a message
 _KIND = "links"
 
 
-@dataclass(frozen=True)
+@record
 class NodeLink:
     """The network from one host to another."""
 

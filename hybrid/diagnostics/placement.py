@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hybrid.core.problem import record
 from hybrid.core.spans import Topology
 from hybrid.core.text import counted, ranges
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
@@ -16,7 +16,7 @@ _HOSTS_SHOWN = 4
 _ANY_BINDING = "mpirun --bind-to none"
 
 
-@dataclass(frozen=True)
+@record
 class BlasLibrary:
     """A BLAS library that this process has loaded."""
 
@@ -24,7 +24,7 @@ class BlasLibrary:
     threads: int
 
 
-@dataclass(frozen=True)
+@record
 class Placement:
     """Where one rank runs, and with how many threads."""
 

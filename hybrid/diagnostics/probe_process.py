@@ -11,11 +11,11 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import hybrid
+from hybrid.core.problem import record
 from hybrid.errors import one_line
 from hybrid.ranks.heartbeat import busy
 
@@ -30,7 +30,7 @@ _OF_LAUNCHERS = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class ProbeResult:
     """What came of a probe."""
 

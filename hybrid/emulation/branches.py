@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from pathlib import Path
 
+from hybrid.core.problem import record
 from hybrid.emulation.requests import places_of
 
 
@@ -14,7 +14,7 @@ class _Branch(ctypes.Structure):
     _fields_ = (("offset", ctypes.c_ulonglong), ("executions", ctypes.c_longlong), ("divergent", ctypes.c_longlong))
 
 
-@dataclass(frozen=True)
+@record
 class Branch:
     """The branches of one line."""
 

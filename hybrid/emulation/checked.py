@@ -12,12 +12,13 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hybrid.core.problem import record
 from hybrid.emulation.build import build
 from hybrid.emulation.child import run_child
 from hybrid.emulation.errors import EmulationError
@@ -72,7 +73,7 @@ def stored(numbers: Any, dtype: str) -> Any:
     return ((bits + (bits >> 16 & 1) + 0x7FFF) >> 16).astype(np.uint16)
 
 
-@dataclass(frozen=True)
+@record
 class Job:
     """A kernel of the catalogue on one shape."""
 
@@ -85,7 +86,7 @@ class Job:
     adds: bool = False  # c += a · b
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """`kind`: ok, wrong, canary (memory outside C's rows was written), race, address, undefined, barrier, warp, copy, memory,
     launch, build, crash or hang."""

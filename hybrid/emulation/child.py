@@ -11,10 +11,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.problem import record
 from hybrid.emulation.build import compiler
 from hybrid.emulation.confined import MEMORY, Bounds, confined
 
@@ -27,7 +27,7 @@ _OPTIONS = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Ended:
     """How a child process ended."""
 

@@ -15,10 +15,10 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+from hybrid.core.problem import record
 from hybrid.emulation import landlock, namespaces
 from hybrid.kernels.catalogue import KERNELS
 
@@ -42,7 +42,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
-@dataclass(frozen=True)
+@record
 class Bounds:
     """What a child process may take and use, besides what every one may."""
 

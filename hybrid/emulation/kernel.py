@@ -7,12 +7,12 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from hybrid.core.problem import record
 from hybrid.emulation.branches import Branch, branches_of
 from hybrid.emulation.build import build
 from hybrid.emulation.errors import EmulationError
@@ -48,7 +48,7 @@ class _Array(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
+@record
 class Loads:
     """How often each element was read and written in global memory; an access to half of its bytes counts as 0.5."""
 

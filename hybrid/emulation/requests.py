@@ -8,8 +8,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from hybrid.core.problem import record
 
 _NUMBERS = ("requests", "lanes", "addresses", "sectors", "bytes", "steps", "least_steps")
 SHARED = 3  # the space of a site in shared memory; others have the number of the matrix
@@ -24,7 +25,7 @@ class _Site(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
+@record
 class Site:
     """The loads, stores or atomic updates of one line, by all warps."""
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from pathlib import Path
 
+from hybrid.core.problem import record
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.requests import places_of, shared_variables
 
@@ -22,7 +22,7 @@ class _Access(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
+@record
 class Access:
     """One access of a thread to memory."""
 

@@ -12,10 +12,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.problem import record
 from hybrid.emulation.build import COMMON, HERE, POISON, compile_file, compiler, native, runtime_object, takes
 from hybrid.emulation.cache import cache_folder
 from hybrid.emulation.confined import Bounds, confined, installed_with
@@ -31,7 +31,7 @@ _LATER = 5  # seconds that a program has beyond its limit, at which it tells whe
 _MOST_OUTPUT = 1 << 20  # bytes that are shown
 
 
-@dataclass(frozen=True)
+@record
 class Ran:
     """One process of a program that has run."""
 
@@ -39,7 +39,7 @@ class Ran:
     findings: tuple[dict[str, Any], ...]  # of the runtime (see findings.h)
 
 
-@dataclass(frozen=True)
+@record
 class Ranks:
     """How an MPI program is compiled and started."""
 

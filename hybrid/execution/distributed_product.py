@@ -8,7 +8,7 @@ compute it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from hybrid.arrays.interop import (
     where_it_lies,
 )
 from hybrid.arrays.root_operands import refuse_wrong_c
-from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.problem import ITEM_SIZES, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, consecutive
 from hybrid.core.timeline import Timeline
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@record
 class Shares:
     """What the other ranks must know of one rank's RowBlocks, or Block2Ds, of A, B and C."""
 

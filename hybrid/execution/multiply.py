@@ -5,7 +5,7 @@ computed and how; `product` computes it. All ranks raise together."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import index
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
 from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, numpy_type, product_type, real_operands, type_name
-from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, on_gpu, to_device_of
+from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, is_masked, on_gpu, to_device_of
 from hybrid.arrays.root_operands import (
     RootOperands,
     RootShapes,
@@ -26,7 +26,7 @@ from hybrid.arrays.root_operands import (
     refuse_wrong_out,
 )
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
-from hybrid.core.problem import LARGEST_SIZE
+from hybrid.core.problem import LARGEST_SIZE, record
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
 from hybrid.execution.distributed_product import DistributedProduct, Shares, request_of
@@ -78,7 +78,7 @@ def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
     return rows, columns
 
 
-@dataclass(frozen=True)
+@record
 class Asked:
     """What a call asks for beside its operands. `gemm`: alpha, beta, op and dtype; `flags`: the settings that the call names."""
 
@@ -358,7 +358,7 @@ def _looked_at(
 
     A UsageError is returned and not raised: all ranks raise it when it is clear that they mean the same root.
     """
-    plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not isinstance(out, np.ma.MaskedArray) else out
+    plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not is_masked(out) else out
     try:
         refuse_unused_c(operands[2], asked_gemm)
         given = RootOperands.of(*operands, plain_out, gemm, partial(threads_until_decided, session.team, settings))

@@ -5,7 +5,6 @@ collectives."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, Transposed
 from hybrid.arrays.gemm import is_number
 from hybrid.arrays.interop import as_array, copy_back, on_gpu
 from hybrid.arrays.root_operands import refuse_no_rank, refuse_out
+from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import UsageError
@@ -28,7 +28,7 @@ _KIND = "redistribute"
 _KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed", Block2D: "Block2D"}
 
 
-@dataclass(frozen=True)
+@record
 class _Share:
     """What one rank has, and how many rows it wants.
 

@@ -8,11 +8,12 @@ from the operands in host memory, and checked. Whose device was wrong is named.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
+from hybrid.core.problem import record
 from hybrid.core.spans import Span, pieces
 from hybrid.execution.rank_run import CheckedRun
 from hybrid.host.blas import blas
@@ -151,7 +152,7 @@ _BYTES_AT_ONCE = 32 << 20  # of C
 _COLUMNS_AT_ONCE = 512  # at most, where columns of B, or what was computed, are sent to other ranks
 
 
-@dataclass(frozen=True)
+@record
 class Recomputed:
     """A part of C that a rank computed again."""
 
@@ -163,7 +164,7 @@ class Recomputed:
     check: Check  # of the part as it is now
 
 
-@dataclass(frozen=True)
+@record
 class _Task:
     """A part of C to be computed again, and the rank that does it."""
 

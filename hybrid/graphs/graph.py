@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from hybrid.core.problem import record
 from hybrid.core.settings import one_of
 from hybrid.errors import DoesNotFit, UsageError, one_line
 from hybrid.graphs.graph_io import LARGEST, Read, from_csv, from_edges, from_matrix_market, from_npy, refuse_large_file
@@ -18,7 +18,7 @@ _BY_ENDING = {".csv": "csv", ".tsv": "csv", ".mtx": "mtx", ".npy": "npy"}
 _MOST_NAMED = 20  # vertices that an error lists
 
 
-@dataclass(frozen=True)
+@record
 class Graph:
     """A graph, or a Markov chain."""
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from hybrid.core.problem import record
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs.walks import SQUARE, Multiply, Progress, further_steps
 
@@ -15,7 +14,7 @@ _MOST_ERROR = 1e-3  # relative; a chain whose rounding errors may be larger is r
 _SECOND_ORDER = 1.01  # factor that covers products of errors, as long as their sum stays below _MOST_ERROR
 
 
-@dataclass(frozen=True)
+@record
 class Chain:
     """The computation of `length` steps of a chain with so many states. The same on every rank."""
 

@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs.count_output import shortened
 from hybrid.graphs.limits import MOST_LISTED, MOST_TERMS
 
 
-@dataclass(frozen=True)
+@record
 class Walk:
     """The walks through the same vertices."""
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from hybrid.arrays.integers import EXACT_BITS, balanced
+from hybrid.core.problem import record
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs.modular import Reconstruction, bits_within_reach, enough_primes
 
@@ -100,7 +100,7 @@ def further_steps(length: int) -> list[str]:
     return [step for digit in digits for step in ((SQUARE, TIMES_A) if digit == "1" else (SQUARE,))]
 
 
-@dataclass(frozen=True)
+@record
 class Arithmetic:
     """How A^length is computed exactly. The same on every rank."""
 

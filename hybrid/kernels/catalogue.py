@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybrid.core.problem import record
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ EMULATED_CAPABILITY = 90  # of the emulated GPU
 ALL = 0
 
 
-@dataclass(frozen=True)
+@record
 class Form:
     """One instance of a kernel's template, and its launch configuration."""
 
@@ -67,7 +68,7 @@ class Form:
     linear_grid: bool = False  # all blocks along x: the kernel itself maps blockIdx.x to a tile
 
 
-@dataclass(frozen=True)
+@record
 class Kernel:
     """An entry of the catalogue."""
 
@@ -75,7 +76,7 @@ class Kernel:
     device: str  # "cpu" or "cuda"
     summary: str
     source: str = ""  # the .cu file; empty for kernels of libraries and of the CPU
-    forms: dict[str, tuple[Form, ...]] = field(default_factory=dict, hash=False)  # by A's and B's dtype, the fastest first
+    forms: dict[str, tuple[Form, ...]] = field(default_factory=dict, compare=False)  # by A's and B's dtype, the fastest first
     function: str = ""  # of the template, if not the kernel's name
     dtypes: tuple[str, ...] = BOTH
     vectors_only: bool = False  # B must have one column
@@ -87,7 +88,7 @@ class Kernel:
         return device == self.device or (device == "emulate" and bool(self.source))
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """An instance to be compiled, and its launch configuration."""
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
+from hybrid.core.problem import record
 from hybrid.reporting import steps_page, svg
 from hybrid.reporting.html_page import document
 from hybrid.reporting.lab_pictures import COLOURS, KINDS, POINTS, Roofline, roofs, squares
@@ -37,7 +37,7 @@ svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0.5re
 )
 
 
-@dataclass(frozen=True)
+@record
 class Note:
     """A note in the margin of a line."""
 
@@ -45,7 +45,7 @@ class Note:
     dear: bool  # it is about something that costs more than it has to
 
 
-@dataclass(frozen=True)
+@record
 class CaseView:
     """One shape on which the kernel was run."""
 
@@ -58,7 +58,7 @@ class CaseView:
     scale: str = ""  # what a square of the map stands for
 
 
-@dataclass(frozen=True)
+@record
 class LabPage:
     """All that the page shows."""
 

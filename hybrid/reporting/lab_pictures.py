@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
+from hybrid.core.problem import record
 from hybrid.reporting import svg
 
 KINDS = ("right", "wrong", "never written", "written by several threads")  # of elements of C, in the order of a map's numbers
@@ -16,7 +16,7 @@ POINTS = ("second", "first")  # colours of the roofline's points
 _MAP, _WIDTH = 288, 372  # lengths: a map's longer side, and a picture's width
 
 
-@dataclass(frozen=True)
+@record
 class Roofline:
     """A GPU's roofline, and one or two points on it."""
 

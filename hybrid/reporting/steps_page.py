@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from hybrid.core.problem import record
 from hybrid.reporting.html_page import document
 
 
-@dataclass(frozen=True)
+@record
 class Steps:
     """The steps of a kernel."""
 

@@ -137,11 +137,12 @@ def may_use_gpus(settings: Settings) -> bool:
     return settings.device in ("auto", "cuda") and (kernel is None or kernel.device == "cuda")
 
 
-def wake_gpus(settings: Settings) -> None:
-    """Start the GPUs' driver in the background, if the settings allow GPUs. Called after `settle_threads`."""
+def wake_gpus(settings: Settings, *, context: bool = True) -> None:
+    """Start the GPUs' driver in the background, if the settings allow GPUs; with `context` for one of them. Called after
+    `settle_threads`."""
     if may_use_gpus(settings):
         launch = launched()
-        wake_driver(launch.local_rank if launch else 0)
+        wake_driver((launch.local_rank if launch else 0) if context else None)
 
 
 def this_processor() -> Processor:

@@ -16,7 +16,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import wall
-from hybrid.devices.cuda_gpus import Gpu, callers_context, free_bytes, gpu_context, pooled_bytes, usable_gpus
+from hybrid.devices.cuda_gpus import Gpu, callers_context, cuda_driver, free_bytes, gpu_context, pooled_bytes, usable_gpus
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.memory import available_host_bytes, free_bytes_in, ttl_cached
 from hybrid.kernels.catalogue import Kernel
@@ -35,6 +35,7 @@ from hybrid.selection.decision import (
     kernel_asked_for,
     may_use_gpus,
     this_processor,
+    wake_gpus,
 )
 from hybrid.transport.rank_device import RankDevice, device_key, prepare_rank_device
 
@@ -222,6 +223,8 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
 
         compiler()
     elif may_use_gpus(settings):
+        if cuda_driver() is not None and "cupy" not in sys.modules:  # whose import takes as long
+            wake_gpus(settings, context=settings.device == "cuda")
         try:
             with wall.within("GPU start"):
                 gpus = tuple(usable_gpus())

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import Problem
+from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.cpu import some_matrices
 from hybrid.devices.row_sums import (
@@ -164,7 +164,7 @@ def bounds_of(problem: Problem) -> Bounds:
     return Bounds(*weighting, deviation, per_term, math.ldexp(flushed, _SCALE))
 
 
-@dataclass(frozen=True)
+@record
 class Compared:
     """What the comparison of one rank's sums amounts to."""
 
@@ -582,7 +582,7 @@ def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int =
     return np.concatenate([parts[rank] for rank in order], axis=axis)
 
 
-@dataclass(frozen=True)
+@record
 class StackCheck:
     """The result of checking one rank's stack of products. `kind` and `error` are those of `Check`."""
 
@@ -714,7 +714,7 @@ _TIMES_WORST = 6.0
 _TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
 
 
-@dataclass(frozen=True)
+@record
 class Rounding:
     """What rounding some terms of sums makes, for each order and each column."""
 
@@ -723,7 +723,7 @@ class Rounding:
     flushed: np.ndarray  # of each column, what tiny numbers that are made zero may change
 
 
-@dataclass(frozen=True)
+@record
 class Verdict:
     """What some columns of a row were found to be."""
 
