@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tqdm import tqdm
-
 from experiments.common import cli, hosts_results, records
 from experiments.common.hosts_results import Results, size_of_picture
 from experiments.common.wording import told_error
@@ -203,8 +201,7 @@ class Bench:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is measured is printed in the end
         good = True
         try:
-            jobs = list(starts(self._options))
-            for start in tqdm(jobs, desc="programs", leave=False, disable=not sys.stderr.isatty()):
+            for start in starts(self._options):
                 good &= self._one(start)
         except KeyboardInterrupt:
             self._leave_out("what comes after the interruption")
@@ -239,15 +236,14 @@ class Bench:
             return f"it ran on {', '.join(strange)}"
         for line in lines if start.wanted else []:
             self.recorder.keep({**self._about, **line})
-            tqdm.write(as_text(line))
-            sys.stdout.flush()
+            print(as_text(line), flush=True)
         if interrupted:
             raise KeyboardInterrupt
         return failure
 
     def _leave_out(self, what: str) -> None:
         self.recorder.keep({**self._about, "part": None, "gpus": None, "n": None, "seconds": None, "left_out": what})
-        tqdm.write(f"left out: {what}", file=sys.stderr)
+        print(f"left out: {what}", file=sys.stderr, flush=True)
 
 
 def as_text(line: records.Line) -> str:

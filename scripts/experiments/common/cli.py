@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
 from experiments.common import plots, tables
 from experiments.common.records import END, Line, Recorder
 from experiments.common.results import Results, all_reached
@@ -202,10 +200,7 @@ def _cells(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
-    """With a bar on a terminal, and elsewhere a line now and then."""
-    if sys.stderr.isatty():
-        yield from tqdm(items, desc=title, leave=False, delay=1)
-        return
+    """How far they are is told in a line that goes away on a terminal, and elsewhere in a line now and then."""
     with Progress() as progress:
         for done, item in enumerate(items):
             progress(title, done, len(items))

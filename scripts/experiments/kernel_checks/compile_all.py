@@ -22,9 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
-from experiments.common.cli import command, plain_parser
+from experiments.common.cli import command, plain_parser, shown
 from experiments.common.tables import Table, printed
 from experiments.kernel_checks import remainder_instances, shipped
 from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
@@ -236,8 +234,10 @@ def compile_all(nvrtc: Nvrtc, wanted: Sequence[Instance], jobs: int) -> dict[tup
     # Long sources take longest: they come first, lest one of them ends alone.
     work = sorted(expressions, key=lambda job: len(expressions[job]) * (KERNELS / job[0]).stat().st_size, reverse=True)
     with ThreadPoolExecutor(jobs) as pool:
-        results = pool.map(lambda job: nvrtc.compile(KERNELS / job[0], list(expressions[job]), job[1]), work)
-        return dict(zip(work, tqdm(results, total=len(work), desc="sources", disable=not sys.stderr.isatty()), strict=True))
+        futures = [
+            pool.submit(nvrtc.compile, KERNELS / source, list(expressions[source, target]), target) for source, target in work
+        ]
+        return {job: future.result() for job, future in shown(list(zip(work, futures, strict=True)), "sources")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

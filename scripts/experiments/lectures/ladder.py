@@ -11,10 +11,7 @@ ends with 1 when a target is missed, and `--loads` counts the loads of every ele
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator, Sequence
-
-from tqdm import tqdm
 
 from experiments.common import cli, records, tables
 from experiments.lectures.ladder_results import ROW_BLOCK, Results, as_text, label, rungs_named, square
@@ -73,6 +70,5 @@ def measured(options: argparse.Namespace, dtypes: Sequence[str], kernels: Sequen
     os.environ.update(EXACT_CUBLAS)
     recorder = records.Recorder(Results.command, options.words, options.json)
     for line in measure(usable_gpus()[0], dtypes, options.sizes, kernels, options.rounds, options.longest):
-        tqdm.write(as_text(line))
-        sys.stdout.flush()
+        print(as_text(line), flush=True)
         yield recorder.keep(line)

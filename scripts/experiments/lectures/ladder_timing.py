@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from experiments.common.cli import shown
 from experiments.common.product_check import IntegerCheck, ProductCheck
@@ -172,7 +171,7 @@ def measure(
             try:
                 bench = Bench(gpu, dtype, shape)
             except DoesNotFit as refused:
-                tqdm.write(f"left out: {refused}", file=sys.stderr)
+                print(f"left out: {refused}", file=sys.stderr)
                 continue
             every = [Timed(kernel, multiply) for kernel, multiply in multiplications]
             timed = [one for one in every if bench.prepare(one, longest)]

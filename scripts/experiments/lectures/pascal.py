@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 import numpy as np
-from tqdm import tqdm
 
 import hybrid
 from experiments.common import cli, plots, records, results, tables
@@ -66,18 +65,16 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.
     why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {terms}, past {limit}"
     line = {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact}
     right, wrong, again = 0, None, []
-    with tqdm(total=fit, desc=dtype, leave=False, delay=2, disable=not sys.stderr.isatty()) as bar:
-        for size in range(1, fit + 1):
-            found = first_wrong(multiply(*triangles(size, dtype)))
-            bar.update()
-            if found is None and wrong is None:
-                right = size
-            elif found is None:
-                again.append(size)
-            elif wrong is None:
-                wrong = found
-                if quick:
-                    break
+    for size in cli.shown(range(1, fit + 1), dtype):
+        found = first_wrong(multiply(*triangles(size, dtype)))
+        if found is None and wrong is None:
+            right = size
+        elif found is None:
+            again.append(size)
+        elif wrong is None:
+            wrong = found
+            if quick:
+                break
     why = "as far as the entries fit"
     if dtype.startswith("int"):
         why += ": the runner adds integers up exactly; sums that wrap around would be the identity, too, for every N"

@@ -34,7 +34,7 @@ def read(name):
 
 
 def test_setup_is_read():
-    assert {"numpy", "mpi4py", "threadpoolctl", "tqdm"} <= set(NEEDED)
+    assert {"numpy", "mpi4py", "threadpoolctl"} <= set(NEEDED)
     assert all(re.fullmatch(r">=[\d.]+(,<\d+)?", allowed) for allowed in [*NEEDED.values(), CUPY, PYTHON, SETUPTOOLS])
     assert {"hybrid-accept", "hybrid-matmul"} <= set(COMMANDS)
 

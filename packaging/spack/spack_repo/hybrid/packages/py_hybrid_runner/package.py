@@ -25,7 +25,6 @@ class PyHybridRunner(PythonPackage, CudaPackage):
     depends_on("py-numpy@2.0:2", type=("build", "run"))
     depends_on("py-mpi4py@4.1:4", type=("build", "run"))
     depends_on("py-threadpoolctl@3.5:3", type=("build", "run"))
-    depends_on("py-tqdm@4.66:4", type=("build", "run"))
 
     depends_on("py-cupy@14:14", when="+cuda", type=("build", "run"))
     depends_on("cuda@12:13", when="+cuda", type=("build", "run"))
