@@ -164,10 +164,12 @@ class _Run:
             atexit.register(self._end)  # called after what the program registers
 
     def _end(self) -> None:
-        if os.getpid() != self._process:  # forked by the program
-            return
         with suppress(OSError, ValueError):  # the program may have closed it
             sys.stdout.flush()
+        if os.getpid() != self._process:  # forked by the program
+            if self._team is not None:
+                os._exit(self._code)  # mpi4py would finalize MPI, which does not work here
+            return
         try:
             self._used.stop()
             if self._options.report:

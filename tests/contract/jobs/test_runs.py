@@ -25,6 +25,12 @@ def inner(word):
         raise Own("because") from ValueError("of this")
     if word == "interrupt":
         raise KeyboardInterrupt
+    if word == "fork":
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            sys.exit(5)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     if word == "signal":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
         os.kill(os.getpid(), signal.SIGTERM)
@@ -64,7 +70,7 @@ def ended(words, ranks=0, text="from standard input"):
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("words", [["one", "--two"], ["thread", "3"], ["text"], ["raise"], ["interrupt"], ["signal"]])
+@pytest.mark.parametrize("words", [["one", "--two"], ["thread", "3"], ["text"], ["raise"], ["interrupt"], ["signal"], ["fork"]])
 def test_a_program_does_what_it_does_by_itself(program, words, ranks):
     out, errors, code = ended([sys.executable, program, *words])
     got = ended([*RUN, "--threshold", 1, "--threads", 1, "--report", program, *words], ranks)
