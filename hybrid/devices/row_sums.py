@@ -368,7 +368,7 @@ def check_product(
     makes C a few rows at a time before they are compared, by NumPy's loop."""
     (n, m), l = c.shape, len(b)
     loop = matmul_loop(c.dtype.char) if multiplies and (l * m <= _SMALL_B or n >= max(_ROWS_A_THREAD * threads, m // 2)) else 0
-    if not (can_sum(a) and can_sum(b) and can_sum(c) and b.nbytes <= threads * _BYTES_A_THREAD) or (multiplies and not loop):
+    if not (can_sum(a) and can_sum(b) and can_sum(c) and b.nbytes <= 4 * threads * _BYTES_A_THREAD) or (multiplies and not loop):
         return None
     library, pool, groups = adder().loaded, adder().pool, -(-m // group)
     memory = np.empty(m + 3 * groups + l * library.packed_columns(groups))

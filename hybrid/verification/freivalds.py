@@ -72,8 +72,7 @@ _MOST_SCALE = 700  # as an exponent: x times larger or smaller numbers may overf
 _STACK_BYTES = 1 << 20  # of matrices of a stack as float64 that are multiplied together: they stay in a core's cache
 _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those of the product
 _SMALL_B = 1 << 20  # elements of B that a rank sums about as soon as it gets the sums of others
-_B_IN_CACHE = 1 << 13  # elements
-_CACHE_BYTES = 1 << 21
+_SUMMED = 1 << 25  # and that all ranks sum
 _USUAL_ROWS = 1000  # of A whose norms tell that of a usual one
 _NO_NORMS = np.empty(0)
 _SEEDS = 8  # from which the x of a process's products follow
@@ -349,12 +348,12 @@ def _all_read_b(plan: Plan) -> bool:
 
 def needs_no_sums_of_others(plan: Plan) -> bool:
     """Whether each rank sums all of B by itself: it has it, and it is small, or there is one rank."""
-    return _all_read_b(plan) and (plan.topology.size == 1 or is_small_b(plan.problem))
+    return _all_read_b(plan) and (plan.topology.size == 1 or is_small_b(plan))
 
 
-def is_small_b(problem: Problem) -> bool:
+def is_small_b(plan: Plan) -> bool:
     """Whether a rank sums B about as soon as it gets the sums of others."""
-    return problem.l * problem.m <= _SMALL_B
+    return plan.problem.l * plan.problem.m <= max(_SMALL_B, _SUMMED // plan.topology.size)
 
 
 class HostCheck:
