@@ -245,7 +245,9 @@ class _InProcess(_Kept):
             team.enter("multiply")
             if self._check:
                 how: dict[str, Any] = {"by": self.decision.multiplied_by, "plan": self.plan}
-                settle(verify_alone(a, b, c, self._threads, multiply=partial(self._multiply, a, b, c), **how), warns=True)
+                check = verify_alone(a, b, c, self._threads, multiply=partial(self._multiply, a, b, c), **how)
+                team.enter("check")
+                settle(check, warns=True)
             else:
                 self._multiply(a, b, c)
         return c

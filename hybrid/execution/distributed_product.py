@@ -368,7 +368,8 @@ class RealProduct(CheckedRun):
                 a, b, of_c = self.in_numbers([a, all_of_b, of_c])
                 by = self.decision.multiplied_by
                 self._own_check = HostCheck(team, plan, (a, b, of_c), self.threads, by, has_all_of_b=True)
-            in_passing = self._own_check is not None and plan.device == "cpu" and self.decision.kernel.name == "blas"
+            in_place = plan.device == "cpu" and not plan.staged
+            in_passing = self._own_check is not None and in_place and self.decision.kernel.name == "blas"
             if not in_passing:
                 self.run.multiply_in_phase()
             if self._own_check is not None:
