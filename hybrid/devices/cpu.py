@@ -63,10 +63,10 @@ class CpuDevice(Device):
 
     name = "cpu"
 
-    def __init__(self, staged: bool = False, product: Product = blas) -> None:
+    def __init__(self, staged: bool = False) -> None:
         self.staged = staged
         self._timings: list[tuple[str, float, float]] = []
-        self._product = product
+        self._product: Product = blas
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         self._product = blas if kernel.name == "blas" else compiled_loops(kernel.name, dtype)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fenv.h>
+#include <limits.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ enum { WIDTH = VECTOR_BYTES / sizeof(double), COLUMNS = 2 * WIDTH };  // numbers
 // The terms of a sum before it is added to the others (sums of few terms are more accurate), the elements of a row for which
 // everything stays in a core's first cache, the rows for which the right operand is read once, and its columns from which on a
 // product is made in tiles.
-enum { TERMS = 128, BLOCK = 512, ROWS_AT_ONCE = 72, TILED = 9 };
+enum { TERMS = 128, BLOCK = 512, ROWS_AT_ONCE = 72, TILED = 6 };
 enum { LEAST_BYTES = 1 << 18 };  // of rows: to wake a thread for fewer takes longer than to sum them
 // BLAS rearranges all of B for each call. That counts little where B has so few elements, and for so many rows. Else as many bytes of
 // A's and C's rows are multiplied at a time as stay in a core's cache. Multiply-adds that take as long as to sum a byte.
@@ -50,12 +51,17 @@ typedef struct {
     int64_t integral;  // whether all elements are integers; infinity counts as one
 } Look;
 
+static INLINE double element_at(const char* at, int64_t item_size)
+{
+    return item_size == sizeof(double) ? *(const double*)at : *(const float*)at;
+}
+
 static void look_at(const char* row, int64_t item_size, int64_t count, Look* look)
 {
     double largest = look->largest;
     int fractions = 0;
     for (int64_t j = 0; j < count; ++j) {
-        double value = item_size == sizeof(double) ? ((const double*)row)[j] : ((const float*)row)[j], size = fabs(value);
+        double value = element_at(row + j * item_size, item_size), size = fabs(value);
         largest = size > largest ? size : largest;
         fractions |= rint(value) != value;  // NaN is no integer
     }
@@ -77,12 +83,6 @@ static void merge(Pool* pool, Look* into, const Look* looks, int count)
 }
 
 // ---- sums of WIDTH rows at a time, which fill a vector
-
-// The address before which nothing can be read.
-static const char* lowest_of(const Rows* rows, int64_t first, int64_t end)
-{
-    return rows->elements + (rows->row_bytes < 0 ? end - 1 : first) * rows->row_bytes;
-}
 
 // WIDTH neighbouring elements, of double or float.
 static INLINE Vector load(const char* at, int64_t item_size)
@@ -117,12 +117,11 @@ static INLINE Vector totals_of(Vector sums[WIDTH])
     return sums[0];
 }
 
-// Adds to each row's vector x[j] times its elements, and their squares, or the terms' squares.
-static INLINE void add_strip(const char* const rows[WIDTH], const char* lowest, int64_t item_size, const double* x, int64_t count,
-                             int of_terms, Vector sum[WIDTH], Vector square[WIDTH])
+// Adds to each row's vector x[j] times its elements, and their squares, or the terms' squares. `count`: a multiple of WIDTH.
+static INLINE void add_strip(const char* const rows[WIDTH], int64_t item_size, const double* x, int64_t count, int of_terms,
+                             Vector sum[WIDTH], Vector square[WIDTH])
 {
-    int64_t j = 0, left = count % WIDTH;
-    for (; j + WIDTH <= count; j += WIDTH) {
+    for (int64_t j = 0; j < count; j += WIDTH) {
         Vector factor = *(const InMemory*)&x[j];
 #pragma GCC unroll 8
         for (int r = 0; r < WIDTH; ++r) {
@@ -133,48 +132,44 @@ static INLINE void add_strip(const char* const rows[WIDTH], const char* lowest, 
             square[r] += of_terms ? term * term : value * value;
         }
     }
-    if (!left) return;
-    double factors[WIDTH] = {0};  // of the WIDTH numbers that end with a row's last one
-    for (int64_t k = WIDTH - left; k < WIDTH; ++k) factors[k] = x[count - WIDTH + k];
-    const Bits lane = EACH_LANE, there = lane >= (long long)(WIDTH - left);
-    Vector factor = *(const InMemory*)factors;
-#pragma GCC unroll 8
-    for (int r = 0; r < WIDTH; ++r) {
-        const char* at = rows[r] + (count - WIDTH) * item_size;
-        double few[WIDTH] = {0};
-        for (int64_t k = WIDTH - left; at < lowest && k < WIDTH; ++k)
-            few[k] = item_size == sizeof(double) ? ((const double*)at)[k] : ((const float*)at)[k];
-        Vector value = at < lowest ? (Vector) * (const InMemory*)few : load(at, item_size);
-        value = (Vector)((Bits)value & there);
-        Vector term = value * factor;
-        sum[r] += term;
-        square[r] += of_terms ? term * term : value * value;
-    }
 }
 
 // For WIDTH rows from i on, up to `end` - 1 (where there are fewer, row i stands for the others), in each row's lane: the sum of x[j]
 // times its elements of `count` columns from `first` on, and that of their squares, or of the terms' squares. `looks`: NULL, or what
 // the elements of each are like, to be continued.
-static void sum_strip(const Rows* rows, const char* lowest, int64_t i, int64_t end, int64_t first, int64_t count, const double* x,
-                      int of_terms, Vector* sums, Vector* squares, Look* looks)
+static void sum_strip(const Rows* rows, int64_t i, int64_t end, int64_t first, int64_t count, const double* x, int of_terms,
+                      Vector* sums, Vector* squares, Look* looks)
 {
     const char* here[WIDTH];
     for (int r = 0; r < WIDTH; ++r)
         here[r] = rows->elements + (i + r < end ? i + r : i) * rows->row_bytes + first * rows->item_size;
     for (int r = 0; looks && r < WIDTH; ++r)
         if (looks[r].integral) look_at(here[r], rows->item_size, count, &looks[r]);
-    *sums = *squares = (Vector){0};
-    for (int64_t j = 0; j < count; j += BLOCK) {
-        int64_t some = count - j < BLOCK ? count - j : BLOCK;
-        Vector sum[WIDTH] = {0}, square[WIDTH] = {0};
-        if (rows->item_size == sizeof(double))
-            add_strip(here, lowest, sizeof(double), x + j, some, of_terms, sum, square);
-        else
-            add_strip(here, lowest, sizeof(float), x + j, some, of_terms, sum, square);
+    Vector total = {0}, of_squares = {0};
+    for (int64_t j = 0, some; j < count; j += some) {
+        some = count - j < BLOCK ? count - j : BLOCK;
+        if (some >= WIDTH) {
+            some -= some % WIDTH;
+            Vector sum[WIDTH] = {0}, square[WIDTH] = {0};
+            if (rows->item_size == sizeof(double))
+                add_strip(here, sizeof(double), x + j, some, of_terms, sum, square);
+            else
+                add_strip(here, sizeof(float), x + j, some, of_terms, sum, square);
+            total += totals_of(sum);
+            of_squares += totals_of(square);
+        } else {  // one of the last columns
+            some = 1;
+            Vector value = {0};
+#pragma GCC unroll 8
+            for (int r = 0; r < WIDTH; ++r) value[r] = element_at(here[r], rows->item_size);
+            Vector term = value * x[j];
+            total += term;
+            of_squares += of_terms ? term * term : value * value;
+        }
         for (int r = 0; r < WIDTH; ++r) here[r] += some * rows->item_size;
-        *sums += totals_of(sum);
-        *squares += totals_of(square);
     }
+    *sums = total;
+    *squares = of_squares;
 }
 
 // Writes the lanes of the first `some` rows, `apart` numbers from each other.
@@ -216,7 +211,7 @@ static double careful_norm(const Rows* rows, int64_t i, int64_t end, int64_t fir
         for (int64_t row = i; row < end; ++row) {
             const char* at = rows->elements + row * rows->row_bytes + first * rows->item_size;
             for (int64_t j = 0; j < count; ++j) {
-                double size = fabs(rows->item_size == sizeof(double) ? ((const double*)at)[j] : ((const float*)at)[j]);
+                double size = fabs(element_at(at + j * rows->item_size, rows->item_size));
                 if (x) size = fabs(size * x[j]);
                 if (pass)
                     square += size / peak * (size / peak);
@@ -263,19 +258,15 @@ typedef struct {
     int64_t first_row;  // what `found` calls the first of the rows
 } Call;
 
-// The sums of a group of WIDTH rows from i on, as of `sum_strip`.
-static void sum_group(const Call* call, const char* lowest, int64_t i, int64_t end, int64_t g, Vector* sums, Vector* squares,
-                      Look* looks)
+static int64_t columns_of(const Call* call, int64_t g)
 {
-    int64_t first = g * call->group, count = call->rows->columns - first;
-    if (count > call->group) count = call->group;
-    sum_strip(call->rows, lowest, i, end, first, count, call->x + first, 1, sums, squares, looks);
+    int64_t left = call->rows->columns - g * call->group;
+    return left < call->group ? left : call->group;
 }
 
 static void sum_rows(const void* of_call, int64_t first, int64_t end)
 {
     const Call* call = of_call;
-    const char* lowest = lowest_of(call->rows, first, end);
     Look of_rows[WIDTH];
     int looks_at = looks(call->look);
     for (int r = 0; r < WIDTH; ++r) of_rows[r] = (Look){0, 1};
@@ -283,7 +274,8 @@ static void sum_rows(const void* of_call, int64_t first, int64_t end)
         for (int64_t g = 0; g < call->groups; ++g) {
             Vector sums, squares;
             int64_t some = end - i < WIDTH ? end - i : WIDTH, at = i * call->groups + g;
-            sum_group(call, lowest, i, end, g, &sums, &squares, looks_at ? of_rows : NULL);
+            const double* x = call->x + g * call->group;
+            sum_strip(call->rows, i, end, g * call->group, columns_of(call, g), x, 1, &sums, &squares, looks_at ? of_rows : NULL);
             put_lanes(sums, some, call->sums + at, call->groups);
             put_lanes(squares, some, call->squares + at, call->groups);
         }
@@ -354,7 +346,6 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
 {
     const Call* call = of_call;
     const Comparison* with = call->with;
-    const char* lowest = lowest_of(call->rows, first, end);
     double totals[WIDTH] = {0}, differ[WIDTH] = {0}, not_judged[WIDTH] = {0}, most[WIDTH] = {0};
     Look of_rows[WIDTH];
     int looks_at = looks(call->look);
@@ -373,7 +364,9 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
             double squares[WIDTH], of_b[WIDTH], sizes[WIDTH] = {0}, differences[WIDTH] = {0},
                                                 *expected = call->sums + i * apart + g;
             Vector of_c, of_squares;
-            sum_group(call, lowest, i, end, g, &of_c, &of_squares, looks_at || with->integral ? of_rows : NULL);
+            const double* x = call->x + g * call->group;
+            Look* looked = looks_at || with->integral ? of_rows : NULL;
+            sum_strip(call->rows, i, end, g * call->group, columns_of(call, g), x, 1, &of_c, &of_squares, looked);
             *(InMemory*)squares = of_squares;
             if (some == WIDTH && apart == 1)
                 *(InMemory*)differences = of_c - *(const InMemory*)expected;
@@ -491,12 +484,6 @@ void group_sums(Pool* pool, int threads, const Rows* rows, const double* x, int6
 
 // ---- B·x
 
-// How x is weighted: `column_weights` of row_sums.py and `Bounds` explain it. Exponents of 2 are whole numbers.
-typedef struct {
-    int64_t step, scale, most_scale, most_weight;  // one of so many rows tells the sizes of columns
-    double largest_integer, flushed, overflow, smallest_x;
-} Weighting;
-
 // The loop with which NumPy multiplies matrices (`matmul_loop` of blas.py).
 typedef void (*Matmul)(char** matrices, const intptr_t* sizes, const intptr_t* steps, void* unused);
 
@@ -505,8 +492,9 @@ typedef struct {
     Rows a, b, c;
     int64_t rows_of_b, group;
     double *x, *y, *norms_b, *flushed, *overflow;
-    Weighting how;
-    double deviation, per_term, flushed_of_a;
+    int64_t step;  // one of so many rows tells the sizes of columns
+    int64_t scale, most_scale, most_weight;  // `Bounds` of row_sums.py explains these and what follows
+    double largest_integer, flushed_of_b, largest, smallest_x, deviation, per_term, flushed_of_a;
     Look in_a, in_b, in_c;  // what elements are like; those of C are not looked at where A or B has others than integers
     Matmul multiply;  // makes C; NULL: it is there
     int64_t raised;  // floating-point exceptions of that, as `warn_as_numpy` takes them
@@ -514,18 +502,13 @@ typedef struct {
     Found found;
 } Check;
 
-static double element_of(const Rows* rows, int64_t i, int64_t j)
-{
-    const char* at = rows->elements + i * rows->row_bytes + j * rows->item_size;
-    return rows->item_size == sizeof(double) ? *(const double*)at : *(const float*)at;
-}
-
 // Of one in `step` rows, the largest magnitude in some columns, NaN if there is one, and whether one is no integer.
 static void find_peaks(const Rows* rows, int64_t count, int64_t step, int64_t first, int64_t end, double* peaks, double* others)
 {
     for (int64_t i = 0; i < count; i += step) {
         for (int64_t j = first; j < end; ++j) {
-            double value = element_of(rows, i, j), size = fabs(value);
+            double value = element_at(rows->elements + i * rows->row_bytes + j * rows->item_size, rows->item_size),
+                   size = fabs(value);
             peaks[j] = larger(peaks[j], size);
             others[j] = rint(value) != value ? 1 : others[j];
         }
@@ -533,49 +516,44 @@ static void find_peaks(const Rows* rows, int64_t count, int64_t step, int64_t fi
 }
 
 // As `sampled_peaks` of row_sums.py.
-static void sample_peaks(const Rows* rows, int64_t count, const Weighting* how, double* peaks, double* others)
+static void sample_peaks(const Check* check, double* peaks, double* others)
 {
-    int64_t columns = rows->columns;
+    const Rows* b = &check->b;
     int any = 0;
-    for (int64_t j = 0; j < columns; ++j) peaks[j] = others[j] = 0;
-    find_peaks(rows, count, how->step, 0, columns, peaks, others);
-    for (int64_t j = 0; j < columns; ++j) {
-        if (!(peaks[j] <= how->largest_integer)) others[j] = 1;
-        any |= others[j] != 0;
-    }
-    for (int64_t j = 0; any && j < columns; ++j) {
-        if (peaks[j] != 0) continue;  // else these rows have only zeros there
-        find_peaks(rows, count, 1, j, j + 1, peaks, others);
-        if (!(peaks[j] <= how->largest_integer)) others[j] = 1;
+    for (int64_t j = 0; j < b->columns; ++j) peaks[j] = others[j] = 0;
+    find_peaks(b, check->rows_of_b, check->step, 0, b->columns, peaks, others);
+    for (int64_t j = 0; j < b->columns; ++j) any |= others[j] != 0 || !(peaks[j] <= check->largest_integer);
+    for (int64_t j = 0; j < b->columns; ++j) {
+        if (any && peaks[j] == 0) find_peaks(b, check->rows_of_b, 1, j, j + 1, peaks, others);
+        if (!(peaks[j] <= check->largest_integer)) others[j] = 1;
     }
 }
 
-// Weights a group's x, and finds what its sums may differ by and from where on they may overflow.
-static void weigh(const Weighting* how, int64_t count, const double* peaks, const double* others, double* x, double* flushed,
-                  double* overflow)
+// Weights a group's x, as `column_weights` of row_sums.py, and finds what its sums may differ by and from where on they may overflow.
+static void weigh(const Check* check, int64_t g, int64_t count, const double* peaks, const double* others)
 {
-    enum { UNKNOWN = -5000 };
-    int of_group = UNKNOWN, exponent = 0, any = 0;
-    int64_t largest = 0, scale;
+    double* x = check->x + g * check->group;
+    int of_group = INT_MIN, exponent = 0, any = 0, most = (int)check->most_scale;
+    int64_t largest = 0;
     for (int64_t j = 0; j < count; ++j) {
         any |= others[j] != 0;
         if (!(peaks[j] > 0 && peaks[j] < INFINITY)) continue;
         frexp(peaks[j], &exponent);
         if (exponent > of_group) of_group = exponent;
     }
-    if (!any || of_group == UNKNOWN) of_group = 0;
-    scale = of_group > how->most_scale ? how->most_scale : of_group < -how->most_scale ? -how->most_scale : of_group;
+    if (!any || of_group == INT_MIN) of_group = 0;
+    int scale = (int)check->scale - (of_group > most ? most : of_group < -most ? -most : of_group);
     for (int64_t j = 0; j < count; ++j) {
         int64_t weight = 0;
         if (any && peaks[j] > 0 && peaks[j] < INFINITY) {
             frexp(peaks[j], &exponent);
-            weight = of_group - exponent < how->most_weight ? of_group - exponent : how->most_weight;
+            weight = of_group - exponent < check->most_weight ? of_group - exponent : check->most_weight;
         }
         if (weight > largest) largest = weight;
-        x[j] = ldexp(x[j], (int)(weight + how->scale - scale));
+        x[j] = ldexp(x[j], (int)weight + scale);
     }
-    *flushed = ldexp(how->flushed, (int)(largest + how->scale - scale));
-    *overflow = ldexp(how->overflow, (int)(how->scale - scale)) * how->smallest_x;
+    check->flushed[g] = ldexp(check->flushed_of_b, (int)largest + scale);
+    check->overflow[g] = ldexp(check->largest, scale) * check->smallest_x;
 }
 
 // ---- A·(B·x)
@@ -646,12 +624,11 @@ static void multiply_strips(const Call* call, int64_t from, int64_t to, Look loo
 {
     const Rows* rows = call->rows;
     int64_t columns = rows->columns, width = call->groups;
-    const char* lowest = lowest_of(rows, from, to);
     for (int64_t i = from; i < to; i += WIDTH) {
         int64_t some = to - i < WIDTH ? to - i : WIDTH;
         for (int64_t w = 0; w < width; ++w) {
             Vector sums, squares;
-            sum_strip(rows, lowest, i, to, 0, columns, call->y + w * columns, 0, &sums, &squares, looks_at && !w ? looks : NULL);
+            sum_strip(rows, i, to, 0, columns, call->y + w * columns, 0, &sums, &squares, looks_at && !w ? looks : NULL);
             put_lanes(sums, some, call->sums + i * width + w, width);
             if (!w) put_lanes(squares, some, call->squares + i, 1);
         }
@@ -706,11 +683,9 @@ int sums_of_b(Pool* pool, int threads, Check* check)
     double* peaks = malloc((size_t)(2 * columns + 2 * count * groups + 1) * sizeof *peaks);
     if (!peaks) return 1;
     double *others = peaks + columns, *squares = others + columns, *y = groups == 1 ? check->y : squares + count * groups;
-    sample_peaks(rows, count, &check->how, peaks, others);
-    for (int64_t g = 0; g < groups; ++g) {
-        int64_t j = g * group, some = columns - j < group ? columns - j : group;
-        weigh(&check->how, some, peaks + j, others + j, check->x + j, &check->flushed[g], &check->overflow[g]);
-    }
+    sample_peaks(check, peaks, others);
+    for (int64_t g = 0, j = 0; g < groups; ++g, j += group)
+        weigh(check, g, columns - j < group ? columns - j : group, peaks + j, others + j);
     Call call = {pool, rows, check->x, group, groups, y, squares, &check->in_b, NULL, NULL, NULL, 0};
     run_loop(pool, enough_threads(threads, count * bytes), 0, count, WIDTH, at_once(bytes), sum_rows, &call);
     for (int64_t g = 0; g < groups; ++g) {

@@ -70,15 +70,6 @@ class _Comparison(ctypes.Structure):
     ]
 
 
-class _Weighting(ctypes.Structure):
-    """`Weighting` of product_check.h."""
-
-    _fields_: ClassVar[Any] = [
-        *((name, _NUMBER) for name in ("step", "scale", "most_scale", "most_weight")),
-        *((name, ctypes.c_double) for name in ("largest_integer", "flushed", "overflow", "smallest_x")),
-    ]
-
-
 _MOST_WORST = 16
 
 
@@ -100,7 +91,8 @@ class _Check(ctypes.Structure):
         *((name, _Rows) for name in "abc"),
         *((name, _NUMBER) for name in ("rows_of_b", "group")),
         *((name, _ADDRESS) for name in ("x", "y", "norms_b", "flushed", "overflow")),
-        ("how", _Weighting),
+        *((name, _NUMBER) for name in ("step", "scale", "most_scale", "most_weight")),
+        *((name, ctypes.c_double) for name in ("largest_integer", "flushed_of_b", "largest", "smallest_x")),
         *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed_of_a")),
         *((name, _Look) for name in ("in_a", "in_b", "in_c")),
         ("multiply", _ADDRESS),
@@ -341,8 +333,8 @@ class Bounds(NamedTuple):
     most_scale: int  # of a group's size
     most_weight: int  # of a column
     largest_integer: float  # as for `column_peaks`
-    flushed: float  # what tiny numbers that are flushed to zero make
-    overflow: float  # the least norm of sums that may overflow is this times the next
+    flushed_of_b: float  # what tiny numbers in B, or products, that are flushed to zero make
+    largest: float  # the least norm of sums that may overflow is this times the next
     smallest_x: int
     deviation: float  # as in Allowed, and the two below
     per_term: float
@@ -373,11 +365,9 @@ def check_product(
     library, pool, groups = adder().loaded, adder().pool, -(-m // group)
     memory = np.empty(m + 3 * groups + l * library.packed_columns(groups))
     memory[:m], of_groups = x, memory[m : m + 3 * groups].reshape(3, 1, groups)
-    check = _Check(_rows(a), _rows(b), _rows(c), l, group)
-    check.x = at = memory.ctypes.data
-    check.norms_b, check.flushed, check.overflow, check.y = (at + 8 * (m + each * groups) for each in range(4))
-    check.how, check.multiply = _Weighting(max(1, l // SAMPLE), *bounds[:7]), loop
-    check.deviation, check.per_term, check.flushed_of_a = bounds[7:]
+    places = (memory.ctypes.data + 8 * first for first in (0, m + 3 * groups, m, m + groups, m + 2 * groups))
+    check = _Check(_rows(a), _rows(b), _rows(c), l, group, *places, max(1, l // SAMPLE), *bounds)
+    check.multiply = loop
     check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
     row_bytes = a.shape[1] * a.itemsize + m * c.itemsize + (l * m // _TERMS_A_BYTE if multiplies else 0)
     at_once = max(1, threads * _BYTES_A_THREAD // max(1, row_bytes))

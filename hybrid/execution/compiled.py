@@ -232,7 +232,7 @@ class _InProcess(_Kept):
         super().__init__(*known)
         self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
         self._by_one_thread = self.plan.problem.operations // 2 <= OF_ONE_THREAD
-        self._device = CpuDevice(product=_matmul) if self._by_one_thread else CpuDevice()
+        self._device = CpuDevice()
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
         return self.takes_on_host(a, b, out)
@@ -318,10 +318,6 @@ class _OnGpu(_Kept):
 def _is_cupys(matrix: type) -> bool:
     cupy = sys.modules.get("cupy")
     return cupy is not None and matrix is cupy.ndarray
-
-
-def _matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    np.matmul(a, b, out=c)
 
 
 def _surroundings() -> tuple[object, ...]:

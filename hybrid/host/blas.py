@@ -32,7 +32,7 @@ Product = tuple[np.ndarray, np.ndarray, np.ndarray]  # a, b, c
 
 def blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """c = a · b by as many threads as `limited_threads` allows. Transposed views are multiplied as they lie."""
-    if threads_allowed() == 1:
+    if threads_allowed() == 1 or len(a) * b.size <= OF_ONE_THREAD:
         np.matmul(a, b, out=c)
     else:
         blas_all([(a, b, c)])

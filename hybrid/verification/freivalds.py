@@ -97,8 +97,8 @@ class _HostSums:
         of_groups, how = np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE), self._bounds
         self.x = np.ldexp(self.x, weights + _SCALE - np.repeat(of_groups, GROUP_COLUMNS)[: len(self.x)])
         with np.errstate(all="ignore"):  # where nothing overflows
-            self._flushed = np.ldexp(how.flushed, largest + _SCALE - of_groups)
-            self.overflow = np.ldexp(how.overflow, _SCALE - of_groups) * how.smallest_x
+            self._flushed = np.ldexp(how.flushed_of_b, largest + _SCALE - of_groups)
+            self.overflow = np.ldexp(how.largest, _SCALE - of_groups) * how.smallest_x
 
     def of_b(self, b: np.ndarray, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """B·x for these columns, and the norm of all terms of each group."""
