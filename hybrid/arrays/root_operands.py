@@ -13,7 +13,16 @@ import numpy as np
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
 from hybrid.arrays.integers import largest_of
-from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, is_masked, on_gpu
+from hybrid.arrays.interop import (
+    SharedArrays,
+    SharedLocation,
+    as_array,
+    as_gpu_array,
+    copy_back,
+    is_masked,
+    on_gpu,
+    on_host,
+)
 from hybrid.arrays.sources import MadeMatrix, RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
@@ -39,12 +48,12 @@ class RootOperands:
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Callable[[], int]) -> RootOperands:
-        """The operands of a call, on a GPU if A and B are matrices there and C may be there, too. UsageError where they have no
-        product, or `out` cannot hold it. `threads`: gives the number of threads that look for the largest integers."""
-        a, b = arrays_of(a, b, on_device=c is None and (out is None or on_gpu(out)))
+        """The operands of a call, where they lie: matrices on a GPU, unless a C is added. UsageError where they have no product,
+        or `out` cannot hold it. `threads`: gives the number of threads that look for the largest integers."""
+        a, b = arrays_of(a, b, on_device=c is None)
         types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
-        if on_gpu(a) and (types.exact is not None or max(a.ndim, b.ndim) > 2):
-            a, b = a.get(), b.get()
+        if types.exact is not None or max(a.ndim, b.ndim) > 2:
+            a, b = on_host(a), on_host(b)
         first, second, batch, shape = matrices_of(a, b, gemm)
         c = None if c is None or gemm.beta == 0 else as_array(c, "c")
         refuse_wrong_c(c, shape, types)
@@ -112,9 +121,9 @@ class RootOperands:
 
 
 def arrays_of(a: Any, b: Any, *, on_device: bool) -> tuple[Any, Any]:
-    """A and B as arrays of NumPy; or of CuPy where `on_device` and both lie on a GPU."""
-    converted = as_gpu_array if on_device and on_gpu(a) and on_gpu(b) else as_array
-    return converted(a, "a"), converted(b, "b")
+    """A and B as arrays of NumPy; with `on_device` each that lies on a GPU as one of CuPy."""
+    first, second = (as_gpu_array if on_device and on_gpu(each) else as_array for each in (a, b))
+    return first(a, "a"), second(b, "b")
 
 
 def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...], tuple[int, ...]]:
@@ -177,7 +186,7 @@ class RootShapes:
     allocated_bytes: int = 0  # what A, B and C take at the root already, or is kept for C
     locations: Sequence[SharedLocation | None] = (None,) * 3  # where A, B and C lie in node-shared memory; None: not there
     all_shared: bool = False  # A and B lie in memory that all ranks share, on one node: no rank sends matrices to another
-    on_gpu: bool = False  # A and B lie on a GPU, and C will
+    on_gpu: bool = False  # A or B lies on a GPU; where both do, C will
     count: int | None = None  # the number of a stack's products; None: a single product
     stacks: tuple[StoredStack, ...] = ()  # A, B and, if there is one, C of a stack
 
@@ -195,7 +204,7 @@ class RootShapes:
             return cls(types, problem, result + copied, count=math.prod(given.batch), stacks=stacks)
         problem = problem.with_operands(types.short_operands)  # no device multiplies stacks of such elements
         beside = types.bytes_beside(math.prod(given.core)) * (types.exact is not None or given.out is None)
-        if on_gpu(a):  # B is, too: they need room in host memory, to be copied through it, and for the check
+        if on_gpu(a) or on_gpu(b):  # they need room in host memory, to be copied through it, and for the check
             in_all = problem.bytes_of_matrices
             return cls(types, problem, beside + in_all, in_all, on_gpu=True)
         sources, c = given.sources(prime=types.primes[0]), given.real_out
@@ -280,7 +289,7 @@ def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int
     refuse_out(out, shape, numpy_type(types.result))
     if on_gpu(out):
         return
-    if any(_overlap(out, each) for each in operands):
+    if any(_overlap(out, each) for each in operands if not on_gpu(each)):
         raise UsageError("out overlaps a or b, which are still read while it is written", code="overlap")
     if c is not None and _overlap(out, c):
         places = (each.__array_interface__["data"] for each in (out, c))

@@ -24,11 +24,13 @@ from hybrid.ranks.team import Team, world_communicator
 if TYPE_CHECKING:
     import numpy as np
 
+    from hybrid.devices.cuda_gpus import Gpu
     from hybrid.graphs.graph import Graph
     from hybrid.graphs.markov import Chain
     from hybrid.graphs.walks import Arithmetic
 
 NAME = "hybrid.paths"
+_AT_ONCE = 16  # matrices of 8 bytes an element, for operands, products, buffers and remainders
 
 
 @record
@@ -156,26 +158,42 @@ def _refuse_too_much(arithmetic: Arithmetic, entries: int, settings: Settings) -
 def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings) -> tuple[np.ndarray | None, np.ndarray | None]:
     """On rank 0: the rows and columns that are asked for and, for --terms, a column of the power before. On other ranks: None.
     Every rank calls it."""
-    from hybrid.api import multiply
+    import numpy as np
+
+    from hybrid.api import multiply, plan
     from hybrid.graphs import markov, walks
     from hybrid.reporting.progress import Progress
 
     comm = world_communicator(team)
-    device, kernel, threads = settings.device, settings.kernel, settings.threads
+    how: dict[str, Any] = {"device": settings.device, "kernel": settings.kernel, "threads": settings.threads}
 
-    def product(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
-        return multiply(a, b, comm=comm, check=True, device=device, kernel=kernel, threads=threads)
+    def product(a: Any, b: Any) -> Any:
+        return multiply(a, b, comm=comm, check=True, **how)
 
     matrix = root.matrix if root is not None else None
+    place: walks.Place = walks.in_host_memory
+    if task.computation.products:
+        like = None if matrix is None else np.broadcast_to(np.zeros((), task.computation.dtype), matrix.shape)
+        decision = plan(like, like, comm=comm, check=True, **how).decision
+        if decision is not None and (gpu := decision.placements[0].gpu) is not None:
+            place = partial(_on_gpu, gpu)
     with Progress() if team.rank == 0 else nullcontext(lambda *told: None) as told:
         progress = partial(told, "multiply")
         if not isinstance(task.computation, walks.Arithmetic):
-            return markov.carry_out(task.computation, matrix, product, progress), None
-        result = walks.carry_out(task.computation, matrix, task.rows, task.columns, product, progress)
+            return markov.carry_out(task.computation, matrix, product, progress, place), None
+        result = walks.carry_out(task.computation, matrix, task.rows, task.columns, product, progress, place)
         if task.before is None:
             return result, None
         everywhere = list(range(task.before.vertices))
-        return result, walks.carry_out(task.before, matrix, everywhere, task.columns, product, partial(told, "terms"))
+        terms = partial(told, "terms")
+        return result, walks.carry_out(task.before, matrix, everywhere, task.columns, product, terms, place)
+
+
+def _on_gpu(gpu: Gpu, matrix: np.ndarray) -> Any:
+    """The matrix on this GPU, if that has room for all that is made of it; else the matrix itself."""
+    from hybrid.devices.cuda_gpus import where_there_is_room
+
+    return where_there_is_room(matrix, gpu, _AT_ONCE * 8 * matrix.size)
 
 
 def _report(

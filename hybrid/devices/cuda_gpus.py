@@ -215,6 +215,14 @@ def free_bytes(gpu: Gpu) -> int:
         return int(cupy.cuda.runtime.memGetInfo()[0]) + pooled_bytes(gpu)
 
 
+def where_there_is_room(array: np.ndarray, gpu: Gpu, room: int) -> Any:
+    """A copy of the array on the GPU, if so many bytes are free there; else the array itself."""
+    import cupy
+
+    with gpu_context(gpu.index):
+        return cupy.asarray(array) if room <= free_bytes(gpu) else array
+
+
 def pooled_bytes(gpu: Gpu) -> int:
     """The GPU's memory that CuPy's memory pool in this process has cached and no array uses."""
     import cupy

@@ -172,6 +172,7 @@ def request_of(
         placed=placed,
         besides=besides,
         besides_on_gpu=() if first.whole else besides_on_gpu,
+        on_gpus=not first.whole and all(all(share.on_gpu) for share in shares),
     )
 
 

@@ -406,13 +406,20 @@ def _shared_operands(
 
 
 def _from_gpu(decision: Decision, types: ProductType, given: RootOperands, threads: int) -> tuple[RootMatrix, RootMatrix, Any]:
-    """A and B on their GPU, and room for C beside them, where the plan copies them from there; else A and B in host memory."""
+    """A and B where they lie, on a GPU or in host memory, and room for C, if the plan copies them from there; else both in host
+    memory."""
     plan = decision.plan
     stay = plan.at_root and plan.device == "cuda"
-    device, first, second = "cuda" if stay else "cpu", given.a, given.b
+    device, dtype, c = "cuda" if stay else "cpu", plan.problem.operand_dtype, given.real_out
+    first, second = given.a, given.b
     if types.complex_b:
         first, second = real_operands(first, second, types, device=device, threads=threads)
-    first, second = (as_rows(array, plan.problem.operand_dtype, device=device) for array in (first, second))
-    c = empty_beside(first, (plan.problem.n, plan.problem.m), plan.problem.dtype) if stay else None
+    first, second = (
+        each if stay and not on_gpu(each) and RootMatrix(each.shape, each).in_place(dtype, transposed=True) is not None
+        else as_rows(each, dtype, device=device, threads=threads)
+        for each in (first, second)
+    )  # fmt: skip
+    if stay and given.out is None and on_gpu(first) and on_gpu(second):
+        c = empty_beside(first, (plan.problem.n, plan.problem.m), plan.problem.dtype)
     await_callers_work(first, second)
     return RootMatrix(first.shape, first), RootMatrix(second.shape, second), c

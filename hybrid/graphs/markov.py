@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from hybrid.arrays.interop import on_host
 from hybrid.core.problem import record
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.graphs.walks import SQUARE, Multiply, Progress, further_steps
+from hybrid.graphs.walks import SQUARE, Multiply, Place, Progress, further_steps, in_host_memory
 
 _OFF = 1e-5  # how far a row's sum may be from 1, since files give probabilities with some six decimals
 _MOST_ERROR = 1e-3  # relative; a chain whose rounding errors may be larger is refused
@@ -57,13 +58,18 @@ def choose_chain(probabilities: np.ndarray, names: list[str], length: int, dtype
     return chain, (probabilities / sums[:, None]).astype(dtype), float(off[worst])
 
 
-def carry_out(chain: Chain, matrix: np.ndarray | None, multiply: Multiply, progress: Progress) -> np.ndarray | None:
-    """The matrix of probabilities after all steps, on rank 0; None on the others. Every rank calls it."""
+def carry_out(
+    chain: Chain, matrix: np.ndarray | None, multiply: Multiply, progress: Progress, place: Place = in_host_memory
+) -> np.ndarray | None:
+    """The matrix of probabilities after all steps, on rank 0; None on the others. Every rank calls it. Powers stay where `place`
+    has put the first one."""
+    if matrix is not None:
+        matrix = place(matrix)
     power = matrix if matrix is None or chain.length else np.eye(chain.states, dtype=chain.dtype)
     for done, step in enumerate(further_steps(chain.length)):
         progress(done, chain.products)
         power = multiply(power, power if step == SQUARE else matrix)
-    return power
+    return None if power is None else on_host(power)
 
 
 def confirm(chain: Chain, power: np.ndarray) -> None:

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from hybrid.arrays.integers import EXACT_BITS, balanced
+from hybrid.arrays.interop import on_device_of, on_gpu, on_host
 from hybrid.core.problem import record
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs.modular import Reconstruction, bits_within_reach, enough_primes
 
-# The product of two matrices that rank 0 has, called on all ranks together; the other ranks pass None and get None.
-Multiply = Callable[[np.ndarray | None, np.ndarray | None], np.ndarray | None]
+# The product of two matrices that rank 0 has, in host memory or on its GPU, called on all ranks together; the other ranks pass
+# None and get None.
+Multiply = Callable[[Any, Any], Any]
+Place = Callable[[np.ndarray], Any]  # gives a matrix of rank 0 where products read it: on its GPU, or the matrix itself
 # Called with the number of products that are done, and with the number of all.
 Progress = Callable[[int, int], None]
 
@@ -158,6 +162,10 @@ def choose_arithmetic(adjacency: np.ndarray, length: int, dtype: str) -> Arithme
     return Arithmetic(vertices, length, dtype, bits, plain, tuple(primes), min(at_once, len(primes)))
 
 
+def in_host_memory(matrix: np.ndarray) -> np.ndarray:
+    return matrix
+
+
 def carry_out(
     arithmetic: Arithmetic,
     adjacency: np.ndarray | None,
@@ -165,25 +173,27 @@ def carry_out(
     columns: list[int],
     multiply: Multiply,
     progress: Progress,
+    place: Place = in_host_memory,
 ) -> np.ndarray | None:
     """These rows and columns of A^length, for `as_integers`, on rank 0; None on the others, which pass None as adjacency.
 
     Every rank calls it with the same arithmetic, so all call `multiply` equally often. Only `multiply` raises HybridErrors.
+    Powers stay where `place` has put the first one.
     """
     steps, done = further_steps(arithmetic.length), 0
     power = base = adjacency
     if adjacency is not None and arithmetic.length == 0:
         power = np.eye(arithmetic.vertices, dtype=np.int64)
     elif adjacency is not None and arithmetic.plain:
-        power = base = adjacency.astype(arithmetic.dtype)
+        power = base = place(adjacency.astype(arithmetic.dtype))
     for step in steps[: arithmetic.plain]:
         progress(done, arithmetic.products)
         power, done = multiply(power, power if step == SQUARE else base), done + 1
     if not arithmetic.primes:
-        return None if power is None else power[np.ix_(rows, columns)]
+        return None if power is None else on_host(power)[np.ix_(rows, columns)]
     remainders = []
     for moduli in _groups(arithmetic):
-        group = None if power is None or adjacency is None else _PrimeGroup(arithmetic, moduli, power, adjacency)
+        group = None if power is None or adjacency is None else _PrimeGroup(arithmetic, moduli, power, adjacency, place)
         for step in steps[arithmetic.plain :]:
             progress(done, arithmetic.products)
             left, right = group.factors(step) if group else (None, None)
@@ -215,27 +225,37 @@ def _groups(arithmetic: Arithmetic) -> Iterator[np.ndarray]:
 
 
 class _PrimeGroup:
-    """A power of A modulo some primes: the remainders of all primes side by side, [X Y …]."""
+    """A power of A modulo some primes: the remainders of all primes side by side, [X Y …]. Those of one prime stay on a GPU."""
 
-    def __init__(self, arithmetic: Arithmetic, moduli: np.ndarray, power: np.ndarray, adjacency: np.ndarray) -> None:
+    def __init__(self, arithmetic: Arithmetic, moduli: np.ndarray, power: Any, adjacency: np.ndarray, place: Place) -> None:
         self._size, self._count, self._dtype = arithmetic.vertices, len(moduli), arithmetic.dtype
-        self._moduli = np.repeat(moduli, self._size)
-        self._state, self._base = (balanced(np.tile(matrix, self._count), self._moduli) for matrix in (power, adjacency))
-        self._diagonal = np.zeros((self._count * self._size,) * 2, self._dtype)
+        self._moduli = np.repeat(moduli, self._size) if self._count > 1 else int(moduli[0])
+        if self._count > 1:
+            self._diagonal = np.zeros((self._count * self._size,) * 2, self._dtype)
+            power, adjacency = np.tile(on_host(power), self._count), np.tile(adjacency, self._count)
+        else:
+            power, adjacency = power if on_gpu(power) else place(power), place(adjacency)
+        self.accept(power)
+        with on_device_of(adjacency):
+            self._base = balanced(adjacency, self._moduli).astype(self._dtype)
 
-    def factors(self, step: str) -> tuple[np.ndarray, np.ndarray]:
+    def factors(self, step: str) -> tuple[Any, Any]:
         """What to multiply for this step: [X Y …] and diag(X, Y, …), or diag(A, A, …)."""
         right = self._state if step == SQUARE else self._base
-        for at in range(0, len(self._moduli), self._size):
+        if self._count == 1:
+            return self._state, right
+        for at in range(0, self._count * self._size, self._size):
             block = slice(at, at + self._size)
             self._diagonal[block, block] = right[:, block]
-        return self._state.astype(self._dtype), self._diagonal
+        return self._state, self._diagonal
 
-    def accept(self, product: np.ndarray) -> None:
+    def accept(self, product: Any) -> None:
         """Take the product of `factors` as the next power, and reduce it."""
-        self._state = balanced(product, self._moduli)
+        with on_device_of(product):
+            self._state = balanced(product, self._moduli).astype(self._dtype)
 
     def remainders(self, rows: list[int], columns: list[int]) -> np.ndarray:
         """The remainders of these rows and columns, as [prime, row, column]."""
-        cube = self._state.reshape(self._size, self._count, self._size).transpose(1, 0, 2)
+        state = on_host(self._state).astype(np.int64)
+        cube = state.reshape(self._size, self._count, self._size).transpose(1, 0, 2)
         return cube[:, rows][:, :, columns]

@@ -51,6 +51,7 @@ class PlanRequest:
     bytes_there: int = 0  # of the matrices, that the root holds already
     besides: tuple[int, ...] = ()  # host memory that each rank takes beside the matrices
     besides_on_gpu: tuple[int, ...] = ()  # the same of its GPU, where GPUs multiply
+    on_gpus: bool = False  # every rank's rows of A and B lie on its GPU
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
     staged: bool = False  # a CPU, too, copies panels into buffers, as a GPU does
     accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs

@@ -261,9 +261,10 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         topology=machine.topology,
         operands=OperandLocation.NODE_SHARED if request.operands is OperandLocation.ROOT_ARRAYS else request.operands,
         left_out=request.left_out if may_leave_out(settings) else (),
-        bytes_there=0,  # no plan depends on these three
+        bytes_there=0,  # no plan depends on these four
         besides=(),
         besides_on_gpu=(),
+        on_gpus=False,
         device=device,
         staged=settings.staged,
         accumulates=kernel.adds,
@@ -283,7 +284,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     needs_reserved = (device == "cuda" and plan.has_row_blocks) and any(
         _bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(machine.memory)
     )
-    transport = _choose_transport(plan, gpus, machine, settings)
+    transport = _choose_transport(plan, gpus, machine, settings, on_gpus=request.on_gpus)
     if isinstance(transport, Test):
         return Unknown(transport, gpus, plan, kernel)
     name, transport_reason = transport
@@ -519,9 +520,11 @@ def may_leave_out(settings: Settings) -> bool:
     return settings.transport in ("auto", "host")
 
 
-def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings) -> tuple[str, str] | Test:
+def _choose_transport(
+    plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings, *, on_gpus: bool
+) -> tuple[str, str] | Test:
     """The transport asked for, or the fastest that works, and why; or a test that has to be made first. DeviceUnavailable if the
-    transport asked for does not work."""
+    transport asked for does not work. `on_gpus`: A and B lie on the ranks' GPUs."""
     asked_for = settings.transport
     if not plan.staged:
         if asked_for not in ("auto", "host"):
@@ -533,7 +536,7 @@ def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, 
     if shared := [users for users in _users(gpus).values() if len(users) > 1]:
         no_nccl = no_nccl or f"ranks {shared[0][0]} and {shared[0][1]} share a GPU"
     if asked_for == "auto":
-        return _fastest_transport(plan, machine, no_peers, no_nccl)
+        return _fastest_transport(plan, machine, no_peers, no_nccl, on_gpus=on_gpus)
     test, hindrance = (Test.PEERS, no_peers) if asked_for == "peers" else (Test.NCCL, no_nccl)
     if not hindrance and test not in machine.outcomes:
         return test
@@ -543,9 +546,10 @@ def _choose_transport(plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, 
     return asked_for, "asked for"
 
 
-def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str) -> tuple[str, str] | Test:
+def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str, *, on_gpus: bool) -> tuple[str, str] | Test:
     """The fastest transport that works: peers; NCCL, where each node has one rank, or a single node's GPUs do not reach each
-    other; else host. `no_peers`, `no_nccl`: why these cannot be used, as far as that is known; or ""."""
+    other; else host, and also for a small B in host memory. `no_peers`, `no_nccl`: why these cannot be used, as far as that is
+    known; or ""."""
     one_rank_a_node = len(plan.topology.nodes) == plan.topology.size
     if no_peers and (no_nccl or not one_rank_a_node):
         if one_rank_a_node and plan.topology.size > 1 and plan.device == "cuda" and no_nccl != no_peers:
@@ -553,7 +557,7 @@ def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str
         return "host", no_peers
     if plan.device != "cuda":
         return "host", "all memory is a CPU's own"
-    if plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
+    if not on_gpus and plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
         return "host", no_peers or "B is small"
     if one_rank_a_node:
         no_peers = "one rank a node has no peers"

@@ -22,7 +22,7 @@ class Counts:
     bytes_sent : int
         Bytes that it handed to MPI for them: of objects their pickles, of a broadcast the matrix once.
     copied_in, copied_out : int
-        Bytes of copies to and from a device with memory of its own.
+        Bytes of copies from host memory to a device with memory of its own, and back.
     multiplications : int
         Calls of a device's multiplication, and matrices of stacks.
     """
@@ -40,16 +40,20 @@ class _Counting(Listener):
     def __init__(self) -> None:
         self.counts = Counts()
 
-    def begins(self, kind: str, into: Any) -> bool:
+    def begins(self, kind: str, into: Any, source: Any = None) -> bool:
         counts = self.counts
-        counts.copied_in += into.nbytes if kind == "copy in" else 0
-        counts.copied_out += into.nbytes if kind == "copy out" else 0
+        counts.copied_in += into.nbytes if kind == "copy in" and not _on_gpu(source) else 0
+        counts.copied_out += into.nbytes if kind == "copy out" and not _on_gpu(into) else 0
         counts.multiplications += kind == "multiply"
         return False
 
     def sends(self, size: int) -> None:
         self.counts.exchanges += 1
         self.counts.bytes_sent += size
+
+
+def _on_gpu(matrix: Any) -> bool:
+    return hasattr(matrix, "__cuda_array_interface__")
 
 
 @contextmanager

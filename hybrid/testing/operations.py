@@ -30,7 +30,7 @@ class Listener:
 
     groups: tuple[str, ...] = ()  # of wrappers
 
-    def begins(self, kind: str, into: Any) -> bool:
+    def begins(self, kind: str, into: Any, source: Any = None) -> bool:
         """An operation begins. Whether this listener is to change what it writes."""
         return False
 
@@ -114,7 +114,7 @@ class Operation:
     def __init__(self, kind: str, into: Any, source: Any = None, ready: Callable[[], object] = lambda: None) -> None:
         """`ready`: waits until what was there before is complete."""
         told = into.size and not getattr(_here, "inside", False)
-        self.changing = [listener for listener in list(_listeners) if listener.begins(kind, into)] if told else []
+        self.changing = [listener for listener in list(_listeners) if listener.begins(kind, into, source)] if told else []
         self._into, self._source = into, source
         if self.changing:
             ready()

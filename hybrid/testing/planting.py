@@ -68,7 +68,7 @@ class _Spoiling(Planted):
         super().__init__(kind, *where)
         self._how, self.groups = how, _DATA[kind]
 
-    def begins(self, kind: str, into: Any) -> bool:
+    def begins(self, kind: str, into: Any, source: Any = None) -> bool:
         return kind == self.kind and self._next_is_meant()
 
     def ends(self, into: Any, source: Any, before: Any) -> None:
@@ -83,7 +83,7 @@ class _FailingRank(Planted):
         super().__init__("rank", *where)
         self._how, self._phase = how, phase
 
-    def begins(self, kind: str, into: Any) -> bool:
+    def begins(self, kind: str, into: Any, source: Any = None) -> bool:
         if kind == "rank" and into == self._phase and self._next_is_meant():
             self._note_done()
             _fail(self._how)

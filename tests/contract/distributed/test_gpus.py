@@ -12,7 +12,7 @@ from support.commands import start
 from support.selection import exhaustive
 
 PROGRAM = Path(__file__).with_name("programs") / "on_gpus.py"
-PARTS = "memory", "products", "faults"
+PARTS = "memory", "products", "faults", "chains"
 
 
 def seen(ranks, gpus, parts=PARTS, real=False):
@@ -46,7 +46,7 @@ def test_products_are_right_by_every_way_faults_are_found_and_all_is_given_back(
 @pytest.mark.launcher
 @pytest.mark.parametrize(
     ("part", "ranks"),
-    [*product(["products", "memory"], [1, 2, 3]), ("faults", 1), ("faults", 2)],
+    [*product(["products", "memory"], [1, 2, 3]), *product(["faults", "chains"], [1, 2])],
 )
 def test_the_same_holds_on_gpus(part, ranks):
     import cupy

@@ -4,11 +4,13 @@ number of ranks and at any length; a wrong product is noticed."""
 
 import json
 import re
+import sys
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import module, own_lines, successful
+from support.commands import module, own_lines, start, successful
 from support.forked import quickly
 from support.selection import exhaustive
 
@@ -202,3 +204,36 @@ def test_probabilities_that_do_not_add_up_name_the_vertex(tmp_path):
     (tmp_path / "weather.txt").write_text(CHAIN.replace("0.1", "0.2"))
     done = run("weather.txt", "--stochastic", "--length", 3, cwd=tmp_path)
     assert (done.returncode, "[graph]" in done.stderr, " sun " in done.stderr) == (2, True, True)
+
+
+# --- On GPUs
+
+ON_GPUS = Path(__file__).with_name("programs") / "on_gpus.py"
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize(
+    ("size", "length", "largest", "ranks", "copies"),
+    [
+        (40, 16, 2, 0, 1),  # 2^53 holds all numbers
+        pytest.param(40, 16, 2, 2, 1, marks=launcher),
+        pytest.param(260, 2, 1 << 26, 0, 4, marks=pytest.mark.exhaustive),  # modulo four primes, one after the other
+    ],
+)
+def test_powers_stay_on_the_gpu(rng, tmp_path, size, length, largest, ranks, copies):
+    """Of all products' operands and results, the first operand and the last result alone are copied; and, where a GPU's sums
+    would not be exact, what the host checks."""
+    matrix = rng.integers(0, largest, (size, size)) * (rng.random((size, size)) < 2 / size)
+    np.save(tmp_path / "graph.npy", matrix)
+    command = [sys.executable, "-m", "hybrid.testing", "--gpus", max(1, ranks), ON_GPUS, "graph.npy", "--length", length]
+    done = successful(
+        start([*map(str, command), "--device", "cuda", "--out", "counts.json"], ranks=ranks, cwd=tmp_path, HYBRID_GUARD="0")
+    )
+    found = json.loads((tmp_path / "counts.json").read_text())["walks"]
+    assert [[int(each) for each in row] for row in found] == power(matrix, length).tolist()
+    crossed = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    for name in ("copied_in", "copied_out"):
+        assert sum(each[name] for each in crossed) == 0, crossed
+    for name, most in (("asarray", 2 * copies), ("asnumpy", 1 if copies == 1 else 4 * copies)):
+        assert sum(each.get(name, 0) for each in crossed) <= most * matrix.nbytes, crossed
+    assert sum(each["multiplied"] for each in crossed) >= (copies if copies > 1 else 4)

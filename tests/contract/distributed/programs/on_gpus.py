@@ -7,6 +7,7 @@ import json
 import sys
 import warnings
 from collections import Counter
+from contextlib import contextmanager
 from itertools import product
 
 import cupy
@@ -15,7 +16,7 @@ from mpi4py import MPI
 
 import hybrid
 from hybrid.errors import CheckFailed, HybridError
-from hybrid.testing import plant, pretend
+from hybrid.testing import count, plant, pretend
 
 comm = MPI.COMM_WORLD
 gpus, parts = int(sys.argv[1]), sys.argv[2:]
@@ -126,6 +127,82 @@ def faults():
     seen["faults"] = done
 
 
+@contextmanager
+def crossings():
+    """Counts the bytes of matrices that this rank copies between host memory and a GPU, or sends to others."""
+    found, undone = Counter(), []
+
+    def counted(owner, name, from_gpu):
+        original = getattr(owner, name)
+
+        def copy(array, *given, **how):
+            found[name] += getattr(array, "nbytes", 0) if isinstance(array, cupy.ndarray) == from_gpu else 0
+            return original(array, *given, **how)
+
+        setattr(owner, name, copy)
+        undone.append((owner, name, original))
+
+    counted(cupy, "asarray", False)
+    counted(cupy, "asnumpy", True)
+    if by_mpi:  # real CuPy's class cannot be changed
+        counted(cupy.ndarray, "get", True)
+    with count() as counts:
+        yield found
+    found.update(copied_in=counts.copied_in, copied_out=counts.copied_out, sent=counts.bytes_sent)
+    for each in undone:
+        setattr(*each)
+
+
+def chains():
+    """Products of row blocks on GPUs stay there, from one to the next; an operand of the root that lies on its GPU is not copied
+    to the host, whatever the other one and the result are. All are checked as others are."""
+    (a, b), (c, _) = drawn(64 * comm.size, 32 * comm.size, 96), drawn(96, 32 * comm.size)
+    rows = [hybrid.RowBlock(cupy.asarray(mine(each)), comm) for each in (a, b, c)]
+    plan = hybrid.plan(*rows[:2])
+    for transport in ("auto", *(["peers"] if comm.size > 1 else [])):
+        for first in (True, False):
+            with crossings() as crossed, pretend(transport=transport):
+                found, planned = rows[0] @ rows[1] @ rows[2], plan.run(*rows[:2])
+                power = hybrid.multiply(found, rows[1])
+            sent = crossed.pop("sent")
+            if not first:  # then it is tried which transports work
+                assert not any(crossed.values()), crossed
+                assert sent < a.nbytes // comm.size, "only what ranks agree on"
+        for each, right in ((found, a @ b @ c), (planned, a @ b), (power, a @ b @ c @ b)):
+            assert type(each.array) is cupy.ndarray
+            check(np.concatenate(comm.allgather(cupy.asnumpy(each.array))), right, "a chain")
+        with plant("multiply", rank=comm.size - 1) as planted:
+            try:
+                found = rows[0] @ rows[1]
+            except CheckFailed:
+                found = None
+        assert found is None
+        assert planned is not None
+        assert planted.done == (comm.rank == comm.size - 1)
+    there, how = cupy.asarray(a), {"comm": comm, "device": "cuda", "transport": "peers" if comm.size > 1 else "auto"}
+    for number in range(4):
+        other, out = b + number, np.full((len(a), b.shape[1]), np.nan) if number % 2 else None
+        with crossings() as crossed:
+            product = hybrid.multiply(*at_root(there, other), out=out if comm.rank == 0 else None, **how)
+        copied = comm.allgather((crossed["copied_in"], crossed["copied_out"], crossed["asnumpy"] + crossed["get"]))
+        assert tuple(map(sum, zip(*copied, strict=True))) == (b.nbytes, len(a) * b.shape[1] * 8, 0), copied
+        if comm.rank == 0:
+            assert type(product) is np.ndarray
+            assert out is None or product is out
+            check(product, a @ other, "an operand on the GPU")
+        on_gpus = hybrid.multiply(*at_root(there, cupy.asarray(other)), out=out if comm.rank == 0 else None, **how)
+        assert comm.rank or check(on_gpus, a @ other, "both on the GPU") is None
+    for kind in ("copy in", "copy out", "multiply"):
+        error = None
+        with plant(kind, rank=0) as planted:
+            try:
+                hybrid.multiply(*at_root(there, b), **how)
+            except CheckFailed as found:
+                error = found
+        assert error is not None, kind
+        assert comm.rank or planted.done
+
+
 def memory():
     """Which GPUs this rank has a context of, what stays page-locked, and the context that is current after a call."""
     runtime, locked, times = cupy.cuda.runtime, {}, Counter()
@@ -188,7 +265,7 @@ def contexts():
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     for part in parts:
-        {"products": products, "faults": faults, "memory": memory}[part]()
+        {"products": products, "faults": faults, "memory": memory, "chains": chains}[part]()
 everything = comm.gather(seen)
 if comm.rank == 0:
     print(json.dumps(everything))
