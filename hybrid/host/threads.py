@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -228,7 +228,7 @@ def threads_allowed() -> int:
 def product_threads() -> int:
     """Among how many threads of our own a product is to be divided: as many as are allowed; 1 where BLAS divides it, since there
     are more, or nobody can limit this BLAS."""
-    may_divide = threads_allowed() <= MOST_THREADS and (_is_announced(1) or _blas_libraries(len(sys.modules)).lib_controllers)
+    may_divide = threads_allowed() <= MOST_THREADS and (_is_announced(1) or _blas_libraries().lib_controllers)
     return threads_allowed() if may_divide else 1
 
 
@@ -236,7 +236,7 @@ def limited_blas(count: int) -> AbstractContextManager[object]:
     """A context in which BLAS itself uses `count` threads."""
     if _is_announced(count):
         return nullcontext()  # threadpoolctl need not be imported
-    libraries = _blas_libraries(len(sys.modules))
+    libraries = _blas_libraries()
     if all(library.num_threads == count for library in libraries.lib_controllers):
         return nullcontext()
     return _with_threads(libraries.lib_controllers, count)
@@ -260,12 +260,17 @@ def _is_announced(count: int) -> bool:
     return all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES)
 
 
-@lru_cache(maxsize=1)
-def _blas_libraries(modules_loaded: int) -> ThreadpoolController:
+_libraries: tuple[int, ThreadpoolController] | None = None  # what was found last, when so many modules had been loaded
+
+
+def _blas_libraries() -> ThreadpoolController:
     """The BLAS libraries of this process.
 
     The search takes a millisecond: it is repeated only when more modules have been loaded.
     """
-    from threadpoolctl import ThreadpoolController
+    global _libraries
+    if _libraries is None or _libraries[0] != len(sys.modules):
+        from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController().select(user_api="blas")
+        _libraries = len(sys.modules), ThreadpoolController().select(user_api="blas")
+    return _libraries[1]
