@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The C++ compiler of the emulated GPU, and the folders where compiled kernels are cached."""
+"""The C++ compiler of the emulated GPU, the C compiler of what makes products faster, the kernels that come as machine code, and
+the folders where compiled kernels are cached."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from pathlib import Path
 
 from hybrid.core.problem import record
 from hybrid.core.text import ranges
-from hybrid.devices.cuda_kernels import trust_own_cache_only
+from hybrid.devices.cuda_kernels import SHIPPED, trust_own_cache_only
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
-from hybrid.emulation.build import compiler
+from hybrid.emulation.build import c_compiler, compiler
 from hybrid.emulation.cache import cache_folder
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 from hybrid.ranks.heartbeat import busy
@@ -33,6 +34,8 @@ class Tools:
     compiler_absent: bool
     caches: tuple[tuple[str, str], ...]  # folders, each with why nothing can be written there; "" if something can
     elsewhere: str = ""  # why a cache is not in its usual folder
+    without_c: str = ""  # why there is no C compiler; "" if there is one
+    shipped: tuple[str, ...] = ()  # the architectures whose machine code comes with the package
 
 
 def inspect() -> Tools | Unknown:
@@ -46,6 +49,13 @@ def _inspect() -> Tools:
         trouble = _try_compiler(path)
     except DeviceUnavailable as missing:
         trouble, absent = str(missing), "CXX" not in os.environ
+    try:
+        c_compiler()
+    except DeviceUnavailable as missing:
+        without_c = str(missing)
+    else:
+        without_c = ""
+    shipped = {file.name.split("-")[1] for file in SHIPPED.glob("*.xz")}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         caches = [_try_emulation_cache()]
@@ -55,7 +65,15 @@ def _inspect() -> Tools:
             if os.environ.get("CUPY_CACHE_IN_MEMORY") != "1":
                 caches.append((os.environ["CUPY_CACHE_DIR"], ""))
     elsewhere = "; ".join(str(each.message) for each in said)
-    return Tools(path, trouble, absent, tuple(caches), elsewhere)
+    return Tools(
+        path,
+        trouble,
+        absent,
+        tuple(caches),
+        elsewhere,
+        without_c,
+        tuple(sorted(shipped, key=lambda name: (len(name.rstrip("a")), name))),
+    )
 
 
 def _try_compiler(path: str) -> str:
@@ -113,16 +131,20 @@ def judge(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str]
         elif tools.elsewhere:
             findings.append(Finding("kernel cache", "note", f"{who}{tools.elsewhere}", code="kernel-cache"))
         else:
-            findings.append(Finding("kernel cache", "ok", f"{who}{', '.join(folder for folder, _ in tools.caches)}"))
+            kept = f"{who}{', '.join(folder for folder, _ in tools.caches)}"
+            there = f"; machine code for {', '.join(tools.shipped)} comes with the package" if tools.shipped else ""
+            findings.append(Finding("kernel cache", "ok", kept + there))
     return findings
 
 
 def _compiler(tools: Tools, who: str, gpus: bool) -> Finding:
+    slower = "checks, and copies of new arrays to GPUs, take several times as long without a C compiler"
+    and_c = f"; {slower} ({tools.without_c})" if tools.without_c else ""
     if tools.compiler_absent:
-        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}", code="no-compiler")
+        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}{and_c}", code="no-compiler")
     if tools.compiler_trouble:
         remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
         return Finding(
             "compiler", "wrong", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy, code="no-compiler"
         )
-    return Finding("compiler", "ok", f"{who}{tools.compiler}, for the emulated GPU")
+    return Finding("compiler", "ok", f"{who}{tools.compiler}, for the emulated GPU{and_c}")
