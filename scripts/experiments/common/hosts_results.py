@@ -45,7 +45,6 @@ NAMES = {  # of what is in the table, in its order
     "resident": "ours, row blocks that stay on the GPUs",
 }
 IN_BLOCKS = tuple(part for part in NAMES if part.startswith("cublasxt"))  # measured with several block sizes: the best counts
-BESIDE = ("larger", "wall", "launcher", "imports", "small", "small, plain")  # the table
 DRAWN = {  # name, colour, how the line is drawn, marker
     "handwritten": ("written by hand", plots.LECTURE, "-", "o"),
     "jax": ("JAX", "#666666", "-", "v"),
