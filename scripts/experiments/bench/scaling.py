@@ -11,12 +11,13 @@ blocks.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from experiments.bench.nodes import OURS_2D
 from experiments.bench.nodes import Results as NodesResults
-from experiments.common import cli, plots
+from experiments.common import cli, plots, tables
 from hybrid.commands.explain_grid import least_received
 from hybrid.commands.matmul_options import rate
 from hybrid.core.problem import Problem
@@ -59,18 +60,19 @@ def scaled(problem: Problem, nodes: int) -> Scaled:
     return Scaled(nodes, grids, {**received, LEAST: least_received(problem, nodes)})
 
 
-def printed(lines: Sequence[Scaled], options: argparse.Namespace) -> Iterator[str]:
+def table(lines: Sequence[Scaled], options: argparse.Namespace) -> tables.Table:
     n, l, m = options.sizes
-    yield f"{n}×{l} · {l}×{m} float64, {options.network / 1e9:g} GB/s a node, {options.flops / 1e12:g} TF/s a node"
-    yield f"{'nodes':>6}" + "".join(f"{way:>30}" for way in (ROWS, GRID, LAYERS)) + f"{LEAST:>12}"
+    title = f"{n}×{l} · {l}×{m} float64, {options.network / 1e9:g} GB/s a node, {options.flops / 1e12:g} TF/s a node"
+    rows = []
     for line in lines:
-        cells = []
+        cells, least = [str(line.nodes)], line.received[LEAST]
         for way in (ROWS, GRID, LAYERS):
-            least = line.received[LEAST]
-            times = f"{line.received[way] / least:.2f} ×" if least else "–"
             seconds = line.seconds(way, options.problem, options.network, options.flops)
-            cells.append(f"{line.grids[way]!s:>10}{times:>9}{seconds:>9.3g} s")
-        yield f"{line.nodes:>6}" + "".join(f"{cell:>30}" for cell in cells) + f"{8 * line.received[LEAST] / 1e9:>9.3g} GB"
+            cells += [str(line.grids[way]), f"{line.received[way] / least:.2f} ×" if least else "–", f"{seconds:.3g} s"]
+        rows.append([*cells, f"{8 * least / 1e9:.3g} GB"])
+    return tables.Table(
+        ["nodes", *(cell for way in (ROWS, GRID, LAYERS) for cell in (way, "", "")), LEAST], "r" * 11, rows, title
+    )
 
 
 def measured(path: str, problem: Problem) -> list[tuple[int, float]]:
@@ -94,24 +96,16 @@ def draw(path: str, lines: Sequence[Scaled], options: argparse.Namespace) -> Non
         plots.plain(words, "a node receives, as a part of C's elements")
         plots.plain(time, "seconds of a product")
         for way, color in _COLORS.items():
-            words.plot(
-                nodes,
-                [line.received[way] / whole for line in several],
-                color=color,
-                label=way,
-                dashes=(2, 1) if way == LEAST else (),
-            )
+            of_c = [line.received[way] / whole for line in several]
+            words.plot(nodes, of_c, color=color, label=way, dashes=(2, 1) if way == LEAST else ())
             if way != LEAST:
                 seconds = [line.seconds(way, problem, options.network, options.flops) for line in lines]
                 time.plot([line.nodes for line in lines], seconds, color=color, label=way)
         if options.measured and (there := measured(options.measured, problem)):
             words.plot(*zip(*there, strict=True), "o", color=plots.TEXT, markersize=5, label="measured, 2-D blocks")
         for panel in (words, time):
-            panel.set_xscale("log", base=2)
-            panel.set_xticks([line.nodes for line in lines], [str(line.nodes) for line in lines], fontsize=8)
             panel.set_yscale("log")
-            panel.set_xlabel("nodes")
-            panel.legend(fontsize=8, frameon=False)
+            _of_nodes(panel, [line.nodes for line in lines])
 
 
 @dataclass(frozen=True)
@@ -143,30 +137,30 @@ def runs_in(path: str) -> dict[str, list[Run]]:
 
 def _of_runs(options: argparse.Namespace) -> int:
     scalings = runs_in(options.runs)
-    print(f"{'scaling':<8}{'nodes':>6}{'n':>8}{'seconds':>10}{'GF/s':>9}  of the first, a node")
-    for name, runs in scalings.items():
-        for run in runs:
-            efficiency = run.of_node / runs[0].of_node
-            print(f"{name:<8}{run.nodes:>6}{run.n:>8}{run.seconds:>10.3f}{run.flops / 1e9:>9.1f}  {efficiency:.2f}")
+    parts = {name: [run.of_node / runs[0].of_node for run in runs] for name, runs in scalings.items()}
+    rows = [
+        [name, str(run.nodes), str(run.n), f"{run.seconds:.3f}", f"{run.flops / 1e9:.1f}", f"{part:.2f}"]
+        for name, runs in scalings.items()
+        for run, part in zip(runs, parts[name], strict=True)
+    ]
+    heads = ["scaling", "nodes", "n", "seconds", "GF/s", "of the first, a node"]
+    print(*tables.printed([tables.Table(heads, "lrrrrr", rows)]), sep="\n")
     if options.picture:
         with plots.figure(options.picture, (5.0, 3.4)) as drawn:
             panel = drawn.subplots()
             plots.plain(panel, "operations a second and node, as a part of the first run's")
             for (name, runs), color in zip(scalings.items(), (plots.HERE, plots.OTHER), strict=True):
-                panel.plot(
-                    [run.nodes for run in runs],
-                    [run.of_node / runs[0].of_node for run in runs],
-                    "o-",
-                    color=color,
-                    label=f"{name} scaling",
-                )
-            nodes = sorted({run.nodes for runs in scalings.values() for run in runs})
-            panel.set_xscale("log", base=2)
-            panel.set_xticks(nodes, [str(count) for count in nodes])
+                panel.plot([run.nodes for run in runs], parts[name], "o-", color=color, label=f"{name} scaling")
+            _of_nodes(panel, sorted({run.nodes for runs in scalings.values() for run in runs}))
             panel.set_ylim(bottom=0)
-            panel.set_xlabel("nodes")
-            panel.legend(fontsize=8, frameon=False)
     return 0
+
+
+def _of_nodes(panel: Any, nodes: Sequence[int]) -> None:
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(nodes, map(str, nodes), fontsize=8)
+    panel.set_xlabel("nodes")
+    panel.legend(fontsize=8, frameon=False)
 
 
 def _work(options: argparse.Namespace) -> int:
@@ -176,7 +170,7 @@ def _work(options: argparse.Namespace) -> int:
         raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given")
     options.problem = Problem(*options.sizes)
     lines = [scaled(options.problem, 2**power) for power in range(options.most.bit_length())]
-    print(*printed(lines, options), sep="\n")
+    print(*tables.printed([table(lines, options)]), sep="\n")
     if options.picture:
         draw(options.picture, lines, options)
     return 0

@@ -103,9 +103,20 @@ class Results(results.MachineResults):
                 rows.append([kernel, *_resources(self.any_of(kernel, dtype)), *speeds])
             yield tables.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
-    def verdicts(self) -> list[results.Verdict]:
-        """One on each target, and whether tiles pay at 8000 in each dtype."""
-        return [*(_judged(self, *target) for target in TARGETS), *(_tiles_pay(dtype, self) for dtype in BOTH)]
+    def verdicts(self) -> Iterator[results.Verdict]:
+        """On each target that was measured, and whether tiles pay at 8000 in each dtype."""
+        for dtype, kernel, shape, least in TARGETS:
+            names = [kernel] if kernel else [rung.name for rung in rungs()]
+            if found := [line for name in names if (line := self.of(name, dtype, shape))]:
+                best = max(found, key=lambda line: line["ratio"])
+                yield results.verdict(
+                    f"{dtype} {best['kernel']} at {label(shape)}", best["ratio"], least, "× cuBLAS", at_least=True
+                )
+        for dtype in BOTH:
+            naive, tiled = (self.of(name, dtype, square(8000)) for name in ("naive", "tiled"))
+            if naive and tiled:
+                gain = naive["seconds"]["median"] / tiled["seconds"]["median"]
+                yield results.verdict(f"{dtype} tiled at 8000", gain, 1, "× naive", at_least=True)
 
     def draw(self, path: str) -> None:
         """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype. Those of 16 bits and of bytes have rows
@@ -176,25 +187,3 @@ TARGETS = (  # at least so much of cuBLAS' speed; without a kernel, of the best 
     ("float32", "", square(8192), 0.97),
     ("float32", "", square(16384), 0.97),
 )
-LECTURE_NAIVE, LECTURE_TILED = 13.8, 4.8  # seconds at 8000×8000
-
-
-def _judged(measured: Results, dtype: str, kernel: str, shape: Shape, least: float) -> results.Verdict:
-    names = [kernel] if kernel else [rung.name for rung in rungs()]
-    found = [line for name in names if (line := measured.of(name, dtype, shape))]
-    what = f"{dtype} {kernel or 'best rung'} at {label(shape)}"
-    if not found:
-        return results.Verdict(False, f"{what}: not measured")
-    best = max(found, key=lambda line: line["ratio"])
-    name = "" if kernel else f" ({best['kernel']})"
-    return results.verdict(what + name, best["ratio"], least, "× cuBLAS", at_least=True)
-
-
-def _tiles_pay(dtype: str, measured: Results) -> results.Verdict:
-    naive, tiled = (measured.of(name, dtype, square(8000)) for name in ("naive", "tiled"))
-    what = f"{dtype} tiled over naive at 8000"
-    if not (naive and tiled):
-        return results.Verdict(False, f"{what}: not measured")
-    gain = naive["seconds"]["median"] / tiled["seconds"]["median"]
-    lecture = f"the lecture's {LECTURE_NAIVE} s / {LECTURE_TILED} s = {LECTURE_NAIVE / LECTURE_TILED:.1f}"
-    return results.Verdict(gain > 1, f"{what}: {gain:.2f} × as fast, wanted more than 1 ({lecture})")
