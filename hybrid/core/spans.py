@@ -125,9 +125,6 @@ class Topology:
     def node_of(self, rank: int) -> int:
         return self._positions[rank][0]
 
-    def leader(self, node: int) -> int:
-        return self.nodes[node][0]
-
     def rows_of_rank(self, rank: int, total: int) -> Span:
         """The rank's row block. The order is node by node, so that a node's rows are consecutive whichever ranks run on it."""
         return block(total, self.size, self._positions[rank][1])

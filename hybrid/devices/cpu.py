@@ -194,17 +194,15 @@ class _Memory:
 class EmulatedDevice(CpuDevice):
     """The emulated GPU: CUDA kernels compiled for the CPU, with a GPU's schedule. It is slow: for tests and teaching.
 
-    Multiplies by a kernel of the catalogue, in the form for compute capability `capability` / 10 of its constructor. Operations
-    are synchronous, as the CPU's.
+    Multiplies by a kernel of the catalogue, in the form for EMULATED_CAPABILITY. Operations are synchronous, as the CPU's.
     """
 
     name = "emulate"
     capability = 89  # of the other kernels: bytes are multiplied by mma.sync, as on most GPUs; with 90 it would be wgmma
     multiprocessors = 4  # few, so that persistent blocks go through several tiles
 
-    def __init__(self, kernel: Kernel, dtype: str, capability: int = EMULATED_CAPABILITY) -> None:
+    def __init__(self, kernel: Kernel, dtype: str) -> None:
         super().__init__(staged=True)
-        self._of_catalogue = capability
         self._kernels: dict[tuple[str, int], EmulatedKernel] = {}  # by expression and compute capability
         self.use_kernel(kernel, dtype)
 
@@ -212,7 +210,7 @@ class EmulatedDevice(CpuDevice):
         self._entry, self._dtype = kernel, dtype
         width = WIDEST_COPY // OPERAND_SIZES[dtype]
         for adds in (False, True)[: 1 + adding]:  # compiled here and not at the first launch, which is timed
-            self._instance(launch_of(kernel, dtype, 1, 1, self._of_catalogue, width, adds=adds), self._of_catalogue)
+            self._instance(launch_of(kernel, dtype, 1, 1, EMULATED_CAPABILITY, width, adds=adds), EMULATED_CAPABILITY)
 
     def holds(self, array: Any) -> bool:
         return isinstance(array, np.ndarray) and is_aligned(*place_of(array))
@@ -222,8 +220,8 @@ class EmulatedDevice(CpuDevice):
             if c.size:
                 rows, columns = c.shape
                 width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
-                launch = launch_of(self._entry, self._dtype, rows, columns, self._of_catalogue, width, adds=adding)
-                self._instance(launch, self._of_catalogue)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
+                launch = launch_of(self._entry, self._dtype, rows, columns, EMULATED_CAPABILITY, width, adds=adding)
+                self._instance(launch, EMULATED_CAPABILITY)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
 
         return self._do("multiply", work)
 

@@ -195,12 +195,15 @@ def own_pieces(plan: Plan, pieces: Sequence[CheckLayout], rank: int) -> frozense
     Every rank of a node gets a copy of a piece of B, which only one of them has to sum. `pieces`: of all ranks.
     """
     layout = pieces[rank]
+    # A number for each piece of B: the same on all ranks that get it, in whichever order.
+    of_b = {(piece.columns, piece.rows) for piece in layout.pieces if piece.operand == "B"}
+    numbers = {place: number for number, place in enumerate(sorted(of_b))}
     multiplying = [each for each in plan.topology.nodes[plan.topology.node_of(rank)] if plan.shares[each].order]
 
     def sums(piece: Piece) -> bool:
         if piece.operand == "A" or plan.transport in ("peers", "nccl"):
             return piece.operand == "A" or piece.rows.lies_in(plan.b_rows_over_link(rank))
-        return multiplying[layout.numbers_of_b[piece.rows, piece.columns] % len(multiplying)] == rank
+        return multiplying[numbers[piece.columns, piece.rows] % len(multiplying)] == rank
 
     return frozenset(piece.number for piece in layout.pieces if piece.operand != "C" and sums(piece))
 

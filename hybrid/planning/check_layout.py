@@ -116,12 +116,6 @@ class CheckLayout:
             found.update(zip(map(id, arrival.releases), of_tiles, strict=True))
         return found
 
-    @cached_property
-    def numbers_of_b(self) -> dict[tuple[Span, Span], int]:
-        """A number for each piece of B, by its rows and columns: the same on all ranks that get it, in whichever order."""
-        of_b = {(piece.columns, piece.rows) for piece in self.pieces if piece.operand == "B"}
-        return {(rows, columns): number for number, (columns, rows) in enumerate(sorted(of_b))}
-
     def first_row(self, piece: Piece) -> int:
         """The number of the piece's first row in the whole matrix."""
         return piece.rows.lo + (0 if piece.operand == "B" else self.share.rows.lo)
