@@ -32,8 +32,10 @@ _threads: list[threading.Thread] = []
 
 
 def wait_until_loaded(patience: float = 10.0) -> None:
-    """Wait until all that this process loads is loaded, so many seconds at most: milliseconds as a rule, a second or two where
-    it is compiled, once on a machine."""
+    """Wait until all that this process loads is loaded, so many seconds at most: milliseconds as a rule, some seconds where it is
+    compiled, once on a machine."""
     until = time.monotonic() + patience
-    while _threads:
-        _threads.pop().join(max(0.0, until - time.monotonic()))
+    for thread in [*_threads]:
+        thread.join(max(0.0, until - time.monotonic()))
+        if not thread.is_alive():
+            _threads.remove(thread)

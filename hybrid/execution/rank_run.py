@@ -67,6 +67,9 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
 
 
 SumElsewhere = Callable[[Sequence[CheckLayout], Sample], InMemory]
+# Seconds for C libraries that take milliseconds to load, without which products take several times as long; but where they are
+# compiled, once on a machine, products are multiplied meanwhile.
+_TO_LOAD = 0.3
 _LARGE = 16 << 20  # bytes of A, B and C, from which on a sample of what is copied is read again for the check
 
 
@@ -264,7 +267,7 @@ class RankRun:
                 if self.device_check is not None:
                     self.device_check.check_in(self._buffers, self._modular)
                 if self._rank_device.gpu is not None:
-                    wait_until_loaded()  # NumPy's sums and the driver's copies of pageable memory take several times as long
+                    wait_until_loaded(_TO_LOAD)
             if self.device_check is not None:
                 self._sums_all = settings.check == "full" or plan.problem.bytes_of_matrices < _LARGE
                 self.device_check.sample(ALL if self._sums_all else Sample(SHARE, preparing.all[plan.root]))
