@@ -497,6 +497,8 @@ typedef struct {
     double largest_integer, flushed_of_b, largest, smallest_x, deviation, per_term, flushed_of_a;
     Look in_a, in_b, in_c;  // what elements are like; those of C are not looked at where A or B has others than integers
     Matmul multiply;  // makes C; NULL: it is there
+    Pool* pool;
+    int64_t block;  // rows of C that are made at a time
     int64_t raised;  // floating-point exceptions of that, as `warn_as_numpy` takes them
     int64_t no_memory;
     Found found;
@@ -675,7 +677,7 @@ void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_
 
 // For all rows of B: weights x, and makes B·x, the norm of all terms of each group, and what its sums may differ by. Returns 0, or 1
 // if there is no memory.
-int sums_of_b(Pool* pool, int threads, Check* check)
+int sums_of_b(Check* check, int threads)
 {
     const Rows* rows = &check->b;
     int64_t columns = rows->columns, group = check->group, groups = (columns + group - 1) / group, count = check->rows_of_b;
@@ -686,8 +688,8 @@ int sums_of_b(Pool* pool, int threads, Check* check)
     sample_peaks(check, peaks, others);
     for (int64_t g = 0, j = 0; g < groups; ++g, j += group)
         weigh(check, g, columns - j < group ? columns - j : group, peaks + j, others + j);
-    Call call = {pool, rows, check->x, group, groups, y, squares, &check->in_b, NULL, NULL, NULL, 0};
-    run_loop(pool, enough_threads(threads, count * bytes), 0, count, WIDTH, at_once(bytes), sum_rows, &call);
+    Call call = {check->pool, rows, check->x, group, groups, y, squares, &check->in_b, NULL, NULL, NULL, 0};
+    run_loop(check->pool, enough_threads(threads, count * bytes), 0, count, WIDTH, at_once(bytes), sum_rows, &call);
     for (int64_t g = 0; g < groups; ++g) {
         double square = 0;
         int64_t j = g * group, some = columns - j < group ? columns - j : group;
@@ -713,30 +715,23 @@ static void multiply(Check* check, const Rows* a, const Rows* c, int64_t rows)
     if (raised) __atomic_fetch_or(&check->raised, raised, __ATOMIC_RELAXED);
 }
 
-// What a part of the loop over the rows of C needs.
-typedef struct {
-    Pool* pool;
-    Check* check;
-    int64_t block;  // rows that are made at a time
-} Part;
-
 // Makes rows of C, and compares them with those of A times y: few at a time, so that they stay in a core's cache.
-static void check_rows(const void* of_part, int64_t from, int64_t to)
+static void check_rows(const void* of_check, int64_t from, int64_t to)
 {
-    Pool* pool = ((const Part*)of_part)->pool;
-    Check* check = ((const Part*)of_part)->check;
+    Check* check = (Check*)of_check;
+    Pool* pool = check->pool;
     enum { SOME = 4 * ROWS_AT_ONCE };
     int64_t groups = (check->c.columns + check->group - 1) / check->group;
     double norms[SOME], few[SOME * TILED], *sizes = groups < TILED ? few : malloc((size_t)(SOME * groups) * sizeof *sizes);
     Rows a = check->a, c = check->c;
     a.elements += from * a.row_bytes;
     c.elements += from * c.row_bytes;
-    int64_t block = ((const Part*)of_part)->block, made = check->multiply ? from : to;
+    int64_t made = check->multiply ? from : to;
     int narrow = a.columns <= NARROW && c.columns <= NARROW && a.item_size == sizeof(double) && a.row_bytes > 0 &&
                  c.row_bytes > 0 && !(check->in_b.integral && looks(&check->in_a));
     for (int64_t first = from, done; sizes && first < to; first += done) {
         if (first == made) {
-            int64_t some = to - made < block ? to - made : block;
+            int64_t some = to - made < check->block ? to - made : check->block;
             multiply(check, &a, &c, some);
             made += some;
         }
@@ -770,21 +765,21 @@ static void check_rows(const void* of_part, int64_t from, int64_t to)
 }
 
 // Compares the rows of C with those of A times y, after `sums_of_b`. Returns 0, or 1 if there is no memory.
-int check(Pool* pool, int threads, Check* check, int64_t first, int64_t end)
+int check(Check* check, int threads, int64_t first, int64_t end)
 {
     int64_t bytes = check->a.columns * check->a.item_size + check->c.columns * check->c.item_size, most = at_once(bytes);
     int64_t groups = (check->c.columns + check->group - 1) / check->group, unit = groups < TILED ? WIDTH : ROWS_AT_ONCE;
     int64_t rows = end - first, of_b = check->rows_of_b * check->c.columns;
     threads = enough_threads(threads, rows * (check->multiply ? bytes + of_b / TERMS_A_BYTE : bytes));
-    Part part = {pool, check, rows};
+    check->block = rows;
     if (check->multiply && of_b <= SMALL_B) {
-        part.block = CACHED / bytes / WIDTH * WIDTH;
-        if (part.block < WIDTH) part.block = WIDTH;
-        most = MOST_BLOCKS * part.block;
+        check->block = CACHED / bytes / WIDTH * WIDTH;
+        if (check->block < WIDTH) check->block = WIDTH;
+        most = MOST_BLOCKS * check->block;
     } else if (check->multiply) {
         int64_t parts = rows / (threads * MULTIPLIED) * threads;
         unit = most = (rows / (parts ? parts : threads) + WIDTH) / WIDTH * WIDTH;
     }
-    run_loop(pool, threads, first, end, unit, most > unit ? most : unit, check_rows, &part);
+    run_loop(check->pool, threads, first, end, unit, most > unit ? most : unit, check_rows, check);
     return (int)check->no_memory;
 }

@@ -26,7 +26,7 @@ from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.blas import OF_ONE_THREAD, matmul_loop, warn_as_numpy
-from hybrid.host.threads import Calls, limited_blas, on_threads, rows_of_about
+from hybrid.host.threads import MOST_THREADS, Calls, limited_blas, on_threads, rows_of_about
 from hybrid.kernels.catalogue import numbers_of
 
 NOT_INTEGRAL = 1e300  # stands for the largest magnitude of numbers that are not all integers, and for sizes that are larger
@@ -95,8 +95,8 @@ class _Check(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("largest_integer", "flushed_of_b", "largest", "smallest_x")),
         *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed_of_a")),
         *((name, _Look) for name in ("in_a", "in_b", "in_c")),
-        ("multiply", _ADDRESS),
-        *((name, _NUMBER) for name in ("raised", "no_memory")),
+        *((name, _ADDRESS) for name in ("multiply", "pool")),
+        *((name, _NUMBER) for name in ("block", "raised", "no_memory")),
         ("found", _Found),
     ]
 
@@ -117,7 +117,7 @@ def _load() -> Any:
     pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
     library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
     library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
-    library.check.argtypes, library.sums_of_b.argtypes = [*pool, _ADDRESS, *some], [*pool, _ADDRESS]
+    library.check.argtypes, library.sums_of_b.argtypes = [_ADDRESS, _COUNT, *some], [_ADDRESS, _COUNT]
     library.pack.argtypes = [_ADDRESS, _NUMBER, _NUMBER, _ADDRESS]
     library.packed_columns.argtypes, library.packed_columns.restype = [_NUMBER], _NUMBER
     for function in (library.drop, library.sum_again, library.group_sums, library.products, library.pack):
@@ -359,7 +359,9 @@ def check_product(
     """Compare C·x with A·(B·x) in one pass over B, then one over A and C; None where C cannot read all of them. `multiplies`: it
     makes C a few rows at a time before they are compared, by NumPy's loop."""
     (n, m), l = c.shape, len(b)
-    loop = matmul_loop(c.dtype.char) if multiplies and (l * m <= _SMALL_B or n >= max(_ROWS_A_THREAD * threads, m // 2)) else 0
+    divides = l * m <= _SMALL_B or (threads <= MOST_THREADS and n >= max(_ROWS_A_THREAD * threads, m // 2))
+    loop = matmul_loop(c.dtype.char) if multiplies and divides else 0
+    threads = min(threads, MOST_THREADS) if loop else threads
     if not (can_sum(a) and can_sum(b) and can_sum(c) and b.nbytes <= 4 * threads * _BYTES_A_THREAD) or (multiplies and not loop):
         return None
     library, pool, groups = adder().loaded, adder().pool, -(-m // group)
@@ -367,14 +369,14 @@ def check_product(
     memory[:m], of_groups = x, memory[m : m + 3 * groups].reshape(3, 1, groups)
     places = (memory.ctypes.data + 8 * first for first in (0, m + 3 * groups, m, m + groups, m + 2 * groups))
     check = _Check(_rows(a), _rows(b), _rows(c), l, group, *places, max(1, l // SAMPLE), *bounds)
-    check.multiply = loop
+    check.multiply, check.pool = loop, pool
     check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
     row_bytes = a.shape[1] * a.itemsize + m * c.itemsize + (l * m // _TERMS_A_BYTE if multiplies else 0)
     at_once = max(1, threads * _BYTES_A_THREAD // max(1, row_bytes))
     with limited_blas(1) if multiplies and n * l * m > OF_ONE_THREAD else nullcontext():
-        failed = library.sums_of_b(pool, threads, ctypes.byref(check))
+        failed = library.sums_of_b(ctypes.byref(check), threads)
         for first in range(0, n, at_once):
-            failed = failed or library.check(pool, threads, ctypes.byref(check), first, min(n, first + at_once))
+            failed = failed or library.check(ctypes.byref(check), threads, first, min(n, first + at_once))
     if failed:
         raise MemoryError("no memory for the check")
     if check.raised:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hybrid.core.spans import Span, even_pieces, pieces
-from hybrid.host.threads import limited_blas, on_threads, product_threads, threads_allowed
+from hybrid.host.threads import can_limit_blas, limited_blas, on_threads, product_threads, threads_allowed
 
 _MOST_TILES_A_THREAD = 4  # so that a thread which is late takes fewer
 # Elements of C in a tile from which on a thread gets several. BLAS rearranges a tile's rows of A and columns of B, which takes
@@ -108,8 +108,9 @@ class _Ufunc(ctypes.Structure):
 
 @cache
 def matmul_loop(char: str) -> int:
-    """The address of np.matmul's loop for elements of this type ("f" or "d"); 0 in a Python or NumPy that has it elsewhere."""
-    if platform.python_implementation() != "CPython":
+    """The address of np.matmul's loop for elements of this type ("f" or "d"); 0 where Python or NumPy has it elsewhere, or where
+    each thread's BLAS would start others."""
+    if platform.python_implementation() != "CPython" or not can_limit_blas():
         return 0
     ufunc, types = _Ufunc.from_address(id(np.matmul)), np.matmul.types
     known = (ufunc.inputs, ufunc.outputs, ufunc.operands, ufunc.types) == (2, 1, 3, len(types))

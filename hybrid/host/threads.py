@@ -228,8 +228,12 @@ def threads_allowed() -> int:
 def product_threads() -> int:
     """Among how many threads of our own a product is to be divided: as many as are allowed; 1 where BLAS divides it, since there
     are more, or nobody can limit this BLAS."""
-    may_divide = threads_allowed() <= MOST_THREADS and (_is_announced(1) or _blas_libraries().lib_controllers)
-    return threads_allowed() if may_divide else 1
+    return threads_allowed() if threads_allowed() <= MOST_THREADS and can_limit_blas() else 1
+
+
+def can_limit_blas() -> bool:
+    """Whether BLAS uses one thread where `limited_blas` says so."""
+    return _is_announced(1) or bool(_blas_libraries().lib_controllers)
 
 
 def limited_blas(count: int) -> AbstractContextManager[object]:
