@@ -30,7 +30,7 @@ from experiments.common import cli, plots, records, results, tables
 from hybrid.core.text import rounded_up
 from hybrid.errors import UsageError
 from hybrid.kernels.remainders import MOST_TERMS
-from hybrid.planning.arithmetic import MODULI, Arithmetic, Computed
+from hybrid.planning.arithmetic import Arithmetic, Computed
 
 Sizes = tuple[int, int, int]
 SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: an exact element takes longer than a product
@@ -55,7 +55,7 @@ def _line(options: argparse.Namespace, measure: Any, kind: str, dtype: str, size
     rows, columns = model.Lines(a), model.Lines(np.ascontiguousarray(b.T))
     in_range = rows.summary().in_range and columns.summary().in_range
     line = _errors(measure, kind, a, b, sample)
-    for count in options.moduli or FORCED[dtype]:
+    for count in FORCED[dtype]:
         line["errors"][str(count)] = sample.modelled(Arithmetic(count)) if in_range else None
     return {**line, "part": "errors", "ratio": model.least_ratio(rows, columns) if in_range else 0.0}
 
@@ -97,10 +97,6 @@ def _random_cases(options: argparse.Namespace) -> list[tuple[int, str, str, Size
 
 
 def measured(options: argparse.Namespace) -> Iterator[records.Line]:
-    if max(options.moduli or [0]) > len(MODULI):
-        raise UsageError(f"--moduli takes numbers up to {len(MODULI)}")
-    if options.matrices and options.moduli:
-        raise UsageError("--matrices takes what the guard chooses, not --moduli")
     options.dtypes = [options.dtype] if options.dtype else list(UNITS)
     options.sizes = options.sizes or (OF_RANDOM if options.matrices else SIZES)[options.device]
     options.kinds = options.kinds or list(ALL_KINDS if options.matrices else KINDS)
@@ -239,7 +235,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", nargs="+", choices=ALL_KINDS, metavar="KIND", help=kinds)
     parser.add_argument("--matrices", type=cli.at_least_1, default=0, metavar="N", help="so many random ones, of any kind")
     parser.add_argument("--dtype", choices=list(UNITS), help="only this one (both)")
-    parser.add_argument("--moduli", nargs="+", type=cli.at_least_1, metavar="N", help="numbers taken whatever the guard says")
     sampled = f"rows and columns that are looked at ({SAMPLED}; of --matrices {SAMPLED_OF_RANDOM})"
     parser.add_argument("--sampled", type=cli.at_least_1, metavar="K", help=sampled)
     parser.add_argument("--seed", type=int, default=1, help="of matrices and samples (1)")
