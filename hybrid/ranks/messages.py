@@ -12,15 +12,17 @@ import math
 import os
 import pickle
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
-from hybrid.errors import RankMissing, one_line
-from hybrid.ranks.arrivals import Arrivals, Limits, abandoned, duplicates, unusable
+from hybrid.errors import RankMissing, one_line, with_code
+from hybrid.ranks.arrivals import GIVEN_UP, Arrivals, Limits, abandoned, duplicates, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import Interrupts
+from hybrid.ranks.job_end import end_job, speak
 
 if TYPE_CHECKING:
     import numpy as np
@@ -263,7 +265,24 @@ class Messages:
         if self._owed is not None and self._owed[0] < self.serial:
             _, kind, order = self._owed
             color, key = (0, order.index(self._rank)) if self._rank in order else (MPI.UNDEFINED, 0)
+            watch = threading.Timer(self.patience, self._end_alone)
+            if self.limits is not None:  # a user's program, without a supervisor
+                watch.start()
             self._comms[kind, order], self._owed = self._comm.Split(color, key), None
+            watch.cancel()
+
+    def _end_alone(self) -> None:
+        """End the job, by a thread, where this rank waits inside MPI for others that have left the call."""
+        where = f"hybrid: rank {self._rank} on {os.uname().nodename}"
+        text = with_code(f"{where}: other ranks have left a call, and this one waits for them inside MPI", "rank-missing")
+        if speak(shared=True):
+            os.write(2, f"{text}\n".encode())
+        end_job(1, lambda: None)
+
+    @property
+    def patience(self) -> float:
+        """Seconds of waiting for ranks that are in the same call, after which they must have left it."""
+        return min(GIVEN_UP, self.limits.fail) if self.limits else math.inf
 
     def series(self, kind: str, ranks: Sequence[int], collectives: Iterable[Start]) -> Series | None:
         """A new series of these collectives between these ranks, in this order; None on other ranks. It is called in a phase.

@@ -26,7 +26,7 @@ from hybrid.core.installation import PACKAGE, fingerprint
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, UsageError, code_of, one_line, rebuild
-from hybrid.ranks.arrivals import GIVEN_UP, Limits, unusable
+from hybrid.ranks.arrivals import Limits, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.interrupts import Interrupts
 from hybrid.ranks.job_end import interrupted
@@ -193,8 +193,7 @@ class Team:
         if is_known_to_all(error) or messages.lost:
             raise error
         messages.connect()
-        longest = messages.limits.fail if messages.limits else self._patience
-        patience = self._patience if self._arriving else min(GIVEN_UP, longest)
+        patience = self._patience if self._arriving else min(self._patience, messages.patience)
         self._end_phase(Phase(self, self.doing, False, patience), error)
         raise AssertionError("a phase has ended well that has failed")
 

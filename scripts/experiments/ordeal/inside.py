@@ -22,7 +22,18 @@ from hybrid.ranks.launcher import mpirun
 
 _PROGRAM = Path(__file__).with_name("programs") / "broken_calls.py"
 _AT_ONCE = 100  # trials in a job
-_HEADS = ("trials", "on all", "on some", "on none", "next right", "next lost", "hung or died", "wrong", "neither")
+_HEADS = (
+    "trials",
+    "on all",
+    "on some",
+    "on none",
+    "next right",
+    "next lost",
+    "ended by a line",
+    "hung or died",
+    "wrong",
+    "neither",
+)
 _BAD = _HEADS[-3:]
 
 
@@ -65,7 +76,7 @@ def _job(seed: int, first: int, last: int, ranks: int) -> Iterator[dict[str, Any
         if first < last:
             job.wait()
             errors.seek(0)
-            yield {"number": first, "ranks": ranks, "error": "?", "ended": errors.read()[-3000:]}
+            yield {"number": first, "ranks": ranks, "error": "?", "said": errors.read()[-3000:]}
     finally:
         job.terminate()
         job.communicate()
@@ -74,8 +85,8 @@ def _job(seed: int, first: int, last: int, ranks: int) -> Iterator[dict[str, Any
 
 def _judged(line: dict[str, Any]) -> list[str]:
     """The columns to which a trial adds."""
-    if "ended" in line:
-        return ["trials", "hung or died"]
+    if "next" not in line:
+        return ["trials", "ended by a line" if "[rank-missing]" in line["said"] else "hung or died"]
     raised = sum(map(bool, line["said"]))
     if "wrong" in (*line["said"], *line["next"]):
         then = "wrong"
