@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,8 @@ class Messages:
         self.lost = ""  # why this communicator cannot be used any more: the ranks are out of step
         self.within_nodes = True  # whether ranks share a node, when `Team` has found out
         self.serial = 0  # exchanges that have ended: the same on every rank within a phase
-        self._pending: MPI.Request | None = None  # of the exchange under way, or of one that has been left
+        # The request and the buffers of the last exchange. mpi4py 4.1 keeps those of an Iallgatherv no longer than its call.
+        self._pending: tuple[Any, ...] = ()
         self._failed = -1  # the last phase, by its `serial`, in which another rank has failed
         self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm] = {}  # of collectives, by kind and ranks
         self._owed: tuple[int, str, tuple[int, ...]] | None = None  # one that is to be made, with the `serial` when that was said
@@ -165,8 +167,7 @@ class Messages:
                 arrivals.look()
 
         def gather() -> None:
-            assert self._pending is not None
-            self.complete(self._pending, lambda: _EXCHANGE_PAUSE, look, deadline)
+            self.complete(self._pending[0], lambda: _EXCHANGE_PAUSE, look, deadline)
 
         self.refuse_lost()
         deadline = time.monotonic() + patience
@@ -178,7 +179,7 @@ class Messages:
         slots = memoryview(bytearray(_SLOT * self._size))
         begins = range(0, len(slots), _SLOT)
         try:
-            self._pending = self._comm.Iallgather([slot, self._byte], [slots, self._byte])
+            self._pending = self._comm.Iallgather([slot, self._byte], [slots, self._byte]), slot, slots
             gather()
             sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
             if max(sizes) <= _SLOT - _LENGTH:
@@ -186,7 +187,8 @@ class Messages:
             else:  # some object does not fit its slot: all are sent again, whole
                 arrivals, starts = None, [0, *accumulate(sizes)]
                 received = memoryview(bytearray(starts[-1]))
-                self._pending = self._comm.Iallgatherv([packed, self._byte], [received, sizes, starts[:-1], self._byte])
+                into = [received, sizes, starts[:-1], self._byte]
+                self._pending = self._comm.Iallgatherv([packed, self._byte], into), packed, received
                 gather()
                 parts = [received[lo:hi] for lo, hi in pairwise(starts)]
             objects = [pickle.loads(part) for part in parts]
@@ -196,6 +198,7 @@ class Messages:
             if isinstance(error, RankMissing):
                 self.lose(str(error))
                 raise unusable(self.lost) from None
+            self._connect_at_last()
             self.lose(why or f"rank {self._rank} on {os.uname().nodename} has left a call: {one_line(error)}")
             raise
         return objects
@@ -271,8 +274,20 @@ class Messages:
             self._comms[kind, order], self._owed = self._comm.Split(color, key), None
             watch.cancel()
 
+    def _connect_at_last(self) -> None:
+        """Make the communicator that the other ranks make when they have ended the exchange which this one leaves."""
+        if self._owed is not None and self._owed[0] == self.serial:
+            with suppress(TimeoutError):
+                request, slot, slots = self._pending
+                self.complete(request, lambda: _EXCHANGE_PAUSE, lambda: None, time.monotonic() + self.patience)
+                if slots == slot * self._size:  # no rank has failed in the phase
+                    self.serial += 1
+                    self.connect()
+
     def _end_alone(self) -> None:
         """End the job, by a thread, where this rank waits inside MPI for others that have left the call."""
+        if self._owed is None:
+            return
         where = f"hybrid: rank {self._rank} on {os.uname().nodename}"
         text = with_code(f"{where}: other ranks have left a call, and this one waits for them inside MPI", "rank-missing")
         if speak(shared=True):
