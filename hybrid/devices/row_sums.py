@@ -157,7 +157,7 @@ def can_sum(rows: np.ndarray) -> bool:
 
 
 def _rows(matrix: np.ndarray) -> _Rows:
-    return _Rows(matrix.ctypes.data, matrix.shape[1], matrix.strides[0], matrix.itemsize)
+    return _Rows(matrix.__array_interface__["data"][0], matrix.shape[1], matrix.strides[0], matrix.itemsize)
 
 
 def _in_c(function: str, matrices: Sequence[np.ndarray], threads: int, *operands: Any) -> None:
@@ -347,10 +347,16 @@ class Found(NamedTuple):
     # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many NOT_JUDGED, and how many judged.
     totals: tuple[float, int, int, int]
     largest: tuple[float, float, float]  # size, and magnitude in A and in B as of Integers
-    worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row, group and size
     has_fractions: bool  # whether A and B have only integers, and C others
     norms_b: np.ndarray  # as in Allowed
     overflow: np.ndarray
+    in_c: _Found
+
+    @property
+    def worst(self) -> list[tuple[int, int, float]]:
+        """The worst sum of each of the rows with the largest: row, group and size."""
+        in_c, first = self.in_c, slice(self.in_c.rows)
+        return list(zip(in_c.of_rows[first], in_c.of_groups[first], in_c.sizes[first], strict=True))
 
 
 def check_product(
@@ -367,7 +373,8 @@ def check_product(
     library, pool, groups = adder().loaded, adder().pool, -(-m // group)
     memory = np.empty(m + 3 * groups + l * library.packed_columns(groups))
     memory[:m], of_groups = x, memory[m : m + 3 * groups].reshape(3, 1, groups)
-    places = (memory.ctypes.data + 8 * first for first in (0, m + 3 * groups, m, m + groups, m + 2 * groups))
+    at = memory.__array_interface__["data"][0]
+    places = [at + 8 * first for first in (0, m + 3 * groups, m, m + groups, m + 2 * groups)]
     check = _Check(_rows(a), _rows(b), _rows(c), l, group, *places, max(1, l // SAMPLE), *bounds)
     check.multiply, check.pool = loop, pool
     check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
@@ -381,12 +388,11 @@ def check_product(
         raise MemoryError("no memory for the check")
     if check.raised:
         warn_as_numpy(check.raised)
-    found, in_a, in_b = check.found, check.in_a, check.in_b
+    found = check.found
     totals = found.total, found.differ, found.not_judged, n * groups - found.not_judged
-    largest = found.sizes[0], *(each.largest if each.integral else NOT_INTEGRAL for each in (in_a, in_b))
-    worst = list(zip(*(each[: found.rows] for each in (found.of_rows, found.of_groups, found.sizes)), strict=True))
-    has_fractions = in_a.integral and in_b.integral and not check.in_c.integral
-    return Found(totals, largest, worst, has_fractions, of_groups[0], of_groups[2, 0])
+    largest = found.sizes[0], *(each.largest if each.integral else NOT_INTEGRAL for each in (check.in_a, check.in_b))
+    has_fractions = check.in_a.integral and check.in_b.integral and not check.in_c.integral
+    return Found(totals, largest, has_fractions, of_groups[0], of_groups[2, 0], found)
 
 
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:

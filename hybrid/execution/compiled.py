@@ -241,7 +241,7 @@ class _InProcess(_Kept):
         team = self.session.team
         with team.together():
             team.enter("agree")
-            c = out if out is not None else empty_result(*self.shape, self.type.name)
+            c = out if out is not None else empty_result(*self.shape, self.plan.problem.dtype)
             team.enter("multiply")
             if self._check:
                 how: dict[str, Any] = {"by": self.decision.multiplied_by, "plan": self.plan}

@@ -295,15 +295,15 @@ def verify_alone(
     problem = plan.problem if plan is not None else Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands)
     if not c.size:
         return Check("exact", 0.0, 0.0, True)
-    team, seed, found = Team(), new_seed(), None
+    seed, found = new_seed(), None
     if multiply is None:
-        team.enter("check")
+        Team().enter("check")
     with computing(problem.operations):
         if not suspects:
             found = _compared_in_c(problem, a, b, c, seed, threads, multiply)
             if found is not None and (right := _as_right(problem, found.totals, found.largest)) is not None:
                 return right
-        check = HostCheck(team, plan or plan_alone(problem), _views(a, b, c), threads, by, found=found)
+        check = HostCheck(Team(), plan or plan_alone(problem), _views(a, b, c), threads, by, found=found)
         return check.of_suspects(suspects) or check.result(seed, wrong)
 
 
