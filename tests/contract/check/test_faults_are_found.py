@@ -76,7 +76,7 @@ def test_the_smallest_faults_wherever_they_are(rng, way_, dtype, check):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(1, 8000, 1), (20, 20, 20)])
 def test_the_smallest_faults_of_small_products(rng, sizes, dtype):
-    """They are compared element by element. The rounding errors are those of plain sums, term after term."""
+    """The rounding errors are those of plain sums, term after term."""
     for _ in range(10):
         a, b = operands(rng, "normal", sizes, dtype)
         terms = a[:, :, None] * b
