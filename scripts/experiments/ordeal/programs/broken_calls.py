@@ -109,6 +109,8 @@ CALLS = {
     "scatter": there_and_back,
     "plan": by_plan,
 }
+if os.environ.get("HYBRID_DEVICE") == "cuda":
+    del CALLS["nested"]  # the root computes it alone, and refuses a call within that
 PANELS = {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "20"}
 NODES = {"HYBRID_RANKS_PER_NODE": "1"}
 SETTINGS = [{}, PANELS, NODES, PANELS | NODES]
