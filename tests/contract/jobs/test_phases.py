@@ -112,7 +112,10 @@ import hybrid.testing, runpy, sys, time
 def compute(into, source, before):
     while time.thread_time() < 4:
         pass
-how = {"computes": compute, "sleeps": lambda into, source, before: time.sleep(300)}[sys.argv[1]]
+def spin(into, source, before):
+    while True:
+        pass
+how = {"computes": compute, "sleeps": lambda into, source, before: time.sleep(300), "spins": spin}[sys.argv[1]]
 sys.argv = ["hybrid.matmul", "20", "20", "20", "--stall", "1.5"]
 with hybrid.testing.plant("multiply", rank=1, how=how):
     runpy.run_module("hybrid.matmul", run_name="__main__")
@@ -126,9 +129,10 @@ def test_a_long_multiplication_is_no_standstill(start):
     assert (end.code, end.lines, end.left) == (0, [], [])
 
 
-def test_a_multiplication_that_takes_no_processor_time_is_a_standstill(start):
+@pytest.mark.parametrize("how", exhaustive(["sleeps"], ["sleeps", "spins"]))
+def test_a_multiplication_that_takes_no_processor_time_or_far_too_much_is_a_standstill(start, how):
     """As one that waits for a lock which nobody opens."""
-    end = start(["-c", SLOW, "sleeps"], 2).end()
+    end = start(["-c", SLOW, how], 2).end()
     assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
 
 
