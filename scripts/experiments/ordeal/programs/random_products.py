@@ -33,7 +33,7 @@ import hybrid
 from hybrid.devices.cuda_gpus import PinnedMemory, pinned_memory
 
 TYPES = {"float64": 10, "float32": 6, "complex128": 2, "complex64": 1, "int32": 1}
-HOLDERS = ("new", "used", "Fortran", "transpose", "view", "steps", "backwards", "mapping", "buffer", "file", "shared")
+HOLDERS = ("GPU", "new", "used", "Fortran", "transpose", "view", "steps", "backwards", "mapping", "buffer", "file", "shared")
 POOL = 34 << 20  # bytes of an array that views are of: smaller ones are never pinned
 EXTENTS = (0, 2 * POOL), (POOL // 2, 2 * POOL), (0, POOL + POOL // 2)  # of arrays on the same buffer
 MOST_BYTES = 30 << 20  # of a matrix that is such a view
@@ -216,21 +216,29 @@ class Product:
             wanted = _Wanted(a.T if self.flags[0] else a, b.T if self.flags[1] else b, out if self.beta else None, self.normal)
             for each in (a, b):
                 each.flags.writeable = each.flags.writeable and dice.random() < 0.7
-        with written_beside(guards_of(arrays, out, self.holders[2])) as beside:
+            a, b, out = (_on_gpu(each) if of == "GPU" else each for each, of in zip((a, b, out), self.holders, strict=True))
+        guards = guards_of(arrays, out, self.holders[2])
+        with written_beside(guards) as beside:
             c = hybrid.multiply(a, b, out if self.beta else None, comm=comm, out=out, **how)
         fault = ""
         if here:
-            fault = wanted.fault(c)
+            fault = wanted.fault(c.get() if hasattr(c, "get") else c)
             if out is not None and c is not out:
                 fault += " the result is not in out"
             if beside[1]:
                 fault += " what was written beside the result is lost"
-            for each in (a, b):
+            for each in given[:2]:
                 if each.base is None or each.flags.owndata:
                     each.flags.writeable = True
         given += [a, b, c, out]
         dying.take(given)
         return fault
+
+
+def _on_gpu(array: np.ndarray) -> Any:
+    import cupy
+
+    return cupy.asarray(array)
 
 
 def _size(dice: random.Random, largest: int) -> int:
