@@ -71,9 +71,7 @@ class MachineModel:
     # rank that only agrees on it.
     cpu_call_seconds: float = 1.1e-3
     gpu_call_seconds: float = 1.6e-3
-    hidden_share: float = (
-        2 / 3
-    )  # of a product's H2D copies, kernels and D2H copies, what the longest of the three hides of others
+    hidden_share: float = 2 / 3  # what the longest of H2D copies, kernels and D2H copies hides of the other two
     joining_seconds: float = 1.5e-3  # what several ranks take to share a product of the root's arrays on their GPUs
     # For --explain alone; estimated: an H200 SXM's usual setting; the doctor asks NVML.
     gpu_power_limit_watts: float = 700.0
