@@ -162,7 +162,11 @@ def guards_of(arrays: Arrays, out: np.ndarray | None, holder: str) -> list[np.nd
     lo, hi = lo - pool.ctypes.data, hi - pool.ctypes.data
     if not POOL <= lo <= hi <= 2 * POOL:
         return []  # it was too large, and is new
-    gaps = [np.ndarray((len(out), 1), out.dtype, pool, lo + out.itemsize, out.strides)] if holder == "steps" else []
+    gaps = (
+        [np.ndarray((len(out), 1), out.dtype, pool, lo + out.itemsize, out.strides)]
+        if holder == "steps" and out.shape[1] > 1
+        else []
+    )
     return [pool[max(POOL, lo - 64) : lo], pool[hi : hi + 64], *gaps]
 
 
