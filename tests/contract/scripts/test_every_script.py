@@ -29,13 +29,19 @@ def test_a_script_explains_itself_and_refuses_unknown_options(tmp_path, name):
 
 
 def test_a_script_says_what_is_not_installed(tmp_path):
-    """Python -S finds no installed packages."""
+    """Python -S finds no installed packages, which some scripts load when they begin to work only."""
+    needy = 0
     for name in PUBLIC:
         bare = [sys.executable, "-S", str(ROOT / "scripts" / name), "--help"]
         done = subprocess.run(bare, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+        if done.returncode == 0:
+            assert done.stdout.startswith("usage: ")
+            continue
+        needy += 1
         assert done.returncode == 1
         assert done.stderr.endswith(f" is not installed: pip install -e {ROOT}\n"), done.stderr
         assert done.stderr.count("\n") == 1
+    assert needy
 
 
 def test_scripts_use_the_checkout_they_lie_in_whatever_its_name(tmp_path):
