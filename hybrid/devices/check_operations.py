@@ -43,8 +43,8 @@ _MULTIPROCESSORS, _LEAST_DEPTH, _ROUND = 132, 256, 64
 
 
 def compile_check(device: KernelDevice, dtype: str, operand_dtype: str, group: int) -> None:
-    """Compile all kernels for products with C and operands of these types, whose columns are summed in groups of so many; none
-    where a CPU stands in for a GPU."""
+    """Compile all kernels for products with C and operands of these types; none where a CPU stands in for a GPU. `group`: columns
+    in a sum."""
     if device.name != "cuda":
         return
     shared = shared_bytes(device.capability, OPERAND_SIZES[operand_dtype])

@@ -216,7 +216,7 @@ def free_bytes(gpu: Gpu) -> int:
 
 
 def where_there_is_room(array: np.ndarray, gpu: Gpu, room: int) -> Any:
-    """A copy of the array on the GPU, if so many bytes are free there; else the array itself."""
+    """A copy of the array on the GPU, if there is room; else the array itself."""
     import cupy
 
     with gpu_context(gpu.index):

@@ -85,7 +85,7 @@ def reconstruction(element: str, moduli: int, rows: int, columns: int, *, by_int
 
 
 def usual_launches(gpu: Gpu, element: str, moduli: int, *, by_integers: bool) -> list[Launch]:
-    """A launch of each kernel that usual products from so many moduli need, to load them together."""
+    """A launch of each kernel of usual products with this number of moduli, to load them together."""
     packings = [magnitude_packing(side, element, 1, 1) for side in "AB"]
     packings += [remainder_packing(side, element, count, 1, 1) for count in (moduli, 1) for side in "AB"]
     products = [products_of(gpu, "", 1, 1, moduli), products_of(gpu, element, 1, 1, 1)]
