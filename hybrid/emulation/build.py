@@ -63,7 +63,7 @@ def c_compiler() -> str:
         "CC",
         ("gcc", "clang", "cc"),
         "C",
-        "the loops on the CPU (--kernel loops) need a C compiler: apt-get install gcc (or set CC)",
+        "--kernel loops and hybrid.use need a C compiler: apt-get install gcc (or set CC)",
     )
 
 

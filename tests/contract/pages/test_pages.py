@@ -75,7 +75,7 @@ def shown_first(language: str) -> list:
 
 def lacks(line: str) -> str:
     """Why the line cannot be run here."""
-    needs = {"--device cuda": "gpu", "--kernel loops": "c compiler", ".h5": "h5py", ".zarr": "zarr"}
+    needs = {"--device cuda": "gpu", "--kernel loops": "c compiler", "hybrid.run": "c compiler", ".h5": "h5py", ".zarr": "zarr"}
     needs |= dict.fromkeys(("emulate", "scripts/", "hybrid.hello", "hybrid.lab", "hybrid.lectures"), "compiler")
     return ", ".join({missing for word, thing in needs.items() if word in line and (missing := hybrid.testing.lacking(thing))})
 
