@@ -122,11 +122,16 @@ def file_name(text: str) -> str:
     return text
 
 
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a number of seconds", code="number") from None
+def number_of(unit: str) -> Callable[[str], float]:
+    """A type of options that are a number of this unit."""
+
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a number of {unit}", code="number") from None
+
+    return number
 
 
 def add_job_options(parser: argparse._ActionsContainer) -> None:
@@ -134,4 +139,4 @@ def add_job_options(parser: argparse._ActionsContainer) -> None:
     threads = "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
     stall = "end the job when a rank shows no progress for S seconds (60; 0: never)"
     parser.add_argument("--threads", type=at_least(0), metavar="T", help=threads)
-    parser.add_argument("--stall", type=_seconds, metavar="S", help=stall)
+    parser.add_argument("--stall", type=number_of("seconds"), metavar="S", help=stall)

@@ -19,7 +19,7 @@ from typing import Any
 import hybrid
 from hybrid.commands.cli import agree_on_options
 from hybrid.commands.failure import PATIENCE, answer_failed, fail, fail_before_start, is_switched_on, show_traceback
-from hybrid.commands.parser import Parser, add_job_options
+from hybrid.commands.parser import Parser, add_job_options, number_of
 from hybrid.commands.streams import name_foreign_variables, print_line
 from hybrid.core.settings import ALLOWED, Settings
 from hybrid.errors import HybridError, UsageError
@@ -51,20 +51,13 @@ def build_parser() -> Parser:
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="a file of Python, and its arguments")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module, as python -m does")
     least = "multiply-adds from which on a product is taken, faster or not (the machine model decides)"
-    parser.add_argument("--threshold", type=_multiply_adds, metavar="N", help=least)
+    parser.add_argument("--threshold", type=number_of("multiply-adds"), metavar="N", help=least)
     parser.add_argument("--report", action="store_true", help="say in the end, on standard error, what was done")
     parser.add_argument("--device", choices=ALLOWED["device"], help="what multiplies (auto)")
     parser.add_argument("--precision", choices=ALLOWED["precision"], help="how GPUs compute (auto)")
     parser.add_argument("--check", choices=("on", "full", "host", "off"), help="how products are checked (on)")
     add_job_options(parser)
     return parser
-
-
-def _multiply_adds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a number", code="number") from None
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -32,8 +32,8 @@ _threads: list[threading.Thread] = []
 
 
 def wait_until_loaded(patience: float = 10.0) -> None:
-    """Wait until all that this process loads is loaded, so many seconds at most: milliseconds as a rule, some seconds where it is
-    compiled, once on a machine."""
+    """Wait until this process has loaded its libraries, which takes milliseconds, and some seconds where they are compiled, once
+    on a machine. `patience`: the most seconds to wait."""
     until = time.monotonic() + patience
     for thread in [*_threads]:
         thread.join(max(0.0, until - time.monotonic()))

@@ -264,7 +264,7 @@ def _is_announced(count: int) -> bool:
     return all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES)
 
 
-_libraries: tuple[int, ThreadpoolController] | None = None  # what was found last, when so many modules had been loaded
+_libraries: tuple[int, ThreadpoolController] | None = None  # how many modules were loaded at the last search, and what it found
 
 
 def _blas_libraries() -> ThreadpoolController:

@@ -63,9 +63,9 @@ class Redirection:
         self._load: Any = None  # Python's own function that loads an extension module
 
     def begin(self, offered: Callable[[int], bool], thresholds: Sequence[float]) -> None:
-        """From now on tell `offered` of products of at least so many multiply-adds, by TYPES: the address of the `Product`. It
-        returns whether it has computed the product: BLAS computes all others. UsageError where it is not known how NumPy calls
-        BLAS."""
+        """From now on call `offered` with the address of the `Product` of each large product. It returns whether it has computed
+        that: BLAS computes all others. `thresholds`: multiply-adds from which on a product is large, by TYPES. UsageError where
+        it is not known how NumPy calls BLAS."""
         _library().begin(offered, (ctypes.c_double * len(TYPES))(*thresholds))
         self._redirect()
         if self._load is None:
