@@ -295,6 +295,8 @@ class CudaDevice(Device):
     def write(self, into: Any, values: np.ndarray) -> None:
         with self._context:
             into.set(values)
+            # A copy of pageable memory may return before the GPU has the values, and our streams do not wait for CuPy's.
+            self._cupy.cuda.get_current_stream().synchronize()
 
     def read(self, matrix: Any) -> np.ndarray:
         with self._context:
