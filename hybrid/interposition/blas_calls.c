@@ -51,7 +51,8 @@ static uint64_t calls, multiply_adds;  // of what BLAS has computed, but for wha
 static int under_way;                  // calls of Python's function
 static void* originals[FAMILIES * TYPES * KINDS];
 
-static int raise_now(void* error) {
+static int raise_now(void* error)
+{
     void* type = PyObject_Type(error);
     PyErr_SetObject(type, error);
     Py_DecRef(type);
@@ -60,14 +61,16 @@ static int raise_now(void* error) {
 }
 
 // Have the main thread raise this exception when it is back in Python.
-void raise_soon(void* error) {
+void raise_soon(void* error)
+{
     Py_IncRef(error);
     if (Py_AddPendingCall(raise_now, error)) Py_DecRef(error);
 }
 
 static double work_of(int kind, double m, double n, double k) { return kind == GEMM ? m * n * k : m * n * k / 2; }
 
-static void note_left(double work) {
+static void note_left(double work)
+{
     if (__atomic_load_n(&under_way, __ATOMIC_RELAXED)) return;
     __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&multiply_adds, (uint64_t)work, __ATOMIC_RELAXED);
@@ -75,7 +78,8 @@ static void note_left(double work) {
 
 // BLAS's caller does not look for exceptions: one that a handler of signals has raised waits until the caller has returned. NumPy
 // does look at the floating-point flags, in which the product's check leaves traces.
-static int offer(const Product* product) {
+static int offer(const Product* product)
+{
     __atomic_fetch_add(&under_way, 1, __ATOMIC_RELAXED);
     fenv_t before;
     fegetenv(&before);
@@ -102,7 +106,8 @@ static int offer(const Product* product) {
     return computed;
 }
 
-void begin(void* function, const double thresholds[TYPES]) {
+void begin(void* function, const double thresholds[TYPES])
+{
     void* before = offered;
     switched_on = 0;
     memcpy(least, thresholds, sizeof least);
@@ -114,13 +119,15 @@ void begin(void* function, const double thresholds[TYPES]) {
 
 void end(void) { __atomic_store_n(&switched_on, 0, __ATOMIC_RELEASE); }
 
-void counts(uint64_t* of_calls, uint64_t* of_multiply_adds) {
+void counts(uint64_t* of_calls, uint64_t* of_multiply_adds)
+{
     *of_calls = __atomic_load_n(&calls, __ATOMIC_RELAXED);
     *of_multiply_adds = __atomic_load_n(&multiply_adds, __ATOMIC_RELAXED);
 }
 
 // Whether a product is to be offered. A thread that Python does not know never waits for Python.
-static int is_large(int type, int kind, double m, double n, double k) {
+static int is_large(int type, int kind, double m, double n, double k)
+{
     if (!(m > 0 && n > 0 && k > 0) || !__atomic_load_n(&switched_on, __ATOMIC_ACQUIRE)) return 0;
     const double work = work_of(kind, m, n, k);
     if (work >= least[type] && PyGILState_GetThisThreadState()) return 1;
@@ -128,7 +135,8 @@ static int is_large(int type, int kind, double m, double n, double k) {
     return 0;
 }
 
-static void scalars(Product* p, int type, const void* alpha, const void* beta, int real) {
+static void scalars(Product* p, int type, const void* alpha, const void* beta, int real)
+{
     const int floats = type == 0 || type == 2, parts = type < 2 || real ? 1 : 2;
     for (int i = 0; i < 2; i++) {
         p->alpha[i] = i >= parts ? 0 : floats ? ((const float*)alpha)[i] : ((const double*)alpha)[i];
@@ -136,20 +144,27 @@ static void scalars(Product* p, int type, const void* alpha, const void* beta, i
     }
 }
 
-static int of_letter(const char* letter) {  // as an enum of CBLAS: N, T, C, U, L
+static int of_letter(const char* letter)
+{  // as an enum of CBLAS: N, T, C, U, L
     switch (*letter & ~32) {
-        case 'N': return 111;
-        case 'T': return 112;
-        case 'C': return 113;
-        case 'U': return 121;
-        case 'L': return 122;
+        case 'N':
+            return 111;
+        case 'T':
+            return 112;
+        case 'C':
+            return 113;
+        case 'U':
+            return 121;
+        case 'L':
+            return 122;
     }
     return 0;
 }
 
 // Whether Python has computed C = alpha·op(A)·op(B) + beta·C. Arguments that BLAS would refuse are left to BLAS.
-static int gemm(int type, int order, int ta, int tb, int64_t m, int64_t n, int64_t k, const void* alpha, const void* a,
-                int64_t lda, const void* b, int64_t ldb, const void* beta, void* c, int64_t ldc) {
+static int gemm(int type, int order, int ta, int tb, int64_t m, int64_t n, int64_t k, const void* alpha, const void* a, int64_t lda,
+                const void* b, int64_t ldb, const void* beta, void* c, int64_t ldc)
+{
     if (!is_large(type, GEMM, m, n, k)) return 0;
     if ((order != 101 && order != 102) || ta < 111 || ta > 113 || tb < 111 || tb > 113) return 0;
     Product p = {.kind = GEMM, .type = type, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c};
@@ -166,7 +181,8 @@ static int gemm(int type, int order, int ta, int tb, int64_t m, int64_t n, int64
 
 // Whether Python has computed a triangle of C = alpha·A·op(A) + beta·C, or of alpha·op(A)·A + beta·C.
 static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n, int64_t k, const void* alpha, const void* a,
-                  int64_t lda, const void* beta, void* c, int64_t ldc) {
+                  int64_t lda, const void* beta, void* c, int64_t ldc)
+{
     if (!is_large(type, kind, n, n, k)) return 0;
     if (kind == SYRK && type < 2 && trans == 113) trans = 112;
     if ((order != 101 && order != 102) || (uplo != 121 && uplo != 122)) return 0;
@@ -187,54 +203,59 @@ static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n,
 #define ORIGINAL(name, family, type, kind) ((__typeof__(&name))originals[SLOT(family, type, kind)])
 
 // SCALAR: what alpha and beta are passed as; AT: how their address is got from that.
-#define CBLAS_FUNCTIONS(name, family, INT, type, SCALAR, AT)                                                                  \
-    static void name##_gemm(int order, int ta, int tb, INT m, INT n, INT k, SCALAR alpha, const void* a, INT lda,             \
-                            const void* b, INT ldb, SCALAR beta, void* c, INT ldc) {                                          \
-        if (!gemm(type, order, ta, tb, m, n, k, AT alpha, a, lda, b, ldb, AT beta, c, ldc))                                   \
-            ORIGINAL(name##_gemm, family, type, GEMM)(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);           \
-    }                                                                                                                         \
-    static void name##_syrk(int order, int uplo, int trans, INT n, INT k, SCALAR alpha, const void* a, INT lda, SCALAR beta,  \
-                            void* c, INT ldc) {                                                                               \
-        if (!rank_k(SYRK, type, order, uplo, trans, n, k, AT alpha, a, lda, AT beta, c, ldc))                                 \
-            ORIGINAL(name##_syrk, family, type, SYRK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                 \
+#define CBLAS_FUNCTIONS(name, family, INT, type, SCALAR, AT)                                                                     \
+    static void name##_gemm(int order, int ta, int tb, INT m, INT n, INT k, SCALAR alpha, const void* a, INT lda, const void* b, \
+                            INT ldb, SCALAR beta, void* c, INT ldc)                                                              \
+    {                                                                                                                            \
+        if (!gemm(type, order, ta, tb, m, n, k, AT alpha, a, lda, b, ldb, AT beta, c, ldc))                                      \
+            ORIGINAL(name##_gemm, family, type, GEMM)(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);              \
+    }                                                                                                                            \
+    static void name##_syrk(int order, int uplo, int trans, INT n, INT k, SCALAR alpha, const void* a, INT lda, SCALAR beta,     \
+                            void* c, INT ldc)                                                                                    \
+    {                                                                                                                            \
+        if (!rank_k(SYRK, type, order, uplo, trans, n, k, AT alpha, a, lda, AT beta, c, ldc))                                    \
+            ORIGINAL(name##_syrk, family, type, SYRK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                    \
     }
 
-#define CBLAS_HERK(name, family, INT, type, REAL)                                                                             \
-    static void name##_herk(int order, int uplo, int trans, INT n, INT k, REAL alpha, const void* a, INT lda, REAL beta,      \
-                            void* c, INT ldc) {                                                                               \
-        if (!rank_k(HERK, type, order, uplo, trans, n, k, &alpha, a, lda, &beta, c, ldc))                                     \
-            ORIGINAL(name##_herk, family, type, HERK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                 \
+#define CBLAS_HERK(name, family, INT, type, REAL)                                                                                 \
+    static void name##_herk(int order, int uplo, int trans, INT n, INT k, REAL alpha, const void* a, INT lda, REAL beta, void* c, \
+                            INT ldc)                                                                                              \
+    {                                                                                                                             \
+        if (!rank_k(HERK, type, order, uplo, trans, n, k, &alpha, a, lda, &beta, c, ldc))                                         \
+            ORIGINAL(name##_herk, family, type, HERK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                     \
     }
 
 // The lengths of the character arguments follow all others.
-#define FORTRAN_RANK_K(name, kind, family, INT, type)                                                                         \
-    static void name(const char* uplo, const char* trans, const INT* n, const INT* k, const void* alpha, const void* a,       \
-                     const INT* lda, const void* beta, void* c, const INT* ldc, size_t l1, size_t l2) {                       \
-        if (!rank_k(kind, type, 102, of_letter(uplo), of_letter(trans), *n, *k, alpha, a, *lda, beta, c, *ldc))               \
-            ORIGINAL(name, family, type, kind)(uplo, trans, n, k, alpha, a, lda, beta, c, ldc, 1, 1);                         \
+#define FORTRAN_RANK_K(name, kind, family, INT, type)                                                                   \
+    static void name(const char* uplo, const char* trans, const INT* n, const INT* k, const void* alpha, const void* a, \
+                     const INT* lda, const void* beta, void* c, const INT* ldc, size_t l1, size_t l2)                   \
+    {                                                                                                                   \
+        if (!rank_k(kind, type, 102, of_letter(uplo), of_letter(trans), *n, *k, alpha, a, *lda, beta, c, *ldc))         \
+            ORIGINAL(name, family, type, kind)(uplo, trans, n, k, alpha, a, lda, beta, c, ldc, 1, 1);                   \
     }
 
-#define FORTRAN_FUNCTIONS(name, family, INT, type)                                                                            \
-    static void name##_gemm(const char* ta, const char* tb, const INT* m, const INT* n, const INT* k, const void* alpha,      \
-                            const void* a, const INT* lda, const void* b, const INT* ldb, const void* beta, void* c,          \
-                            const INT* ldc, size_t l1, size_t l2) {                                                           \
-        if (!gemm(type, 102, of_letter(ta), of_letter(tb), *m, *n, *k, alpha, a, *lda, b, *ldb, beta, c, *ldc))               \
-            ORIGINAL(name##_gemm, family, type, GEMM)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, 1, 1);            \
-    }                                                                                                                         \
+#define FORTRAN_FUNCTIONS(name, family, INT, type)                                                                       \
+    static void name##_gemm(const char* ta, const char* tb, const INT* m, const INT* n, const INT* k, const void* alpha, \
+                            const void* a, const INT* lda, const void* b, const INT* ldb, const void* beta, void* c,     \
+                            const INT* ldc, size_t l1, size_t l2)                                                        \
+    {                                                                                                                    \
+        if (!gemm(type, 102, of_letter(ta), of_letter(tb), *m, *n, *k, alpha, a, *lda, b, *ldb, beta, c, *ldc))          \
+            ORIGINAL(name##_gemm, family, type, GEMM)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, 1, 1);       \
+    }                                                                                                                    \
     FORTRAN_RANK_K(name##_syrk, SYRK, family, INT, type)
 
-#define FOR_INTEGERS(suffix, INT, cblas, fortran)                 \
-    CBLAS_FUNCTIONS(cblas_s##suffix, cblas, INT, 0, float, &)     \
-    CBLAS_FUNCTIONS(cblas_d##suffix, cblas, INT, 1, double, &)    \
-    CBLAS_FUNCTIONS(cblas_c##suffix, cblas, INT, 2, const void*, )  \
-    CBLAS_FUNCTIONS(cblas_z##suffix, cblas, INT, 3, const void*, )  \
-    CBLAS_HERK(cblas_c##suffix, cblas, INT, 2, float)             \
-    CBLAS_HERK(cblas_z##suffix, cblas, INT, 3, double)            \
-    FORTRAN_FUNCTIONS(s##suffix, fortran, INT, 0)                 \
-    FORTRAN_FUNCTIONS(d##suffix, fortran, INT, 1)                 \
-    FORTRAN_FUNCTIONS(c##suffix, fortran, INT, 2)                 \
-    FORTRAN_FUNCTIONS(z##suffix, fortran, INT, 3)                 \
-    FORTRAN_RANK_K(c##suffix##_herk, HERK, fortran, INT, 2)       \
+#define FOR_INTEGERS(suffix, INT, cblas, fortran)                  \
+    CBLAS_FUNCTIONS(cblas_s##suffix, cblas, INT, 0, float, &)      \
+    CBLAS_FUNCTIONS(cblas_d##suffix, cblas, INT, 1, double, &)     \
+    CBLAS_FUNCTIONS(cblas_c##suffix, cblas, INT, 2, const void*, ) \
+    CBLAS_FUNCTIONS(cblas_z##suffix, cblas, INT, 3, const void*, ) \
+    CBLAS_HERK(cblas_c##suffix, cblas, INT, 2, float)              \
+    CBLAS_HERK(cblas_z##suffix, cblas, INT, 3, double)             \
+    FORTRAN_FUNCTIONS(s##suffix, fortran, INT, 0)                  \
+    FORTRAN_FUNCTIONS(d##suffix, fortran, INT, 1)                  \
+    FORTRAN_FUNCTIONS(c##suffix, fortran, INT, 2)                  \
+    FORTRAN_FUNCTIONS(z##suffix, fortran, INT, 3)                  \
+    FORTRAN_RANK_K(c##suffix##_herk, HERK, fortran, INT, 2)        \
     FORTRAN_RANK_K(z##suffix##_herk, HERK, fortran, INT, 3)
 
 FOR_INTEGERS(, int, CBLAS, FORTRAN)
@@ -242,14 +263,15 @@ FOR_INTEGERS(_64, int64_t, CBLAS_64, FORTRAN_64)
 
 #define ROW(name) name##_gemm, name##_syrk
 static void* const ours[FAMILIES * TYPES * KINDS] = {
-    ROW(cblas_s), NULL, ROW(cblas_d), NULL, ROW(cblas_c), cblas_c_herk, ROW(cblas_z), cblas_z_herk,
+    ROW(cblas_s),    NULL, ROW(cblas_d),    NULL, ROW(cblas_c),    cblas_c_herk,    ROW(cblas_z),    cblas_z_herk,
     ROW(cblas_s_64), NULL, ROW(cblas_d_64), NULL, ROW(cblas_c_64), cblas_c_64_herk, ROW(cblas_z_64), cblas_z_64_herk,
-    ROW(s), NULL, ROW(d), NULL, ROW(c), c_herk, ROW(z), z_herk,
-    ROW(s_64), NULL, ROW(d_64), NULL, ROW(c_64), c_64_herk, ROW(z_64), z_64_herk,
+    ROW(s),          NULL, ROW(d),          NULL, ROW(c),          c_herk,          ROW(z),          z_herk,
+    ROW(s_64),       NULL, ROW(d_64),       NULL, ROW(c_64),       c_64_herk,       ROW(z_64),       z_64_herk,
 };
 
 // Where a function of this name stands in `ours`; -1: it is none of them. SciPy's builds of OpenBLAS begin with scipy_.
-static int slot_of(const char* name) {
+static int slot_of(const char* name)
+{
     if (!strncmp(name, "scipy_", 6)) name += 6;
     const int is_cblas = !strncmp(name, "cblas_", 6);
     if (is_cblas) name += 6;
@@ -278,7 +300,8 @@ typedef struct {
 static Found* found;
 static size_t count, room;
 
-static void note(const struct dl_phdr_info* info, const char* name, void** where) {
+static void note(const struct dl_phdr_info* info, const char* name, void** where)
+{
     const int slot = slot_of(name);
     if (slot < 0) return;
     for (size_t i = 0; i < count; i++)
@@ -297,8 +320,9 @@ static void note(const struct dl_phdr_info* info, const char* name, void** where
     found[count++] = made;
 }
 
-static void look_at(const struct dl_phdr_info* info, const ElfW(Rela)* first, size_t bytes, const ElfW(Sym)* symbols,
-                    const char* names) {
+static void look_at(const struct dl_phdr_info* info, const ElfW(Rela) * first, size_t bytes, const ElfW(Sym) * symbols,
+                    const char* names)
+{
     for (size_t i = 0; i < bytes / sizeof *first; i++) {
         const uint32_t type = ELF64_R_TYPE(first[i].r_info);
 #if defined(__x86_64__)
@@ -314,7 +338,8 @@ static void look_at(const struct dl_phdr_info* info, const ElfW(Rela)* first, si
     }
 }
 
-static int look_into(struct dl_phdr_info* info, size_t size, void* folders) {
+static int look_into(struct dl_phdr_info* info, size_t size, void* folders)
+{
     int wanted = 0;
     for (const char* const* folder = folders; *folder && !wanted; folder++)
         wanted = info->dlpi_name && !strncmp(info->dlpi_name, *folder, strlen(*folder));
@@ -325,12 +350,24 @@ static int look_into(struct dl_phdr_info* info, size_t size, void* folders) {
             // musl leaves these addresses relative to the object's.
             const uintptr_t value = d->d_un.d_val, there = value < info->dlpi_addr ? info->dlpi_addr + value : value;
             switch (d->d_tag) {
-                case DT_RELA: at[0] = there; break;
-                case DT_JMPREL: at[1] = there; break;
-                case DT_SYMTAB: at[2] = there; break;
-                case DT_STRTAB: names = there; break;
-                case DT_RELASZ: bytes[0] = value; break;
-                case DT_PLTRELSZ: bytes[1] = value; break;
+                case DT_RELA:
+                    at[0] = there;
+                    break;
+                case DT_JMPREL:
+                    at[1] = there;
+                    break;
+                case DT_SYMTAB:
+                    at[2] = there;
+                    break;
+                case DT_STRTAB:
+                    names = there;
+                    break;
+                case DT_RELASZ:
+                    bytes[0] = value;
+                    break;
+                case DT_PLTRELSZ:
+                    bytes[1] = value;
+                    break;
             }
         }
         for (int table = 0; table < 2 && at[2] && names; table++)
@@ -339,7 +376,8 @@ static int look_into(struct dl_phdr_info* info, size_t size, void* folders) {
     return 0;
 }
 
-static int write_slot(const Found* f, void* value) {
+static int write_slot(const Found* f, void* value)
+{
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)f->where & ~(page - 1);
     if (f->protected && mprotect((void*)begin, page, PROT_READ | PROT_WRITE)) return 0;
     __atomic_store_n(f->where, value, __ATOMIC_RELEASE);
@@ -349,7 +387,8 @@ static int write_slot(const Found* f, void* value) {
 
 // The function to which the slot leads. Before the first call it may lead into its own object, to code that asks the linker, which
 // looks in the global scope first.
-static void* linked(const Found* f) {
+static void* linked(const Found* f)
+{
     void* address = *f->where;
     Dl_info of;
     if (address && dladdr(address, &of) && strcmp(of.dli_fname, f->object)) return address;
@@ -364,7 +403,8 @@ static void* linked(const Found* f) {
 
 // Redirect the slots of all loaded objects whose path begins with one of these. Gives the number of slots that are redirected:
 // not those that cannot be written, or lead to another BLAS than the first slot of this name.
-int redirect(const char* const* folders) {
+int redirect(const char* const* folders)
+{
     dl_iterate_phdr(look_into, (void*)folders);
     int redirected = 0;
     for (size_t i = 0; i < count; i++) {
@@ -379,7 +419,8 @@ int redirect(const char* const* folders) {
     return redirected;
 }
 
-void restore(void) {
+void restore(void)
+{
     for (size_t i = 0; i < count; i++)
         if (found[i].before && write_slot(&found[i], found[i].before)) found[i].before = NULL;
 }
