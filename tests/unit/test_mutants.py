@@ -10,8 +10,7 @@ import pytest
 
 from experiments.mutation import catalogue
 from experiments.mutation.catalogue import Mutant
-from experiments.mutation.command import Runs, table
-from experiments.mutation.covering import record
+from experiments.mutation.command import Runs, record, table
 
 SOURCE = """from __future__ import annotations
 

@@ -15,22 +15,435 @@ and names each seed whose errors exceed native ones, with the command that repea
 is 1.
 """
 
+from __future__ import annotations
+
 import argparse
+import math
 import shlex
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from experiments.bench import remainder_model as model
-from experiments.bench.accuracy_kinds import ALL_KINDS, KINDS, matrices, varied
-from experiments.bench.accuracy_products import CUBLAS, MODES, NATIVE, UNITS, ByModel, OnDevice, Sample, above
 from experiments.common import cli, plots, records, results, tables
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span, Topology
 from hybrid.core.text import rounded_up
+from hybrid.devices.base import Buffers, Device
+from hybrid.devices.cpu import EmulatedDevice
+from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.devices.remainders import ModularProduct
+from hybrid.emulation.build import compiler
 from hybrid.errors import UsageError
+from hybrid.execution.pipeline import ShareRun
+from hybrid.host.memory import RowView
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel, fastest, named
 from hybrid.kernels.remainders import MOST_TERMS
-from hybrid.planning.arithmetic import Arithmetic, Computed
+from hybrid.planning.arithmetic import (
+    INTEGER_BITS,
+    MODULI,
+    MOST_MODULI,
+    UNIT,
+    Arithmetic,
+    Computed,
+    Summary,
+    choose,
+    joined,
+    sampling,
+)
+from hybrid.planning.arithmetic import NATIVE as NATIVE_ARITHMETIC
+from hybrid.planning.plan import make_plan
+from hybrid.planning.tiling import PlanRequest
+from hybrid.transport.base import HostTransport, RankMatrices
+
+Pair = tuple[np.ndarray, np.ndarray]
+Make = Callable[[np.random.Generator, int, int, int], Pair]
+
+_PART_OF_SPARSE = 0.05
+_HUGE, _SMALL = 2.0**30, 2.0**-20
+
+
+def _both(fill: Callable[[np.random.Generator, tuple[int, int]], np.ndarray]) -> Make:
+    return lambda random, n, l, m: (fill(random, (n, l)), fill(random, (l, m)))
+
+
+def _normal(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return random.standard_normal(shape)
+
+
+def _spread(random: np.random.Generator, shape: tuple[int, int], phi: float) -> np.ndarray:
+    return (random.random(shape) - 0.5) * np.exp(phi * random.standard_normal(shape))
+
+
+def _any_spread(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
+    return _both(partial(_spread, phi=random.uniform(0, 2.5)))(random, n, l, m)
+
+
+def _sparse(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return random.standard_normal(shape) * (random.random(shape) < _PART_OF_SPARSE)
+
+
+def _huge_entry(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    numbers = random.standard_normal(shape)
+    numbers[tuple(random.integers(shape))] *= _HUGE
+    return numbers
+
+
+def _integers(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return random.integers(-1000, 1001, shape).astype(np.float64)
+
+
+def _hilbert(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
+    def of(rows: int, columns: int) -> np.ndarray:
+        return 1 / (np.arange(rows)[:, None] + np.arange(columns) + 1.0)
+
+    return of(n, l), of(l, m)
+
+
+def _graded_rows(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
+    a, b = _both(_normal)(random, n, l, m)
+    return a * 2.0 ** random.integers(-20, 21, (n, 1)), b * 2.0 ** random.integers(-20, 21, (1, m))
+
+
+def _graded_k(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
+    """What is large along k in A is small in B."""
+    a, b = _both(_normal)(random, n, l, m)
+    grades = 2.0 ** np.linspace(-8, 8, l)
+    return a * grades, b / grades[:, None]
+
+
+def _half_small(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
+    """Large elements of A meet only small ones of B."""
+    a, b = _both(_normal)(random, n, l, m)
+    a[:, : l // 2] *= _SMALL
+    b[l // 2 :] *= _SMALL
+    return a, b
+
+
+def _orthogonal(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
+    lines = max(n, m)
+    q = np.linalg.qr(random.standard_normal((max(lines, l), min(lines, l))))[0]
+    q = q if lines > l else q.T
+    return q[:n], q[:m].T
+
+
+KINDS: dict[str, Make] = {
+    "uniform": _both(lambda random, shape: random.random(shape)),
+    "normal": _both(_normal),
+    **{f"φ = {phi:g}": _both(partial(_spread, phi=phi)) for phi in (0.5, 1, 2, 4)},
+    "graded rows": _graded_rows,
+    "graded k": _graded_k,
+    "Hilbert": _hilbert,
+    "sparse": _both(_sparse),
+    "halves": _half_small,
+    "orthogonal": _orthogonal,
+    "one huge": _both(_huge_entry),
+    "subnormals": _both(_normal),  # A becomes so small
+    "integers": _both(_integers),
+}
+ALL_KINDS: dict[str, Make] = {**KINDS, "φ": _any_spread}
+_SUBNORMAL = {"float64": 2.0**-1060, "float32": 2.0**-140}  # by which A's subnormal numbers are multiplied
+
+
+def matrices_of(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Generator) -> Pair:
+    a, b = ALL_KINDS[kind](random, n, l, m)
+    if kind == "subnormals":
+        a = a * _SUBNORMAL[dtype]
+    with np.errstate(under="ignore", over="ignore"):
+        return np.ascontiguousarray(a.astype(dtype)), np.ascontiguousarray(b.astype(dtype))
+
+
+def varied(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Generator) -> Pair:
+    """Multiplied by any number from 1 to 2 each: how much powers of two lose depends on it."""
+    factors = random.uniform(1, 2, 2)
+    a, b = matrices_of(kind, dtype, n, l, m, random)
+    if kind in ("integers", "subnormals"):
+        return a, b
+    return (a * factors[0]).astype(dtype), (b * factors[1]).astype(dtype)
+
+
+_DIGIT = 21  # bits: products of two signed digits, added up along 8192 of k, are exact in float64
+_LONGEST = 8192
+_LOOSE, _NEARLY_ONE = 0.999999, np.uint32(0x3F3F3F3F).view(np.float32)  # of kernels/guard.cu, and its first ratio
+_MEAN, _MOST = 8, 127  # of magnitudes
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A's rows, or B's columns, each of which is a row here."""
+
+    numbers: np.ndarray
+
+    @property
+    def dtype(self) -> str:
+        return self.numbers.dtype.name
+
+    @property
+    def inner(self) -> int:
+        return self.numbers.shape[1]
+
+    @property
+    def wide(self) -> np.ndarray:
+        return self.numbers.astype(np.float64)
+
+    @property
+    def squares(self) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.square(self.wide).sum(axis=1)
+
+    @property
+    def most(self) -> np.ndarray:
+        return np.abs(self.wide).max(axis=1, initial=0)
+
+    def summary(self) -> Summary:
+        squares, most = self.squares, self.most
+        with np.errstate(invalid="ignore"):
+            integral = bool((self.numbers == np.rint(self.numbers)).all())
+        in_range = (squares < 1e280) & ((most == 0) | (squares > 1e-280))
+        least = np.sqrt(squares[most > 0]).min(initial=math.inf)
+        return Summary(float(most.max(initial=0)), integral, bool(in_range.all()), float(least))
+
+    def exponents(self, arithmetic: Arithmetic) -> np.ndarray:
+        """Of the powers of two by which they are multiplied."""
+        limit, norms, most = arithmetic.limit(self.inner), np.sqrt(self.squares), self.most
+        if not limit:
+            return np.zeros(len(norms), int)
+        exponents = _floor_log2(limit) - _floor_log2(norms)
+        exponents -= np.ldexp(norms, exponents) >= limit
+        exponents = np.minimum(exponents, INTEGER_BITS[self.dtype] - 2 - _floor_log2(most))
+        return np.where(most > 0, exponents, 0)
+
+    def integers(self, exponents: np.ndarray) -> np.ndarray:
+        """Nearest ones, ties to even."""
+        return np.rint(self.wide * np.ldexp(1.0, exponents)[:, None]).astype(np.int64)
+
+    def magnitudes(self) -> tuple[np.ndarray, np.ndarray]:
+        """What the guard multiplies, of the units along k that it looks at, and what one step of them is, in norms."""
+        sums = np.abs(self.wide).sum(axis=1)
+        with np.errstate(all="ignore"):
+            cuts = np.where(sums > 0, _MEAN * self.inner / sums, 0)
+            steps = (sums / (_MEAN * self.inner * np.sqrt(self.squares))).astype(np.float32)  # NaN for a line of zeros
+        every, there = sampling(self.inner, self.dtype), -(-self.inner // UNIT)
+        places = [min(unit * every + (unit * 5 + 3) % every, there - 1) for unit in range(-(-there // every))]
+        looked_at = np.isin(np.arange(self.inner) // UNIT, places)
+        scaled = np.abs(self.wide[:, looked_at]) * (cuts * _LOOSE)[:, None]
+        return np.floor(np.minimum(scaled, _MOST)), steps
+
+
+def _floor_log2(x: np.ndarray | float) -> np.ndarray:
+    return np.frexp(x)[1] - 1
+
+
+def least_ratio(a: Lines, b: Lines) -> float:
+    """As the guard finds it for a tile of all rows and columns."""
+    (of_a, a_steps), (of_b, b_steps) = a.magnitudes(), b.magnitudes()
+    sums = of_a.astype(np.float64) @ of_b.T.astype(np.float64)
+    ratios = sums.astype(np.float32) * (a_steps[:, None] * b_steps[None, :])
+    return float(np.fmin.reduce(ratios, axis=None, initial=_NEARLY_ONE))
+
+
+def choice(a: np.ndarray, b: np.ndarray, *, fast: bool) -> tuple[Arithmetic, float | None]:
+    """What a product as one tile is computed in, and its proved error."""
+    rows, columns = Lines(a), Lines(b.T)
+    return choose(rows.summary(), columns.summary(), rows.inner, rows.dtype, lambda: least_ratio(rows, columns), fast=fast)
+
+
+def exact_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of integers below 2⁶² in magnitude, a · bᵀ, as Python's integers."""
+    whole = np.zeros((len(a), len(b)), object)
+    for first in range(0, a.shape[1], _LONGEST):
+        of_a, of_b = (_digits(x[:, first : first + _LONGEST]) for x in (a, b))
+        for place in range(len(of_a) + len(of_b) - 1):
+            pairs = [(i, place - i) for i in range(len(of_a)) if 0 <= place - i < len(of_b)]
+            parts = sum((of_a[i] @ of_b[j].T).astype(np.int64) for i, j in pairs)
+            whole += np.asarray(parts).astype(object) << _DIGIT * place
+    return whole
+
+
+def _digits(x: np.ndarray) -> list[np.ndarray]:
+    """To base 2²¹, from -2²⁰ to 2²⁰, the lowest first."""
+    digits = []
+    half = 1 << _DIGIT - 1
+    for _ in range(2):
+        digit = (x + half & (1 << _DIGIT) - 1) - half
+        digits.append(digit.astype(np.float64))
+        x = x - digit >> _DIGIT
+    return [*digits, x.astype(np.float64)]
+
+
+def integer_product(a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic) -> tuple[np.ndarray, np.ndarray]:
+    """The integers whose remainders are multiplied: their product, and the exponents of two that bring it back to C."""
+    rows, columns = Lines(a), Lines(np.ascontiguousarray(b.T))
+    of_a, of_b = rows.exponents(arithmetic), columns.exponents(arithmetic)
+    return exact_product(rows.integers(of_a), columns.integers(of_b)), -(of_a[:, None] + of_b[None, :])
+
+
+def from_remainders(a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
+    """The product, rounded as the last step rounds it: from an integer to float64, and from that to the type."""
+    product, back = integer_product(a, b, arithmetic)
+    if arithmetic.moduli > 1:
+        of_all = math.prod(MODULI[: arithmetic.moduli])
+        product = (product + of_all // 2) % of_all - of_all // 2
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(product.astype(np.float64), back).astype(a.dtype)
+
+
+def native_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """One chain of fused multiply-adds along k."""
+    c = np.zeros((len(a), b.shape[1]), a.dtype)
+    if a.dtype == np.float32:  # products are exact in float64
+        for column, row in zip(a.T.astype(np.float64), b.astype(np.float64), strict=True):
+            c = (c + np.multiply.outer(column, row)).astype(np.float32)
+        return c
+    for column, row in zip(a.T, b, strict=True):
+        high, low = two_product(column[:, None], row[None, :])
+        total = c + high
+        rest = total - c
+        c = total + (((c - (total - rest)) + (high - rest)) + low)
+    return c
+
+
+def two_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """a · b = high + low, exactly."""
+    high = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    return high, ((a_high * b_high - high) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of 26 bits each."""
+    large = x * (2.0**27 + 1)
+    high = large - (large - x)
+    return high, x - high
+
+
+MODES = ("auto", "fast")  # of --precision
+NATIVE, CUBLAS = "native", "cublas"
+UNITS = {"float64": 2.0**-53, "float32": 2.0**-24}
+# Times native's errors, root mean square and maximum; 1.8 and 2.3 were seen, where powers of two lose most.
+_ALLOWED = {"14 moduli": (2.0, 3.0)}
+
+Errors = dict[str, list[float] | None]  # root mean square and maximum, by what computed the product
+
+
+def above(errors: Sequence[float], native: Sequence[float], arithmetic: str = "") -> bool:
+    """Whether root mean square or maximum are larger than native's, or than what this arithmetic may have. Where native is not
+    exact, an element may always err by one unit, as what is rounded once may."""
+    rms, most = _ALLOWED.get(arithmetic, (1.0, 1.0))
+    return errors[0] > rms * native[0] or errors[1] > max(most * native[1], 1.0 if native[1] else 0.0)
+
+
+class Sample:
+    """Some rows of A and columns of B, and the exact elements of C where they meet: products of two elements as sums of two
+    doubles, which math.fsum adds up. Lines are brought near 1 by powers of two, so nothing underflows that counts."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, most: int, random: np.random.Generator) -> None:
+        self.rows, self.columns = (np.sort(random.permutation(length)[:most]) for length in (len(a), b.shape[1]))
+        self.a, self.b = a[self.rows], np.ascontiguousarray(b[:, self.columns])
+        self.elements = len(self.rows) * len(self.columns)
+        self._unit = UNITS[a.dtype.name]
+        lines = self.a.astype(np.float64), self.b.T.astype(np.float64)
+        exponents = [-np.frexp(np.abs(each).max(axis=1, initial=0))[1] for each in lines]
+        self._exponents = exponents[0][:, None] + exponents[1][None, :]
+        wide_a, wide_b = (np.ldexp(each, exponent[:, None]) for each, exponent in zip(lines, exponents, strict=True))
+        self._sizes = np.abs(wide_a) @ np.abs(wide_b).T
+        self._high, self._low = np.empty((2, len(wide_a), len(wide_b)))
+        for i, row in enumerate(wide_a):
+            for j, parts in enumerate(np.concatenate(two_product(row, wide_b), axis=1).tolist()):
+                self._high[i, j] = high = math.fsum(parts)
+                self._low[i, j] = math.fsum([*parts, -high])
+
+    def errors(self, c: np.ndarray) -> list[float]:
+        """Of the whole product: root mean square and maximum of |C - A·B| / |A||B|, in units of 2⁻⁵³ or 2⁻²⁴."""
+        return self._errors(c[np.ix_(self.rows, self.columns)])
+
+    def modelled(self, arithmetic: Arithmetic) -> list[float]:
+        return self._errors(from_remainders(self.a, self.b, arithmetic) if arithmetic.moduli else native_product(self.a, self.b))
+
+    def _errors(self, c: np.ndarray) -> list[float]:
+        with np.errstate(all="ignore"):
+            scaled = np.ldexp(c.astype(np.float64), self._exponents)
+            errors = ((scaled - self._high) - self._low) / self._sizes / self._unit
+        errors = np.abs(np.where((self._sizes == 0) & (scaled == 0), 0, errors))
+        return [float(np.sqrt(np.square(errors).mean())), float(errors.max())]
+
+
+class ByModel:
+    """In NumPy, each product as one tile, and native arithmetic as one chain of multiply-adds."""
+
+    name = "cpu"
+    gpu: str | None = None
+
+    def __call__(self, a: np.ndarray, b: np.ndarray, sample: Sample) -> tuple[Errors, dict[str, Computed]]:
+        """Errors in the sample, and for each precision what was computed in which arithmetic."""
+        chosen = {mode: choice(a, b, fast=mode == "fast") for mode in MODES}
+        errors: Errors = {NATIVE: sample.modelled(NATIVE_ARITHMETIC)}
+        errors |= {mode: sample.modelled(arithmetic) for mode, (arithmetic, _) in chosen.items()}
+        size = len(a) * b.shape[1]
+        return errors, {mode: {arithmetic: (size, error)} for mode, (arithmetic, error) in chosen.items()}
+
+
+class OnDevice:
+    """Whole products by kernels: natively, from remainders where the guard allows it, and on a GPU by cuBLAS. DeviceUnavailable
+    without a GPU, or without a compiler for the emulated one."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self._capability = name, EMULATED_CAPABILITY
+        self.gpu: str | None = None
+        self._cuda: Device | None = None
+        if name == "cuda":
+            gpu = usable_gpus()[0]
+            self.gpu, self._capability, self._cuda = gpu.name, gpu.capability, CudaDevice(gpu)
+        else:
+            compiler()
+        # Of one shape and type at a time: its kernels, buffers and graphs are made once for all of its matrices.
+        self._ways = lru_cache(maxsize=1)(self._make_ways)
+
+    def __call__(self, a: np.ndarray, b: np.ndarray, sample: Sample) -> tuple[Errors, dict[str, Computed]]:
+        errors: Errors = {}
+        computed: dict[str, Computed] = {}
+        for name, products in self._ways(Problem(*a.shape, b.shape[1], a.dtype.name)).items():
+            c, done = products(a, b)
+            errors[name] = sample.errors(c)
+            computed |= {name: done} if done else {}
+        return errors, computed
+
+    def _make_ways(self, problem: Problem) -> dict[str, _Products]:
+        kernel = fastest(self.name, problem.dtype, problem.m, self._capability)
+        device = self._cuda or EmulatedDevice(kernel, problem.dtype)
+        ways = {NATIVE: _Products(device, kernel, problem, fast=None)}
+        if (cublas := named("cublas")) and self.name == "cuda":
+            ways[CUBLAS] = _Products(device, cublas, problem, fast=None)
+        return ways | {mode: _Products(device, kernel, problem, fast=mode == "fast") for mode in MODES}
+
+
+class _Products:
+    """Of one shape and type through the pipeline of `hybrid.multiply`, in the arithmetic that is asked for, whether or not it is
+    the faster one: `hybrid.selection` has small matrices multiplied natively. `kernel`: of native tiles. `fast`: from remainders
+    where the guard allows it, as --precision fast or as auto; None: all tiles are native."""
+
+    def __init__(self, device: Device, kernel: Kernel, problem: Problem, *, fast: bool | None) -> None:
+        moduli = 0 if fast is None else MOST_MODULI[problem.dtype]
+        plan = make_plan(PlanRequest(problem, Topology.of_equal_nodes(1, 1), device=device.name, moduli=moduli))
+        assert plan.moduli == moduli, "such panels leave no room for remainders"
+        self._device, self._kernel, self._problem = device, kernel, problem
+        (self._share,) = plan.shares
+        memory: Any = device.reserve(self._share.layout.bytes, shared=False)
+        device.poison(memory)
+        self._modular = None if fast is None else ModularProduct(device, memory, self._share, problem, fast=fast)
+        self._buffers = Buffers(device, memory, self._share, problem)
+
+    def __call__(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, Computed]:
+        """C, where NaN is what nobody wrote, and in which arithmetic it was computed; nothing of native products."""
+        self._device.use_kernel(self._kernel, self._problem.dtype)
+        c = np.full((self._problem.n, self._problem.m), np.nan, self._problem.dtype)
+        transport = HostTransport(self._device, 0, RankMatrices(a, RowView(b, Span(0, len(b))), c))
+        list(ShareRun(self._share, self._buffers, transport, self._device, lambda phase: None, modular=self._modular).run())
+        return c, joined([self._modular.done if self._modular is not None else {}])
+
 
 Sizes = tuple[int, int, int]
 SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: an exact element takes longer than a product
@@ -50,14 +463,14 @@ _COLORS = (plots.HERE, plots.LECTURE, plots.OTHER, plots.GREY, "#8c6bb1", "#66cc
 
 def _line(options: argparse.Namespace, measure: Any, kind: str, dtype: str, sizes: Sizes) -> records.Line:
     random = np.random.default_rng(options.seed)
-    a, b = matrices(kind, dtype, *sizes, random)
+    a, b = matrices_of(kind, dtype, *sizes, random)
     sample = Sample(a, b, options.sampled, random)
-    rows, columns = model.Lines(a), model.Lines(np.ascontiguousarray(b.T))
+    rows, columns = Lines(a), Lines(np.ascontiguousarray(b.T))
     in_range = rows.summary().in_range and columns.summary().in_range
     line = _errors(measure, kind, a, b, sample)
     for count in FORCED[dtype]:
         line["errors"][str(count)] = sample.modelled(Arithmetic(count)) if in_range else None
-    return {**line, "part": "errors", "ratio": model.least_ratio(rows, columns) if in_range else 0.0}
+    return {**line, "part": "errors", "ratio": least_ratio(rows, columns) if in_range else 0.0}
 
 
 def _random_line(options: argparse.Namespace, measure: Any, seed: int, kind: str, dtype: str, sizes: Sizes) -> records.Line:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from experiments.common import plots, tables
 from experiments.common.records import END, Line, Recorder
-from experiments.common.results import Results, all_reached
+from experiments.common.results import Results
 from hybrid.commands.parser import Parser
 from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
@@ -54,9 +54,8 @@ def add_csv(parser: argparse.ArgumentParser) -> None:
 
 
 def add_page(parser: argparse.ArgumentParser, page: str, picture: str) -> None:
-    """--write and --check: a page's tables and its picture are made of recorded lines, and figures reach their goals."""
+    """--write: a page's tables and its picture are made of recorded lines."""
     parser.add_argument("--write", action="store_true", help=f"the tables in {page}, and {picture}")
-    parser.add_argument("--check", action="store_true", help="are the goals reached?")
 
 
 def at_least_1(text: str, kind: type[int] | type[float] = int) -> Any:
@@ -167,11 +166,6 @@ def refuse_page(page: Path, name: str) -> None:
     """UsageError, before minutes of measuring, where --write could not write."""
     plots.refuse_without_matplotlib()
     tables.refuse_without_markers(page, name)
-
-
-def checked(made: Results, options: argparse.Namespace) -> bool:
-    """Whether the goals are reached, which is told, where --check asks."""
-    return not options.check or all_reached(made.verdicts())
 
 
 _OF_RUN = ("command", "arguments", "run", "schema", "versions", "machine", "date")

@@ -80,17 +80,6 @@ class Cell:
         return 1e3 * self.seconds
 
 
-# The goals: by part, size and number of GPUs, and for command and multiply how many times as fast as written by hand.
-TIMES_AS_FAST = {(8000, 1): 11.5, (8000, 2): 27.0, (8000, 4): 60.0, (8000, 8): 95.0, (16000, 8): 100.0}
-MOST_SECONDS = {
-    ("library", 8000, 1): 26e-3, ("library", 8000, 8): 9e-3, ("resident", 8000, 8): 3.0e-3, ("resident", 16384, 8): 21.5e-3,
-    ("wall", 8000, 1): 2.0, ("wall", 8000, 8): 3.0,
-}  # fmt: skip
-TIMES_CUBLASXT = {"cublasxt, page-locked": 1.8, "cublasxt, pageable": 8.0}  # as fast, with the check, from 8000 on
-MORE_THAN_IMPORTS, LARGER_RATE, SMALL_MORE = 0.35, 0.85, 1e-3  # seconds, times the rate in memory, seconds
-SLOWER_AT_MOST, SLOWER_FROM = 1.03, 4000  # of each doubling of the GPUs, for matrices from this size on
-
-
 class Results(results.MachineResults):
     """The last run's result for each part, number of GPUs and size."""
 
@@ -202,32 +191,6 @@ class Results(results.MachineResults):
             if best := sorted((cell.n, cell.gpus, cell.block) for cell in self if cell.part == part):
                 listed = ", ".join(f"{block} for {n} on {gpus}" for n, gpus, block in best)
                 yield f"The best block sizes of {NAMES[part]}: {listed}."
-
-    def verdicts(self) -> Iterator[results.Verdict]:
-        """On each goal whose figure was measured."""
-        if not self.of_gpu:
-            print("not of a GPU: the goals do not apply")
-            return
-        for cell in self:
-            yield from self._judged(cell)
-
-    def _judged(self, cell: Cell) -> Iterator[results.Verdict]:
-        where, at, verdict = (cell.n, cell.gpus), f"{cell.part} at {cell.n} on {cell.gpus}", results.verdict
-        if cell.part == "ours" and where in TIMES_AS_FAST and (ratio := self.ratio(cell)) is not None:
-            yield verdict(at, ratio, TIMES_AS_FAST[where], "× written by hand", at_least=True)
-        for peer, times in TIMES_CUBLASXT.items() if cell.part == "library, checked" and cell.n >= PICTURED else ():
-            if (ratio := self.ratio(cell, peer)) is not None:
-                yield verdict(at, ratio, times, f"× {NAMES[peer]}", at_least=True)
-        if (most := MOST_SECONDS.get((cell.part, *where))) is not None:
-            yield verdict(at, cell.seconds, most, "s")
-        if cell.part == "larger" and (ratio := self.ratio(cell, "ours")) is not None:
-            yield verdict(at, ratio, LARGER_RATE, "× in memory", at_least=True)
-        for part, beside, more in (("wall", "imports", MORE_THAN_IMPORTS), ("small", "small, plain", SMALL_MORE)):
-            if cell.part == part and (other := self.of(beside, cell.gpus, cell.n, cell.run)):
-                yield verdict(f"{at} beyond {beside}", cell.seconds - other.seconds, more, "s")
-        half = self.of(cell.part, cell.gpus // 2, cell.n, cell.run) if cell.gpus % 2 == 0 else None
-        if cell.part in ("ours", "library") and cell.n >= SLOWER_FROM and half:
-            yield verdict(f"{at} beside {half.gpus}", cell.seconds / half.seconds, SLOWER_AT_MOST, "× the time")
 
     def has_picture(self) -> bool:
         return bool(self.sizes(tuple(DRAWN)))

@@ -4,35 +4,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from experiments.common.records import END, Line
 from experiments.common.tables import Block, markdown, printed
 from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
-
-
-class Verdict(NamedTuple):
-    """Whether a figure reaches what it must."""
-
-    passed: bool
-    text: str
-
-
-def verdict(what: str, value: float, wanted: float, unit: str, *, at_least: bool = False) -> Verdict:
-    """Without `at_least` the value is wanted at most."""
-    short = wanted - value if at_least else value - wanted
-    text = f"{what}: {value:.4g} {unit}, wanted {'at least' if at_least else 'at most'} {wanted:g}"
-    return Verdict(short <= 0, f"{text}, {'short' if at_least else 'over'} by {short:.4g}" if short > 0 else text)
-
-
-def all_reached(verdicts: Iterable[Verdict]) -> bool:
-    """Print each verdict; whether all are good."""
-    every = list(verdicts)
-    for one in every:
-        print("pass  " if one.passed else "MISSED", one.text)
-    return all(one.passed for one in every)
 
 
 class Results:
@@ -77,10 +55,6 @@ class Results:
 
     def has_picture(self) -> bool:
         return True
-
-    def verdicts(self) -> Iterable[Verdict]:
-        """On each goal whose figure was measured."""
-        return ()
 
     def exit_code(self) -> int:
         """Of the script, where nothing failed."""

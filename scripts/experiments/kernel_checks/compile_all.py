@@ -13,29 +13,234 @@ fit on the GPU or spills registers; and sources that nothing here compiles. Ends
 
 import argparse
 import dataclasses
+import lzma
 import os
 import re
+import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from experiments.common.cli import command, plain_parser, shown
 from experiments.common.tables import Table, printed
-from experiments.kernel_checks import remainder_instances, shipped
-from experiments.kernel_checks.nvrtc import Compiled, Nvrtc, Resources
+from hybrid.classroom.registers import Resources, resources_in
+from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted
 from hybrid.devices import check_operations
+from hybrid.devices.cuda_kernels import SHIPPED, architecture_of, compile_options, packed, shipped_file
 from hybrid.diagnostics import greeting
-from hybrid.errors import UsageError
+from hybrid.errors import HybridError, UsageError
 from hybrid.host import files
-from hybrid.kernels import catalogue
-from hybrid.kernels.catalogue import CATALOGUE, KERNELS, Kernel, Launch
+from hybrid.kernels import catalogue, remainders
+from hybrid.kernels.catalogue import (
+    BOTH,
+    C_TYPES,
+    CATALOGUE,
+    ELEMENTS,
+    KERNELS,
+    OPERAND_SIZES,
+    Kernel,
+    Launch,
+    fastest,
+    launch_of,
+    sums_type,
+)
+from hybrid.kernels.remainders import lacks_float64, usual_launches
+from hybrid.planning.arithmetic import Summary, choose, expected
 from hybrid.planning.check_layout import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
 from hybrid.reporting import jsonl
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What became of the expressions of one source: resources, or why there are none."""
+
+    resources: Mapping[str, Resources]
+    errors: Mapping[str, str]
+    warnings: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)  # mangled
+    cubin: bytes = b""  # of all together
+
+
+class Nvrtc:
+    """The compiler's library, which loads without a driver. Its methods may be called from several threads at once."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import nvrtc  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+            self._library: Any = nvrtc
+            major, minor = self._call(nvrtc.nvrtcVersion)
+            self.capabilities = frozenset(self._call(nvrtc.nvrtcGetSupportedArchs))
+        except (ImportError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise HybridError(f"NVRTC cannot be loaded ({reason}): pip install '.[nvrtc13]' or '.[nvrtc12]'") from error
+        self.version = f"{major}.{minor}"
+
+    def compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
+        """All instances of a source together; one by one if that fails, to tell which of them it is."""
+        compiled = self._compile(source, expressions, target)
+        if not compiled.errors or len(expressions) == 1:
+            return compiled
+        each = [self._compile(source, [expression], target) for expression in expressions]
+        return Compiled(
+            {name: resources for one in each for name, resources in one.resources.items()},
+            {name: error for one in each for name, error in one.errors.items()},
+            frozenset().union(*(one.warnings for one in each)),
+        )
+
+    def _compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
+        library, call = self._library, self._call
+        program = call(library.nvrtcCreateProgram, source.read_bytes(), source.name.encode(), 0, None, None)
+        try:
+            for expression in expressions:
+                call(library.nvrtcAddNameExpression, program, expression.encode())
+            options = [*compile_options(target), "--ptxas-options=-v"]
+            status, *_ = library.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+            log = self._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+            warnings = warnings_in(log)
+            if status != library.nvrtcResult.NVRTC_SUCCESS:
+                return Compiled({}, dict.fromkeys(expressions, first_error(log) or status.name), warnings)
+            ptx = self._text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program)
+            found = resources_in(log, ptx)
+            lowered = {expression: call(library.nvrtcGetLoweredName, program, expression.encode()) for expression in expressions}
+            cubin = bytearray(call(library.nvrtcGetCUBINSize, program))
+            call(library.nvrtcGetCUBIN, program, cubin)
+        finally:
+            call(library.nvrtcDestroyProgram, program)
+        names = {expression: name.decode() for expression, name in lowered.items()}
+        return Compiled({expression: found[name] for expression, name in names.items()}, {}, warnings, names, bytes(cubin))
+
+    def _text(self, size: Callable[..., Any], get: Callable[..., Any], program: Any) -> str:
+        text = bytearray(self._call(size, program))
+        self._call(get, program, text)
+        return text.rstrip(b"\0").decode(errors="replace")
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        status, *results = function(*arguments)
+        if status != self._library.nvrtcResult.NVRTC_SUCCESS:
+            raise HybridError(f"{function.__name__}: {status.name}")
+        return results[0] if len(results) == 1 else results
+
+
+def first_error(log: str) -> str:
+    """The compiler's first complaint, without its excerpts of the source."""
+    lines = [line.strip() for line in log.splitlines()]
+    return next((line for line in lines if re.search(r"\b(error|fatal)\s*:", line)), "")
+
+
+def warnings_in(log: str) -> frozenset[str]:
+    """But for those that the oldest targets will go some day."""
+    lines = (line.strip() for line in log.splitlines())
+    return frozenset(line for line in lines if re.search(r"\bwarning\b.*:", line) and "Architectures prior to" not in line)
+
+
+_EARLIER = 80  # a compute capability whose products are those of products_mma.cu, which compiles for all later ones, too
+_MOST_EXPONENT = 53
+
+
+@dataclass(frozen=True)
+class Gpu:
+    capability: int
+    multiprocessors: int = 132
+
+
+def remainder_launches(target: str, capability: int) -> Iterator[tuple[str, Launch, bool]]:
+    """(type, or "" for no template; launch; whether that is what such a GPU launches), for a target as sm_90a.
+
+    A kernel for one architecture alone is compiled for no other target."""
+    if capability < remainders.LEAST_FOR_BYTES:
+        return
+    for dtype, launch in _of_any():
+        yield dtype, launch, True
+    ours, earlier = (list(_by_matrix_units(gpu)) for gpu in (Gpu(capability), Gpu(min(capability, _EARLIER))))
+    for dtype, launch in dict.fromkeys(ours + earlier):
+        if launch.architecture in ("", target):
+            yield dtype, launch, (dtype, launch) in ours
+
+
+def _by_matrix_units(gpu: Gpu) -> Iterator[tuple[str, Launch]]:
+    yield "", remainders.guarding(gpu, 1, 1)
+    for dtype in ("", *C_TYPES):
+        yield dtype, remainders.products_of(gpu, C_TYPES.get(dtype, ""), 1, 1, 1)
+
+
+def _of_any() -> Iterator[tuple[str, Launch]]:
+    """Those that all GPUs launch."""
+    for launch in (*(remainders.line_kernel(name, 1) for name in ("summarize", "scale_lines")), remainders.telling()):
+        yield "", launch
+    for dtype, element in C_TYPES.items():
+        yield dtype, remainders.row_measuring(element, 1, 1)
+        yield dtype, remainders.column_measuring(element, 1, 1)
+        for operand in "AB":
+            yield dtype, remainders.magnitude_packing(operand, element, 1, 1)
+            for moduli in (1, *moduli_of(dtype)):
+                yield dtype, remainders.remainder_packing(operand, element, moduli, 1, 1)
+        for moduli in moduli_of(dtype):
+            for by_integers in (False, True):
+                yield dtype, remainders.reconstruction(element, moduli, 1, 1, by_integers=by_integers)
+
+
+def moduli_of(dtype: str) -> list[int]:
+    """How many moduli a product may take, but for one: of integers of all sizes, and of other numbers whatever their ratio."""
+    integers = [Summary(2.0**exponent, integral=True, in_range=True) for exponent in range(_MOST_EXPONENT + 1)]
+    one, other = Summary(1.0, integral=True, in_range=True), Summary(1.0, integral=False, in_range=True)
+    chosen = {choose(a, one, 1, dtype, lambda: 0.0, fast=False)[0].moduli for a in integers}
+    for ratio in (2.0**-exponent for exponent in range(_MOST_EXPONENT)):
+        chosen |= {choose(other, other, 1, dtype, lambda ratio=ratio: ratio, fast=fast)[0].moduli for fast in (False, True)}
+    return sorted(chosen - {0, 1})
+
+
+CAPABILITIES = (80, 86, 90, 100, 120)  # 8.9 takes the machine code for 8.6
+
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "pb": 4}]  # an instruction has 16 bytes
+
+
+def shipped_launches(capability: int) -> Iterator[Launch]:
+    """Those of products with the default settings, whose matrices fit on the GPU."""
+    gpu = Gpu(capability)
+    for dtype, size in OPERAND_SIZES.items():
+        if dtype not in ELEMENTS:
+            continue
+        for columns in (1, 2) if dtype in BOTH else (2,):
+            kernel = fastest("cuda", dtype, columns, capability)
+            for adds in (False, True) if kernel.adds else (False,):
+                yield launch_of(kernel, dtype, 1, 1, capability, copy_width(size, ()), adds=adds)
+        for expression, block in check_operations.blocks_of(sums_type(dtype), dtype, GROUP_COLUMNS).items():
+            yield Launch(check_operations.SOURCE, expression, (1, 1), block, 0)
+    for dtype, element in C_TYPES.items():
+        moduli = expected(dtype, fast=False).moduli
+        yield from usual_launches(gpu, element, moduli, by_integers=lacks_float64(capability))
+
+
+def ship(nvrtc: Nvrtc) -> int:
+    """Compile them all, several sources at once, and leave nothing else in the folder."""
+    expressions: dict[tuple[str, str], dict[str, None]] = {}
+    for capability in CAPABILITIES:
+        for launch in shipped_launches(capability):
+            architecture = launch.architecture or architecture_of(capability)
+            expressions.setdefault((launch.source, architecture), {})[launch.expression] = None
+    shutil.rmtree(SHIPPED, ignore_errors=True)
+    SHIPPED.mkdir()
+
+    def make(job: tuple[str, str]) -> int:
+        source, architecture = job
+        done = nvrtc.compile(KERNELS / source, [*expressions[job]], architecture)
+        if done.errors:
+            raise HybridError(f"{source}, {architecture}: {next(iter(done.errors.values()))}")
+        content = lzma.compress(packed(dict(done.names), done.cubin), filters=_FILTERS)
+        return shipped_file(source, architecture).write_bytes(content)
+
+    with ThreadPoolExecutor() as pool:
+        sizes = [*pool.map(make, expressions)]
+    print(f"NVRTC {nvrtc.version}: {len(sizes)} files in {SHIPPED}, {sum(sizes)} bytes")
+    return 0
+
 
 TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 # Bytes of shared memory that one block can have, by compute capability (CUDA programming guide, technical specifications).
@@ -99,7 +304,7 @@ def others(target: str, names: Iterable[str] = OTHERS) -> list[Instance]:
     found = []
     for name in names:
         if name == "remainders":
-            for dtype, launch, launched in remainder_instances.launches(target, capability_of(target)):
+            for dtype, launch, launched in remainder_launches(target, capability_of(target)):
                 found.append(Instance(name, dtype, target, launch, launched))
             continue
         source, kernels = (greeting.SOURCE, _GREETING) if name == "greeting" else (check_operations.SOURCE, _blocks_of_check())
@@ -192,7 +397,7 @@ def work(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     nvrtc = Nvrtc()
     if options.ship:
-        return shipped.write(nvrtc)
+        return ship(nvrtc)
     targets = options.targets or [target for target in TARGETS if capability_of(target) in nvrtc.capabilities]
     for target in targets:
         if capability_of(target) not in nvrtc.capabilities:

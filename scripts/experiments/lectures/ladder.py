@@ -1,26 +1,383 @@
 # SPDX-License-Identifier: MIT
-"""How fast is every kernel of the catalogue beside cuBLAS? python scripts/ladder.py [--json lines.jsonl] [--write] [--check]
+"""How fast is every kernel of the catalogue beside cuBLAS? python scripts/ladder.py [--json lines.jsonl] [--write]
 
 On a GPU: for each type and size all rungs are checked against float64, then timed in turns with cuBLAS, in one run: in each
 round every kernel runs once, in changing order. Prints a line for each as it comes: the median, and the median over the
 rounds of cuBLAS' time / the kernel's. A rung whose launch takes more than --longest seconds is left out.
 
-Anywhere: `--from lines.jsonl --write` makes the table in kernels/README.md and docs/ladder.svg from recorded lines, `--check`
-ends with 1 when a target is missed, and `--loads` counts the loads of every element of A and B on the CPU.
+Anywhere: `--from lines.jsonl --write` makes the table in kernels/README.md and docs/ladder.svg from recorded lines, and
+`--loads` counts the loads of every element of A and B on the CPU.
 """
 
 import argparse
+import math
 import os
+import re
+import statistics
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from experiments.common import cli, records, tables
-from experiments.lectures.ladder_results import ROW_BLOCK, Results, as_text, label, rungs_named, square
-from experiments.lectures.ladder_timing import EXACT_CUBLAS, measure
-from experiments.lectures.loads import count_loads, loads_table
+import numpy as np
+
+from experiments.common import cli, plots, records, results, tables
+from experiments.common.cli import shown
+from experiments.common.product_check import IntegerCheck, ProductCheck
+from experiments.common.records import Line, spread
+from experiments.common.timing import kernel_of
+from experiments.lectures.loads import Shape, count_loads, form_of, loads_per_multiply_add, loads_table
 from experiments.start import ROOT
-from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.errors import UsageError
-from hybrid.kernels.catalogue import OPERAND_SIZES, Kernel
+from hybrid.classroom.own_kernel import resources
+from hybrid.core.problem import copy_width
+from hybrid.core.settings import one_of
+from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
+from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
+from hybrid.emulation.checked import not_a_number, spread_of, stored
+from hybrid.errors import DoesNotFit, UsageError
+from hybrid.kernels.catalogue import (
+    ALL,
+    BOTH,
+    BYTES,
+    CATALOGUE,
+    HALVES,
+    OPERAND_SIZES,
+    Kernel,
+    launch_of,
+    numbers_of,
+    refusal,
+    sums_type,
+)
+
+YARDSTICK = "cublas"
+ROW_BLOCK = (1000, 8000, 8000)  # what one of eight ranks has of 8000×8000
+
+
+def rungs() -> list[Kernel]:
+    """The catalogue's GPU kernels for matrices, from the first to the fastest, without the yardstick."""
+    return [kernel for kernel in CATALOGUE if kernel.device == "cuda" and kernel.source and not kernel.vectors_only]
+
+
+def rungs_named(names: Sequence[str] | None) -> list[Kernel]:
+    """These rungs, or all. UsageError for what is none."""
+    for name in names or ():
+        one_of("rung", name, [kernel.name for kernel in rungs()])
+    return [kernel for kernel in rungs() if not names or kernel.name in names]
+
+
+def square(n: int) -> Shape:
+    return n, n, n
+
+
+PICTURED = square(8192)
+
+
+def label(shape: Shape) -> str:
+    """4096, 1000×8000² or 100×60×90."""
+    n, l, m = shape
+    if n == l == m:
+        return str(n)
+    return f"{n}×{l}²" if l == m else f"{n}×{l}×{m}"
+
+
+def shape_of(line: records.Line) -> Shape:
+    return line["n"], line["l"], line["m"]
+
+
+def unit_of(dtype: str) -> str:
+    """Of what a record calls teraflops."""
+    return "TOPS" if dtype in BYTES else "TF/s"
+
+
+def as_text(line: records.Line) -> str:
+    what = f"{line['kernel']:18} {line['dtype']} {label(shape_of(line)):12}"
+    if not line["seconds"]:
+        return f"{what} left out: a launch takes about {line['launch_seconds']:.1f} s"
+    rate = f"{line['teraflops']:7.2f} {unit_of(line['dtype'])}"
+    speed = f"{1e3 * line['seconds']['median']:9.3f} ms {rate}  {line['ratio']:.4f} × cuBLAS"
+    return f"{what} {speed}" + (f"  {line['registers']} registers" if line["registers"] else "")
+
+
+class Results(results.MachineResults):
+    """By kernel, dtype and shape; of several lines the last one."""
+
+    command, about_picture = "ladder", "TF/s of each rung beside cuBLAS"
+
+    def __init__(self, lines: Sequence[records.Line]) -> None:
+        self._lines = {(line["kernel"], line["dtype"], shape_of(line)): line for line in lines}
+        super().__init__(list(self._lines.values()))
+
+    @staticmethod
+    def machine_of(line: records.Line) -> str:
+        return line["gpu"]
+
+    def of(self, kernel: str, dtype: str, shape: Shape) -> records.Line | None:
+        """None: not measured, or too slow to be."""
+        line = self._lines.get((kernel, dtype, shape))
+        return line if line and line["seconds"] else None
+
+    def any_of(self, kernel: str, dtype: str) -> records.Line | None:
+        """For what does not depend on the shape."""
+        return next((line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)), None)
+
+    def dtypes(self) -> list[str]:
+        return [dtype for dtype in OPERAND_SIZES if any(line["dtype"] == dtype for line in self.lines)]
+
+    def shapes(self) -> list[Shape]:
+        """Squares first, by size."""
+        return sorted({shape_of(line) for line in self.lines}, key=lambda shape: (len(set(shape)) > 1, shape))
+
+    def machine(self) -> str:
+        """GPU and versions."""
+        last = self.lines[-1]
+        major, minor, patch = last["cublas"] // 10000, last["cublas"] // 100 % 100, last["cublas"] % 100
+        return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
+
+    def blocks(self) -> Iterator[tables.Table]:
+        shapes = self.shapes()
+        for dtype in self.dtypes():
+            heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
+            rows = []
+            for kernel in [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]:
+                speeds = [_speed(self.of(kernel, dtype, shape)) for shape in shapes]
+                rows.append([kernel, *_resources(self.any_of(kernel, dtype)), *speeds])
+            yield tables.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
+
+    def draw(self, path: str) -> None:
+        """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype. Those of 16 bits and of bytes have rows
+        and axes of their own: they are ten times as fast, by few rungs."""
+        of_rows = [[dtype for dtype in self.dtypes() if dtype in together] for together in (BOTH, HALVES, BYTES)]
+        of_rows = [dtypes for dtypes in of_rows if dtypes]
+        columns, heights = max(map(len, of_rows)), [0.4 + 0.33 * max(map(self._bars, dtypes)) for dtypes in of_rows]
+        with plots.figure(path, (4.6 * columns, 0.4 + sum(heights))) as figure:
+            panels = plots.panels(figure, len(of_rows), columns, sharex="row", height_ratios=heights)
+            for number, panel in enumerate(panels):
+                dtypes = of_rows[number // columns]
+                if number % columns < len(dtypes):
+                    self._draw_dtype(panel, dtypes[number % columns])
+                else:
+                    panel.set_axis_off()
+            size = label(PICTURED)
+            units = " and ".join(dict.fromkeys(map(unit_of, self.dtypes())))
+            figure.supxlabel(f"{units}, matrices of {size}×{size} on {self.lines[-1]['gpu']}", fontsize=10)
+
+    @staticmethod
+    def _bars(dtype: str) -> int:
+        return sum(dtype in kernel.dtypes for kernel in rungs())
+
+    def _draw_dtype(self, panel: Any, dtype: str) -> None:
+        names = [kernel.name for kernel in rungs() if dtype in kernel.dtypes]
+        speeds = [line["teraflops"] if (line := self.of(name, dtype, PICTURED)) else None for name in names]
+        panel.barh(names, [speed or 0 for speed in speeds], color=plots.HERE, height=0.7)
+        yardstick = self.of(YARDSTICK, dtype, PICTURED)
+        widest = max([yardstick["teraflops"] if yardstick else 0, *(speed or 0 for speed in speeds)])
+        for row, speed in enumerate(speeds):
+            inside = speed is not None and speed > widest / 4  # else the line of cuBLAS would cross it
+            side = {"ha": "right", "color": "white"} if inside else {"ha": "left"}
+            text, shift = "–" if speed is None else f"{speed:.1f}", (-4 if inside else 4, 0)
+            panel.annotate(text, (speed or 0, row), shift, textcoords="offset points", va="center", **side)
+        if yardstick:
+            speed = yardstick["teraflops"]
+            panel.axvline(speed, color=plots.LECTURE, linewidth=1.2, zorder=0)  # behind the bars that go past it
+            top = (speed, 1), (0, 3), ("data", "axes fraction"), "offset points"
+            panel.annotate(f"cuBLAS {speed:.1f}", *top, ha="center", color=plots.LECTURE)
+        panel.invert_yaxis()  # the first rung above
+        panel.margins(x=0.1)
+        panel.set_title(dtype, loc="left", fontsize=10, fontweight="bold")
+        panel.spines[["top", "right", "left"]].set_visible(False)
+        panel.tick_params(axis="y", length=0)
+
+
+def _resources(line: records.Line | None) -> list[str]:
+    if line is None or line["tile"] is None:
+        return ["–"] * 4
+    down, across = (str(length) if length != ALL else name for length, name in zip(line["tile"], "nm", strict=True))
+    spilled = f", {line['spills']} bytes spilled" if line["spills"] else ""
+    loads = loads_per_multiply_add(line["kernel"], line["tile"])
+    return [f"{down}×{across}", f"{line['registers']}{spilled}", f"{line['shared'] / 1024:.4g} KiB", str(loads)]
+
+
+def _speed(line: records.Line | None) -> str:
+    if line is None:
+        return "–"
+    rate = f"{line['teraflops']:.{1 if line['teraflops'] >= 10 else 2}f}"
+    return rate if line["kernel"] == YARDSTICK else f"{rate} ({100 * line['ratio']:.1f} %)"
+
+
+# cuBLAS as it is without being asked to round to less. It reads these when it is loaded.
+EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}
+TIMED, WARM_UP = 0.08, 0.02  # seconds of one timing, and of launches just before it: the GPU's clock depends on the load
+NO_WARM_UP = 0.25  # seconds of a launch that is long enough by itself
+MUCH_SLOWER = 3.0  # than cuBLAS: such a rung lets the GPU cool
+PROBE = 64  # a part of l, to learn whether a launch takes seconds or minutes
+PROBE_UNIT = 16  # of which that part is a multiple: cuBLAS multiplies bytes by fours
+# On random numbers rounding errors walk at random: they are about a fifth of eps·|row|·|column|, at most one or two of it
+# among millions. TF32's would be thousands of it, over √l.
+ROUNDINGS = 16
+ROUNDINGS_OF_HALVES = 64  # matrix units do not round to nearest when they add
+
+
+@dataclass
+class Timed:
+    """A kernel on one type and shape. `seconds`: of a launch, one for each round; none: it takes too long."""
+
+    kernel: Kernel
+    multiply: Multiply
+    launch_seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def launches(self) -> int:
+        return max(1, math.ceil(TIMED / self.launch_seconds))
+
+    @property
+    def warm_up(self) -> int:
+        return math.ceil(WARM_UP / self.launch_seconds) if self.launch_seconds < NO_WARM_UP else 0
+
+
+def in_turn(timed: Sequence[Timed], round_number: int) -> list[Timed]:
+    """The slow ones first, for after them the GPU is cool; the others take turns to follow, and to follow each other."""
+    limit = MUCH_SLOWER * next(one.launch_seconds for one in timed if one.kernel.name == YARDSTICK)
+    slow = [one for one in timed if one.launch_seconds > limit]
+    fast = [one for one in timed if one.launch_seconds <= limit]
+    start = round_number // 2 % len(fast)
+    turned = fast[start:] + fast[:start]
+    return slow + (turned[::-1] if round_number % 2 else turned)
+
+
+class Bench:
+    """A GPU and fresh random matrices of one type and shape on it. C is full of NaN, or of what no product is."""
+
+    def __init__(self, gpu: Gpu, dtype: str, shape: Shape) -> None:
+        import cupy
+
+        self._cupy, self._gpu, self._dtype = cupy, gpu, dtype
+        n, l, m = shape
+        of_sums = np.dtype(sums_type(dtype))
+        item, of_c = OPERAND_SIZES[dtype], of_sums.itemsize
+        cupy.get_default_memory_pool().free_all_blocks()
+        needed, free = (item + of_c) * (n * l + l * m) + of_c * n * m + 2 * 8 * l * max(n, m), free_bytes(gpu)
+        if needed > free:
+            raise DoesNotFit(f"{dtype} {label(shape)} needs {needed / 2**30:.1f} GiB, the GPU has {free / 2**30:.1f} GiB free")
+        random, of_random = cupy.random.default_rng(), np.float32 if dtype in (*HALVES, *BYTES) else of_sums
+        a, b = (stored(spread_of(dtype) * random.standard_normal(size, dtype=of_random), dtype) for size in ((n, l), (l, m)))
+        self._nothing = not_a_number(of_sums.name)
+        self._operands = a, b, cupy.full((n, m), self._nothing, of_sums)
+        self._of_yardstick = (a, cupy.asfortranarray(b), self._operands[2]) if dtype in BYTES else self._operands
+        self._check = self._check_of(a, b)
+
+    def _check_of(self, a: Any, b: Any) -> ProductCheck | IntegerCheck:
+        if self._dtype in BYTES:
+            return IntegerCheck(a, b)
+        numbers = (numbers_of(operand).astype(sums_type(self._dtype), copy=False) for operand in (a, b))
+        return ProductCheck(*numbers, ROUNDINGS_OF_HALVES if self._dtype in HALVES else ROUNDINGS)
+
+    def _operands_of(self, one: Timed) -> tuple[Any, Any, Any]:
+        """B is column-major where cuBLAS has fast kernels for nothing else; that it must be made so is not timed."""
+        return self._of_yardstick if one.kernel.name == YARDSTICK else self._operands
+
+    def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int, warm_up: int = 0) -> float:
+        """Of one of these launches, on average."""
+        begin, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        for _ in range(warm_up):
+            multiply(*operands)
+        begin.record()
+        for _ in range(launches):
+            multiply(*operands)
+        end.record()
+        end.synchronize()
+        return self._cupy.cuda.get_elapsed_time(begin, end) / 1e3 / launches
+
+    def prepare(self, one: Timed, longest: float) -> bool:
+        """Learn what a launch takes, and check what it gives. False: it takes too long. CheckFailed for a wrong product."""
+        a, b, c = self._operands_of(one)
+        part = PROBE_UNIT * -(-a.shape[1] // (PROBE * PROBE_UNIT))
+        short = a[:, :part], b[:part], c
+        self._seconds(one.multiply, short, 1)  # may compile
+        one.launch_seconds = self._seconds(one.multiply, short, 1) * a.shape[1] / part
+        if one.launch_seconds > longest and one.kernel.name != YARDSTICK:
+            return False
+        c.fill(self._nothing)
+        one.launch_seconds = self._seconds(one.multiply, (a, b, c), 1)
+        self._check.refuse_wrong(f"kernel {one.kernel.name}", c)
+        if one.launch_seconds < TIMED:  # of the first launch, loading the code was a part
+            one.launch_seconds = self._seconds(one.multiply, (a, b, c), 1)
+        return one.launch_seconds <= longest or one.kernel.name == YARDSTICK
+
+    def time(self, one: Timed) -> float:
+        return self._seconds(one.multiply, self._operands_of(one), one.launches, one.warm_up)
+
+    def resources(self, one: Timed) -> Line:
+        """What the kernel takes of the GPU; nothing is known of cuBLAS'."""
+        if not isinstance(one.multiply, CompiledKernel):
+            return dict.fromkeys(("expression", "tile", "registers", "shared", "spills"))
+        a, b, c = self._operands
+        capability, (rows, columns) = self._gpu.capability, c.shape
+        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
+        launch = launch_of(one.kernel, self._dtype, rows, columns, capability, width)
+        registers, shared, spills = resources(one.multiply.compiled(launch))  # of the one that was timed
+        return {
+            "expression": launch.expression,
+            "tile": form_of(one.kernel, self._dtype, capability).tile,
+            "registers": registers,
+            "shared": shared + launch.shared_bytes,
+            "spills": spills,
+        }
+
+
+def measure(
+    gpu: Gpu, dtypes: Sequence[str], shapes: Sequence[Shape], kernels: Sequence[Kernel], rounds: int, longest: float
+) -> Iterator[Line]:
+    """A line for each kernel, type and shape that the GPU is capable of; all of one type and shape are timed in turns."""
+    import cupy
+
+    cupy.cuda.Device(gpu.index).use()
+    about = {**_software(), "gpu": gpu.name, "capability": gpu.capability, "rounds": rounds}
+    for dtype in dtypes:
+        able = [kernel for kernel in (*kernels, kernel_of(YARDSTICK)) if not refusal(kernel, dtype, 2, gpu.capability)]
+        multiplications = [(kernel, multiplication(kernel, dtype, gpu.capability)) for kernel in able]
+        for shape in shapes:
+            try:
+                bench = Bench(gpu, dtype, shape)
+            except DoesNotFit as refused:
+                print(f"left out: {refused}", file=sys.stderr)
+                continue
+            every = [Timed(kernel, multiply) for kernel, multiply in multiplications]
+            timed = [one for one in every if bench.prepare(one, longest)]
+            turns = [one for number in range(rounds) for one in in_turn(timed, number)]
+            for one in shown(turns, f"{dtype} {label(shape)}"):
+                one.seconds.append(bench.time(one))
+            n, l, m = shape
+            for one in every:
+                numbers = summary(one.seconds, timed[-1].seconds, n * l * m) | {"launch_seconds": one.launch_seconds}
+                size = {"kernel": one.kernel.name, "dtype": dtype, "n": n, "l": l, "m": m}
+                yield {**about, **size, **numbers, **bench.resources(one)}
+            del bench  # its memory is wanted for the next
+
+
+def summary(seconds: Sequence[float], yardstick: Sequence[float], products: int) -> Line:
+    """Of the seconds of all rounds, for so many multiply-adds. Nothing where nothing was timed."""
+    if not seconds:
+        return {"seconds": None, "teraflops": None, "ratio": None}
+    times = spread(seconds)
+    ratio = statistics.median(theirs / ours for theirs, ours in zip(yardstick, seconds, strict=True))
+    return {"seconds": times, "teraflops": 2 * products / times["median"] / 1e12, "ratio": ratio}
+
+
+def _software() -> Line:
+    import cupy
+    from cupy_backends.cuda.libs import cublas
+
+    try:
+        found = re.search(r"Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        found = None  # not every container shows it
+    cuda = cupy.cuda.runtime.driverGetVersion()
+    driver = found[1] if found else f"for CUDA {cuda // 1000}.{cuda % 1000 // 10}"
+    library = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
+    return {"driver": driver, "cupy": cupy.__version__, "cublas": library}
+
 
 README, PICTURE = ROOT / "kernels" / "README.md", ROOT / "docs" / "ladder.svg"
 SIZES = (*map(square, (4096, 8000, 8192, 16384)), ROW_BLOCK)
@@ -58,11 +415,11 @@ def work(options: argparse.Namespace) -> int:
     if options.write:
         cli.refuse_page(README, "ladder")  # not after minutes
     results = Results(Results.recorded(options.source) if options.source else list(measured(options, dtypes, kernels)))
-    if options.source and not (options.write or options.check):
+    if options.source and not options.write:
         print(*map(as_text, results.lines), sep="\n")
     if options.write:
         cli.write_page(results, README, "ladder", PICTURE)
-    return 0 if cli.checked(results, options) else 1
+    return 0
 
 
 def measured(options: argparse.Namespace, dtypes: Sequence[str], kernels: Sequence[Kernel]) -> Iterator[records.Line]:

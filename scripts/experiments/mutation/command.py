@@ -8,11 +8,17 @@ copies of the checkout, where the tests that should find it run until one fails.
 import argparse
 import json
 import os
+import re
 import shlex
+import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -21,9 +27,155 @@ from typing import Any
 from experiments.common import cli
 from experiments.mutation import catalogue as mutants_of
 from experiments.mutation.catalogue import DRAWN, Mutant, catalogue
-from experiments.mutation.covering import Covering, record
-from experiments.mutation.trees import Tree
 from experiments.start import ROOT
+
+LIMIT = 900  # seconds of one start of pytest: what takes longer hangs
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
+_ALL_PASSED = re.compile(r"^\d+ passed[^\n]* in [\d.]+s", re.MULTILINE)
+_PASSED, _USAGE, _NO_TESTS = 0, 4, 5
+
+
+class Tree:
+    """A copy of all files that git knows or would add. What is imported there as `hybrid` is the copy."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.folder = folder
+        git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(git, cwd=root, capture_output=True, check=True).stdout
+        for name in listed.decode().split("\0"):
+            if name and (root / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, folder / name)
+        if (root / "tests").is_dir():
+            (root / ".test_cache").mkdir(exist_ok=True)
+            (folder / ".test_cache").symlink_to(root / ".test_cache")  # compiled kernels, named after what they are made from
+        self.paths = os.pathsep.join(str(folder / name) for name in ("", "scripts", "tests"))
+        outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HYBRID_"))}
+        self._environment = {**outside, "PYTHONPATH": self.paths, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    @contextmanager
+    def changed(self, file: str, text: str) -> Iterator[None]:
+        """A context in which the file has another text."""
+        path = self.folder / file
+        before = path.read_bytes()
+        try:
+            path.write_text(text, encoding="utf-8")
+            yield
+        finally:
+            path.write_bytes(before)
+
+    def tested(self, arguments: Sequence[str], ranks: int = 0, **environment: str) -> tuple[str, str]:
+        """What pytest finds, to the first failure: "passed", "found" or "no tests"; and the test that failed."""
+        how = ["--with-mpi", "-m", "mpi"] if ranks else ["-m", "not mpi"]
+        from hybrid.testing import mpirun
+
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", "--color=no", *how, *arguments]
+        code, output = self.run([*(mpirun(ranks) if ranks else []), *command], **environment)
+        failed = _FAILED.search(output)
+        if code == _PASSED or (not failed and _ALL_PASSED.search(output)):  # others may leave files behind meanwhile
+            return "passed", ""
+        if code == _NO_TESTS or (code == _USAGE and not failed and "not found: " in output):
+            return "no tests", ""
+        return "found", failed[1] if failed else "took too long" if code is None else output.strip().rpartition("\n")[2][:200]
+
+    def run(self, command: Sequence[str], **environment: str) -> tuple[int | None, str]:
+        """Run a command in the copy; its exit code, None after LIMIT seconds, and what it printed."""
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self._environment | environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            try:
+                code: int | None = process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                with suppress(ProcessLookupError):  # what a mutant may have left running
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            output.seek(0)
+            return code, output.read()
+
+
+_NEAR = 8  # lines: a statement of several lines is recorded at its first
+_LEAVE = re.compile(r'^def leave\(\).*?:\n(    """.*?"""\n)', re.MULTILINE | re.DOTALL)  # ends a process by C's exit
+
+
+def record(root: Path, where: Path, arguments: Sequence[str], ranks: Sequence[int] = (0, 2, 4)) -> None:
+    """Run the tests in a copy of the checkout, and write what each runs to `where`."""
+    with tempfile.TemporaryDirectory() as made:
+        folder, tree = Path(made, "recorded"), Tree(root, Path(made, "tree"))
+        folder.mkdir()
+        shutil.copy(Path(__file__).with_name("recorder.py"), folder / "recorder.py")
+        (folder / "sitecustomize.py").write_text("import recorder\n\nrecorder.start()\n")
+        world = tree.folder / "hybrid/ranks/team.py"
+        if world.exists():
+            text = world.read_text(encoding="utf-8")
+            world.write_text(_LEAVE.sub(lambda found: f"{found[0]}    __import__('recorder').save()\n", text), encoding="utf-8")
+        for count in ranks:
+            tree.tested(
+                ["--maxfail=1000", "-p", "recorder", *arguments],
+                count,
+                PYTHONPATH=f"{folder}:{tree.paths}",
+                MUTANTS_RECORD=str(folder),
+                MUTANTS_TREE=str(tree.folder),
+                MUTANTS_RANKS=str(count),
+            )
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.write_text(json.dumps(_read(folder, tree.folder)), encoding="utf-8")
+
+
+def _read(folder: Path, tree: Path) -> dict[str, Any]:
+    import coverage
+
+    failed = {line for path in folder.glob("failed-*") for line in path.read_text().splitlines()}
+    took = [json.loads(line) for path in folder.glob("times-*") for line in path.read_text().splitlines()]
+    tests = {test: seconds for test, seconds in took if test not in failed}  # what fails by itself finds nothing
+    numbers = {test: number for number, test in enumerate(tests)}
+    combined = coverage.Coverage(data_file=str(folder / "data"), config_file=False, messages=False)
+    combined.combine([str(folder)])
+    data, lines = combined.get_data(), {}
+    for path in data.measured_files():
+        lines[str(Path(path).relative_to(tree))] = {
+            line: sorted({numbers[test] for test in map(_test_of, contexts) if test in numbers})
+            for line, contexts in data.contexts_by_lineno(path).items()
+        }
+    return {"tests": list(tests.items()), "lines": lines}
+
+
+def _test_of(context: str) -> str:
+    """Ranks and test: of a process that a test has started, or of pytest's own."""
+    started, _, own = context.partition("|")
+    return started if own == "" or not started.endswith(" ") else started + own
+
+
+class Covering:
+    """What `record` has written."""
+
+    def __init__(self, where: Path) -> None:
+        recorded = json.loads(where.read_text(encoding="utf-8"))
+        self._tests: list[tuple[str, float]] = recorded["tests"]
+        self._lines: dict[str, dict[str, list[int]]] = recorded["lines"]
+
+    def tests(self, file: str, line: int, seconds: float) -> list[tuple[int, list[str]]]:
+        """Tests that run this line, or else this file: the soonest done first, by ranks, and as many as take so many seconds."""
+        lines = self._lines.get(file, {})
+        found = next((lines[key] for near in range(_NEAR) if lines.get(key := str(line - near))), [])
+        if not found:
+            found = sorted({number for numbers in lines.values() for number in numbers})
+        by_ranks: dict[int, list[str]] = defaultdict(list)
+        for number in sorted(found, key=lambda number: self._tests[number][1]):
+            ranks, _, test = self._tests[number][0].partition(" ")
+            seconds -= self._tests[number][1]
+            if seconds < 0 and by_ranks:
+                break
+            by_ranks[int(ranks)].append(test)
+        return sorted(by_ranks.items())
+
 
 ENOUGH = 300.0  # seconds of tests that run a mutant's line, as they took by themselves
 _MISSED = ("survived", "no tests")

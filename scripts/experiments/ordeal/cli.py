@@ -17,29 +17,173 @@ no memory stay pinned, or taken, when its array is gone (programs/random_product
 which ranks is that raised, and is the next call right, or does it say that the communicator is lost?
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
 import random
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import IO, Any
 
 from experiments.common import cli, records, results, tables
-from experiments.ordeal import inside
-from experiments.ordeal.apart import own_folders, tell, told
-from experiments.ordeal.resources import why_not
-from experiments.ordeal.trials import COMMANDS, LIMIT, Usual, faults, trial, usual
+from experiments.common.records import Line
+from experiments.ordeal.job import why_not
+from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, Usual, faults, trial, usual
+from experiments.start import ROOT, SCRIPTS
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.errors import DeviceUnavailable, HybridError, UsageError
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
+
+_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 (where MPI libraries and launchers make their files)
+_MOUNT = " && ".join([*(f"mount -t tmpfs tmpfs {folder}" for folder in _FOLDERS), 'exec "$@"'])
+
+
+def own_folders() -> list[str]:
+    """The words before a command that then has folders of its own; none where this process may not mount any."""
+    needed = [Path(path).resolve() for path in (sys.executable, sys.prefix, ROOT, SCRIPTS, Path.cwd())]
+    if shutil.which("unshare") is None or any(path.is_relative_to(folder) for path in needed for folder in _FOLDERS):
+        return []
+    words = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh"]
+    tried = subprocess.run([*words, "true"], capture_output=True, check=False)
+    return [] if tried.returncode else words
+
+
+def told(several: Sequence[Sequence[str]], given: Any, words: Sequence[str]) -> Iterator[Line]:
+    """The lines of several processes of this script with these arguments, as they come. `given`: what each reads; `words`: before
+    its command. HybridError where one fails."""
+    lines: SimpleQueue[Line | int] = SimpleQueue()
+    with ExitStack() as running:
+        for arguments in several:
+            process = subprocess.Popen(
+                [*words, sys.executable, str(SCRIPTS / "ordeal.py"), *arguments],
+                stdin=running.enter_context(_file_of(given)),
+                stdout=subprocess.PIPE,
+            )
+            running.callback(process.wait)
+            running.callback(process.terminate)
+            Thread(target=_read, args=(process, lines), daemon=True).start()
+        ended = 0
+        while ended < len(several):
+            line = lines.get()
+            if not isinstance(line, int):
+                yield line
+                continue
+            ended += 1
+            if line:
+                raise HybridError(f"a process that tries jobs has ended with {line}")
+
+
+def tell(line: Line) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _file_of(given: Any) -> IO[str]:
+    file = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by who gets it)
+    json.dump(given, file)
+    file.seek(0)
+    return file
+
+
+def _read(process: subprocess.Popen[bytes], lines: SimpleQueue[Line | int]) -> None:
+    """To its end, and then with which exit code it has ended."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(json.loads(line))
+    lines.put(process.wait())
+
+
+_PROGRAM = Path(__file__).with_name("programs") / "broken_calls.py"
+_AT_ONCE = 100  # trials in a job
+_INSIDE_HEADS = (
+    "trials",
+    "on all",
+    "on some",
+    "on none",
+    "next right",
+    "next lost",
+    "ended by a line",
+    "hung or died",
+    "wrong",
+    "neither",
+)
+_BAD = _INSIDE_HEADS[-3:]
+
+
+def tried_inside(seed: int, trials: int, seconds: float, most_ranks: int, *, verbose: bool) -> int:
+    """Print what came of the trials, by the kind of error; 1 where anything is not as it should be."""
+    counts: dict[str, Counter[str]] = {}
+    began, first, dice = time.monotonic(), 0, random.Random(seed)  # noqa: S311 (no secret)
+    while first < trials and time.monotonic() - began < seconds:
+        for line in _job(seed, first, min(trials, first + _AT_ONCE), dice.randint(2, max(2, most_ranks))):
+            first = line["number"] + 1
+            heads = _judged(line)
+            counts.setdefault(line["error"], Counter()).update(heads)
+            if verbose and any(head in _BAD for head in heads):
+                print(json.dumps(line), flush=True)
+            if time.monotonic() - began > seconds:
+                break
+    counts["all"] = sum(counts.values(), Counter())
+    rows = [(error, *(str(of_error[head]) for head in _INSIDE_HEADS)) for error, of_error in sorted(counts.items())]
+    print(*tables.printed([tables.Table(("error", *_INSIDE_HEADS), "l" + "r" * len(_INSIDE_HEADS), rows)]), sep="\n", flush=True)
+    return int(any(counts["all"][head] for head in _BAD))
+
+
+def _job(seed: int, first: int, last: int, ranks: int) -> Iterator[dict[str, Any]]:
+    """The lines of these trials, up to one after which the job ends too early."""
+    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed below)
+    job = subprocess.Popen(
+        [*mpirun(ranks), sys.executable, str(_PROGRAM), str(seed), str(first), str(last)],
+        env={"HYBRID_STALL": "1", **os.environ, **OF_PROGRAMS},
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+    )
+    try:
+        assert job.stdout is not None
+        for text in job.stdout:
+            if text.startswith("{"):
+                line = json.loads(text)
+                first = line["number"] + 1
+                yield line
+        if first < last:
+            job.wait()
+            errors.seek(0)
+            yield {"number": first, "ranks": ranks, "error": "?", "said": errors.read()[-3000:]}
+    finally:
+        job.terminate()
+        job.communicate()
+        errors.close()
+
+
+def _judged(line: dict[str, Any]) -> list[str]:
+    """The columns to which a trial adds."""
+    if "next" not in line:
+        return ["trials", "ended by a line" if "[rank-missing]" in line["said"] else "hung or died"]
+    raised = sum(map(bool, line["said"]))
+    if "wrong" in (*line["said"], *line["next"]):
+        then = "wrong"
+    elif not any(line["next"]):
+        then = "next right"
+    else:
+        then = "next lost" if all(said.startswith("lost") for said in line["next"]) else "neither"
+    return ["trials", "on none" if not raised else "on all" if raised == len(line["said"]) else "on some", then]
+
 
 RANDOM_PRODUCTS = Path(__file__).with_name("programs") / "random_products.py"
 LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on what plays them
@@ -167,7 +311,7 @@ def _random_products(options: argparse.Namespace) -> int:
 
 def _work(options: argparse.Namespace) -> int:
     if options.inside:
-        return inside.tried(options.seed, options.trials, 60 * options.minutes, options.ranks, verbose=options.verbose)
+        return tried_inside(options.seed, options.trials, 60 * options.minutes, options.ranks, verbose=options.verbose)
     if options.products:
         return _random_products(options)
     if options.tell:

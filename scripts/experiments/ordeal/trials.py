@@ -14,8 +14,7 @@ from typing import Any
 
 from experiments.common import wording
 from experiments.common.records import Line
-from experiments.ordeal.job import Job
-from experiments.ordeal.resources import RESOURCES, Place
+from experiments.ordeal.job import RESOURCES, Job, Place
 from hybrid.core.problem import record
 from hybrid.errors import HybridError
 
