@@ -271,7 +271,7 @@ class _ToGpu(_Kept):
         with self.on_gpu() as ready:
             c = empty_result(*self.shape, self.type.name) if out is None else out
             made = ready.once_for_plan(self._key, self.plan, self._set_up)
-            settle(made.of_arrays(a, b, c), warns=True)
+            settle(made.of_arrays(a, b, c, (a, b, c)), warns=True)
         return c
 
     def _set_up(self) -> RootProduct:
@@ -308,7 +308,7 @@ class _OnGpu(_Kept):
             await_callers_work(c)
             there = tuple(map(ready.device.holds, (*rows, c)))  # whether it is multiplied, or written, where it lies
             made = ready.once_for_plan((*self._key, there), self.plan, self._set_up)
-            settle(made.of_arrays(*rows, c, copied=() if all(there) else (*rows, c)), warns=True)
+            settle(made.of_arrays(*rows, c, () if all(there) else (*rows, c)), warns=True)
         return c
 
     def _set_up(self) -> RealProduct:

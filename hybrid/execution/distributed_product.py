@@ -20,7 +20,6 @@ from hybrid.arrays.integers import DIGIT, Exact, largest_of, temporary_bytes
 from hybrid.arrays.interop import (
     as_rows,
     await_callers_work,
-    copy_back,
     empty_beside,
     on_gpu,
     on_host,
@@ -43,17 +42,16 @@ from hybrid.kernels.catalogue import elements_of
 from hybrid.planning.check_layout import GROUP_COLUMNS
 from hybrid.planning.grid import Part, Placement
 from hybrid.planning.tiling import OperandLocation, PlanRequest
-from hybrid.ranks.heartbeat import busy, computing
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.selection.decision import Decision, Inventory
+from hybrid.selection.decision import Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect, most_exact, settle
 from hybrid.verification.copies import verify_gathered
-from hybrid.verification.freivalds import Compared, HostCheck, is_small_b, new_seed, verify
+from hybrid.verification.freivalds import is_small_b, new_seed
 
 if TYPE_CHECKING:
-    from hybrid.execution.repair import Recomputed
     from hybrid.verification.check import WrongParts
 
 Shape = tuple[int, int]
@@ -299,55 +297,43 @@ def _most(settings: Settings) -> int:
 class RealProduct(CheckedRun):
     """A real product of which each rank keeps its part."""
 
-    def __init__(self, session: Session, decision: Decision, settings: Settings, seed: int | None = None) -> None:
-        """`seed`: of the host's check, the same on all ranks; None: they agree on one."""
-        super().__init__(session, decision, settings)
-        self._grid: OnGrid | None = None
-        self._seed = seed
-        self._in_workspace = False  # all of B lies in memory that the node's ranks keep from call to call
-        self._own_check: HostCheck | None = None  # of a product that this rank has compared as soon as it was multiplied
-        self._compared: list[Compared] = []  # then, by all ranks
+    _grid: OnGrid | None = None
+    _all_of_b: RowView  # or this rank's rows, where these suffice
 
     def result(self, a: Any, b: Any) -> tuple[Any, Check | None]:
         """This rank's part of C, from its parts of A and B, and the check."""
-        plan, layout = self.plan, self.plan.grid_layout
+        team, plan, share, layout = self.team, self.plan, self.share, self.plan.grid_layout
         device = plan.device if layout is None else "cpu"  # a grid's parts travel from host to host
-        height, width = layout.placement.c[self.team.rank].shape if layout else (len(self.share.rows), plan.problem.m)
-        room = room_in_workspace(self.session, plan, {"B": (plan.problem.l, plan.problem.m)}) if self._all_read_b else None
-        self._in_workspace = room is not None
-        with self.team.phase("scatter"), busy():
-            self._a, self._b = (
+        height, width = layout.placement.c[team.rank].shape if layout else (len(share.rows), plan.problem.m)
+        all_of_b, size = None, (plan.problem.l, plan.problem.m)
+        if layout is None and not plan.own_rows_suffice:
+            room = room_in_workspace(self.session, plan, {"B": size})
+            self.in_workspace, types = room is not None, element_types(plan.problem)
+            all_of_b = (room or make_shared_matrices(team, {"B": Span(0, size[0])}, {"B": size[1]}, types))["B"]
+        with team.phase("scatter"), busy():
+            a, b = (
                 elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self.threads)) for array in (a, b)
             )
-            self._c = empty_beside(self._a, (height, width), plan.problem.dtype)
-            await_callers_work(self._a, self._b, self._c)
-            if room is not None:
-                room["B"][self.share.b_rows][...] = on_host(self._b)
+            c = empty_beside(a, (height, width), plan.problem.dtype)
+            await_callers_work(a, b, c)
+            if all_of_b is not None:
+                all_of_b[share.b_rows][...] = on_host(b)
+        self.views = {"A": RowView(a, share.rows), "B": RowView(b, share.b_rows), "C": RowView(c, share.rows)}
         if layout is not None:
-            self._grid = OnGrid(self.team, plan, {"A": self._a, "B": self._b, "C": self._c})
+            self._grid = OnGrid(team, plan, {"A": a, "B": b, "C": c})
             self.run = self._grid.run(self.session, self.decision, self.settings, tell_nobody)
         else:
-            if room is not None:
-                all_of_b = room["B"]
-            else:
-                all_of_b = self._gathered_b() if self._all_read_b else RowView(self._b, self.share.b_rows)
-            matrices, to_pin = RankMatrices(self._a, all_of_b, self._c), [self._a, all_of_b.array, self._c]
+            if all_of_b is not None:
+                gather_b(team, plan, all_of_b, self.settings)
+            self._all_of_b = all_of_b or self.views["B"]
+            matrices, to_pin = RankMatrices(a, self._all_of_b, c), [a, self._all_of_b.array, c]
             self.run = RankRun(self.session, self.decision, matrices, to_pin, self.settings, tell_nobody)
-            self._all_of_b = all_of_b
-        return self._c, self.computed()
-
-    def of_arrays(self, a: Any, b: Any, c: Any, *, copied: Sequence[Any]) -> Check | None:
-        """Compute c = a · b of matrices in the memory of this process's GPU, and check it. `copied`: nothing where all are
-        multiplied and written where they lie."""
-        self._a, self._b, self._c = a, b, c
-        try:
-            return self.of_this_process(RankMatrices(a, RowView(b, self.share.b_rows), c), copied)
-        finally:
-            self._a = self._b = self._c = None
+        return c, self.computed()
 
     def multiply(self) -> None:
-        if self._in_workspace:
-            self._multiply_and_compare()
+        if self.in_workspace:  # B is written there after a phase of the next product, when all ranks have read it
+            self.run.make_ready()
+            self.multiply_and_compare()
             return
         with self.team.phase("scatter", timed=False):
             self.run.make_ready()
@@ -355,74 +341,22 @@ class RealProduct(CheckedRun):
         if self._grid is not None:
             self.run.gather()
 
-    def _multiply_and_compare(self) -> None:
-        """Compute the product with B in the workspace, and compare it, so that one exchange tells of both. B is written after a
-        phase of the next product, when all ranks have read it."""
-        team, plan, seed, problem = self.team, self.plan, self._seed, self.plan.problem
-        self.run.make_ready()
-        with team.phase("multiply", timed=False) as multiplying:
-            compares = plan.check == "host" and seed is not None and is_small_b(plan) and problem.n * problem.m > 0
-            all_of_b, own = self._all_of_b, np.ascontiguousarray(on_host(self._b))
-            bits = f"u{own.itemsize}"
-            if compares and np.array_equal(all_of_b[self.share.b_rows].view(bits), own.view(bits)):
-                a, of_c = RowView(on_host(self._a), self.share.rows), RowView(on_host(self._c), self.share.rows)
-                a, b, of_c = self.in_numbers([a, all_of_b, of_c])
-                by = self.decision.multiplied_by
-                self._own_check = HostCheck(team, plan, (a, b, of_c), self.threads, by, has_all_of_b=True)
-            in_place = plan.device == "cpu" and not plan.staged
-            in_passing = self._own_check is not None and in_place and self.decision.kernel.name == "blas"
-            if not in_passing:
-                self.run.multiply_in_phase()
-            if self._own_check is not None:
-                with computing(problem.operations):
-                    multiplying.mine = self._own_check.compared(seed, self.run.multiply_in_phase if in_passing else None)
-        self._seed, self._compared = None, multiplying.all
-        if any(each is None for each in self._compared):  # an element of B has changed on its way: all of the check tells
-            self._own_check = None
-
-    @property
-    def _all_read_b(self) -> bool:
-        """Whether each rank needs all rows of B."""
-        return self.plan.grid_layout is None and not self.plan.own_rows_suffice
+    def b_to_compare_with(self) -> RowView | None:
+        own = np.ascontiguousarray(self.views["B"].array)
+        there, bits = self._all_of_b[self.share.b_rows], f"u{own.itemsize}"
+        return self._all_of_b if is_small_b(self.plan) and np.array_equal(there.view(bits), own.view(bits)) else None
 
     def check_on_devices(self, check: RankCheck) -> Check:
         result = check.result()
         if not self.plan.own_rows_suffice:
-            verify_gathered(self.team, self.share.b_rows, on_host(self._b), self._all_of_b, self.threads)
+            verify_gathered(self.team, self.share.b_rows, on_host(self.views["B"].array), self._all_of_b, self.threads)
         return result
 
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         if self._grid is not None and self.plan.operands is OperandLocation.BLOCKS_2D:
             return self._grid.verify(self.decision, self.threads)
-        if self._own_check is not None:
-            own, self._own_check = self._own_check, None
-            with busy():
-                return own.judged(self._compared, wrong)
-        a, b, c = self._on_host()
-        return verify(self.team, self.plan, (a, b, c), self.threads, wrong, suspects, self.decision.multiplied_by)
+        return super().check_on_host(wrong, suspects)
 
-    def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
-        from hybrid.execution.repair import Recomputing
-
-        a, b, c = self._on_host()
-        done = Recomputing(self.team, self.plan, (a, b, c), self.threads).run(wrong)
-        with self.team.phase("repair"):
-            copy_back(c.array, self._c)
-        return done
-
-    def _on_host(self) -> list[RowView]:
-        """This rank's rows in host memory."""
-        share = self.share
+    def on_host(self) -> list[RowView]:
         with self.team.phase("check", timed=False), busy():
-            placed = ((self._a, share.rows), (self._b, share.b_rows), (self._c, share.rows))
-            return self.in_numbers([RowView(on_host(array), rows) for array, rows in placed])
-
-    def _gathered_b(self) -> RowView:
-        """All of B, in memory that the node's ranks share."""
-        team, plan = self.team, self.plan
-        rows, columns = {"B": Span(0, plan.problem.l)}, {"B": plan.problem.m}
-        b = make_shared_matrices(team, rows, columns, element_types(plan.problem))["B"]
-        with team.phase("scatter"), busy():
-            b[self.share.b_rows][...] = on_host(self._b)
-        gather_b(team, plan, b, self.settings)
-        return b
+            return self.in_numbers([RowView(on_host(self.views[key].array), self.views[key].rows) for key in "ABC"])

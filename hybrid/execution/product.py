@@ -31,7 +31,7 @@ from hybrid.selection.session import MOST_SHARED, Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect
 from hybrid.verification.copies import verify_transfer
-from hybrid.verification.freivalds import Compared, HostCheck, needs_no_sums_of_others, plan_alone, verify, verify_alone
+from hybrid.verification.freivalds import needs_no_sums_of_others, plan_alone, verify_alone
 
 if TYPE_CHECKING:
     from hybrid.execution.repair import Recomputed
@@ -92,14 +92,10 @@ class RootProduct(CheckedRun):
     ) -> None:
         """`out`: an array that may become C: the root's, or with shared operands the same shared one on all ranks. `seed`: of
         the host's check; None: the ranks agree on one. `scattered`: A and B are in the session's workspace already."""
-        super().__init__(session, decision, settings)
-        self._operands, self._out, self.progress = operands, out, progress
-        self.views: dict[str, RowView] = {}  # A, B and C in host memory, or at the root where they lie
-        self._in_workspace = False  # they are small, and in memory that the node's ranks keep from call to call
-        self._result: np.ndarray | None = None  # then, at the root: where C is copied from there
-        self._seed, self._scattered = seed, scattered
-        self._own_check: HostCheck | None = None  # of a product that this rank has compared as soon as it was multiplied
-        self._compared: list[Compared] = []  # then, by all ranks
+        super().__init__(session, decision, settings, seed)
+        self._operands, self._out, self.progress, self._scattered = operands, out, progress, scattered
+        self._result: np.ndarray | None = None  # where C is copied at the root, from the workspace
+        self._from_root: FromRoot | None = None
 
     def result(self) -> tuple[np.ndarray, Check | None]:
         """C, whole on the root's node, and its check. Every rank calls it."""
@@ -124,16 +120,6 @@ class RootProduct(CheckedRun):
         self._from_root = FromRoot(self.team, self.plan, self.views, self._operands, self.settings)
         self.run = self._set_up()
 
-    def of_arrays(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Check | None:
-        """Compute c = a · b of arrays of this process, which a device reads and writes where they lie, and check it."""
-        self.views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
-        self._from_root = FromRoot(self.team, self.plan, self.views, self._operands, self.settings)
-        try:
-            return self.of_this_process(RankMatrices(a, self.views["B"], c), (a, b, c))
-        finally:
-            self.views = {}
-            del self._from_root
-
     def check_on_devices(self, check: RankCheck) -> Check:
         elsewhere: SumElsewhere | None = None
         if len(self.plan.topology.nodes) > 1:
@@ -148,13 +134,7 @@ class RootProduct(CheckedRun):
             for key, source in zip("AB", self._operands, strict=True):
                 if len(plan.topology.nodes) > 1 and isinstance(source, RootMatrix):
                     verify_transfer(team, plan, key, source, self.views[key], self.threads)
-            if self._own_check is not None:
-                own, self._own_check = self._own_check, None
-                with busy():
-                    return own.judged(self._compared, wrong)
-            a, b, c = self.in_numbers([self.views[key] for key in "ABC"])
-            seed, self._seed = self._seed, None
-            return verify(team, plan, (a, b, c), self.threads, wrong, suspects, by, seed)
+            return super().check_on_host(wrong, suspects)
         with team.phase("check") as checking:  # the root alone has the matrices, and the cores of all ranks
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
@@ -171,8 +151,7 @@ class RootProduct(CheckedRun):
 
         team, plan = self.team, self.plan
         if not plan.at_root:
-            a, b, c = self.in_numbers([self.views[key] for key in "ABC"])
-            return Recomputing(team, plan, (a, b, c), self.threads).run(wrong)
+            return super().compute_again(wrong)
         with team.phase("repair") as computing:
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
@@ -206,7 +185,7 @@ class RootProduct(CheckedRun):
         views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
         made = {key: span for key, span in rows.items() if key not in views}
         if not views and self.may_use_workspace and (found := views_in_workspace(self.session, plan, make=True)):
-            self._in_workspace, c = True, found["C"].array
+            self.in_workspace, c = True, found["C"].array
             if team.rank == plan.root:
                 self._result = empty_result(len(c), c.shape[1], c.dtype.name) if self._out is None else self._out
             return found
@@ -253,24 +232,39 @@ class RootProduct(CheckedRun):
                 before += work[key]
 
     def multiply(self) -> None:
-        if self._in_workspace:
-            self._multiply_in_workspace()
-        else:
+        if not self.in_workspace:
             self.make_ready()
             self.multiply_now()
+            return
+        # Each use of the workspace is ordered by the end of a phase. A rank writes C only after a phase that the root enters when
+        # it has copied the C before from there: `scatter`, or `agree` where that brought A and B. The root writes A and B only
+        # after the last phase of the product before, which other ranks end when they have read theirs.
+        self.run.make_ready()
+        if not self._scattered:
+            self._scatter()
+        self._scattered = False
+        self._poison_c()
+        self.multiply_and_compare()
+
+    def b_to_compare_with(self) -> RowView | None:
+        return self.views["B"] if needs_no_sums_of_others(self.plan) else None
+
+    def _scatter(self) -> None:
+        if self._from_root is not None and not self.plan.at_root:
+            with self.team.phase("scatter"):
+                self._from_root.scatter(self.threads)
 
     def make_ready(self) -> None:
         """Do what can be done before the clock runs."""
         with self.team.phase("scatter", timed=False), busy():
             self._poison_c()
             self.run.make_ready(again=self.comes_again)
-            self._from_root.begin()
+            if self._from_root is not None:
+                self._from_root.begin()
 
     def multiply_now(self) -> None:
         """Compute the product, from the operands in host memory to C at the root."""
-        if not self.plan.at_root:
-            with self.team.phase("scatter"):
-                self._from_root.scatter(self.threads)
+        self._scatter()
         self.run.multiply()
         if not self.plan.at_root:
             self.run.gather()
@@ -301,31 +295,6 @@ class RootProduct(CheckedRun):
         """Fill C with NaN, so that elements that nobody writes are found, also where an earlier product has left the right
         ones."""
         plan, c = self.plan, self.views["C"]
-        if self.settings.poison or (not plan.at_root and (self.comes_again or self._in_workspace)):
+        if self.settings.poison or (not plan.at_root and (self.comes_again or self.in_workspace)):
             own = c.rows if plan.at_root else plan.c_rows_at_the_end(self.team.rank)
             fill(c[own], np.nan, self.threads)
-
-    # Each use of the workspace is ordered by the end of a phase. A rank writes C only after a phase that the root enters when it
-    # has copied the C before from there: `scatter`, or `agree` where that brought A and B. The root writes A and B only after the
-    # last phase of the product before, which other ranks end when they have read theirs.
-
-    def _multiply_in_workspace(self) -> None:
-        """Compute the product, and where each rank can do it alone, compare it, so that one exchange tells of both."""
-        team, plan = self.team, self.plan
-        self.run.make_ready()
-        if not self._scattered:
-            with team.phase("scatter"):
-                self._from_root.scatter(self.threads)
-        self._scattered = False
-        with team.phase("multiply", timed=False) as multiplying:
-            self._poison_c()
-            self.run.multiply_in_phase()
-            seed = self._seed
-            if plan.check == "host" and seed is not None and needs_no_sums_of_others(plan) and plan.problem.n * plan.problem.m:
-                team.enter("check")
-                a, b, c = self.in_numbers([self.views[key] for key in "ABC"])
-                self._own_check = HostCheck(team, plan, (a, b, c), self.threads, self.decision.multiplied_by)
-                with busy():
-                    multiplying.mine = self._own_check.compared(seed)
-        if self._own_check is not None:
-            self._seed, self._compared = None, multiplying.all

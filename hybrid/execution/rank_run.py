@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybrid.arrays.interop import copy_back
 from hybrid.core.settings import Settings
+from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
@@ -35,6 +37,7 @@ from hybrid.transport.rank_device import RankDevice, make_panels, make_transport
 from hybrid.verification.check import MOST_SUSPECTS, Check, Suspect, WrongParts
 from hybrid.verification.copies import CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
 from hybrid.verification.device_check import DeviceCheck, judge
+from hybrid.verification.freivalds import Compared, HostCheck, verify
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
@@ -424,20 +427,29 @@ def tell_nobody(phase: str, done: int, of: int) -> None:
 
 
 class CheckedRun(ABC):
-    """One rank's part of a product. Every rank makes one, and calls its methods; subclasses know where the matrices are."""
+    """One rank's part of a product. Every rank makes one, and calls its methods; subclasses bring the matrices to where they are
+    multiplied."""
 
     run: RankRun  # the multiplication, set up
 
-    def __init__(self, session: Session, decision: Decision, settings: Settings) -> None:
+    def __init__(self, session: Session, decision: Decision, settings: Settings, seed: int | None = None) -> None:
+        """`seed`: of the host's check, the same on all ranks; None: they agree on one."""
         self.session, self.team, self.decision, self.settings = session, session.team, decision, settings
         self.plan, self.share = decision.plan, decision.plan.shares[session.team.rank]
         self.threads = decision.placements[session.team.rank].threads.count
+        self.views: dict[str, RowView] = {}  # what this rank sees of A, B and C
+        self.in_workspace = False  # they, or B, are in memory that the node's ranks keep from call to call
+        self.seed = seed
+        self._own_check: HostCheck | None = None  # of a product that this rank has compared as soon as it was multiplied
+        self._compared: list[Compared] = []  # then, by all ranks
         self._is_set_up = False
 
-    def of_this_process(self, matrices: RankMatrices, copied: Sequence[Any] = ()) -> Check | None:
-        """Compute the product of these matrices of a process alone, which are the subclass's as well, and check it. That may be
-        done again and again, with others; between two products nothing refers to any. `copied`: those of them that are."""
+    def of_arrays(self, a: Any, b: Any, c: Any, copied: Sequence[Any]) -> Check | None:
+        """Compute c = a · b of matrices of this process alone, and check it. That may be done again and again, with others;
+        between two products nothing refers to any. `copied`: those of them that are."""
         self.team.timeline = Timeline()
+        self.views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
+        matrices = RankMatrices(a, self.views["B"], c)
         try:
             if self._is_set_up:
                 self.run.use(matrices, copied)
@@ -446,6 +458,7 @@ class CheckedRun(ABC):
                 self.run, self._is_set_up = RankRun(*parts, tell_nobody), True
             return self.computed()
         finally:
+            self.views = {}
             if self._is_set_up:
                 self.run.let_go()
 
@@ -463,16 +476,61 @@ class CheckedRun(ABC):
         """Compute the product, or compute it once more."""
 
     @abstractmethod
+    def b_to_compare_with(self) -> RowView | None:
+        """All of B, with which this rank can compare its rows of C alone; None where it cannot."""
+
+    def multiply_and_compare(self) -> None:
+        """Multiply in the workspace; and where each rank can do it alone, compare the product, so that one exchange tells of
+        both."""
+        plan, seed = self.plan, self.seed
+        with self.team.phase("multiply", timed=False) as multiplying:
+            compares = plan.check == "host" and seed is not None and plan.problem.n * plan.problem.m > 0
+            b = self.b_to_compare_with() if compares else None
+            if b is None:
+                self.run.multiply_in_phase()
+            else:
+                a, b, c = self.in_numbers([self.views["A"], b, self.views["C"]])
+                by = self.decision.multiplied_by
+                self._own_check = HostCheck(self.team, plan, (a, b, c), self.threads, by, has_all_of_b=True)
+                in_passing = plan.device == "cpu" and not plan.staged and self.decision.kernel.name == "blas"
+                if not in_passing:
+                    self.run.multiply_in_phase()
+                self.team.enter("check" if not in_passing else "multiply")
+                with computing(plan.problem.operations):
+                    multiplying.mine = self._own_check.compared(seed, self.run.multiply_in_phase if in_passing else None)
+        self._compared = multiplying.all
+        if any(each is None for each in self._compared):  # a rank's B has changed on its way: all of the check tells
+            self._own_check = None
+        elif self._own_check is not None:
+            self.seed = None
+
+    @abstractmethod
     def check_on_devices(self, check: RankCheck) -> Check:
         """The result of this check, and of what was copied to where the devices read it."""
 
-    @abstractmethod
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         """The check from host memory. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
+        if self._own_check is not None:
+            own, self._own_check = self._own_check, None
+            with busy():
+                return own.judged(self._compared, wrong)
+        a, b, c = self.on_host()
+        seed, self.seed = self.seed, None
+        return verify(self.team, self.plan, (a, b, c), self.threads, wrong, suspects, self.decision.multiplied_by, seed)
 
-    @abstractmethod
     def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
         """Compute the wrong parts of C on CPUs."""
+        from hybrid.execution.repair import Recomputing
+
+        a, b, c = self.on_host()
+        done = Recomputing(self.team, self.plan, (a, b, c), self.threads).run(wrong)
+        with self.team.phase("repair"):
+            copy_back(c.array, self.views["C"].array)
+        return done
+
+    def on_host(self) -> list[RowView]:
+        """What this rank sees of A, B and C, in host memory and in numbers with which the host computes."""
+        return self.in_numbers([self.views[key] for key in "ABC"])
 
     def checked(self) -> Check | None:
         """The check of the last product, after its repair; None where no check is asked for."""
