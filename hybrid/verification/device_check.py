@@ -430,7 +430,7 @@ def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Pi
     else:
         error, tolerance = max((sums.error for *_, sums in of_ranks), default=0.0), THRESHOLD
     only_sums = bool(faults) and not exact and not copies
-    # With larger integers the product can still be exact while the device's sums are not: the host checks it modulo a prime.
+    # With larger integers the product can still be exact while the device's sums are not: the host checks it modulo 2^64.
     # So it does where the sums do not show fractions in C.
     left_to_host = any(sums.not_judged or (exact and sums.largest_c >= NOT_INTEGRAL) for *_, sums in of_ranks) or (
         not exact and is_exact_product(problem.dtype, problem.l, largest_a, largest_b)

@@ -3,7 +3,7 @@
 
 The columns are summed in groups, each with its own elements of x, so a difference belongs to one row and one group. Where all
 entries are integers and all sums are exact, both sides must be equal; where the product is exact and these sums are not, both
-sides must be equal modulo a prime. Elsewhere differences are measured in standard deviations of this product's rounding errors
+sides must be equal modulo 2^64. Elsewhere differences are measured in standard deviations of this product's rounding errors
 (see hybrid.verification.check). That only raises suspicion: the elements of a suspicious sum are computed again in higher
 precision, which tells a fault from rounding errors that are not as usual.
 """
@@ -455,7 +455,7 @@ class HostCheck:
             self._mark_wrong(0.0)
             return Check("exact", count, 0.0, False, tuple(faults))
         if is_exact_product(problem.dtype, problem.l, *of_operands):
-            return self._modulo_a_prime(self._seed)
+            return self._in_whole_numbers(self._seed)
         if not_judged and not judged:
             check = Check("none", 0.0, THRESHOLD, True)
         else:
@@ -554,16 +554,16 @@ class HostCheck:
             judged = max(judged, beside, key=lambda each: (each.kind != "none", each.error))
         return replace(judged, note=judged.note or note)
 
-    def _modulo_a_prime(self, seed: int | None) -> Check:
+    def _in_whole_numbers(self, seed: int | None) -> Check:
         """Check a product of integers that is exact, while the sums that were compared are not."""
-        modular, plan, team = Modular(np.random.default_rng(seed), self._plan.problem.m, self._threads), self._plan, self._team
-        with team.phase("check") as through_b, limited_threads(1):
-            through_b.mine = modular.times(self._matrices[1][self._share.b_rows], modular.x)
-        with team.phase("check") as through_a, limited_threads(1):
-            through_a.mine = modular.times(self._a, joined_by_rows(plan, through_b.all, "b_rows"))
+        x, plan, team = odd_words(np.random.default_rng(seed), self._plan.problem.m), self._plan, self._team
+        with team.phase("check") as through_b:
+            through_b.mine = wrapped_products(self._matrices[1][self._share.b_rows], x, self._threads)
+        with team.phase("check") as through_a:
+            through_a.mine = wrapped_products(self._a, joined_by_rows(plan, through_b.all, "b_rows"), self._threads)
         expected = joined_by_rows(plan, through_a.all, "rows")[self._rows_of_c.slice]
-        with team.phase("check") as comparing, limited_threads(1):
-            comparing.mine = (self._rows_of_c.lo + modular.wrong_rows(self._c, expected)).tolist()
+        with team.phase("check") as comparing:
+            comparing.mine = (self._rows_of_c.lo + _wrong_rows(self._c, x, expected, self._threads)).tolist()
         found = sorted(row for rows in comparing.all for row in rows)
         if self._wrong is not None:
             self._wrong.suspect_rows(np.array(found, np.intp))
@@ -615,7 +615,13 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
         sizes, largest = np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
         exact = is_exact(problem, GROUP_COLUMNS, *largest)
         if not exact and is_exact_product(problem.dtype, problem.l, *largest):
-            return _stack_modulo_a_prime(a, b, c, random, threads)
+            x, exactly_wrong = odd_words(random, m), {}
+            of_b = wrapped_products(b.reshape(-1, m), x, threads).reshape(len(b), -1)
+            for index in range(count):
+                expected = wrapped_products(a[index % len(a)], of_b[index % len(b)], threads)
+                if len(rows := _wrong_rows(c[index], x, expected, threads)):
+                    exactly_wrong[index] = tuple(Fault(f"row {row} of C", row=int(row)) for row in rows[:MOST_NAMED])
+            return StackCheck("exact", float(len(exactly_wrong)), exactly_wrong)
         counts = (sizes > 0).sum(axis=(1, 2))
         limits, kind, error = np.zeros(count), "exact", float(counts.sum())
         if not exact:
@@ -634,69 +640,39 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
         return StackCheck(kind, error, wrong)
 
 
-def _stack_modulo_a_prime(a: np.ndarray, b: np.ndarray, c: np.ndarray, random: np.random.Generator, threads: int) -> StackCheck:
-    modular, wrong = Modular(random, c.shape[2], threads), {}
-    of_b = modular.times(b.reshape(-1, b.shape[2]), modular.x).reshape(len(b), -1)
-    for index in range(len(c)):
-        rows = modular.wrong_rows(c[index], modular.times(a[index % len(a)], of_b[index % len(b)]))
-        if len(rows):
-            wrong[index] = tuple(Fault(f"row {row} of C", row=int(row)) for row in rows[:MOST_NAMED])
-    return StackCheck("exact", float(len(wrong)), wrong)
-
-
 # Products of integers may be exact in float64 while the check's usual sums, whose terms are multiplied by x, would be rounded.
+# Then sums modulo 2^64 are compared. An odd x hides no single error; several that are multiples of 2^k are hidden by one random x
+# in 2^(64-k).
 
-_LEAST, _MOST = 1 << 19, 1 << 20  # of the prime
-_COLUMNS = 1 << 13  # so many products of two numbers below 2^20 add up to at most 2^53
 _MOST_EXACT = 2.0**53
 
 
-class Modular:
-    """Products of matrices with vectors, modulo a prime. Ranks that seed the generator alike have the same prime and the same x.
+def odd_words(random: np.random.Generator, count: int) -> np.ndarray:
+    """Random odd numbers of 64 bits."""
+    return random.integers(0, 1 << 64, count, np.uint64).view(np.int64) | 1
 
-    An error stays unseen if the prime divides it, or if several cancel: about one of 100,000 such checks does not see it.
-    """
 
-    def __init__(self, random: np.random.Generator, columns: int, threads: int) -> None:
-        prime = int(random.integers(_LEAST, _MOST - 1000))
-        while any(prime % divisor == 0 for divisor in range(2, int(prime**0.5) + 1)):
-            prime += 1
-        self._prime, self._threads = float(prime), threads
-        self._below_inverse = (1 - 2.0**-50) / self._prime
-        self.x = random.integers(1, prime, columns).astype(np.float64)
+def wrapped_products(matrix: np.ndarray, vector: np.ndarray, threads: int) -> np.ndarray:
+    """matrix·vector modulo 2^64, of a matrix of integers up to 2^53."""
+    product = np.empty(len(matrix), np.int64)
 
-    def times(self, matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-        """matrix·vector modulo the prime."""
-        product = np.zeros(len(matrix))
+    def multiply(where: slice, values: np.ndarray) -> None:
+        np.einsum("ij,j->i", values.astype(np.int64), vector, out=product[where])
 
-        def multiply(where: slice, values: np.ndarray) -> None:
-            residues = self._residues(values)
-            for some in pieces(Span(0, values.shape[1]), _COLUMNS):
-                product[where] += self._residues(np.dot(residues[:, some.slice], vector[some.slice]))
-            product[where] = self._residues(product[where])
+    in_parts(matrix, threads, multiply)
+    return product
 
-        in_parts(matrix, self._threads, multiply)
-        return product
 
-    def _residues(self, values: np.ndarray) -> np.ndarray:
-        """Residues of integers up to 2^53: as `fmod` gives them, but up to 8 above the prime, in a tenth of the time. The
-        quotient is never too large, so its product with the prime is exact."""
-        return values - np.trunc(values * self._below_inverse) * self._prime
+def _wrong_rows(c: np.ndarray, x: np.ndarray, expected: np.ndarray, threads: int) -> np.ndarray:
+    """The rows of C that are not as expected, or hold an element that no exact product of integers has: a fraction, or a number
+    above 2^53."""
+    wrong = wrapped_products(c, x, threads) != expected
 
-    def differ(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Which elements are not the same modulo the prime; NaN never is."""
-        return np.fmod(one - other, self._prime) != 0
+    def look(where: slice, values: np.ndarray) -> None:
+        wrong[where] |= ~((np.rint(values) == values) & (np.abs(values) <= _MOST_EXACT)).all(axis=1)
 
-    def wrong_rows(self, c: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """The rows of C that are not as expected, or hold an element that no exact product of integers has: a fraction, or a
-        number above 2^53."""
-        wrong = self.differ(self.times(c, self.x), expected)
-
-        def look(where: slice, values: np.ndarray) -> None:
-            wrong[where] |= ~((np.rint(values) == values) & (np.abs(values) <= _MOST_EXACT)).all(axis=1)
-
-        in_parts(c, self._threads, look)
-        return np.flatnonzero(wrong)
+    in_parts(c, threads, look)
+    return np.flatnonzero(wrong)
 
 
 # The elements of suspicious sums, computed again in higher precision: are they wrong, or are these rounding errors?
