@@ -15,7 +15,6 @@ from hybrid.core.spans import Topology
 from hybrid.devices.base import Buffers, Device
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
 from hybrid.errors import HybridError
-from hybrid.host.threads import usable_cores
 from hybrid.kernels.catalogue import Kernel
 from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import RankShare
@@ -170,10 +169,8 @@ class RankDevice:
             for array in on_host:
                 self.device.pin(array)
         through_slots = [] if again else self.device.pin_again(on_host, threads)
-        # The ranks whose GPUs this one copies to do nothing meanwhile: it uses their cores as well, as far as it may.
-        each = max(1, min(threads, len(usable_cores()) // len(devices)))
         for device in devices:  # this rank's first: threads wait for all devices' events as for its own
-            if not device.use_slots(through_slots, each, len(self.team.node_ranks)):
+            if not device.use_slots(through_slots, max(1, threads // len(devices)), len(self.team.node_ranks)):
                 through_slots = []
         if any(array is arrays[-1] for array in through_slots):
             self.device.populate(arrays[-1])
