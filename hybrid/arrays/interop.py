@@ -155,6 +155,14 @@ def on_device_of(array: Any) -> AbstractContextManager[Any]:
     return array.device if on_gpu(array) else nullcontext()
 
 
+def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
+    """An array on a GPU as one of this shape, without a copy."""
+    import cupy
+
+    with array.device:
+        return cupy.broadcast_to(array, shape)
+
+
 def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """An array of undefined contents on the GPU of `array`, or in host memory as `array`."""
     if on_gpu(array):

@@ -231,6 +231,11 @@ class DistributedProduct:
         if not self._stays:
             self._decide(settings)
 
+    @property
+    def stays(self) -> bool:
+        """Whether integers stay on the GPUs where they lie."""
+        return self._stays
+
     def _decide(self, settings: Settings) -> None:
         """Decide how the product is computed, with integers where they lie if `_stays`."""
         shares, stays, types = self._shares, self._stays, self._shares[0].types

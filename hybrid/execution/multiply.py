@@ -28,16 +28,20 @@ from hybrid.arrays.root_operands import (
 from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import LARGEST_SIZE, record
 from hybrid.core.settings import Settings
-from hybrid.errors import UsageError
+from hybrid.core.text import warn
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
 from hybrid.execution.distributed_product import DistributedProduct, Shares, request_of
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
 from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import StackCall
-from hybrid.host.memory import empty_matrix
+from hybrid.execution.whole_copies import WholeCopies
+from hybrid.host.memory import empty_matrix, empty_result
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
-from hybrid.selection.decision import Decision, Machine, root_is_enough, same_on_all_ranks, threads_until_decided
+from hybrid.ranks.heartbeat import busy
+from hybrid.selection.decision import Decision, Machine, gpu_for_arrays, root_is_enough, same_on_all_ranks, threads_until_decided
 from hybrid.selection.session import Session, agree, free_memory_of, take_inventory
 from hybrid.verification.check import settle
 from hybrid.verification.freivalds import new_seed
@@ -103,7 +107,8 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: A
     matrices_there = on_gpu(a) and on_gpu(b) and all(getattr(each, "ndim", 2) <= 2 for each in (a, b))
     if session.team.size == 1 and matrices_there and (out is None or on_gpu(out)):
         return GpuCall(session, operands, out, asked)
-    return RootCall(session, operands, out, asked)
+    to_gpu = IntegersCall.of(session, operands, out, asked) if session.team.size == 1 else None
+    return to_gpu or RootCall(session, operands, out, asked)
 
 
 class DistributedCall:
@@ -160,6 +165,11 @@ class DistributedCall:
             self._of_parts = DistributedProduct(session, shares, inventories, settings)
             self.decision, self.settings = self._of_parts.decision, self._of_parts.settings
         return transposed
+
+    @property
+    def integers_stay(self) -> bool:
+        """Whether integers stay on the GPUs where they lie."""
+        return self._of_rows is None and self._of_parts.stays
 
     def product(self) -> Any:
         """This rank's part of the product."""
@@ -232,12 +242,127 @@ class GpuCall:
         self._of_blocks = DistributedCall(session, blocks, None, asked.without_transposes())
         self.decision, self.settings = self._of_blocks.decision, self._of_blocks.settings
 
+    @property
+    def integers_stay(self) -> bool:
+        """Whether integers are multiplied without a copy to the host."""
+        return self._of_blocks.integers_stay
+
     def product(self) -> Any:
         product = self._of_blocks.product().array.reshape(self.shape)
         if self._out is None:
             return product
         copy_back(product, self._out)
         return self._out
+
+
+class IntegersCall:
+    """A product of integers of this process, some of which lie in host memory, on its GPU: they cross the link in their own type,
+    and C in the one that is asked for."""
+
+    def __init__(
+        self, session: Session, operands: Sequence[Any], out: Any, asked: Asked, gpu: Gpu, shape: tuple[int, ...]
+    ) -> None:
+        """`operands`: op(A), op(B), and C or None, as matrices. `shape`: of the result. DoesNotFit where the GPU has no room."""
+        self._session, self._host, self._out, self._asked, self._gpu = session, operands, out, asked.without_transposes(), gpu
+        self._shape, self._core = shape, (operands[0].shape[0], operands[1].shape[1])
+        self.settings, gemm = asked.read()
+        self._types = product_type(operands[0].dtype, operands[1].dtype, gemm.dtype)
+        self._bring()
+        self.decision = self._on_gpu.decision
+
+    @classmethod
+    def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> IntegersCall | None:
+        """The call; None where it is another one's, which also finds out what is wrong with it."""
+        if any(getattr(each, "dtype", np.dtype(float)).kind not in "biu" for each in operands[:2]):
+            return None
+        try:
+            settings, gemm = asked.read()
+            a, b = arrays_of(*operands[:2], on_device=True)
+            types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
+            if types.exact is None or max(a.ndim, b.ndim) > 2 or settings.check == "host":
+                return None
+            first, second, _, shape = matrices_of(a, b, gemm)
+            refuse_no_rank(session.team, asked.root)
+            refuse_unused_c(operands[2], asked.gemm)
+            c = None if operands[2] is None or gemm.beta == 0 else arrays_of(a, operands[2], on_device=True)[1]
+            refuse_wrong_c(c, shape, types)
+            if out is not None:
+                refuse_wrong_out(out, (first, second), c, shape, types)
+            inventory = take_inventory(session, settings)
+            (n, l), m = first.shape, second.shape[1]
+            if shortage_of_matrix(n * m * np.dtype(types.result).itemsize, [inventory.free], shared=False):
+                return None
+            gpu = gpu_for_arrays(Machine(session.team.topology, (inventory,)), types.problem(n, l, m), settings)
+            lie_on = {each.device.id for each in (a, b, c) if each is not None and on_gpu(each)}
+            if gpu is None or lie_on > {gpu.index}:
+                return None
+            added = None if c is None else c.reshape(n, m)
+            call = cls(session, (first, second, added), out, asked, gpu, shape)
+        except (UsageError, DeviceUnavailable, DoesNotFit):
+            return None
+        return call if call._on_gpu.integers_stay else None
+
+    def _bring(self) -> None:
+        """Copy the operands to the GPU, and decide on their product."""
+        session, asked, settings, out = self._session, self._asked, self.settings, self._out
+        if on_gpu(out):
+            self._into: Any = None
+        elif out is not None and out.flags.carray and out.dtype.isnative:
+            self._into = out.reshape(self._core)
+        else:
+            self._into = empty_result(*self._core, self._types.result)
+        with session.team.phase("scatter", timed=False), busy():
+            made = session.device_of_alone(self._gpu)
+            copied = [each for each in self._host if each is not None and not on_gpu(each)]
+            threads, where = threads_until_decided(session.team, settings), f"the device of {session.team.host}, {self._gpu.name}"
+            self._copies = WholeCopies(made, copied, self._into, threads, check=settings.check, where=where)
+            names = ("A", "B", "the C that is added")
+            try:
+                there = [
+                    each if each is None or on_gpu(each) else self._copies.to_gpu(name, each)
+                    for name, each in zip(names, self._host, strict=True)
+                ]
+            finally:
+                self._copies.finish()
+        brought = sum(new.nbytes for new, old in zip(there, self._host, strict=True) if new is not old)
+        if settings.gpu_memory:
+            if settings.gpu_memory <= brought:
+                raise DoesNotFit("no room for integers in the GPU's memory that may be used", code="gpu-memory")
+            asked = replace(asked, flags={**asked.flags, "gpu_memory": settings.gpu_memory - brought})
+        operands = there[0], there[1], there[2]
+        self._on_gpu = GpuCall(session, operands, None if self._into is not None else out.reshape(self._core), asked)
+
+    def product(self) -> Any:
+        """C in host memory; or on the GPU, in `out`."""
+        try:
+            return self._product()
+        except CheckFailed as wrong:
+            if wrong.code != "check-copy" or self.settings.on_fault != "repair":
+                raise
+            warn(f"repaired: {wrong}; computed once more")
+        self._bring()
+        return self._product()
+
+    def _product(self) -> Any:
+        copies, into, out = self._copies, self._into, self._out
+        try:
+            c = self._on_gpu.product()
+            if into is not None:
+                with self._session.team.phase("gather", timed=False):
+                    copies.to_host(c, into)
+            del c
+            copies.verify()
+        except Overflow:
+            copies.verify()  # a wrong operand may have been too large
+            raise
+        except BaseException:
+            copies.abandon()
+            raise
+        if out is None:
+            return into.reshape(self._shape) if self._shape else into[0, 0]
+        if into is not None and not np.may_share_memory(into, out):
+            np.copyto(out, into.reshape(out.shape))
+        return out
 
 
 class RootCall:
@@ -348,7 +473,7 @@ class RootCall:
         return room
 
 
-Call = DistributedCall | GpuCall | RootCall
+Call = DistributedCall | GpuCall | IntegersCall | RootCall
 
 
 def _looked_at(

@@ -346,6 +346,14 @@ def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -
     return machine.model.cpu_is_faster(request.problem, threads[0].count)
 
 
+def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gpu | None:
+    """The GPU to which a process alone copies arrays for such a product; None where its CPU multiplies them."""
+    if _cpu_is_faster(machine, PlanRequest(problem, operands=OperandLocation.ROOT_ARRAYS), settings):
+        return None
+    chosen, _ = _choose_device(settings, kernel_asked_for(settings), machine.ranks)
+    return chosen[0] if chosen else None
+
+
 def root_is_enough(machine: Machine, problem: Problem, settings: Settings) -> bool:
     """Whether the root alone has the product of its arrays as soon as all ranks together, and may compute it so."""
     with_gpus = may_use_gpus(settings) and all(rank.gpus for rank in machine.ranks)

@@ -37,7 +37,7 @@ from hybrid.selection.decision import (
     this_processor,
     wake_gpus,
 )
-from hybrid.transport.rank_device import RankDevice, device_key, prepare_rank_device
+from hybrid.transport.rank_device import RankDevice, device_key, device_of_alone, prepare_rank_device
 
 SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
 TOO_OFTEN = 2  # products that a rank's device makes wrong before it is left out of the next
@@ -141,6 +141,14 @@ class Session:
             self.release_device()
         with wall.within("GPU start" if plan.device == "cuda" else "prepare"):
             self.rank_device = prepare_rank_device(self.team, self.rank_device, plan, gpus, kernel)
+        self.use_gpu()
+        return self.rank_device
+
+    def device_of_alone(self, gpu: Gpu) -> RankDevice:
+        """The device of this process, which is alone, on a GPU, for which no kernel need be ready."""
+        if self.rank_device is not None and self.rank_device.gpu != gpu:
+            self.release_device()
+        self.rank_device = device_of_alone(self.team, self.rank_device, gpu)
         self.use_gpu()
         return self.rank_device
 

@@ -384,6 +384,7 @@ def install(gpus: int = 1) -> None:
         dtype=np.dtype,
         copyto=np.copyto,
         matmul=np.matmul,
+        broadcast_to=lambda array, shape: np.broadcast_to(array, shape, subok=True),
         asarray=_on_gpu,
         from_dlpack=lambda array: _on_gpu(np.from_dlpack(array)),
         asnumpy=lambda array: array.get() if isinstance(array, ndarray) else np.array(array),

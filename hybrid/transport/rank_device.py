@@ -261,6 +261,14 @@ def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
     return plan.device, plan.staged, tuple(gpus)
 
 
+def device_of_alone(team: Team, current: RankDevice | None, gpu: Gpu) -> RankDevice:
+    """The device of a process alone on this GPU, for which no kernel need be ready: `current`, or a new one."""
+    if current is not None and current.gpu == gpu:
+        return current
+    use_context_of(gpu)
+    return RankDevice(team, _device, [gpu], ("cuda", True, (gpu,)))
+
+
 def prepare_rank_device(
     team: Team, current: RankDevice | None, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel
 ) -> RankDevice:
@@ -271,18 +279,20 @@ def prepare_rank_device(
         return current
     with team.phase("prepare", timed=False), busy():
         use_context_of(gpus[team.rank])
-        made = current or RankDevice(team, partial(_device, plan, kernel), gpus, device_key(plan, gpus))
+        made = current or RankDevice(team, partial(_device, plan=plan, kernel=kernel), gpus, device_key(plan, gpus))
         made.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
     made.ready_kernels.add(instance)
     return made
 
 
-def _device(plan: Plan, kernel: Kernel, gpu: Gpu | None) -> Device:
+def _device(gpu: Gpu | None, plan: Plan | None = None, kernel: Kernel | None = None) -> Device:
     """A device of this process: on the GPU, or where that is None the one that the plan names."""
     if gpu is not None:
         from hybrid.devices.cuda_device import CudaDevice
 
         return CudaDevice(gpu)
+    assert plan is not None
+    assert kernel is not None
     if plan.device == "emulate":
         from hybrid.devices.cpu import EmulatedDevice
 

@@ -5,6 +5,7 @@ through `python -m hybrid.testing --gpus N`."""
 import gc
 import itertools
 import sys
+import warnings
 import weakref
 from pathlib import Path
 
@@ -94,6 +95,44 @@ def integers_stay_there():
         assert type(found) is (cupy.ndarray if number & 1 else np.ndarray)
         assert whole(found).tolist() == wanted.tolist()
     assert refusal(Overflow, *blocks(cupy.asarray, a, b), dtype="int8", **ON_GPU) == "overflow"
+
+
+def integers_cross_the_link_in_their_own_types():
+    """And so does C, of vectors, of views, of operands that differ in type and in where they lie, with a C that is added."""
+    if comm.size > 1:
+        return
+    kinds = ("int8", "int32"), ("uint8", "uint32"), ("int16", "int64"), ("int32", "int64"), ("int64", "int64"), ("bool", "int16")
+    for (dtype, result), (n, l, m) in itertools.product(kinds, ((40, 30, 50), (1, 9, 1), (0, 3, 5))):
+        low, high = (0, 2) if dtype == "bool" else (max(-(2**29), np.iinfo(dtype).min), min(2**29, np.iinfo(dtype).max))
+        a, b = (rng.integers(low, high, shape).astype(dtype) for shape in ((n, l), (l, m)))
+        c, how = np.full((n, m), 3, "int8"), {"device": "cuda", "dtype": result}
+        wanted = a.astype(object) @ b.astype(object)
+        with hybrid.testing.count() as counts:
+            found = hybrid.multiply(a, b, **how)
+        assert (counts.copied_in, counts.copied_out) == (a.nbytes + b.nbytes, found.nbytes)
+        assert (type(found), found.dtype, found.tolist()) == (np.ndarray, result, wanted.tolist())
+        out = np.full((m, n), 99, result).T  # not in row-major order
+        backwards, swapped = a[::-1].copy()[::-1], a.astype(a.dtype.newbyteorder())
+        for first, second in ((backwards, b), (np.asfortranarray(a), cupy.asarray(b)), (swapped, b)):
+            assert hybrid.multiply(first, second, c, beta=2, **how, out=out) is out
+            assert out.tolist() == (wanted + 6).tolist()
+        there = cupy.asarray(np.full((n, m), 99, result))
+        assert hybrid.multiply(a, b, **how, out=there) is there
+        assert cupy.asnumpy(there).tolist() == wanted.tolist()
+        if n:
+            assert np.array_equal(hybrid.multiply(a[0], b[:, 0], **how), a[0].astype(result) @ b[:, 0].astype(result))
+    a, b = rng.integers(-99, 99, (40, 1040), "int8"), rng.integers(-99, 99, (1040, 50), "int8")
+    for fault in ("copy in", "copy out"):
+        for at in (0, 1):  # whole rows of memory, and what is left of them
+            with hybrid.testing.plant(fault, at=at) as planted:
+                assert refusal(CheckFailed, a[:39, :1039], b[:1039], dtype="int32", **ON_GPU) == "check-copy"
+            assert planted.done
+        with hybrid.testing.plant(fault), warnings.catch_warnings(record=True) as warned:
+            found = hybrid.multiply(a, b, dtype="int64", on_fault="repair", **ON_GPU)
+        assert len(warned) == 1
+        assert np.array_equal(found, a.astype(int) @ b.astype(int))
+    a[3, 4], b[:, 5] = 127, 127
+    assert refusal(Overflow, a, b, dtype="int8", **ON_GPU) == "overflow"
 
 
 def in_little_memory():
@@ -267,6 +306,7 @@ def products_at_random(seed, count):
 for each in (
     faults_are_found,
     integers_stay_there,
+    integers_cross_the_link_in_their_own_types,
     in_little_memory,
     transposes_arrive_as_they_lie,
     results_are_written_to_arrays_there,

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Copies of whole arrays, of any type, between host memory and this process's GPU. Checksums at both ends tell whether they
+arrived."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.interop import broadcast
+from hybrid.core.problem import padded
+from hybrid.core.spans import Span, pieces
+from hybrid.devices.base import Event
+from hybrid.devices.check_operations import check_kernel, check_matrices
+from hybrid.devices.row_sums import ALL, SHARE, RowChecksums, RowsToSum, Sample, checksum_weights
+from hybrid.errors import CheckFailed
+from hybrid.host.memory import copy_rows
+from hybrid.ranks.heartbeat import busy
+from hybrid.transport.rank_device import RankDevice
+
+_LARGE = 1 << 20  # bytes of an array, from which on its memory is summed in longer rows
+_WORDS, _FEW_WORDS = 1024, 16  # of 64 bits, in such a row and in one of other arrays
+_ROWS_AT_ONCE = 2048  # which are summed while the next ones are copied
+_SAMPLED = 16 << 20  # bytes of all arrays, from which on a sample of the lines is summed, as of other copies
+
+
+class WholeCopies:
+    """The copies of one product: `to_gpu` for each operand, the product, `to_host` for C, `verify`.
+
+    Memory is summed as it lies, in rows of words. The bytes behind the last row are read back instead.
+    """
+
+    def __init__(
+        self,
+        rank_device: RankDevice,
+        read: Sequence[np.ndarray],
+        written: np.ndarray | None,
+        threads: int,
+        *,
+        check: str,
+        where: str,
+    ) -> None:
+        """`read`, `written`: all that will be copied. `threads`: that copy and sum. `check`: as in the settings. `where`: the
+        device, for messages."""
+        arrays = [*read] if written is None else [*read, written]
+        device = self._device = rank_device.device
+        self._threads, self._where = threads, where
+        self._slots = device.pin_again(arrays, threads)
+        self._use_slots()
+        if written is not None and any(each is written for each in self._slots):
+            device.populate(written)
+        sampled = check != "full" and sum(each.nbytes for each in arrays) >= _SAMPLED
+        self._sample = Sample(SHARE, secrets.randbelow(SHARE)) if sampled else ALL
+        self._sums = None if check == "off" else RowChecksums(threads, 1, self._sample)
+        self._summed: list[tuple[str, np.ndarray, Any]] = []  # text, the host's checksums, rows on the GPU
+        self._ends: list[tuple[str, np.ndarray, Any]] = []  # text, bytes in host memory, and on the GPU
+
+    def to_gpu(self, name: str, array: np.ndarray) -> Any:
+        """The array on the GPU, in its own type; complete after `finish`. DoesNotFit where there is no room."""
+        once = array[tuple(slice(1 if step == 0 and array.size else None) for step in array.strides)]  # broadcast: nothing twice
+        turned = once.flags.f_contiguous and not once.flags.c_contiguous
+        rows = once.T if turned else once
+        if not (rows.flags.c_contiguous and rows.dtype.isnative and rows.ctypes.data % 8 == 0):
+            rows = np.empty(rows.shape, rows.dtype.newbyteorder("="))
+            copy_rows(rows, once.T if turned else once, self._threads)
+        memory = self._device.reserve(padded(rows.nbytes, 1), shared=False)
+        there = self._device.matrix(memory, 0, 1, rows.nbytes, "uint8")[0]
+        self._copy(f"{name} reached {self._where} with other values than it has in memory", _bytes_of(rows), there, "A")
+        made = there.view(rows.dtype).reshape(rows.shape)
+        made = made.T if turned else made
+        return made if made.shape == array.shape else broadcast(made, array.shape)
+
+    def finish(self) -> None:
+        """Wait until all copies are complete."""
+        with busy(self._device.progress):
+            self._device.finish()
+
+    def to_host(self, source: Any, into: np.ndarray) -> None:
+        """Copy contiguous C from the GPU; complete when this returns."""
+        self._use_slots()
+        text = f"C left {self._where} with other values than it has in memory"
+        self._copy(text, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
+        self.finish()
+
+    def verify(self) -> None:
+        """CheckFailed where a copy did not arrive as it was sent. All are complete."""
+        if self._sums is None:
+            return
+        device, sample = self._device, check_matrices(self._device, {"sample": (1, 2)})["sample"]
+        device.write(sample, self._sample.words)
+        found = []
+        for text, on_host, rows in self._summed:
+            count, width = rows.shape
+            made = check_matrices(device, {"all": (3, count), "weights": (1, width)})
+            device.write(made["weights"], checksum_weights(width, 8)[None, :])
+            checksums, largest, squares = (made["all"][part].reshape(-1, 1) for part in range(3))
+            into = squares, squares, largest, checksums.view("uint64"), sample
+            add = check_kernel(device, "row_sums", rows, made["weights"], made["weights"], *into)
+            device.launch([device.clearing(made["all"], 0), add], [], "check")
+            found.append((text, on_host, checksums.view("uint64")))
+        self.finish()
+        self._sums.wait()
+        ends = [(text, on_host, there) for text, on_host, there in self._ends]
+        for text, on_host, there in [*found, *ends]:
+            if not np.array_equal(on_host.reshape(-1), device.read(there).reshape(-1)):
+                raise CheckFailed(f"the product is wrong: {text}", code="check-copy")
+
+    def abandon(self) -> None:
+        """After a failure: when this returns, no thread reads or writes host memory."""
+        self._device.give_up()
+        if self._sums is not None:
+            self._sums.abandon()
+
+    def _use_slots(self) -> None:
+        self._device.use_slots(self._slots, self._threads, 1)
+
+    def _copy(self, text: str, on_host: np.ndarray, there: Any, key: str) -> None:
+        """Copy these bytes, and sum them on the host when they have been copied. `key`: "C" for what leaves the GPU."""
+        (rows, end), (rows_there, end_there) = _rows_of(on_host), _rows_of(there)
+        count, width = rows.shape
+        checksums, weights, total = np.zeros(count, np.uint64), checksum_weights(width, 8), np.zeros(1, np.uint64)
+        for some in pieces(Span(0, count), _ROWS_AT_ONCE):
+            event = self._copied(rows[some.slice], rows_there[some.slice], key)
+            if self._sums is not None:
+                to_sum = key, rows, some, Span(0, width), weights, checksums, some.lo, total, 0, some.lo
+                self._sums.sum(RowsToSum(*to_sum), event, self._device)
+        if count:
+            self._summed.append((text, checksums, rows_there))
+        if end.size:
+            self._copied(end, end_there, key)
+            self._ends.append((text, end, end_there))
+
+    def _copied(self, on_host: np.ndarray, there: Any, key: str) -> Event:
+        return self._device.copy_out(on_host, there, []) if key == "C" else self._device.copy_in(there, on_host, [])
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """The memory of a contiguous array."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _rows_of(memory: Any) -> tuple[Any, Any]:
+    """The bytes as rows of words, and what is left of them, as a row of bytes."""
+    words = _WORDS if memory.size >= _LARGE else _FEW_WORDS
+    whole = memory.size // (8 * words) * 8 * words
+    return memory[:whole].view("float64").reshape(whole // (8 * words), words), memory[None, whole:]
