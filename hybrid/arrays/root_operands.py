@@ -13,16 +13,7 @@ import numpy as np
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
 from hybrid.arrays.integers import largest_of
-from hybrid.arrays.interop import (
-    SharedArrays,
-    SharedLocation,
-    as_array,
-    as_gpu_array,
-    copy_back,
-    is_masked,
-    on_gpu,
-    on_host,
-)
+from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, is_masked, on_gpu, on_host
 from hybrid.arrays.sources import MadeMatrix, RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span

@@ -17,15 +17,7 @@ import numpy as np
 from hybrid.arrays.distributed import Block2D, refuse_no_grid
 from hybrid.arrays.gemm import Gemm, ProductType, product_type, real_operands
 from hybrid.arrays.integers import DIGIT, Exact, largest_of, temporary_bytes
-from hybrid.arrays.interop import (
-    as_rows,
-    await_callers_work,
-    empty_beside,
-    on_gpu,
-    on_host,
-    to_device_of,
-    where_it_lies,
-)
+from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
 from hybrid.arrays.root_operands import refuse_wrong_c
 from hybrid.core.problem import ITEM_SIZES, record
 from hybrid.core.settings import Settings

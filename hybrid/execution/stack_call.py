@@ -36,12 +36,7 @@ class StackCall:
     """A call whose products are divided among the ranks, where they can be. Every rank makes one."""
 
     def __init__(
-        self,
-        session: Session,
-        shapes: RootShapes,
-        root: int,
-        settings: Settings,
-        inventories: Sequence[Inventory],
+        self, session: Session, shapes: RootShapes, root: int, settings: Settings, inventories: Sequence[Inventory]
     ) -> None:
         team = session.team
         self._session, self._team, self._shapes, self._root = session, team, shapes, root

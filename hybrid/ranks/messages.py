@@ -369,9 +369,7 @@ class Series:
                 messages.end_if_others_failed()
 
             messages.complete(
-                self._under_way[number][0],
-                lambda: _COLLECTIVE_PAUSE if computing() or not messages.within_nodes else 0.0,
-                look,
+                self._under_way[number][0], lambda: _COLLECTIVE_PAUSE if computing() or not messages.within_nodes else 0.0, look
             )
             del self._under_way[number]
 

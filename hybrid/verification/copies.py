@@ -19,16 +19,7 @@ from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
 from hybrid.devices.base import Event, KernelDevice
 from hybrid.devices.check_operations import check_kernel, check_matrices
-from hybrid.devices.row_sums import (
-    ALL,
-    RowChecksums,
-    RowsToSum,
-    Sample,
-    checksum_weights,
-    mixed_total,
-    row_checksums,
-    row_parts,
-)
+from hybrid.devices.row_sums import ALL, RowChecksums, RowsToSum, Sample, checksum_weights, mixed_total, row_checksums, row_parts
 from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about

@@ -25,17 +25,7 @@ from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import KERNELS
 from hybrid.planning.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound
 from hybrid.planning.arithmetic import choose as choose_arithmetic
-from hybrid.planning.grid import (
-    Grid,
-    GridLayout,
-    Part,
-    Placement,
-    candidates,
-    choose,
-    costs,
-    parse,
-    received,
-)
+from hybrid.planning.grid import Grid, GridLayout, Part, Placement, candidates, choose, costs, parse, received
 from hybrid.planning.machine_model import H200, MachineModel
 from hybrid.planning.plan import (
     PROCESS_BYTES,

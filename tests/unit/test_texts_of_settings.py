@@ -34,8 +34,7 @@ def test_units_are_powers_of_1024(count, power, ending):
 
 
 @pytest.mark.parametrize(
-    ("text", "per_second"),
-    [("25GB/s", 25e9), ("100Gbit/s", 12.5e9), ("64 kbit/s", 8e3), ("1.5TB/s", 1.5e12), ("9B/s", 9.0)],
+    ("text", "per_second"), [("25GB/s", 25e9), ("100Gbit/s", 12.5e9), ("64 kbit/s", 8e3), ("1.5TB/s", 1.5e12), ("9B/s", 9.0)]
 )
 def test_rates_are_read_in_powers_of_1000(text, per_second):
     assert rate(text) == per_second

@@ -17,25 +17,6 @@ from hybrid.testing import plant
 pytestmark = pytest.mark.gpu
 N, L, M = 900, 800, 700
 DTYPES = ["float32", "float64"]
-KERNELS = ["naive", "row_per_thread", "column_per_thread", "tiled", "tiled32", "register_tiled", "pipelined", "warp_tiled"]
-KERNELS += ["tensor", "matvec", "matvec_warp", "cublas"]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_every_kernel_multiplies_right(rng, kernel, dtype):
-    """Of ragged shapes, within wider arrays, with subnormal numbers kept."""
-    if (kernel, dtype) == ("tensor", "float32"):
-        pytest.skip("a kernel for float64")
-    for _ in range(20):
-        n, l, m = (int(size) for size in rng.integers(1, 700, 3))
-        a, b = operands(rng, str(rng.choice(["normal", "integers", "uniform"])), (n, l, 1 if "matvec" in kernel else m), dtype)
-        wide = np.full((n, l + 3), np.nan, dtype)
-        wide[:, :l] = a
-        assert_right(a, b, hybrid.multiply(wide[:, :l], b, device="cuda", kernel=kernel), (n, l, m))
-    if dtype == "float32":
-        a, b = np.full((3, 40), 1e-30, dtype), np.full((40, 1), 1e-10, dtype)
-        assert (hybrid.multiply(a, b, device="cuda", kernel=kernel) > 3.9e-39).all()
 
 
 @pytest.mark.parametrize("check", [True, "host"])

@@ -68,8 +68,7 @@ def test_where_is_a_line_more_a_rank_and_unordered_lines_are_as_many(order):
 
 
 @pytest.mark.parametrize(
-    ("environment", "threads"),
-    [({"OMP_NUM_THREADS": "5"}, 5), ({"OMP_NUM_THREADS": "5", "SLURM_CPUS_PER_TASK": "3"}, 3)],
+    ("environment", "threads"), [({"OMP_NUM_THREADS": "5"}, 5), ({"OMP_NUM_THREADS": "5", "SLURM_CPUS_PER_TASK": "3"}, 3)]
 )
 def test_the_threads_are_slurms_or_openmps_and_a_cpu_alone_runs_no_kernel(environment, threads):
     done = run("--device", "cpu", **environment)

@@ -11,7 +11,7 @@ import pytest
 from support.distributed import rows_of
 
 import hybrid
-from hybrid.errors import CODES, HybridError, RankFailed
+from hybrid.errors import HybridError, RankFailed
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.exhaustive(above=2)]
 ONES = np.ones((40, 40))
@@ -32,20 +32,30 @@ CALLS = {
     "gather": lambda comm: hybrid.gather(rows_of(comm, ONES), comm=comm),
     "empty": lambda comm: hybrid.empty((3, 3), comm=comm),
 }
-HOW = ["raise", "memory", "exit 5", "raise"]
+HOW = {"raise": "rank-failed", "memory": "out-of-memory", "exit 5": "rank-left"}
+# Amid messages between nodes, too: large ones, which wait for their receiver, and small ones, which are sent before.
+NODES = [{}, {"ranks_per_node": 1, "message_bytes": 100_000}, {"ranks_per_node": 1, "message_bytes": 1000}]
+PHASES = [(phase, 0) for phase in ("agree", "allocate", "prepare", "scatter", "multiply", "gather", "check")]
+PHASES += [("agree", 1), ("agree", 2)]  # where a rank enters it again
 
 
+@pytest.mark.parametrize("settings", NODES, ids=str)
 @pytest.mark.parametrize("name", CALLS)
-def test_whatever_one_rank_raises_all_ranks_raise_and_the_next_call_works(comm, name):
+def test_whatever_one_rank_raises_all_ranks_raise_and_the_next_call_works(comm, name, settings):
     """In every phase that the call has."""
-    call, phases = CALLS[name], ("agree", "allocate", "prepare", "scatter", "multiply", "gather", "check")
+    call = CALLS[name]
+    with hybrid.testing.pretend(**settings):
+        raised_by_all(comm, call)
+
+
+def raised_by_all(comm, call):
     call(comm)
     met = 0
-    for number, phase in enumerate(phases):
-        how = HOW[number % 4]
+    for number, (phase, at) in enumerate(PHASES):
+        how = [*HOW][number % 3]
         rank = number % comm.size
         error = None
-        with hybrid.testing.plant("rank", rank=rank, phase=phase, how=how) as planted:
+        with hybrid.testing.plant("rank", rank=rank, phase=phase, at=at, how=how) as planted:
             try:
                 call(comm)
             except HybridError as raised:
@@ -58,7 +68,7 @@ def test_whatever_one_rank_raises_all_ranks_raise_and_the_next_call_works(comm, 
             assert isinstance(error, RuntimeError)
             assert f"rank {rank} on " in str(error)
             assert "\n" not in str(error)
-            assert error.code in CODES
+            assert error.code == HOW[how]
         met += planted_there
         call(comm)
     assert met >= 1

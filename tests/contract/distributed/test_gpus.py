@@ -44,10 +44,7 @@ def test_products_are_right_by_every_way_faults_are_found_and_all_is_given_back(
 
 @pytest.mark.gpu
 @pytest.mark.launcher
-@pytest.mark.parametrize(
-    ("part", "ranks"),
-    [*product(["products", "memory"], [1, 2, 3]), *product(["faults", "chains"], [1, 2])],
-)
+@pytest.mark.parametrize(("part", "ranks"), [*product(["products", "memory"], [1, 2, 3]), *product(["faults", "chains"], [1, 2])])
 def test_the_same_holds_on_gpus(part, ranks):
     import cupy
 

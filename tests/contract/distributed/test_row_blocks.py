@@ -12,7 +12,7 @@ from support import cases
 from support.distributed import heights, multiplied, refused, rows_of, whole
 
 import hybrid
-from hybrid.errors import CheckFailed, DoesNotFit, UsageError
+from hybrid.errors import DoesNotFit, UsageError
 
 pytestmark = pytest.mark.mpi
 A, B = np.arange(1.0, 7).reshape(2, 3), np.array([[2.0, 4, 0], [1, 4, 5]])
@@ -134,22 +134,6 @@ def test_copies_that_converting_takes_are_forecast(comm):
         hybrid.multiply(hybrid.RowBlock(rows), hybrid.RowBlock(rows), comm=comm)
         with refused("host-memory", DoesNotFit):
             hybrid.multiply(hybrid.RowBlock(np.asfortranarray(rows)), hybrid.RowBlock(rows.astype("float32")), comm=comm)
-
-
-def test_a_wrong_product_is_found_on_any_rank_and_repaired(comm):
-    own = comm.Dup()  # who was wrong twice gets no rows on a communicator any more
-    rows = hybrid.RowBlock(np.arange(40.0 * comm.size).reshape(20, -1))
-    b = hybrid.RowBlock(np.ones((2, 30)))
-    right = hybrid.multiply(rows, b, comm=own).array
-    for staged in (False, True):
-        with hybrid.testing.pretend(staged=staged):
-            with hybrid.testing.plant("multiply", rank=comm.size - 1, how="element"), refused("check-product", CheckFailed):
-                hybrid.multiply(rows, b, comm=own)
-            repaired = pytest.warns(RuntimeWarning) if comm.rank == 0 else hybrid.testing.pretend()
-            with hybrid.testing.plant("multiply", rank=comm.size - 1, how="element"), repaired:
-                c = hybrid.multiply(rows, b, comm=own, on_fault="repair")
-            assert np.array_equal(c.array, right)
-    own.Free()
 
 
 def test_arrays_of_one_process_are_whole_matrices_without_a_communicator():

@@ -18,12 +18,6 @@ import hybrid
 from hybrid.errors import DoesNotFit, UsageError
 
 SEVERAL = pytest.mark.mpi(min_size=2)
-SETTINGS = [
-    {},
-    {"staged": 1, "poison": 1, "panel_rows": 7},
-    {"check": "host"},
-    {"staged": 1, "transport": "peers", "panel_columns": 8},
-]
 WAYS = {
     "CPU": {},
     "CPU, checked by the host": {"check": "host"},
@@ -70,24 +64,6 @@ def test_sizes_are_whole_numbers_of_any_library_and_may_be_0(group):
     assert hybrid.empty((2, 2), None, comm=group).dtype == np.float64
 
 
-@pytest.mark.mpi
-def test_any_product_of_shared_matrices_is_right_and_all_ranks_see_it(comm, rng):
-    for number, name in enumerate(cases.TYPES if comm.size <= 2 else rng.permutation(cases.TYPES)[:6]):
-        dtype, root = cases._dtype(name), number % comm.size
-        first, second = (rng.integers(0, 2 if name == "bool" else 3, shape).astype(dtype) for shape in ((30, 20), (25, 20)))
-        a, b, c = (hybrid.empty(shape, name, comm=comm, root=root) for shape in (first.shape, second.shape, (30, 25)))
-        filled(comm, a, first, root)
-        filled(comm, b, second, root)
-        settings = SETTINGS[number % (4 if comm.size > 1 else 3)]
-        for operands, right in (((a, b.T), first @ second.T), ((a[5:9], b.T), first[5:9] @ second.T)):
-            at_root, out = (operands, c[: len(right)]) if comm.rank == root else ((None, None), None)
-            with hybrid.testing.pretend(**settings):
-                assert hybrid.multiply(*at_root, out=out, comm=comm, root=root) is out
-            comm.Barrier()
-            np.testing.assert_array_equal(c[: len(right)].astype("c16"), right.astype("c16"), err_msg=f"{name} {settings}")
-            comm.Barrier()
-
-
 @SEVERAL
 @pytest.mark.parametrize("way", WAYS)
 def test_products_use_them_where_they_lie(comm, rng, way):
@@ -127,18 +103,6 @@ def test_those_of_a_real_and_a_complex_type_too(comm):
         hybrid.multiply(*at_root(comm, a, b), out=c if comm.rank == 0 else None, comm=comm)
     np.testing.assert_array_equal(c, a @ b)
     assert counts.bytes_sent < 20_000
-
-
-@SEVERAL
-def test_alpha_and_beta_go_to_where_they_lie(comm):
-    a, c = (hybrid.empty((20, 20), comm=comm) for _ in "ac")
-    first, third = np.arange(400.0).reshape(20, 20), np.ones((20, 20))
-    filled(comm, a, first)
-    mine = at_root(comm, a, a, filled(comm, c, third))
-    hybrid.multiply(*mine, beta=2, alpha=3, out=mine[2], comm=comm)
-    comm.Barrier()
-    np.testing.assert_array_equal(c, 3 * (first @ first) + 2 * third)
-    comm.Barrier()
 
 
 @SEVERAL

@@ -10,7 +10,7 @@ import pytest
 from support.distributed import refused, rows_of, whole
 
 import hybrid
-from hybrid.errors import CheckFailed, DeviceUnavailable, RankFailed
+from hybrid.errors import DeviceUnavailable
 
 pytestmark = pytest.mark.mpi(min_size=2)
 PIECES = [
@@ -119,43 +119,6 @@ def test_what_a_transport_cannot_do_is_refused_and_auto_takes_another(comm, rng)
             form(comm, first, second)
         with hybrid.testing.pretend(**{**settings, "transport": "auto"}):
             check(comm, np.round(9 * first), np.round(9 * second), form=form)
-
-
-def test_faults_on_the_way_are_found_and_the_next_product_is_right(comm, rng):
-    """Wrong copies, wrong rows from a peer, tiles that are not copied back, and a rank that fails in any phase."""
-    a, b = rng.integers(-9, 10, (20 * comm.size, 30)).astype(float), rng.integers(-9, 10, (30, 20)).astype(float)
-    faults = [
-        ("copy in", "element"),
-        ("copy in", "nothing"),
-        ("copy out", "element"),
-        ("copy out", "nothing"),
-        ("multiply", "lost k"),
-    ]
-    with hybrid.testing.pretend(transport="peers", panel_rows=7, panel_columns=9):
-        for number, form in enumerate((at_root, shared, by_rows)):
-            for kind, how in faults if comm.size == 2 else faults[number::3]:
-                at = 0 if form is at_root and kind != "multiply" else comm.size - 1  # the root alone drives all links
-                with hybrid.testing.plant(kind, rank=at, at=1, how=how), pytest.raises(CheckFailed):
-                    form(comm, a, b)
-            with (
-                hybrid.testing.plant("arrive", rank=comm.size - 1, how="element"),
-                pytest.raises((CheckFailed, DeviceUnavailable)),
-            ):
-                form(comm, a, b)
-            check(comm, a, b, form=form)
-    for rank, phase in (
-        (0, "multiply"),
-        (comm.size - 1, "multiply"),
-        (comm.size - 1, "agree"),
-        (comm.size - 1, "prepare"),
-        (0, "check"),
-    ):
-        with hybrid.testing.plant("rank", rank=rank, phase=phase, how="raise") as planted:
-            with refused("rank-failed", RankFailed) as found:
-                at_root(comm, a, b)
-            assert f"rank {rank} " in str(found.value)
-            assert planted.done == (comm.rank == rank)
-        check(comm, a, b)
 
 
 def test_a_peer_whose_device_gives_wrong_rows_is_refused_before_the_product(comm, rng):

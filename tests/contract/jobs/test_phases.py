@@ -55,36 +55,6 @@ def test_a_rank_that_fails_ends_the_job_with_one_line(start, phase, how, rank):
     assert "Traceback" not in end.err
 
 
-@pytest.mark.parametrize(("rank", "how"), exhaustive([(2, "SIGKILL")], itertools.product([0, 2], ["raise", "SIGKILL"])))
-def test_any_of_three_ranks_may_fail(start, rank, how):
-    end = start(planted(f"rank={rank} phase=multiply how={how}", "hybrid.matmul", 90, 90, 90), 3).end()
-    assert (end.code, end.codes, end.left) == (HOW[how][0], [HOW[how][1]], [])
-    assert f"rank {rank} " in end.lines[0]
-
-
-@pytest.mark.parametrize("phase", exhaustive(["multiply"], ["MPI start", "agree", "multiply", "gather", "report"]))
-def test_a_rank_that_stands_still_is_named(start, phase):
-    end = start(planted(f"rank=1 phase={phase} how=SIGSTOP", "hybrid.matmul", 90, 90, 90, "--stall", 6), 2).end()
-    assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
-    assert re.search(rf"rank 1 on \S+, {phase if phase not in STARTING else 'start'}: ", end.lines[0])
-
-
-ENDLESS = """
-import hybrid.testing, runpy, sys
-def compute():
-    while True:
-        pass
-sys.argv = ["hybrid.matmul", "50", "40", "30", "--stall", "1"]
-with hybrid.testing.plant("rank", rank=0, phase="multiply", how=compute):
-    runpy.run_module("hybrid.matmul", run_name="__main__")
-"""
-
-
-def test_a_rank_that_makes_no_progress_is_ended(start):
-    end = start(["-c", ENDLESS]).end()
-    assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
-
-
 EXITS = """
 import hybrid.testing, os, runpy, sys
 how, sys.argv = sys.argv[1], ["hybrid.matmul", "50", "40", "30"]
@@ -163,14 +133,6 @@ def test_a_job_that_is_asked_to_end_reports_the_products_that_are_finished(start
         assert re.search(r'"repeat": [1-9]\d{0,2}\b', end.out)
     else:
         assert end.codes == ["killed"]
-
-
-@pytest.mark.parametrize(
-    ("variable", "ranks"), exhaustive([("HYBRID_GUARD", 2)], itertools.product(["HYBRID_GUARD", "HYBRID_DEBUG"], [1, 2]))
-)
-def test_a_switch_that_is_neither_on_nor_off_is_refused(start, variable, ranks):
-    end = start(["-m", "hybrid.matmul", 9, 8, 7], ranks, **{variable: "maybe"}).end()
-    assert (end.code, end.codes, end.left) == (2, ["environment"], [])
 
 
 @pytest.mark.parametrize("variable", ["HYBRID_GUARD", "HYBRID_DEBUG"])

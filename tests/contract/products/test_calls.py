@@ -6,17 +6,15 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.cases import refused
 from support.commands import ROOT
-from support.selection import pairs_first
 
 import hybrid
 import hybrid.testing
-from hybrid.errors import RankFailed, UsageError
+from hybrid.errors import UsageError
 
 pytestmark = pytest.mark.exhaustive(above=2)
 RANKS = pytest.mark.mpi(min_size=2)
@@ -81,21 +79,6 @@ def test_threads_take_turns_and_leave_blas_as_it_was():
     for count in (1, 2, 3):
         hybrid.multiply(*cases[0], threads=count)
     assert blas_threads() == before
-
-
-def test_a_call_within_a_call_is_refused_and_the_outer_one_goes_on():
-    """As of a signal's handler, which Python runs between two instructions of whatever the main thread does."""
-    a, b = operands(1)
-    said = []
-
-    def inner(into, source, before):
-        with refused(UsageError, "reentered"):
-            hybrid.multiply(a, b)
-        said.append(True)
-
-    with hybrid.testing.plant("multiply", how=inner):
-        np.testing.assert_allclose(hybrid.multiply(a, b), a @ b)
-    assert said
 
 
 # Plans
@@ -310,16 +293,6 @@ def test_messages_of_the_program_are_left_alone(comm):
 
 
 @RANKS
-@pytest.mark.needs("shared memory")
-def test_no_names_stay_in_shared_memory(comm):
-    product(comm, *operands(1))
-    comm.Barrier()
-    for process in comm.allgather(os.getpid()):
-        assert not list(Path("/dev/shm").glob(f"hybrid-*-{process}-*"))
-    comm.Barrier()
-
-
-@RANKS
 def test_a_process_forked_from_a_rank_multiplies_alone_and_not_by_the_ranks(comm):
     a, b = operands(1, 3, 3, 3)
     child = os.fork()
@@ -334,48 +307,3 @@ def test_a_process_forked_from_a_rank_multiplies_alone_and_not_by_the_ranks(comm
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-
-
-CODES = {"raise": "rank-failed", "memory": "out-of-memory", "exit 5": "rank-left", "interrupt": "interrupted"}
-NODES = [{}, {"ranks_per_node": 1, "message_bytes": 100_000}, {"ranks_per_node": 1, "message_bytes": 3000}]
-
-
-@RANKS
-@pytest.mark.parametrize(
-    ("how", "phase", "settings", "first"),
-    pairs_first(list(CODES), ["agree", "scatter", "multiply", "check", "gather"], [0, 1, 2], [True, False]),
-)
-def test_an_error_on_one_rank_is_raised_on_all_and_the_next_call_works(comm, how, phase, settings, first):
-    """Amid messages between nodes, too: large ones, which wait for their receiver, and small ones, which are sent before."""
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    fault = {"phase": phase, "how": interrupt if how == "interrupt" else how}
-    fail_and_go_on(comm, 0 if first else comm.size - 1, fault, NODES[settings], CODES[how])
-
-
-@RANKS
-def test_errors_may_follow_each_other(comm):
-    """Also where the root enters a phase again, as `agree` in a product like the last one."""
-    for settings in NODES:
-        for failing in (0, comm.size - 1):
-            fail_and_go_on(comm, failing, {"phase": "multiply", "how": "raise"}, settings, "rank-failed")
-    for entry in (0, 1, 2):
-        fail_and_go_on(comm, 0, {"phase": "agree", "how": "memory", "at": entry}, {}, "out-of-memory")
-
-
-def fail_and_go_on(comm, failing, fault, settings, code):
-    a, b = operands(1, 200, 200, 200)
-    first = a[1:] if fault["phase"] == "scatter" else a  # in a product like the last one it is part of `agree`
-    with hybrid.testing.pretend(**settings):
-        with hybrid.testing.plant("rank", failing, **fault) as planted:
-            try:
-                hybrid.multiply(*((first, b) if comm.rank == 0 else (None, None)), comm=comm)
-            except RankFailed as failed:
-                said = (failed.code, f"rank {failing} " in str(failed))
-            else:
-                said = None  # there is no such phase here
-        planted = comm.bcast(planted.done, failing)
-        assert comm.allgather(said) == [(code, True) if planted else None] * comm.size
-        product(comm, a, b)

@@ -13,7 +13,7 @@ from support.commands import start, successful
 
 import hybrid
 import hybrid.testing
-from hybrid.errors import CheckFailed, DoesNotFit, Overflow
+from hybrid.errors import DoesNotFit, Overflow
 
 PROGRAM = Path(__file__).with_name("programs") / "on_gpus.py"
 MPIRUN, ALL = pytest.mark.launcher, pytest.mark.exhaustive
@@ -83,22 +83,6 @@ def test_large_products(rng, cupy, sizes, dtype, precision):
             c = cupy.asnumpy(hybrid.multiply(holder(a), holder(b), **how))
             exact, size = a[:50].astype(complex) @ b.astype(complex), np.abs(a[:50]).astype(float) @ np.abs(b).astype(float)
             assert (np.abs(c[:50] - exact) <= 4 * l * np.finfo(c.dtype).eps * size).all()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64"])
-@pytest.mark.parametrize("where", ["host", "GPU"])
-def test_a_wrong_element_is_found_and_repaired(rng, cupy, dtype, where):
-    a, b = (rng.integers(-40, 41, shape).astype(dtype) for shape in ((600, 800), (800, 500)))
-    given = [cupy.asarray(each) if where == "GPU" else each for each in (a, b)]
-    how = {"device": "cuda", "dtype": "float32" if dtype == "float16" else None}
-    for check in (True, "host"):
-        with hybrid.testing.plant("multiply") as planted, refused(CheckFailed, "check-product"):
-            hybrid.multiply(*given, check=check, **how)
-        assert planted.done
-        with hybrid.testing.plant("multiply"), pytest.warns(RuntimeWarning, match="repaired"):
-            c = hybrid.multiply(*given, check=check, on_fault="repair", **how)
-        np.testing.assert_array_equal(cupy.asnumpy(c), a.astype(float) @ b.astype(float))
 
 
 @pytest.mark.gpu

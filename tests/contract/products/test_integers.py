@@ -167,12 +167,3 @@ def test_what_one_rank_finds_too_large_all_ranks_refuse_and_the_next_call_works(
     assert "300" in str(caught.value)
     c = hybrid.multiply(*mine, comm=comm)
     assert comm.rank or np.array_equal(c, b)
-
-
-@pytest.mark.mpi
-def test_of_many_primes_no_product_spoils_the_one_before(comm, rng):
-    """In the memory that ranks keep, each makes the next product while the root takes the last one."""
-    a, b = rng.integers(-(2**50), 2**50, (20, 16)), rng.integers(-90, 90, (16, 33))
-    for _ in range(10):
-        c = hybrid.multiply(*((a, b) if comm.rank == 0 else (None, None)), comm=comm)
-        assert c is None or (c == a @ b).all()

@@ -157,8 +157,7 @@ ACCURACY = [(kind, dtype) for kind in KINDS for dtype in ("float64", "float32")]
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
-    exhaustive([("normal", "float64"), ("wide", "float32"), ("far apart", "float64")], ACCURACY),
+    ("kind", "dtype"), exhaustive([("normal", "float64"), ("wide", "float32"), ("far apart", "float64")], ACCURACY)
 )
 def test_no_element_errs_by_more_than_is_proved(rng, tmp_path, kind, dtype):
     a, b = (each.astype(dtype) for each in matrices(kind, rng))

@@ -379,20 +379,6 @@ def test_a_disk_fails_at_each_of_its_operations(tmp_path):
     assert report(f"disk at={operations - 1} how=killed after")[1] == 1
 
 
-@pytest.mark.launcher
-@pytest.mark.needs("compiler")
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.exhaustive) for ranks in (0, 3))])
-def test_numpy_stands_for_the_gpus(tmp_path, ranks):
-    command = ("-m", "hybrid.matmul", 40, 50, 60, "--device", "cuda", "--json", tmp_path / "json")
-    faults = {"multiply rank=0 how=lost k": 3, "copy in rank=0 at=1 how=nan": 3}
-    for fault, code in {**faults, "arrive rank=1 at=1": 3 if ranks else 0}.items():
-        way = ["ranks_per_node=1", "transport=nccl"] if fault.startswith("arrive") else ["transport=peers"]
-        pretended = [word for setting in way for word in ("--pretend", setting)] if ranks else []
-        done = started("--gpus", ranks or 1, *pretended, "--plant", fault, command=command, ranks=ranks)
-        assert done.returncode == code, done.stderr
-        assert json.loads((tmp_path / "json").read_text().splitlines()[-1])["device"] == "cuda"
-
-
 @pytest.mark.needs("compiler")
 def test_numpy_s_gpus_tell_a_program_in_whose_context_it_is(tmp_path):
     (tmp_path / "program.py").write_text(

@@ -2,7 +2,6 @@
 """What is special on GPUs, and products at random on them: on_gpus.py SEED COUNT. NumPy stands for them, one for each rank,
 through `python -m hybrid.testing --gpus N`."""
 
-import gc
 import itertools
 import sys
 import warnings
@@ -269,19 +268,6 @@ def other_libraries_arrays_stay_there():
         assert comm.rank or (type(found) is cupy.ndarray and np.array_equal(cupy.asnumpy(found), a @ b))
 
 
-def the_gpu_is_given_back():
-    a, b = rng.standard_normal((40, 30)), rng.standard_normal((30, 50))
-    hybrid.multiply(*at_root(a, b), **ON_GPU)
-    before = cupy.cuda.driver.ctxGetCurrent()  # that of its GPU, for a rank that had none
-    hybrid.multiply(*at_root(a, b), comm=comm, device="cpu")
-    other = comm.Dup()
-    c = hybrid.multiply(*at_root(np.asfortranarray(a), b), comm=other, device="cuda")
-    assert comm.rank or np.allclose(c, a @ b)
-    other.Free()
-    gc.collect()
-    assert cupy.cuda.driver.ctxGetCurrent() == before, "a call leaves another context current"
-
-
 def products_at_random(seed, count):
     """By several ranks those of a root."""
     several, nodes = comm.size > 1, {"RANKS_PER_NODE": "1"}
@@ -314,7 +300,6 @@ for each in (
     a_lost_launch_is_found,
     small_products_are_left_to_the_cpu,
     other_libraries_arrays_stay_there,
-    the_gpu_is_given_back,
 ):
     each()
 products_at_random(*map(int, sys.argv[1:]))
