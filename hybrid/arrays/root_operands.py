@@ -12,7 +12,7 @@ import numpy as np
 
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
-from hybrid.arrays.integers import largest_of
+from hybrid.arrays.integers import DIGIT, largest_of, temporary_bytes
 from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, is_masked, on_gpu, on_host
 from hybrid.arrays.sources import MadeMatrix, RootMatrix
 from hybrid.core.problem import Problem, record
@@ -73,6 +73,16 @@ class RootOperands:
         """A and B, in host memory, of the real product modulo a prime, 0 for none. `threads`: make what other nodes get."""
         how = self.types, prime, threads
         return RootMatrix.of("A", self.a, *how), RootMatrix.of("B", self.b, *how)
+
+    @property
+    def bytes_of_integers(self) -> int:
+        """The most that a single GPU takes for two matrices of integers, and all that is made of them; 0: they are none."""
+        (n, m), exact = self.core, self.types.exact
+        if exact is None or self.batch:
+            return 0
+        operands, result = sum(each.nbytes + 8 * each.size for each in (self.a, self.b)), np.dtype(self.types.result).itemsize
+        digits = DIGIT.itemsize * len(exact.primes)
+        return operands + n * m * (8 + result + digits) + temporary_bytes([self.a.shape, self.b.shape, (n, m)])
 
     @property
     def core(self) -> tuple[int, int]:

@@ -116,7 +116,7 @@ class Compiled:
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("agree", timed=False):
                     alone = self._at_root(session, (a, b, c))
-                    who = f"rank {self._asked.root} alone, which has so small a product before the ranks have joined their GPUs"
+                    who = f"rank {self._asked.root} alone, which has the product before the ranks have joined their GPUs"
                     return who, alone.decide(a, b, c)[1] if alone is not None else None
             self._keep(session, call, around)
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision

@@ -382,11 +382,15 @@ class RootCall:
                 self.given, described = _looked_at(session, operands, out, settings, gemm, asked.gemm)
                 if self.given is not None and isinstance(described, RootShapes):
                     scattered = _scattered_ahead(session, described, self.given)
+            inventory, integers_fit = take_inventory(session, settings), False
+            if team.size > 1 and inventory.gpus and self.given is not None and self.given.bytes_of_integers:
+                free = free_memory_of(session, settings, inventory.gpus[0], now=True)
+                integers_fit = self.given.bytes_of_integers <= free.gpu_bytes
             said = {"kind": "a product of matrices of the root", "root": root, **gemm.as_dict(), **settings.as_dict()}
-            looking.mine = (said, take_inventory(session, settings), described, shared.gone, new_seed(), scattered)
+            looking.mine = (said, inventory, described, shared.gone, new_seed(), scattered, integers_fit)
         same_on_all_ranks([said for said, *_ in looking.all])
         shapes: RootShapes | UsageError
-        _, _, shapes, _, self._seed, scattered = looking.all[root]
+        _, _, shapes, _, self._seed, scattered, integers_fit = looking.all[root]
         if isinstance(shapes, UsageError):
             raise shapes
         shared.drop([looking.all[root][3]])
@@ -395,7 +399,7 @@ class RootCall:
         machine = Machine(team.topology, tuple(self._inventories))
         self._stack = StackCall(session, shapes, root, settings, self._inventories) if shapes.count is not None else None
         may_be_alone = root == 0 and (self._stack is None or not self._stack.is_divided)
-        self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings)
+        self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings, of_integers=integers_fit)
         if shapes.count is None and not self.is_for_root:
             at_root = shapes.bytes_beside, shapes.gpu_bytes
             besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in at_root)

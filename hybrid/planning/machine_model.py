@@ -126,9 +126,11 @@ class MachineModel:
         """Whether a CPU with these threads multiplies matrices in host memory sooner than a GPU to which they are copied."""
         return self.cpu_seconds(problem, threads) < self.gpu_seconds(problem, 1)
 
-    def one_is_enough(self, problem: Problem, ranks: int) -> bool:
-        """Whether one GPU has the product of matrices in host memory no later than the GPUs of these ranks."""
-        return self.gpu_seconds(problem, 1) <= self.gpu_seconds(problem, ranks)
+    def one_is_enough(self, problem: Problem, ranks: int, *, of_integers: bool = False) -> bool:
+        """Whether one GPU has the product of matrices in host memory no later than the GPUs of these ranks. One GPU
+        takes integers as they are, while for several the host makes the operands of floating-point products."""
+        made = problem.bytes_of_matrices / self.cpu_bytes_per_second if of_integers else 0.0
+        return self.gpu_seconds(problem, 1) <= self.gpu_seconds(problem, ranks) + made
 
     @classmethod
     def read(cls, path: str) -> MachineModel:

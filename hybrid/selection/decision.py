@@ -354,14 +354,15 @@ def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gp
     return chosen[0] if chosen else None
 
 
-def root_is_enough(machine: Machine, problem: Problem, settings: Settings) -> bool:
-    """Whether the root alone has the product of its arrays as soon as all ranks together, and may compute it so."""
+def root_is_enough(machine: Machine, problem: Problem, settings: Settings, *, of_integers: bool = False) -> bool:
+    """Whether the root alone has the product of its arrays as soon as all ranks together, and may compute it so. `of_integers`:
+    its GPU has room for them."""
     with_gpus = may_use_gpus(settings) and all(rank.gpus for rank in machine.ranks)
     by_ranks = (
         settings.staged or settings.poison or settings.ranks_per_node or settings.transport != "auto" or settings.grid != "auto"
     )
     ranks = machine.topology.size
-    return ranks > 1 and with_gpus and not by_ranks and machine.model.one_is_enough(problem, ranks)
+    return ranks > 1 and with_gpus and not by_ranks and machine.model.one_is_enough(problem, ranks, of_integers=of_integers)
 
 
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Kernel:
