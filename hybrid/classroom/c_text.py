@@ -197,8 +197,9 @@ def with_dynamic_shared(text: str) -> str:
 
 def with_device_variables(text: str) -> str:
     """The text in which variables with __device__ are placed where kernels may use them. Functions keep their __device__, and
-    constants need none. Without __noinline__, which as a macro would be one in the C++ library's headers, too."""
-    text = re.sub(r"\b__noinline__\b", lambda word: spaces(word[0]), text)
+    constants need none. Without __noinline__, which as a macro would be one in the C++ library's headers, too, and without a
+    second `static` at shared variables."""
+    text = re.sub(r"\b__noinline__\b|\bstatic\s+(?=__shared__)|(?<=__shared__)\s+static\b", lambda word: spaces(word[0]), text)
     plain, parts, place = blanked(text), [], 0
     found = [*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)]
     for each in sorted(found, key=lambda one: one.start()):

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hybrid.classroom.c_text import blanked, end_of_block, spaces, with_device_variables, with_dynamic_shared, with_qualifiers
+from hybrid.emulation.build import HERE
 from hybrid.emulation.compiler_limits import own_headers
 
 INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _OF_DEVICE = frozenset({"cooperative_groups.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h"})  # as NVRTC has them
+_OF_OURS = {"cuda_fp16.h": "half.h", "cooperative_groups.h": "cooperative_groups.h"}  # what stands in place of CUDA's headers
 # Lines outside of functions: with types of host code, and declarations of its functions.
 _OF_HOST = re.compile(
     r"^[^\n{}#]*\b(?:std\b|cuda(?:Error|Event|Stream)_t|cudaDeviceProp|FILE)[^\n{}#]*;[ \t]*$"
@@ -147,4 +149,10 @@ def _is_of_host(head: str) -> bool:
 
 def _not_own(found: re.Match[str]) -> str:
     """What an include becomes that is still there after `joined`: a header of the student's, which may not be read, stays."""
-    return found[0] if (found[3] or "").startswith("/") else ""
+    return found[0] if (found[3] or "").startswith("/") else ours(found)
+
+
+def ours(found: re.Match[str]) -> str:
+    """The include of our header in place of CUDA's; "" for one whose content is always there."""
+    name = _OF_OURS.get(found[2][1:-1])
+    return f'{found[1]}"{HERE / name}"' if name else ""

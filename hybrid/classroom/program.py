@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from hybrid.classroom.c_text import blanked, with_dynamic_shared
-from hybrid.classroom.compiled_text import INCLUDE, joined
+from hybrid.classroom.compiled_text import INCLUDE, joined, ours
 from hybrid.classroom.launches import rewritten
 from hybrid.classroom.program_account import Account, account_of
 from hybrid.classroom.program_ranks import of_all_ranks
@@ -27,7 +27,9 @@ from hybrid.ranks.launcher import family_of, mpirun
 
 _OF_CUDA = {  # whose contents the CPU runtime has
     *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
-    *("device_functions.h", "math_functions.h", "builtin_types.h"),
+    *("device_functions.h", "math_functions.h", "builtin_types.h", "math_constants.h", "vector_functions.h"),
+    *("cuda_fp16.h", "cooperative_groups.h", "cooperative_groups/reduce.h", "cooperative_groups/scan.h"),
+    *("cuda_pipeline.h", "cuda_pipeline_primitives.h"),
 }
 _OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)
 _MPI = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]mpi\.h[>\"]", re.MULTILINE)
@@ -62,7 +64,7 @@ class _Texts:
     def _included(self, folder: Path, found: re.Match[str]) -> str:
         name = found[2][1:-1]
         own = self.found.get((folder / name).resolve()) if found[3] else None
-        return f'{found[1]}"{own[0]}"' if own else "" if name in _OF_CUDA else found[0]
+        return f'{found[1]}"{own[0]}"' if own else ours(found) if name in _OF_CUDA else found[0]
 
 
 def is_program(file: StudentFile) -> bool:

@@ -18,22 +18,20 @@ _HEADERS = {
     r"cublas": "cuBLAS",
     r"cusparse|cusolver|cufft|cudnn|nccl": "a library of CUDA's",
     r"curand": "cuRAND",
-    r"thrust/|cub/|cuda/": "Thrust and CUB",
-    r"cooperative_groups": "cooperative groups",
-    r"cuda_fp16|cuda_bf16|mma\.h": "half precision and matrix units",
+    r"thrust/|cub/|cuda/": "Thrust, CUB and libcu++",
+    r"cuda_bf16|cuda_fp8|mma\.h": "bfloat16, 8-bit numbers and matrix units",
+    r"cooperative_groups/memcpy_async": "copies of cooperative groups",
 }
 _WORDS = {
     r"\btexture\s*<|\btex[123]D\w*\s*[(<]|\bcudaTextureObject_t\b|\bsurf[123]D": "textures",
     r"\bcublas[A-Z]\w*\s*\(": "cuBLAS",
     r"\bcurand\w*\s*\(": "cuRAND",
     r"\bcudaGraph\w+": "CUDA graphs",
-    r"\bcooperative_groups\b": "cooperative groups",
+    r"\bthis_(?:multi_)?grid\b|\bgrid_group\b|\b(?:this_cluster|cluster_group)\b": "groups of several blocks",
 }
 _DEVICE_WORDS = {  # in functions that run on the device
     r"\b(?:malloc|free)\s*\(|\bnew\b|\bdelete\b": "{} within a kernel",
-    r"\b(?:__half2?|__nv_bfloat162?)\b|\bhalf2?\s+[A-Za-z_]\w*|\b__(?:float2half|half2float|h(?:add|mul|fma)2?)\w*": (
-        "half precision ({})"
-    ),
+    r"\b__nv_bfloat162?\b": "{}",
     r"\b(?:nvcuda|wmma)\b": "matrix units (wmma)",
     r"\b(?:asm|__asm__)\b": "PTX instructions (asm)",
     r"\bstd::(?:vector|string|map|cout|cerr|endl)\b": "{} within a kernel",

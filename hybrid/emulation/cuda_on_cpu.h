@@ -55,18 +55,27 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-#define VECTOR_TYPES(Type, name)                                                       \
-    struct alignas(2 * sizeof(Type)) name##2 { Type x, y; };                           \
-    struct name##3 { Type x, y, z; };                                                  \
-    struct alignas(16) name##4 { Type x, y, z, w; };                                   \
-    static inline name##2 make_##name##2(Type x, Type y) { return {x, y}; }            \
-    static inline name##3 make_##name##3(Type x, Type y, Type z) { return {x, y, z}; } \
+#define VECTOR_TYPES(Type, name)                                                           \
+    struct name##1 { Type x; };                                                            \
+    struct alignas(2 * sizeof(Type)) name##2 { Type x, y; };                               \
+    struct name##3 { Type x, y, z; };                                                      \
+    struct alignas(sizeof(Type) < 4 ? 4 * sizeof(Type) : 16) name##4 { Type x, y, z, w; }; \
+    static inline name##1 make_##name##1(Type x) { return {x}; }                           \
+    static inline name##2 make_##name##2(Type x, Type y) { return {x, y}; }                \
+    static inline name##3 make_##name##3(Type x, Type y, Type z) { return {x, y, z}; }     \
     static inline name##4 make_##name##4(Type x, Type y, Type z, Type w) { return {x, y, z, w}; }
+VECTOR_TYPES(signed char, char)
+VECTOR_TYPES(unsigned char, uchar)
+VECTOR_TYPES(short, short)
+VECTOR_TYPES(unsigned short, ushort)
+VECTOR_TYPES(int, int)
+VECTOR_TYPES(unsigned, uint)  // threadIdx is a uint3
+VECTOR_TYPES(long, long)
+VECTOR_TYPES(unsigned long, ulong)
+VECTOR_TYPES(long long, longlong)
+VECTOR_TYPES(unsigned long long, ulonglong)
 VECTOR_TYPES(float, float)
 VECTOR_TYPES(double, double)
-VECTOR_TYPES(int, int)
-VECTOR_TYPES(long long, longlong)
-VECTOR_TYPES(unsigned, uint)  // threadIdx is a uint3
 #undef VECTOR_TYPES
 
 // CUDA's overloads, and no template: min(int, long long) is as ambiguous there as here.
@@ -112,7 +121,7 @@ void block_barrier(const char* file, int line, int call = 0);
 void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line);
 void* dynamic_shared_memory();  // aligned to 128 bytes, as on a GPU
 bool is_dynamic_shared(const char* at);
-void copy(void* to, const void* from, int bytes, int there, const char* file, int line);
+void copy(void* to, const void* from, int bytes, int there, const char* file, int line, void* instruction = nullptr);
 void commit_copies();
 void wait_copies(int pending);
 
@@ -197,6 +206,7 @@ using TheSame = typename Itself<T>::Type;  // of a parameter that is converted, 
 
 #ifdef WHOLE_PROGRAM
 void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value);
+void note_copy(void* at, size_t bytes, bool writes, void* instruction);  // which an asynchronous copy reads or writes
 void fence();  // from here on nothing is said of the order of blocks
 #else
 inline void fence() {}
@@ -224,7 +234,7 @@ NOT_INSTRUMENTED void shuffle(const Lanes& lanes)
 template <typename T>
 T shuffled(unsigned mask, T value, int from, const char* file, int line)
 {
-    static_assert(std::is_arithmetic_v<T>, "CUDA shuffles numbers");
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8, "CUDA shuffles numbers");
     ShuffleInput<T> shuffle_input{value, from};
     T output;
     warp_sync(mask, shuffle<T>, &shuffle_input, &output, false, file, line);
@@ -380,6 +390,17 @@ __attribute__((noinline, no_sanitize_thread)) T atomicCAS(T* to, cuda_on_cpu::Th
     if (before == expected) *to = value;
     return before;
 }
+
+// Asynchronous copies to shared memory; the last `zeros` bytes become zero.
+#define __pipeline_memcpy_async(to, from, ...) cuda_on_cpu::copy_async(to, from, __FILE__, __LINE__, __VA_ARGS__)
+namespace cuda_on_cpu {
+NOT_INSTRUMENTED inline void copy_async(void* to, const void* from, const char* file, int line, size_t bytes, size_t zeros = 0)
+{
+    copy(to, from, static_cast<int>(bytes), static_cast<int>(bytes - zeros), file, line, __builtin_return_address(0));
+}
+}  // namespace cuda_on_cpu
+static inline void __pipeline_commit() { cuda_on_cpu::commit_copies(); }
+static inline void __pipeline_wait_prior(int groups) { cuda_on_cpu::wait_copies(groups); }
 
 static inline void __threadfence() { cuda_on_cpu::fence(); }
 static inline void __threadfence_block() {}

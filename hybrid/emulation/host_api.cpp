@@ -44,7 +44,7 @@ cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, c
     ForDevice now;
     memmove(to, from, bytes);
     size_t offset = target ? static_cast<char*>(to) - target->begin : 0;
-    if (target && source)
+    if (target && source && source->kind != Region::MANAGED)  // what the host writes there is not seen
         mark_as(*target, offset, *source, static_cast<const char*>(from) - source->begin, bytes);
     else if (target)
         mark_written(*target, offset, bytes);

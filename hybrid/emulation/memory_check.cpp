@@ -259,6 +259,11 @@ void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value)
     if (current) look_at({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction), needs_value});
 }
 
+void note_copy(void* at, size_t bytes, bool writes, void* instruction)
+{
+    look_at({static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes});
+}
+
 void fence() { fenced = true; }
 
 namespace memory_check {

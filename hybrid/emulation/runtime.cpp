@@ -80,6 +80,7 @@ struct Copy {
     const void* from;
     int bytes, there;
     unsigned group;
+    void* instruction;
 };
 
 // A thread's part of d (64×256) = or += a (64×32) · b (32×256): two rows, and two of every eight columns.
@@ -259,6 +260,10 @@ void fill_nan(volatile char* at, size_t bytes)
 void perform(const Copy& copy)
 {
     volatile char* to = static_cast<volatile char*>(copy.to);
+#ifdef WHOLE_PROGRAM
+    if (copy.there) note_copy(const_cast<void*>(copy.from), copy.there, false, copy.instruction);
+    note_copy(copy.to, copy.bytes, true, copy.instruction);
+#endif
     move_bytes(to, static_cast<const volatile char*>(copy.from), copy.there);
     for (int i = copy.there; i < copy.bytes; ++i) to[i] = 0;
 }
@@ -741,7 +746,7 @@ void* dynamic_shared_memory()
 
 bool is_dynamic_shared(const char* at) { return dynamic_shared && at >= dynamic_shared && at < dynamic_shared + dynamic_bytes; }
 
-void copy(void* to, const void* from, int bytes, int there, const char* file, int line)
+void copy(void* to, const void* from, int bytes, int there, const char* file, int line, void* instruction)
 {
     auto refuse_here = [&](const std::string& why) {
         fail_here("copy", "copy_async in " + Location{file, line}.text() + " " + why);
@@ -750,7 +755,7 @@ void copy(void* to, const void* from, int bytes, int there, const char* file, in
     if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
         refuse_here("has an address that is no multiple of " + std::to_string(bytes));
     if (!in_shared_memory(to, bytes)) refuse_here("does not write to shared memory");
-    Copy copy{to, from, bytes, there, this_fiber().groups_committed};
+    Copy copy{to, from, bytes, there, this_fiber().groups_committed, instruction};
     if (copy_completion == EARLY || (copy_completion == MIXED && random_engine() & 1))
         perform(copy);
     else

@@ -67,7 +67,7 @@ def test_whether_a_program_looks_at_its_error_is_told(case):
 
 
 def test_a_program_that_is_right_prints_what_it_prints():
-    """Templates, streams, symbols, z, managed memory, pitches, events, OpenMP; text that only looks like a launch."""
+    """Templates, streams, symbols, z, managed memory, pitches, events, OpenMP, groups; text that only looks like a launch."""
     path = DATA / "much_of_cuda.cu"
     verdict = judged("run", path, "--", 9, 11)
     assert (verdict.code, verdict.findings, verdict.record["status"]) == (0, set(), 0), verdict.said

@@ -7,6 +7,11 @@
 // prints: rows 1 2 3, 4 5 6, a pitch apart: 1
 // prints: 1 device of 1024 threads a block, 4 host threads
 // prints: 0 wrong elements
+// prints: halves 240, tiles of 16 and 4, 2 odd lanes, pixel 31 224 1
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <cuda_fp16.h>
+#include <cuda_pipeline.h>
 #include <omp.h>
 #include <stdlib.h>
 
@@ -85,6 +90,49 @@ __global__ void multiply(int n, int l, int m, double* a, double* b, double* c)
         __syncthreads();
     }
     if (i < n && j < m) c[i * m + j] = result;
+}
+
+namespace cg = cooperative_groups;
+__global__ void grouped(const half* x, uchar4* pixels, float* sum, int* sizes)
+{
+    static __shared__ half2 copy[32];
+    cg::thread_block block = cg::this_thread_block();
+    cg::thread_block_tile<16> tile = cg::tiled_partition<16>(block);
+    __pipeline_memcpy_async(&copy[threadIdx.x], x + 2 * threadIdx.x, sizeof(half2));
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    block.sync();
+    half2 pair = __hmul2(copy[31 - threadIdx.x], __float2half2_rn(0.5f));
+    float total = cg::reduce(tile, __half2float(__low2half(pair) + pair.y), cg::plus<float>());
+    if (tile.thread_rank() == 0) atomicAdd(sum, total);
+    cg::thread_group four = cg::tiled_partition(tile, 4);
+    if (threadIdx.x % 2 && threadIdx.x < 4) {
+        cg::coalesced_group odd = cg::coalesced_threads();
+        if (odd.thread_rank() == 0) sizes[0] = tile.size(), sizes[1] = four.size(), sizes[2] = odd.size();
+    }
+    pixels[threadIdx.x] = make_uchar4(threadIdx.x, 7 * 32, 1, 0);
+}
+
+static void groups()
+{
+    half* x;
+    uchar4 *pixels, last;
+    float* sum;
+    int* sizes;
+    cudaMallocManaged(&x, 64 * sizeof(half));
+    cudaMalloc(&pixels, 64 * sizeof(half) + 64 * sizeof(uchar4));
+    cudaMallocManaged(&sum, sizeof(float) + 3 * sizeof(int));
+    sizes = reinterpret_cast<int*>(sum + 1);
+    for (int i = 0; i < 64; ++i) x[i] = __float2half(7.5f);
+    *sum = 0;
+    half* copied = reinterpret_cast<half*>(pixels + 64);
+    cudaMemcpy(copied, x, 64 * sizeof(half), cudaMemcpyDefault);
+    grouped<<<1, 32>>>(copied, pixels, sum, sizes);
+    cudaMemcpy(&last, pixels + 31, sizeof(last), cudaMemcpyDeviceToHost);
+    printf("halves %g, tiles of %d and %d, %d odd lanes, pixel %d %d %d\n", *sum, sizes[0], sizes[1], sizes[2], last.x, last.y, last.z);
+    cudaFree(x);
+    cudaFree(pixels);
+    cudaFree(sum);
 }
 
 #define LAUNCH(kernel, threads, ...) kernel<<<1, (threads)>>>(__VA_ARGS__)
@@ -195,5 +243,6 @@ int main(int argc, char** argv)
     printf("%d device of %d threads a block, %d host threads\n", devices, properties.maxThreadsPerBlock, *shared);
     for (void* each : {(void*)d_sum, (void*)d_numbers, (void*)squares, (void*)pitched, (void*)d_ends}) cudaFree(each);
     printf("%d wrong elements\n", wrong_elements(atoi(argv[1]), atoi(argv[2]), 5));
+    groups();
     return LARGE != 1000;
 }
