@@ -93,8 +93,8 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     wake_gpus(settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.diagnostics import acceptance
+    from hybrid.diagnostics.acceptance import LEVELS
     from hybrid.diagnostics.acceptance_findings import as_record, judge
-    from hybrid.diagnostics.acceptance_levels import LEVELS
     from hybrid.reporting.progress import Progress
 
     with team.phase("agree", timed=False):

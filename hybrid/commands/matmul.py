@@ -5,18 +5,258 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.matmul_operands import product_asked_for
-from hybrid.commands.matmul_options import parse
-from hybrid.commands.matmul_report import how_computed
-from hybrid.core.settings import Settings
+from hybrid.commands.matmul_run import how_computed
+from hybrid.commands.parser import Parser, add_job_options, at_least, file_name, whole_number
+from hybrid.core.problem import DTYPES, FILLS
+from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.core.timeline import wall
+from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hybrid.runs.operands import FileElements, TypedProduct
+
+
+# The largest machine, and the most GPUs of a node, that --explain takes: larger than any that there is, and still explained in
+# seconds.
+_MOST_RANKS, _MOST_GPUS = 10**5, 128
+PRINTED = 10  # rows and columns that --print shows without a number
+
+_EXAMPLES = """\
+examples:
+  mpirun -n 2 python -m hybrid.matmul 8000 8000 8000
+  mpirun -n 4 python -m hybrid.matmul 4000 3000 2000 --dtype float32 --fill uniform --repeat 5
+  python -m hybrid.matmul --a A.npy --b B.npy --out C.npy
+  python -m hybrid.matmul --a A.h5:/group/name --b B.zarr --out C.h5:/name
+  mpirun -n 2 python -m hybrid.matmul 80000 80000 80000 --out C.npy --resume
+  python -m hybrid.matmul 100000 100000 100000 --explain --ranks 8 --gpus-per-node 8 --gpu-memory 141G
+
+exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 the product failed its check, 143 asked to end (SIGTERM)
+Every option of how a product is carried out is also an environment variable HYBRID_<NAME>.
+"""
+
+
+def _name_of(what: str, allowed: Sequence[str]) -> Callable[[str], str]:
+    return lambda text: one_of(what, text, allowed)
+
+
+def _capability(text: str) -> int:
+    """For argparse: a compute capability, times ten."""
+    found = re.fullmatch(r"(\d+)\.(\d)", text)
+    if found is None:
+        raise UsageError(f"{text!r} is not a compute capability (such as 8.0)", code="number")
+    return 10 * int(found[1]) + int(found[2])
+
+
+def rate(text: str) -> float:
+    """For argparse: bytes a second, such as 25GB/s or 100Gbit/s. Units are powers of 1000, as networks have them."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(B|bit)/s", text)
+    if found is None or not float(found[1]):
+        raise UsageError(f"{text!r} is no rate (such as 25GB/s or 100Gbit/s)", code="number")
+    return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]] / (8 if found[3] == "bit" else 1)
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="python -m hybrid.matmul",
+        description="Multiply two matrices by all ranks of the job: C (n×m) = A (n×l) · B (l×m).",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("sizes", nargs="*", type=at_least(0), metavar="n l m", help="rows of A, columns of A, columns of B")
+    _add_what(parser.add_argument_group("what is multiplied"))
+    _add_how(parser.add_argument_group("how"))
+    _add_shown(parser.add_argument_group("what is shown"))
+    return parser
+
+
+def _add_what(what: argparse._ArgumentGroup) -> None:
+    dtype = f"of A, B and C: {', '.join(DTYPES)} (float64, or as NumPy promotes the files' types)"
+    what.add_argument("--dtype", type=_name_of("dtype", DTYPES), help=dtype)
+    what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
+    what.add_argument("--seed", type=whole_number, default=0, help="of the random numbers (0)")
+    formats = ".npy, .h5:/name, .zarr:/name or .mtx"
+    what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
+    what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
+    what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
+    part = "with --out (not to .mtx): compute C in parts, some rows each, and go on where a job that was ended has left off"
+    what.add_argument("--resume", action="store_true", help=part)
+    what.add_argument("--resume-rows", type=at_least(1), metavar="R", help="rows of a part (what takes about a minute)")
+
+
+def _add_how(how: argparse._ArgumentGroup) -> None:
+    how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
+    how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
+    remainders = "from 8-bit remainders, where as accurate and faster"
+    how.add_argument("--precision", help=f"of GPUs: native; auto: also {remainders}; fast: with fewer of them (auto)")
+    how.add_argument("--transport", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
+    how.add_argument("--grid", metavar="RxC", help="of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)")
+    gateways = "ranks of a node that exchange panels with other nodes, each some columns (1)"
+    how.add_argument("--gateways", type=at_least(1), metavar="K", help=gateways)
+    add_job_options(how)
+    how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
+    how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
+    check = (
+        "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), off"
+    )
+    how.add_argument("--check", choices=("on", "full", "host", "off"), help=f"{check} (on)")
+    how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
+    how.add_argument("--on-fault", help="what fails its check: raise refuses it, repair computes what is wrong again (raise)")
+    how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
+    how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
+
+
+def _add_shown(shown: argparse._ArgumentGroup) -> None:
+    shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K",
+                       help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
+    shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
+    shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
+    price = "of an hour of a GPU or node, or of energy: 2.50/GPU-h, 20/node-h, 0.30/kWh; then the cost of a product is told"
+    shown.add_argument("--price", help=price)
+    shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
+    shown.add_argument("--ranks", type=at_least(1, _MOST_RANKS), metavar="P", help="with --explain: for P ranks")
+    shown.add_argument("--nodes", type=at_least(1, _MOST_RANKS), metavar="N", help="with --explain: on N nodes")
+    shown.add_argument("--network", type=rate, default=0.0, metavar="RATE",
+                       help="with --explain: of a node's link, such as 25GB/s or 100Gbit/s")  # fmt: skip
+    shown.add_argument("--gpus-per-node", type=at_least(0, _MOST_GPUS), default=0, metavar="G",
+                       help="with --explain: for nodes of G GPUs")  # fmt: skip
+    shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+    """Options and settings; UsageError for what makes no sense on any machine."""
+    options = build_parser().parse_args(arguments)
+    from_files = bool(options.a and options.b)
+    if options.kernel == "list":
+        return options, Settings()
+    if bool(options.a) != bool(options.b) and not options.sizes:
+        raise UsageError("with only one of --a and --b the sizes n l m are needed", code="sizes")
+    if len(options.sizes) not in ((0, 3) if from_files else (3,)):
+        raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given; --help shows the usage", code="sizes")
+    assumed_options = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
+    if not options.explain and any(getattr(options, name[2:].replace("-", "_")) for name in assumed_options):
+        raise UsageError(
+            f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain", code="option-combination"
+        )
+    # With --resume the plan is of a part, and depends on what is there of C.
+    written = [
+        f"--{name}" for name in ("out", "json", "trace") if getattr(options, name) and not (name == "out" and options.resume)
+    ]
+    if options.explain and written:
+        raise UsageError(
+            f"--explain runs nothing, so there is nothing for {', '.join(written)}: leave one of them out",
+            code="option-combination",
+        )
+    if options.nodes and options.ranks and options.nodes > options.ranks:
+        raise UsageError(
+            f"{options.ranks} ranks are too few for {options.nodes} nodes: one each, at least", code="option-combination"
+        )
+    if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:
+        raise UsageError(
+            f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks",
+            code="option-combination",
+        )
+    _refuse_with_resume(options)
+    flags = (
+        "device",
+        "kernel",
+        "precision",
+        "transport",
+        "grid",
+        "gateways",
+        "threads",
+        "check",
+        "on_fault",
+        "stall",
+        "host_memory",
+        "gpu_memory",
+        "resume_rows",
+        "price",
+    )
+    settings = Settings.gather({name: getattr(options, name) for name in flags})
+    if settings.kernel != "auto":
+        one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
+    return options, settings
+
+
+def _refuse_with_resume(options: argparse.Namespace) -> None:
+    """UsageError for options that do not go together with --resume, or not without it."""
+    if not options.resume:
+        if options.resume_rows:
+            raise UsageError("--resume-rows is about the parts that --resume computes: add --resume", code="option-combination")
+        return
+    if not options.out:
+        raise UsageError("--resume goes on with the file of --out, which is not given", code="option-combination")
+    if options.repeat > 1 or options.warmup:
+        raise UsageError("--resume computes every part once: leave out --repeat and --warmup", code="option-combination")
+    if options.trace:
+        raise UsageError(
+            "--trace shows one product, and with --resume each part is one: leave one of them out", code="option-combination"
+        )
+
+
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
+def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, load: bool = False) -> TypedProduct:
+    """The product that the options ask for. UsageError where files do not fit the sizes, or the operands' types each other.
+
+    `ranks_of_node`: how many ranks will read the files. `load`: read now what can only be read as a whole.
+    """
+    import numpy as np
+
+    from hybrid.runs.operands import FileElements, GeneratedElements, TypedProduct
+
+    files: dict[str, FileElements] = {}
+    for key, path in (("A", options.a), ("B", options.b)):
+        if path:
+            files[key] = FileElements(path, ranks_of_node)
+    n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
+    shapes = {"A": (n, l), "B": (l, m)}
+    for key, file in files.items():
+        if file.shape != shapes[key]:
+            raise UsageError(
+                f"{file.path} is {file.shape[0]}×{file.shape[1]}, but {key} must be {shapes[key][0]}×{shapes[key][1]}",
+                code="shapes",
+            )
+    asked = options.dtype or ""
+    for file in files.values():
+        file.become(_type_of(file, asked))
+    if load:
+        for file in files.values():
+            file.load()
+    made = _named(asked) if asked else next((file.dtype for file in files.values()), np.dtype(np.float64))
+    a, b = (
+        files[key] if key in files else GeneratedElements(shapes[key], options.fill, options.seed, key, made)
+        for key in ("A", "B")
+    )
+    return TypedProduct.of(a, b, asked)
+
+
+def _type_of(file: FileElements, asked: str) -> np.dtype:
+    """The type in which a file's elements are multiplied. Real numbers stay real, also where the product is complex."""
+    if file.held.kind == "V" and asked != "bfloat16":
+        raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16", code="dtype")
+    if not asked:
+        return file.held
+    return _named(_PARTS.get(asked, asked) if file.held.kind != "c" else asked)
+
+
+def _named(name: str) -> np.dtype:
+    from hybrid.arrays.gemm import numpy_type
+
+    return numpy_type(name)
+
 
 NAME = "hybrid.matmul"
 

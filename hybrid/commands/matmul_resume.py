@@ -5,33 +5,622 @@ can go on."""
 from __future__ import annotations
 
 import argparse
+import errno
+import fcntl
+import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hybrid import __version__
-from hybrid.core.problem import Problem
+from hybrid.arrays.sources import MatrixSource
+from hybrid.core.installation import is_own
+from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings
-from hybrid.core.text import counted
-from hybrid.errors import HybridError, UsageError
-from hybrid.ranks.heartbeat import tell_how_to_go_on
+from hybrid.core.spans import Span, pieces
+from hybrid.core.text import counted, ranges
+from hybrid.core.timeline import Spread, wall
+from hybrid.errors import DoesNotFit, HybridError, UsageError
+from hybrid.execution.rank_run import Progress
+from hybrid.host.files import allocated, discard, flush, flush_names, led_to, publish, written_to
+from hybrid.host.memory import RowView, processor
+from hybrid.host.threads import rows_of_about
+from hybrid.planning.plan import Plan
+from hybrid.planning.tiling import PlanRequest
+from hybrid.ranks.heartbeat import busy, tell_how_to_go_on
 from hybrid.ranks.launcher import launched
-from hybrid.runs.files import code_of_reading
+from hybrid.ranks.team import Team
+from hybrid.runs.files import code_of_reading, write_whole
+from hybrid.runs.matrix_file import MatrixOutput
+from hybrid.runs.measured import Outcome, Parts, RunOptions, run_product
+from hybrid.runs.operands import TypedProduct
+from hybrid.selection.decision import Decision, Inventory
+from hybrid.selection.session import Session, agree
+from hybrid.verification.check import Check
 
 if TYPE_CHECKING:
-    from hybrid.commands.matmul_journal import State
-    from hybrid.commands.matmul_parts import ProductInParts
     from hybrid.runs.measured import Outcome
     from hybrid.runs.operands import TypedProduct
     from hybrid.selection.decision import Inventory, Machine
     from hybrid.selection.session import Session
+
+
+Line = dict[str, Any]
+Facts = Mapping[str, str]
+
+_MARK: Line = {"journal": "hybrid.matmul", "schema": 2}  # in the first line
+ROWS_OF_A_PART = "rows of a part"  # one of the facts that are asked for
+
+
+@record
+class Written:
+    """A part in the file. `exact`: its elements are integers, and so the same in any arithmetic."""
+
+    digest: str
+    exact: bool
+    arithmetic: Facts
+
+
+@record
+class State:
+    """What a journal says. `begun`: the byte at which the file's rows begin; `frame`: a digest of all bytes beside the rows."""
+
+    asked: Facts
+    rows: int  # of a part
+    begun: int
+    frame: str
+    written: Mapping[Span, Written]
+
+    @property
+    def rows_there(self) -> int:
+        return sum(map(len, self.written))
+
+    def refuse_other(self, asked: Facts, arithmetic: Facts, files: str) -> None:
+        """UsageError where now another product is asked for, or where some rows may have other bits than they would get now.
+
+        `files`: the names of those that would have to be removed.
+        """
+        other = _differences(self.asked, asked)
+        if len(other) == 1 and asked.get(ROWS_OF_A_PART) != self.asked.get(ROWS_OF_A_PART):
+            raise UsageError(
+                f"{files} were begun with parts of {self.rows} rows: leave out --resume-rows, or give --resume-rows {self.rows}",
+                code="resume-other",
+            )
+        if other:
+            raise UsageError(
+                f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume", code="resume-other"
+            )
+        for part in self.written.values():
+            other = [] if part.exact else _differences(part.arithmetic, arithmetic)
+            if len(other) > 1:  # the tiles differ because of the other facts, and their digest tells a user nothing
+                other = [each for each in other if not each.startswith("tiles")]
+            if other:
+                raise UsageError(
+                    f"{files} have rows whose last bits may be others than here ({'; '.join(other)}): "
+                    "go on as they were computed, or remove them to begin anew",
+                    code="resume-other",
+                )
+
+
+def state_of(lines: Sequence[Line], path: str) -> State | None:
+    """What the journal's lines say together; None where it is empty. UsageError where they make no sense."""
+    if not lines:
+        return None
+    first, *parts = lines
+    try:
+        written = {
+            Span(*line["part"]): Written(line["digest"], bool(line["exact"]), dict(line["arithmetic"])) for line in parts
+        }  # the last line of each counts
+        state = State(dict(first["asked"]), int(first["rows"]), int(first["begun"]), str(first["frame"]), written)
+        if state.rows < 1:
+            raise ValueError(f"parts of {state.rows} rows")
+        return state
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew", code="file-format"
+        ) from None
+
+
+def _differences(there: Facts, here: Facts) -> list[str]:
+    """Each fact that is not the same, in words."""
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return [f"{name} {there.get(name, 'not known')} there, {here.get(name, 'not known')} here" for name in names]
+
+
+def journal_of(path: str) -> str:
+    """The name of the journal of parts, of the file to which `path` leads through symbolic links."""
+    return f"{led_to(path)}.journal"
+
+
+class Journal:
+    """A journal that is open for writing, and locked. `lines`: what it says."""
+
+    def __init__(self, path: str) -> None:
+        """Open and lock the journal; make it where there is none. UsageError where another process has it, or the file is
+        something else."""
+        self._path = path
+        self._file = _locked(path)
+        try:
+            self.lines, self._end = _lines(self._file, path)
+            os.ftruncate(self._file, self._end)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, first: Line) -> None:
+        """Forget all lines but for this new one."""
+        os.ftruncate(self._file, 0)
+        os.fsync(self._file)
+        self.lines, self._end = [], 0
+        self.append({**_MARK, **first})
+
+    def append(self, line: Line) -> None:
+        """Append a line, and wait until it is on the disk."""
+        # Names of files need not be UTF-8: "surrogatepass" is how the json module reads them again.
+        data = (json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
+        write_whole(self._file, data, self._end)
+        os.fsync(self._file)
+        self.lines.append(line)
+        self._end += len(data)
+
+    def remove(self) -> None:
+        """Remove the journal while it is locked: who opens it meanwhile finds that it is gone."""
+        os.unlink(self._path)
+        flush_names(os.path.dirname(self._path))
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read_journal(path: str) -> State | None:
+    """What a journal says, read without its lock. UsageError where the file is something else."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return state_of(_lines(descriptor, path)[0], path)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(path: str) -> int:
+    """The journal's file, open and locked."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if not is_own(descriptor):
+            os.close(descriptor)
+            why = "belongs to another user, or others may write to it: it could name rows that no product has"
+            raise UsageError(f"{path} {why}; remove it, or name another file", code="file-shared")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UsageError(f"{path} is locked: another job writes it", code="file-locked") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a file system without locks
+                os.close(descriptor)
+                raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                flush_names(os.path.dirname(path))
+                return descriptor
+        os.close(descriptor)  # it was the journal of a job that has ended meanwhile, and removed it
+
+
+def _lines(descriptor: int, path: str) -> tuple[list[Line], int]:
+    """The lines up to the first one that cannot be read, and their bytes. UsageError where the first is not the one with which a
+    journal begins."""
+    lines: list[Line] = []
+    end = 0
+    *whole, torn = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
+    for text in whole:
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(line, dict):
+            break
+        lines.append(line)
+        end += len(text) + 1
+    begins = json.dumps(_MARK, ensure_ascii=False)[:-1].encode()
+    if not (_MARK.items() <= lines[0].items() if lines else not whole and begins.startswith(torn[: len(begins)])):
+        raise UsageError(
+            f"{path} is there, and is no journal of this version of the program: remove it, or name another file",
+            code="file-exists",
+        )
+    return lines, end
+
+
+_SECONDS_OF_A_PART = 60.0  # about: so much work does a job lose that is killed
+# Operations a second, of float64: too few rather than too many, so that a part takes no longer.
+_OF_A_THREAD, _OF_AN_EMULATED_THREAD, _OF_A_GPU = 2e10, 1e8, 3e13
+_ROWS_OF_A_RANK = 64  # the fewest in a part: with fewer, too little is computed for each time that B is read
+_NAMES_SHOWN = 4  # the most different processors or GPUs that are named
+
+
+def sample_of(problem: Problem, ranks: int) -> Problem:
+    """The smallest part that there may be. What is decided for it tells which devices multiply."""
+    return replace(problem, n=min(problem.n, _ROWS_OF_A_RANK * ranks))
+
+
+def rows_of_a_part(problem: Problem, sample: Decision) -> int:
+    """As many rows as these devices multiply in about a minute, or all."""
+    threads = sum(placement.threads.count for placement in sample.placements)
+    gpus = len({placement.gpu.uuid for placement in sample.placements if placement.gpu})
+    speed = {"cpu": threads * _OF_A_THREAD, "cuda": gpus * _OF_A_GPU}.get(sample.plan.device, threads * _OF_AN_EMULATED_THREAD)
+    of_a_row = max(1, problem.operations // max(1, problem.n))
+    least = sample_of(problem, sample.plan.topology.size).n
+    return max(1, min(problem.n, max(least, int(_SECONDS_OF_A_PART * speed / of_a_row))))
+
+
+def _arithmetic(decision: Decision, version: str, processors: Sequence[str]) -> dict[str, str]:
+    """All on which the last bits of a part may depend beside the operands, where the product is not exact.
+
+    `version`: of this program. `processors`: of all ranks.
+    """
+    plan = decision.plan
+    facts = {
+        "ranks": f"{plan.topology.size} on {counted(len(plan.topology.nodes), 'node')}",
+        "device": plan.device,
+        "kernel": decision.kernel.name,
+        "precision": f"{plan.moduli} moduli" if plan.moduli else "native",
+        "version": version,
+    }
+    if plan.device == "cuda":
+        facts["GPUs"] = _listed([placement.gpu.name for placement in decision.placements if placement.gpu])
+    else:
+        facts["threads"] = ranges(sorted({placement.threads.count for placement in decision.placements}))
+        facts["processors"] = _listed(processors)
+        built_with: Any = np.show_config(mode="dicts")
+        blas = built_with.get("Build Dependencies", {}).get("blas", {})
+        facts["NumPy"] = f"{np.__version__} with {blas.get('name', 'an unknown BLAS')} {blas.get('version', '')}".rstrip()
+    # Which rank multiplies which rows in which tiles, and in which order it adds them up.
+    return {**facts, "tiles": _digest(repr((plan.shares, plan.grid_layout)))}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names in their order, since they belong to ranks; a single one where all are the same."""
+    if len(set(names)) == 1:
+        return names[0]
+    return f"{', '.join(dict.fromkeys(names[:_NAMES_SHOWN]))} ({_digest(chr(0).join(names))})"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+_WRITING = 0  # the rank that writes the journal; C is gathered on its node
+_GROUP_BYTES = 4 << 20  # of the rows that have a digest together: such groups are shared by the ranks of the node
+
+
+class _PartsFile:
+    """The file and its journal. Every rank makes one, and calls its methods. `there`: the parts that are in the file."""
+
+    def __init__(self, team: Team, output: MatrixOutput) -> None:
+        """UsageError for a format in which rows have no place before they are written."""
+        if not output.by_rows:
+            raise UsageError(
+                f"{output.path} cannot be written part by part: --resume writes .npy, .h5 and .zarr, "
+                "in which rows have their place before they are known (a .mtx file is text)",
+                code="file-kind",
+            )
+        self._team, self._output = team, output
+        self._target = Path(os.path.realpath(output.path))
+        self._part = self._target.with_name(f"{self._target.name}.part")
+        self._journal: Journal | None = None  # on the rank that writes it, while it is open
+        self._named = False  # all is there, and the file has its name
+        self._begun = 0
+        self.state: State | None = None
+        self.there: set[Span] = set()
+
+    @property
+    def name(self) -> str:
+        """The name of the file that has the rows, as the user gave it."""
+        return self._output.path if self._named else f"{self._output.path}.part"
+
+    def open(self) -> None:
+        """Take the journal's lock, and read the journal."""
+        journal = journal_of(self._output.path)
+        with self._team.phase("agree", timed=False) as opening, self._writing():
+            if not os.path.lexists(journal):  # with a journal, what is there may be this job's own
+                self._output.refuse(0)
+            if self._team.rank == _WRITING:
+                try:
+                    if os.path.lexists(self._part) and not os.path.lexists(journal):
+                        why = f"{self._part} is there without its journal, {journal}: remove it, or name another file"
+                        raise UsageError(why, code="file-exists")
+                    self._journal = Journal(journal)
+                    opening.mine = self._journal.lines
+                except UsageError as error:  # all ranks shall raise it alike, without this rank's number
+                    opening.mine = error
+        lines = opening.all[_WRITING]
+        if isinstance(lines, UsageError):
+            raise UsageError(str(lines), code=lines.code)
+        self.state = state_of(lines, journal)
+
+    def look(self, parts: Sequence[Span]) -> None:
+        """Find out by their digests which of these parts are in the file. DoesNotFit where there is no room for the others."""
+        with self._team.phase("look", timed=False) as finding:
+            finding.mine = self._found(parts) if self._team.rank == _WRITING else None
+        path: Path | None = finding.all[_WRITING]
+        if path and self.state:
+            self._begun = self.state.begun
+            written = {part: self.state.written[part] for part in parts if part in self.state.written}
+            with self._team.phase("look", timed=False) as reading:
+                reading.mine = {part: self._sum_on_disk(path, part) for part in written}
+            sums = {part: sum(of_rank[part] for of_rank in reading.all) for part in written}
+            self.there = {part for part in written if _as_text(sums[part]) == written[part].digest}
+            self._named = path == self._target and len(self.there) == len(parts)
+        if path is None or (path == self._target and not self._named):
+            self.there, self.state = set(), None  # nothing of it can be used
+        with self._team.phase("look", timed=False), self._writing():
+            if self._team.rank == _WRITING and not self._named:
+                self._output.refuse(max(0, self._output.size - allocated(self._part)))
+
+    def _found(self, parts: Sequence[Span]) -> Path | None:
+        """The file with the rows; None where there is none that can be used.
+
+        A job that was killed after it named the file and before it removed the journal has left it at its final place.
+        """
+        if self.state and (os.path.lexists(self._part) or self.state.written.keys() >= set(parts)):
+            path = self._part if os.path.lexists(self._part) else self._target
+            with suppress(OSError):
+                return path if self._frame(path, self.state.begun) == self.state.frame else None
+        return None
+
+    def begin(self, asked: Facts, rows: int) -> None:
+        """Begin file and journal, unless rows are there that can be used. `rows`: of a part."""
+        with self._team.phase("write", timed=False) as beginning, self._writing():
+            if self._journal is not None:
+                if self.state is None:
+                    discard(self._part)
+                    self._begun = self._output.begin(self._part)
+                if not self._named:
+                    self._output.make_room(self._part, self._begun)
+                    flush(self._part)
+                    flush_names(self._part.parent)
+                if self.state is None:
+                    frame = self._frame(self._part, self._begun)
+                    self._journal.begin({"asked": dict(asked), "rows": rows, "begun": self._begun, "frame": frame})
+                beginning.mine = self._begun
+        self._begun = beginning.all[_WRITING]
+
+    def write(self, part: Span, c: np.ndarray, line: Line, before_it_counts: Callable[[], None]) -> None:
+        """Write the part's rows, and then the journal's line, each of which is on the disk before the next step.
+
+        `before_it_counts`: is called by one rank between the two, and may raise.
+        """
+        with self._team.phase("write", timed=False) as writing, self._writing():
+            total = 0
+            for group in self._mine(part):
+                values = c[group.within(part).slice]
+                self._output.write(self._part, self._begun, group, values, self._tell_written)
+                total += _group_digest(group, values.reshape(-1).view(np.uint8))
+            writing.mine = total
+        with self._team.phase("write", timed=False), self._writing(), busy():
+            if self._journal is not None:
+                before_it_counts()
+                flush(self._part)
+                self._journal.append({"part": [part.lo, part.hi], "digest": _as_text(sum(writing.all)), **line})
+        self.there.add(part)
+
+    def finish(self) -> None:
+        """Give the file its name, when it has all parts."""
+        with self._team.phase("write", timed=False), written_to(self._output.path), busy():
+            if self._journal is not None:
+                if not self._named:
+                    publish(self._part, str(self._target))
+                    flush_names(self._target.parent)
+                self._journal.remove()
+        self._journal, self._named = None, True
+
+    def close(self) -> None:
+        """Give the journal's lock back. Files that are of no use to a later job are removed."""
+        if self._journal is not None:
+            if self._journal.lines:
+                self._journal.close()
+            else:
+                discard(self._part)
+                self._journal.remove()
+            self._journal = None
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return written_to(f"{self._output.path}.part", self._part, self._output.size)
+
+    def _tell_written(self) -> None:
+        self._team.enter("write")
+
+    def _mine(self, part: Span) -> Iterable[Span]:
+        """This rank's share of the part's groups of rows. The groups are the same however many ranks share them."""
+        members = self._team.topology.nodes[self._team.topology.node_of(_WRITING)]
+        if self._team.rank not in members:
+            return ()
+        groups = list(rows_of_about(_GROUP_BYTES, part, self._output.row_bytes))
+        return groups[Span(0, len(groups)).part(len(members), members.index(self._team.rank)).slice]
+
+    def _sum_on_disk(self, path: Path, part: Span) -> int:
+        """The sum of the digests of this rank's groups, as the file has them; another one where rows cannot be read."""
+        total = 0
+        for group in self._mine(part):
+            with suppress(OSError):
+                total += _group_digest(group, self._output.read_back(path, self._begun, group))
+            self._team.enter("look")
+        return total
+
+    def _frame(self, path: Path, begun: int) -> str:
+        return blake2b(b"".join(self._output.around(path, begun)), digest_size=16).hexdigest()
+
+
+def _group_digest(rows: Span, data: np.ndarray) -> int:
+    """A number for the bytes of these rows. The numbers of a part's groups are added up, in any order."""
+    return int.from_bytes(blake2b(data.data, digest_size=8, salt=rows.lo.to_bytes(16, "big")).digest(), "big")
+
+
+def _as_text(total: int) -> str:
+    return f"{total % 2**64:016x}"
+
+
+_STEPS = 10**6  # the whole work, where progress is told
+
+
+class _PartOfA(MatrixSource):
+    """Rows `part` of A, as a matrix of their own."""
+
+    def __init__(self, a: MatrixSource, part: Span) -> None:
+        self.shape, self._a, self._part = (len(part), a.shape[1]), a, part
+
+    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
+        self._a.rows(Span(self._part.lo + rows.lo, self._part.lo + rows.hi), into, threads, progress)
+
+
+class ProductInParts:
+    """A product that this job begins, or goes on with. Every rank makes one, and calls its methods in their order."""
+
+    def __init__(
+        self,
+        session: Session,
+        product: TypedProduct,
+        output: MatrixOutput,
+        asked: Callable[[], dict[str, str]],
+        version: str,
+        inventories: Sequence[Inventory],
+        settings: Settings,
+    ) -> None:
+        """UsageError where the file cannot be written in parts.
+
+        `asked`: tells this product from any other, in words; it is called again to see whether the files of the operands are
+        still what they were. `version`: of this program. `inventories`: of all ranks.
+        """
+        self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
+        self._problem, self._sources, self._ask, self._version = product.problem, product.sources(), asked, version
+        self._disk = _PartsFile(self._team, output)
+        self._asked: dict[str, str] = {}
+        self._arithmetic: Facts = {}
+        self._decisions: dict[int, Decision] = {}  # by the rows of a part
+        self.rows = 0
+        self._parts: list[Span] = []
+
+    def prepare(self) -> None:
+        """Find out which parts are there. Raises on all ranks alike where this job cannot go on with these, or does not fit."""
+        self._disk.open()
+        state = self._disk.state
+        self._decide(self._settings.resume_rows or (state.rows if state else 0))
+        with self._team.phase("agree", timed=False) as asking:
+            asking.mine = self._ask(), processor()
+        asked, processors = asking.all[0][0], [name for _, name in asking.all]
+        self._asked = {**asked, ROWS_OF_A_PART: str(self.rows)}
+        self._arithmetic = _arithmetic(self._decision_of_largest, self._version, processors)
+        if state:
+            state.refuse_other(self._asked, self._arithmetic, f"{self._disk.name} and {self._disk.name[:-5]}.journal")
+        wall.enter("resume")
+        self._disk.look(self._parts)
+
+    def run(
+        self,
+        progress: Progress,
+        told: Callable[[], None],
+        measuring: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Outcome:
+        """Compute, check and write the parts that are missing, and give the file its name. A part that fails its check ends it.
+
+        `told`: called whenever more rows are there. `measuring`: a context around each part's product and its check.
+        """
+        made: Outcome | None = None
+        plans, before = list[Plan](), self.rows_there
+        left = self._problem.n - before
+        wall.enter("write")
+        self._disk.begin(self._asked, self.rows)
+        told()
+        for part in [part for part in self._parts if part not in self._disk.there]:
+            done = self.rows_there - before
+
+            def tell(phase: str, multiplied: int, of: int, part: Span = part, done: int = done) -> None:
+                if phase == "multiply" and of:
+                    progress(phase, int(_STEPS * (done + len(part) * multiplied / of) / left), _STEPS)
+
+            how = RunOptions(progress=tell, after=made, measuring=measuring)
+            a, b = self._sources
+            outcome = run_product(self._session, self._decisions[len(part)], _PartOfA(a, part), b, self._settings, how)
+            plans.append(outcome.decision.plan)
+            if outcome.check is not None:
+                named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}", part.lo)
+                outcome = replace(outcome, check=named)
+            made = made.followed_by(outcome) if made is not None else outcome
+            if outcome.check is not None and not outcome.check.ok:
+                return self._of_all(made, plans, before)
+            wall.enter("write")
+            exact = outcome.check is not None and outcome.check.kind == "exact"
+            line = {"exact": exact, "arithmetic": dict(self._arithmetic)}
+            self._disk.write(part, outcome.c.array, line, self._refuse_changed)
+            told()
+        wall.enter("write")
+        self._disk.finish()
+        return self._of_all(made, plans, before)
+
+    def _of_all(self, made: Outcome | None, plans: Sequence[Plan], there: int) -> Outcome:
+        """The outcome of the whole product. `made`: of this job's parts together. `there`: the rows that were there before."""
+        nothing, parts = RowView(np.empty((0, 0)), Span(0, 0)), Parts(self.rows, there, tuple(plans))
+        if made is None:
+            check = Check("checksums", 0.0, 0.0, ok=True, note="all rows were there")
+            return Outcome(self.decision, nothing, nothing, nothing, {}, Spread(0.0, 0.0, 0.0), check, parts=parts)
+        return replace(made, decision=self.decision, a=nothing, b=nothing, c=nothing, intervals=[], parts=parts)
+
+    def close(self) -> None:
+        """Let other jobs write the file."""
+        self._disk.close()
+
+    @property
+    def rows_there(self) -> int:
+        return sum(map(len, self._disk.there))
+
+    @property
+    def name(self) -> str:
+        """The name of the file that has these rows."""
+        return self._disk.name
+
+    @property
+    def decision(self) -> Decision:
+        """The decision for a part, but with the whole problem."""
+        decision = self._decision_of_largest
+        return replace(decision, plan=replace(decision.plan, problem=self._problem))
+
+    @property
+    def _decision_of_largest(self) -> Decision:
+        return self._decisions[min(self.rows, self._problem.n)]
+
+    def _decide(self, wanted: int) -> None:
+        """Decide how many rows a part has, and how parts are computed: as is wanted, or in parts that fit."""
+        sample = sample_of(self._problem, self._team.size)
+        self.rows = wanted or rows_of_a_part(self._problem, self._agreed(sample.n))
+        while True:
+            self._parts = list(pieces(Span(0, self._problem.n), self.rows))
+            try:
+                self._decisions = {rows: self._agreed(rows) for rows in dict.fromkeys(map(len, self._parts)) or {0: None}}
+                return
+            except DoesNotFit:
+                if wanted or self.rows <= sample.n:
+                    raise
+                self.rows = max(sample.n, -(-self.rows // 2))
+
+    def _agreed(self, rows: int) -> Decision:
+        return agree(self._session, PlanRequest(replace(self._problem, n=rows)), self._settings, self._inventories)
+
+    def _refuse_changed(self) -> None:
+        """HybridError where A or B is not any more what it was when this job began to read it."""
+        for name, now in self._ask().items():
+            if now != self._asked[name]:
+                raise HybridError(
+                    f"{name} was changed while this job read it: it was {self._asked[name]} and is {now}", code="file-changed"
+                )
+
 
 _BEGINNING = 4096  # bytes: the header of most formats
 
@@ -44,7 +633,6 @@ def prepared(
     inventories: Sequence[Inventory],
 ) -> ProductInParts:
     """The product, with those of its parts that an earlier job has written. Every rank calls it."""
-    from hybrid.commands.matmul_parts import ProductInParts
     from hybrid.runs.matrix_file import new_matrix
 
     if typed.types.converts:
@@ -134,7 +722,6 @@ def hint_at_left_parts(out: str) -> str:
 
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
     """A part of the product for `--explain`, and a line about it."""
-    from hybrid.commands.matmul_parts import rows_of_a_part, sample_of
     from hybrid.planning.tiling import PlanRequest
     from hybrid.reporting.run_report import parts_line
     from hybrid.selection.decision import Decision, decide
@@ -153,7 +740,6 @@ def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namesp
 
 def _left(out: str) -> State | None:
     """What the journal beside the file says, without a look at the rows themselves; None where there is none that can be read."""
-    from hybrid.commands.matmul_journal import journal_of, read_journal
 
     if not os.path.lexists(journal := journal_of(_file_of(out))):
         return None

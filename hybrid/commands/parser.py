@@ -16,7 +16,6 @@ from hybrid.ranks.launcher import rank_by_launcher
 
 _WORDS_OF_COMMAND = 3  # python -m hybrid.matmul
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_RENAMED = {"--road": "--transport"}
 
 
 class _Version(argparse.Action):
@@ -53,7 +52,7 @@ class Parser(argparse.ArgumentParser):
             return f"unknown option {option}: the launcher takes the number of ranks, as in mpirun -n 4 {self.prog}"
         # The name itself is known where another of the command's own commands takes it.
         known = [name for name in self._options() if name.startswith("--") and name != option]
-        near = _RENAMED.get(option) or nearest(option, known, "--")
+        near = nearest(option, known, "--")
         return f"unknown option {option}: " + (f"did you mean {near}?" if near in known else f"one of {', '.join(known)}")
 
     def _options(self) -> list[str]:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import hybrid
-from hybrid.commands.cli import agree_on_options
-from hybrid.commands.failure import PATIENCE, answer_failed, fail, fail_before_start, is_switched_on, show_traceback
+from hybrid.commands.cli import PATIENCE, agree_on_options, answer_failed, fail, fail_before_start, is_switched_on, show_traceback
 from hybrid.commands.parser import Parser, add_job_options, number_of
 from hybrid.commands.streams import name_foreign_variables, print_line
 from hybrid.core.settings import ALLOWED, Settings

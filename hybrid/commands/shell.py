@@ -16,7 +16,6 @@ from hybrid.core.settings import ALLOWED
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 
-_PARSERS = {"matmul": "matmul_options", "paths": "paths_options"}  # modules of parsers; others have their command's name
 _VALUES: Mapping[str, tuple[str, ...]] = {
     **ALLOWED,
     "kernel": ("auto", "list", *(kernel.name for kernel in CATALOGUE)),
@@ -51,8 +50,7 @@ complete -o default -F _hybrid %s
 
 def parser_of(name: str) -> Parser:
     """The parser of a command."""
-    module = import_module(f"hybrid.commands.{_PARSERS.get(name, name)}")
-    parser = module.build_parser()
+    parser = import_module(f"hybrid.commands.{name}").build_parser()
     assert isinstance(parser, Parser)
     return parser
 

@@ -10,8 +10,7 @@ from typing import Any
 from hybrid.core.text import counted, ranges
 from hybrid.core.timeline import Spread
 from hybrid.diagnostics import gpu_peers, gpu_watch, host_links, node_links
-from hybrid.diagnostics.acceptance import Outcome, WrongProduct
-from hybrid.diagnostics.acceptance_levels import Case
+from hybrid.diagnostics.acceptance import Case, Outcome, WrongProduct
 from hybrid.diagnostics.bandwidth import Measurements
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.diagnostics.slow_ones import beside, slow_links

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.core.problem import record
 from hybrid.core.settings import Price
 from hybrid.core.text import counted, rate_in_units
-from hybrid.reporting.phase_table import operations
-from hybrid.reporting.run_report import plans_of
+from hybrid.reporting.run_report import operations, plans_of
 
 if TYPE_CHECKING:
     from hybrid.runs.measured import Outcome

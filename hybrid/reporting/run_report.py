@@ -3,21 +3,170 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import AskedProduct
 from hybrid.core.spans import Span
 from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
-from hybrid.core.timeline import Spread
+from hybrid.core.timeline import PHASES, Interval, Spread
 from hybrid.errors import with_code
+from hybrid.host.files import atomic_write
 from hybrid.planning.arithmetic import Arithmetic, Computed
-from hybrid.reporting.phase_table import Plans, operations
+from hybrid.planning.plan import Plan
 
 if TYPE_CHECKING:
     from hybrid.runs.measured import Outcome, Parts
     from hybrid.selection.decision import Decision, RankPlacement
     from hybrid.verification.check import Check
+
+
+OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases whose time is not part of the product's
+
+
+Plans = Plan | Sequence[Plan]  # a product's plan, or those of the parts in which it was computed
+
+
+def _listed(plans: Plans) -> Sequence[Plan]:
+    return [plans] if isinstance(plans, Plan) else plans
+
+
+def operations(plans: Plans) -> int:
+    """Multiplications and additions of a product, or of the parts that were computed."""
+    return sum(plan.problem.operations for plan in _listed(plans))
+
+
+def table(plan: Plans, phases: dict[str, Spread], total: Spread) -> str:
+    """A line for each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
+
+    The shares add up to 100 %: the last line has the time between phases, or by how much they overlapped.
+    """
+    inside = [phase for phase in PHASES if phase in phases and phase not in OUTSIDE_TOTAL]
+    medians = [phases[phase].median for phase in inside]
+    rest = total.median - sum(medians)
+    *shares, share_of_rest = _percents([*medians, rest])
+    share_of = dict(zip(inside, shares, strict=True)) if total.median else {}
+    lines = [f"  {'phase':<10}{'seconds':>10}{'min':>10}{'max':>10}{'share':>8}  rate"]
+    for phase in PHASES:
+        if phase not in phases:
+            continue
+        spread = phases[phase]
+        share = f"{share_of[phase]} %" if phase in share_of else "–"
+        seconds = f"{spread.median:>10.4f}{spread.min:>10.4f}{spread.max:>10.4f}"
+        lines.append(f"  {phase:<10}{seconds}{share:>8}  {rate(plan, phase, spread.median)}".rstrip())
+    if share_of_rest:
+        lines.append(f"  {'between' if rest > 0 else 'overlap':<10}{rest:>10.4f}{'':>20}{share_of_rest:>6} %")
+    return "\n".join(lines)
+
+
+def rate(plan: Plans, phase: str, seconds: float) -> str:
+    """The rate of a phase that takes so many seconds: the work of all ranks, divided by the time of the slowest; "" where it has
+    none."""
+    if seconds <= 0:
+        return ""
+    if phase == "multiply":
+        return rate_in_units(operations(plan) / seconds, "F")
+    moved = sum(moved_bytes(of_part, phase) for of_part in _listed(plan))
+    if phase == "fill":  # B is the same for all parts
+        moved -= sum(each.problem.operand_bytes(each.problem.l, each.problem.m) for each in _listed(plan)[1:])
+    return rate_in_units(moved / seconds, "B") if moved else ""
+
+
+def moved_bytes(plan: Plan, phase: str) -> int:
+    """Bytes that all ranks write (fill), read (check) or move in a phase; 0 where that depends on where the operands lie."""
+    p = plan.problem
+    a, b, c = p.operand_bytes(p.n, p.l), p.operand_bytes(p.l, p.m), p.bytes(p.n, p.m)
+    nodes = len(plan.topology.nodes)
+    rows_on_other_nodes = sum(len(plan.rows_on(node)["A"]) for node in range(nodes) if node != plan.root_node)
+    # How often each row of B is loaded from host memory. Other devices fetch it from one that has loaded it.
+    loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.transport, 0)
+    return {
+        "fill": a + b,
+        "copy in": a + loads_of_b * b if loads_of_b else _loaded_bytes(plan),
+        "exchange": (plan.topology.size - loads_of_b) * b if loads_of_b else 0,
+        "copy out": c * (plan.grid_layout.grid.layers if plan.grid_layout else 1),
+        "gather": p.bytes(rows_on_other_nodes, p.m),
+        "check": a + b + c,
+    }.get(phase, 0)
+
+
+def _loaded_bytes(plan: Plan) -> int:
+    """Bytes of row panels, column panels and k-slabs, each as often as it is loaded."""
+    if plan.parts:
+        return sum(map(_loaded_bytes, plan.parts))
+    p = plan.problem
+    return sum(
+        sum(p.operand_bytes(len(rows), len(arrival.span)) for rows in arrival.slab) or p.operand_bytes(len(arrival.span), p.l)
+        for share in plan.shares
+        if len(share.rows)
+        for arrival in share.arrivals()
+    )
+
+
+def _percents(parts: Sequence[float]) -> list[int]:
+    """The parts as whole percents of their sum, which add up to 100: what rounding down leaves goes to those that lost most by
+    it.
+
+    Parts may be negative, but not their sum; where that is 0, all percents are 0.
+    """
+    whole = sum(parts)
+    if whole <= 0:
+        return [0 for _ in parts]
+    exact = [100 * part / whole for part in parts]
+    rounded = [math.floor(each) for each in exact]
+    order = sorted(range(len(parts)), key=lambda index: rounded[index] - exact[index])
+    for index in order[: 100 - sum(rounded)]:
+        rounded[index] += 1
+    return rounded
+
+
+_MOST_LANES = 1000  # rows of one phase
+
+
+def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], names: Sequence[str]) -> None:
+    """Write all ranks' intervals to a file.
+
+    `intervals_of_ranks[rank]`: in seconds from a moment that is the same for all ranks. `names[rank]`: what is shown as the
+    rank's name.
+    """
+    events: list[dict[str, Any]] = []
+    for rank, (intervals, name) in enumerate(zip(intervals_of_ranks, names, strict=True)):
+        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
+        events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
+        free: dict[str, list[float]] = {phase: [0.0] for phase in PHASES}  # for each lane of a phase, when its last interval ends
+        for interval in sorted(intervals, key=lambda interval: interval.begin):
+            if interval.phase not in PHASES:
+                continue
+            lanes = free[interval.phase]
+            lane = next((lane for lane, at in enumerate(lanes) if at <= interval.begin), len(lanes))
+            lanes[lane:] = [interval.end, *lanes[lane + 1 :]]
+            events.append(
+                {
+                    "ph": "X",
+                    "name": interval.phase,
+                    "cat": "hybrid",
+                    "pid": rank,
+                    "tid": _row(interval.phase, lane),
+                    "ts": interval.begin * 1e6,
+                    "dur": (interval.end - interval.begin) * 1e6,
+                    "args": {"repeat": interval.repeat},
+                }
+            )
+        for phase, lanes in free.items():
+            for lane in range(len(lanes)):
+                events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": _row(phase, lane), "args": {"name": phase}})
+    with atomic_write(path) as beside:
+        beside.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def _row(phase: str, lane: int) -> int:
+    """The row of an interval. Intervals of a phase that overlap are in different lanes: on the same row a viewer would show them
+    as nested calls."""
+    return PHASES.index(phase) * _MOST_LANES + lane
+
 
 SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are in the JSON line
 

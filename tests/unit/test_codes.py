@@ -14,9 +14,8 @@ from experiments.ordeal.trials import Fault as Harm
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics import gpu_peers, gpu_watch, gpus, host_links, limits, mpi, placement, slurm
-from hybrid.diagnostics.acceptance import WrongProduct, blamed_rank
+from hybrid.diagnostics.acceptance import Case, WrongProduct, blamed_rank
 from hybrid.diagnostics.acceptance_findings import SLOW, judge_links, judge_products, judge_speeds
-from hybrid.diagnostics.acceptance_levels import Case
 from hybrid.diagnostics.bandwidth import Failure, Isolation, Link, Measurements, PeerCopy, Rates
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.diagnostics.node_links import NodeLink

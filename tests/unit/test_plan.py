@@ -18,7 +18,7 @@ from support.selection import examples
 
 from experiments.bench.nodes import placed_in_blocks
 from experiments.bench.scaling import received_where_it_suits
-from hybrid.commands.explain_grid import least_received, least_received_with, node_forecast
+from hybrid.commands.explain import least_received, least_received_with, node_forecast
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.commands.matmul_options import rate
+from hybrid.commands.matmul import rate
 from hybrid.core.settings import Price, Settings, foreign_variables, nearest, parse_bytes
 from hybrid.core.text import readable
 from hybrid.errors import UsageError

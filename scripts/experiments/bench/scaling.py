@@ -18,8 +18,8 @@ from typing import Any
 from experiments.bench.nodes import OURS_2D
 from experiments.bench.nodes import Results as NodesResults
 from experiments.common import cli, plots, tables
-from hybrid.commands.explain_grid import least_received
-from hybrid.commands.matmul_options import rate
+from hybrid.commands.explain import least_received
+from hybrid.commands.matmul import rate
 from hybrid.core.problem import Problem
 from hybrid.errors import UsageError
 from hybrid.planning.grid import Grid, candidates
