@@ -90,7 +90,7 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
     """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
-    from hybrid.diagnostics import machine, node_links
+    from hybrid.diagnostics import links, machine
     from hybrid.reporting.progress import Progress
     from hybrid.runs.files import refuse_unwritable
     from hybrid.selection.decision import settle_threads
@@ -104,7 +104,7 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
 
         examination = examine(team, threads, error)
         measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
-    slowest = min(node_links.median_rates(examination.node_links).values(), default=0.0)
+    slowest = min(links.median_rates(examination.node_links).values(), default=0.0)
     with team.phase("report", timed=False):
         if team.rank == 0:
             _report(examination, options.json, machine.as_record(measured, slowest) if measured else {})

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.matmul_run import how_computed
 from hybrid.commands.parser import Parser, add_job_options, at_least, file_name, whole_number
-from hybrid.core.problem import DTYPES, FILLS
+from hybrid.core.problem import DTYPES, FILLS, Problem
 from hybrid.core.settings import Settings, one_of, parse_bytes
 from hybrid.core.timeline import wall
 from hybrid.errors import UsageError
@@ -300,6 +299,20 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks))
     measured = machine.model.network_bytes_per_second if settings.machine else 0.0
     explain(machine, PlanRequest(problem, besides=besides), settings, options.network or measured)
+
+
+def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
+    """A line about the real products that are computed, where these are not the product that was asked for; else "".
+
+    `decided`: the problem that each of them is, when that has been decided.
+    """
+    if product.is_plain:
+        return ""
+    problem, primes = decided or product.problem, len(product.types.primes)
+    if problem.short_operands:
+        return f"  computed with sums in {problem.dtype}"
+    how = ", exactly" * (product.types.exact is not None) + f", modulo each of {primes} primes" * (primes > 1)
+    return f"  computed as {problem}{how}"
 
 
 def _list_kernels() -> None:

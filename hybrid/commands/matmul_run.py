@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid.commands.matmul import product_asked_for
+from hybrid.commands.matmul import how_computed, product_asked_for
 from hybrid.commands.matmul_energy import EnergyMeter
 from hybrid.commands.streams import file_of_json, text_stream
-from hybrid.core.problem import AskedProduct, Problem, record
+from hybrid.core.problem import AskedProduct, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
@@ -154,20 +154,6 @@ class Speaker:
 
         corner = matrix.some(Span(0, min(self._options.printed, matrix.shape[0])))
         self._stream.write(labelled_corner(label, corner[:, : self._options.printed], matrix.shape))
-
-
-def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
-    """A line about the real products that are computed, where these are not the product that was asked for; else "".
-
-    `decided`: the problem that each of them is, when that has been decided.
-    """
-    if product.is_plain:
-        return ""
-    problem, primes = decided or product.problem, len(product.types.primes)
-    if problem.short_operands:
-        return f"  computed with sums in {problem.dtype}"
-    how = ", exactly" * (product.types.exact is not None) + f", modulo each of {primes} primes" * (primes > 1)
-    return f"  computed as {problem}{how}"
 
 
 def asked_of(product: TypedProduct) -> AskedProduct:

@@ -19,9 +19,17 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
 from hybrid.core.timeline import Timeline
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.diagnostics import bandwidth, node_links
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
+from hybrid.diagnostics.links import (
+    Isolation,
+    Measurements,
+    NodeLink,
+    first_rank_of_each_gpu,
+    isolation,
+    measure,
+    measure_node_links,
+)
 from hybrid.errors import CheckFailed
 from hybrid.planning.plan import FreeMemory
 from hybrid.planning.tiling import PlanRequest
@@ -190,9 +198,9 @@ class Outcome:
     products: int = 0
     rotations: int = 0
     left_out: list[str] = field(default_factory=list)  # types without large products
-    links: list[bandwidth.Measurements] = field(default_factory=list)
-    isolation: list[bandwidth.Isolation] = field(default_factory=list)
-    node_links: list[node_links.NodeLink] = field(default_factory=list)  # each as often as links were measured
+    links: list[Measurements] = field(default_factory=list)
+    isolation: list[Isolation] = field(default_factory=list)
+    node_links: list[NodeLink] = field(default_factory=list)  # each as often as links were measured
     watched: list[Watched | Unknown | None] = field(default_factory=list)
     elapsed: float = 0.0
     asked_to_end: bool = False
@@ -339,18 +347,18 @@ class _Acceptance:
         hosts, gpus = ([getattr(placement, what) for placement in placements] for what in ("host", "gpu"))
         if any(gpus) or len(set(hosts)) > 1:
             self._told("links")
-        self._outcome.node_links += node_links.measure(team, hosts)
+        self._outcome.node_links += measure_node_links(team, hosts)
         if not any(gpus):
             return
         with team.phase("isolation", timed=False) as isolating:
-            isolating.mine = bandwidth.isolation(usable_gpus())
+            isolating.mine = isolation(usable_gpus())
         self._outcome.isolation = isolating.all
-        self._outcome.links.append(bandwidth.measure(team, gpus))
+        self._outcome.links.append(measure(team, gpus))
 
     def _watch(self) -> GpuWatch | None:
         """What watches this rank's GPU from now on; None where there is none, or another rank watches it."""
         team, gpus = self._team, [placement.gpu for placement in self._outcome.decision.placements]
-        first = {rank for node in bandwidth.first_rank_of_each_gpu(team.topology.nodes, gpus) for rank in node}
+        first = {rank for node in first_rank_of_each_gpu(team.topology.nodes, gpus) for rank in node}
         gpu = gpus[team.rank]
         with team.phase("prepare", timed=False):
             watch = GpuWatch(gpu.uuid) if gpu is not None and team.rank in first else None

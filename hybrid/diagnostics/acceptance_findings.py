@@ -9,11 +9,10 @@ from typing import Any
 
 from hybrid.core.text import counted, ranges
 from hybrid.core.timeline import Spread
-from hybrid.diagnostics import gpu_peers, gpu_watch, host_links, node_links
+from hybrid.diagnostics import gpu_watch, links
 from hybrid.diagnostics.acceptance import Case, Outcome, WrongProduct
-from hybrid.diagnostics.bandwidth import Measurements
 from hybrid.diagnostics.finding import Finding, Unknown
-from hybrid.diagnostics.slow_ones import beside, slow_links
+from hybrid.diagnostics.links import Measurements, beside, slow_links
 from hybrid.reporting.run_report import placement_record
 
 SLOW = 1.1  # times the median of all
@@ -96,14 +95,14 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
 
 
 def _of_links(outcome: Outcome) -> list[Finding]:
-    between_nodes = node_links.judge(outcome.node_links, SLOW)
+    between_nodes = links.judge_node_links(outcome.node_links, SLOW)
     if not outcome.links:
         return [*between_nodes, Finding("gpu links", "note", "not measured: no GPU is used", code="no-gpu")]
     gpus = [placement.gpu for placement in outcome.decision.placements]
     order = ("ok", "note", "unknown", "wrong")
     judged = [
-        [host_links.judge(one) for one in outcome.links],
-        [gpu_peers.judge(one, gpus, outcome.isolation) for one in outcome.links],
+        [links.judge_host_links(one) for one in outcome.links],
+        [links.judge_peers(one, gpus, outcome.isolation) for one in outcome.links],
     ]
     worst = [max(findings, key=lambda finding: order.index(finding.verdict)) for findings in judged]
     return between_nodes + worst + judge_links(outcome.links)

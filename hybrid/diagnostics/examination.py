@@ -11,20 +11,7 @@ from typing import Any, TypeVar
 from hybrid.core.problem import record
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.diagnostics import (
-    bandwidth,
-    compilers,
-    cuda_aware_mpi,
-    gpu_peers,
-    gpus,
-    host_links,
-    limits,
-    mpi,
-    node_links,
-    package,
-    placement,
-    slurm,
-)
+from hybrid.diagnostics import checks, gpus, links
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.errors import StartError
 from hybrid.host.threads import Threads
@@ -39,10 +26,10 @@ class Examination:
     """All findings, and what is known of each rank."""
 
     findings: tuple[Finding, ...]
-    placements: tuple[placement.Placement, ...]
+    placements: tuple[checks.Placement, ...]
     gpus: tuple[Gpu | None, ...]
-    measured: bandwidth.Measurements = bandwidth.Measurements()
-    node_links: tuple[node_links.NodeLink, ...] = ()
+    measured: links.Measurements = links.Measurements()
+    node_links: tuple[links.NodeLink, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -54,31 +41,31 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
 
     `threads[rank]`: the rank's number of threads. `unstarted`: why this process, which a launcher started, is no rank of a job.
     """
-    placements = _of_all(team, "placement", lambda: placement.inspect(team.host, threads[team.rank]))
-    mpi_of_ranks = _of_all(team, "mpi", lambda: mpi.inspect(started=unstarted is None))
-    tools = _of_all(team, "tools", lambda: compilers.inspect() if team.leads_node else None)
-    packages = _of_all(team, "package", lambda: package.inspect() if team.leads_node else None)
-    limits_of_ranks = _of_all(team, "limits", lambda: limits.inspect(team.host))
-    slurm_variables = _of_all(team, "slurm", slurm.inspect)
+    placements = _of_all(team, "placement", lambda: checks.inspect_placement(team.host, threads[team.rank]))
+    mpi_of_ranks = _of_all(team, "mpi", lambda: checks.inspect_mpi(started=unstarted is None))
+    tools = _of_all(team, "tools", lambda: checks.inspect_tools() if team.leads_node else None)
+    packages = _of_all(team, "package", lambda: checks.inspect_package() if team.leads_node else None)
+    limits_of_ranks = _of_all(team, "limits", lambda: checks.inspect_limits(team.host))
+    slurm_variables = _of_all(team, "slurm", checks.inspect_slurm)
     found = _examine_gpus(team)
     hosts = [rank.host for rank in placements]
-    between_nodes = node_links.measure(team, hosts)
+    between_nodes = links.measure_node_links(team, hosts)
     working = [trial is not None and trial.works for trial in found.trials]
     pinned = [(trial.pinned, trial.pin_trouble) if trial is not None and trial.works else None for trial in found.trials]
     launched = unstarted is None and bool(mpi_of_ranks[0].launcher)
     findings = [
-        *mpi.judge(mpi_of_ranks, unstarted),
-        *placement.judge(placements, team.topology),
-        *node_links.judge(between_nodes, _SLOW),
-        slurm.judge(slurm_variables, [len(rank.cores) for rank in placements], working, team.topology, launched=launched),
+        *checks.judge_mpi(mpi_of_ranks, unstarted),
+        *checks.judge_placement(placements, team.topology),
+        *links.judge_node_links(between_nodes, _SLOW),
+        checks.judge_slurm(slurm_variables, [len(rank.cores) for rank in placements], working, team.topology, launched=launched),
         *gpus.judge(found.visible, found.chosen, found.trials, hosts),
-        limits.judge_pinned(limits_of_ranks, pinned),
-        host_links.judge(found.measured),
-        gpu_peers.judge(found.measured, found.chosen, found.isolation),
-        cuda_aware_mpi.judge(found.cuda_aware),
-        limits.judge_shared(limits_of_ranks),
-        *compilers.judge(tools, hosts, gpus=any(working)),
-        *package.judge(packages),
+        checks.judge_pinned(limits_of_ranks, pinned),
+        links.judge_host_links(found.measured),
+        links.judge_peers(found.measured, found.chosen, found.isolation),
+        gpus.judge_cuda_aware(found.cuda_aware),
+        checks.judge_shared(limits_of_ranks),
+        *checks.judge_tools(tools, hosts, gpus=any(working)),
+        *checks.judge_package(packages),
     ]
     return Examination(tuple(findings), tuple(placements), tuple(found.chosen), found.measured, tuple(between_nodes))
 
@@ -97,9 +84,9 @@ class _GpusOfRanks:
     visible: list[gpus.VisibleGpus | Unknown]
     chosen: list[Gpu | None]
     trials: list[gpus.Trial | None]
-    isolation: list[bandwidth.Isolation]
+    isolation: list[links.Isolation]
     cuda_aware: list[str | Unknown | None]
-    measured: bandwidth.Measurements
+    measured: links.Measurements
 
 
 def _examine_gpus(team: Team) -> _GpusOfRanks:
@@ -108,11 +95,11 @@ def _examine_gpus(team: Team) -> _GpusOfRanks:
     chosen = gpus.choose(visible)
     mine = chosen[team.rank]
     trials = _of_all(team, "gpu trials", lambda: gpus.try_out(mine) if mine is not None else None)
-    isolation = _of_all(team, "isolation", lambda: bandwidth.isolation(gpus.usable_of(visible[team.rank])))
+    isolation = _of_all(team, "isolation", lambda: links.isolation(gpus.usable_of(visible[team.rank])))
     working = [gpu if trial is not None and trial.works else None for gpu, trial in zip(chosen, trials, strict=True)]
-    measured = bandwidth.measure(team, working)
+    measured = links.measure(team, working)
     cuda_aware = _of_all(
-        team, "gpus and mpi", lambda: cuda_aware_mpi.inspect(mine.index) if mine is not None and team.leads_node else None
+        team, "gpus and mpi", lambda: gpus.inspect_cuda_aware(mine.index) if mine is not None and team.leads_node else None
     )
     return _GpusOfRanks(visible, chosen, trials, isolation, cuda_aware, measured)
 

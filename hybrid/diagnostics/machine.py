@@ -9,8 +9,8 @@ from typing import Any
 
 from hybrid.core.problem import record
 from hybrid.devices.cuda_gpus import Gpu, GpuEnergy
-from hybrid.diagnostics.bandwidth import Link
 from hybrid.diagnostics.finding import Unknown
+from hybrid.diagnostics.links import Link
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.planning.machine_model import RECORD_KEY, MachineModel
@@ -40,7 +40,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> 
     with team.phase("machine", timed=False) as phase:
         mine = chosen[team.rank]
         if team.rank == measured[0] and mine is not None:
-            phase.mine = run_probe("machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT), _watts(mine)
+            phase.mine = run_probe("rates.machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT), _watts(mine)
     result, watts = phase.all[measured[0]]
     return interpret(result, [link.alone.to_gpu for link in links], watts)
 

@@ -13,13 +13,22 @@ from experiments.ordeal.trials import COMMANDS, LIBRARY, _well, faults
 from experiments.ordeal.trials import Fault as Harm
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.diagnostics import gpu_peers, gpu_watch, gpus, host_links, limits, mpi, placement, slurm
+from hybrid.diagnostics import checks, gpu_watch, gpus
 from hybrid.diagnostics.acceptance import Case, WrongProduct, blamed_rank
 from hybrid.diagnostics.acceptance_findings import SLOW, judge_links, judge_products, judge_speeds
-from hybrid.diagnostics.bandwidth import Failure, Isolation, Link, Measurements, PeerCopy, Rates
 from hybrid.diagnostics.finding import Finding, Unknown
-from hybrid.diagnostics.node_links import NodeLink
-from hybrid.diagnostics.node_links import judge as judge_node_links
+from hybrid.diagnostics.links import (
+    Failure,
+    Isolation,
+    Link,
+    Measurements,
+    NodeLink,
+    PeerCopy,
+    Rates,
+    judge_host_links,
+    judge_node_links,
+    judge_peers,
+)
 from hybrid.errors import CODES, CheckFailed, HybridError, StartError, UsageError
 from hybrid.host.threads import Threads
 from hybrid.ranks.mpi import Library
@@ -122,19 +131,19 @@ SINGLE = Library("An MPI", (3, 1), "x", "FUNNELED", "SINGLE", False)
 
 def test_launcher_and_library():
     for ranks, unstarted, launcher, library in [
-        ([mpi.MpiOfRank("", MPICH, ("/usr/bin/mpirun", "MPICH"))], None, OK, OK),
-        ([mpi.MpiOfRank("", MPICH, ("/usr/bin/mpirun", "Open MPI"))], None, ("wrong", "wrong-mpirun"), OK),
-        ([mpi.MpiOfRank("", MPICH, None)], None, ("note", "mpi-missing"), OK),
-        ([mpi.MpiOfRank("", Unknown("x"), Unknown("x"))], None, UNKNOWN, UNKNOWN),
-        ([mpi.MpiOfRank("srun", MPICH)], StartError("x", code="wrong-mpirun"), ("wrong", "wrong-mpirun"), OK),
-        ([mpi.MpiOfRank("mpirun", each) for each in (MPICH, OPEN_MPI)], None, OK, ("wrong", "mpi-differs")),
-        ([mpi.MpiOfRank("mpirun", SINGLE)] * 2, None, OK, ("wrong", "mpi-threads")),
+        ([checks.MpiOfRank("", MPICH, ("/usr/bin/mpirun", "MPICH"))], None, OK, OK),
+        ([checks.MpiOfRank("", MPICH, ("/usr/bin/mpirun", "Open MPI"))], None, ("wrong", "wrong-mpirun"), OK),
+        ([checks.MpiOfRank("", MPICH, None)], None, ("note", "mpi-missing"), OK),
+        ([checks.MpiOfRank("", Unknown("x"), Unknown("x"))], None, UNKNOWN, UNKNOWN),
+        ([checks.MpiOfRank("srun", MPICH)], StartError("x", code="wrong-mpirun"), ("wrong", "wrong-mpirun"), OK),
+        ([checks.MpiOfRank("mpirun", each) for each in (MPICH, OPEN_MPI)], None, OK, ("wrong", "mpi-differs")),
+        ([checks.MpiOfRank("mpirun", SINGLE)] * 2, None, OK, ("wrong", "mpi-threads")),
     ]:
-        assert verdicts(mpi.judge(ranks, unstarted)) == [launcher, library]
+        assert verdicts(checks.judge_mpi(ranks, unstarted)) == [launcher, library]
 
 
 def seat(cores, threads=1, host="a", quota=None):
-    return placement.Placement(host, tuple(cores), quota, Threads(threads, "--threads"), ())
+    return checks.Placement(host, tuple(cores), quota, Threads(threads, "--threads"), ())
 
 
 def of_nodes(*sizes):
@@ -154,7 +163,7 @@ def test_threads_against_cores():
         ([seat(range(4), 4), seat(range(4), 4, host="b")], (1, 1), OK, ""),
         ([seat(range(4), 5), seat(range(4), 5, host="b")], (1, 1), ("wrong", "threads-crowded"), "--threads 4"),
     ]:
-        finding = placement.judge(seats, of_nodes(*nodes))[1]
+        finding = checks.judge_placement(seats, of_nodes(*nodes))[1]
         assert one(finding) == threads
         assert remedy in finding.remedy
 
@@ -177,7 +186,7 @@ def test_slurms_view_against_the_ranks():
         ([{**STEP, "JOB_NUM_NODES": "3"}] * 2, [4] * 2, [False] * 2, (1, 1), True, OK),
         ([{"JOB_ID": "7", "NTASKS": "many"}], [4], [False], (1,), True, OK),
     ]:
-        assert one(slurm.judge(seen, cores, with_gpu, of_nodes(*nodes), launched=launched)) == expected
+        assert one(checks.judge_slurm(seen, cores, with_gpu, of_nodes(*nodes), launched=launched)) == expected
 
 
 # --- memory and tools
@@ -191,14 +200,14 @@ def test_shared_memory():
         ("/tmp", (8 * GiB, 8 * GiB), ("note", "shared-memory")),
         ("/dev/shm", Unknown("x"), UNKNOWN),
     ]:
-        assert one(limits.judge_shared([limits.Limits("a", None, folder, free)])) == expected
+        assert one(checks.judge_shared([checks.Limits("a", None, folder, free)])) == expected
 
 
 def test_memory_that_cannot_be_pinned_for_a_gpu_is_wrong():
-    seen = [limits.Limits("a", 8 << 20, "", (1, 1)), limits.Limits("b", None, "", (1, 1))]
-    assert one(limits.judge_pinned(seen, [None, None])) == OK
-    assert one(limits.judge_pinned(seen, [(GiB, ""), (GiB, "")])) == OK
-    assert one(limits.judge_pinned(seen, [(GiB, ""), (0, "refused")])) == ("wrong", "pinned-limit")
+    seen = [checks.Limits("a", 8 << 20, "", (1, 1)), checks.Limits("b", None, "", (1, 1))]
+    assert one(checks.judge_pinned(seen, [None, None])) == OK
+    assert one(checks.judge_pinned(seen, [(GiB, ""), (GiB, "")])) == OK
+    assert one(checks.judge_pinned(seen, [(GiB, ""), (0, "refused")])) == ("wrong", "pinned-limit")
 
 
 # --- GPUs
@@ -263,7 +272,7 @@ def test_links_are_compared_with_those_of_their_node():
         ([link(0, 8, 8, pinned=False)], ("note", "pinned-limit")),
         *(([link(0, 50, 50), link(1, each, 50)], UNKNOWN) for each in (0, -1, nan, inf)),
     ]:
-        assert one(host_links.judge(Measurements(tuple(links)))) == expected
+        assert one(judge_host_links(Measurements(tuple(links)))) == expected
 
 
 SAME, APART = (Isolation((("ipc", ipc), ("pid", "1")), ("GPU-0", "GPU-1")) for ipc in "12")
@@ -284,7 +293,7 @@ def test_ranks_that_do_or_do_not_reach_each_others_gpus():
         ([], Failure("rank 1", "starting", "x", died=True), UNKNOWN, ""),
     ]:
         moved = Measurements((link(0, 50, 50), link(1, 50, 50)), tuple(copies), failure, nodes=((0, 1),))
-        finding = gpu_peers.judge(moved, [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(2)], [SAME, APART])
+        finding = judge_peers(moved, [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(2)], [SAME, APART])
         assert one(finding) == expected
         assert remedy in finding.remedy
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs a probe: python -m hybrid.diagnostics.probes NAME LIMIT ARGUMENT…
+"""Runs a probe: python -m hybrid.diagnostics.probes MODULE.FUNCTION LIMIT ARGUMENT…
 
-`main` of this package's module NAME is called with the arguments, and reports what it finds. The process ends after LIMIT
+A function of a module of this package is called with the arguments, and reports what it finds. The process ends after LIMIT
 seconds, also when nobody waits for it any more, and leaves no core file.
 """
 
@@ -13,4 +13,5 @@ from hybrid.diagnostics.probes.protocol import limit_process
 if __name__ == "__main__":
     name, seconds, *arguments = sys.argv[1:]
     limit_process(int(seconds))
-    import_module(f"hybrid.diagnostics.probes.{name}").main(*arguments)
+    module, _, function = name.partition(".")
+    getattr(import_module(f"hybrid.diagnostics.probes.{module}"), function)(*arguments)

@@ -1,0 +1,591 @@
+# SPDX-License-Identifier: MIT
+"""Which hosts and cores the ranks are on, and whether their threads fit there."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import util
+from pathlib import Path
+
+from hybrid.core.installation import DISTRIBUTION, NAMESAKE, mixed, namesake
+from hybrid.core.problem import record
+from hybrid.core.spans import Topology
+from hybrid.core.text import counted, ranges, readable
+from hybrid.devices.cuda_kernels import SHIPPED, trust_own_cache_only
+from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
+from hybrid.diagnostics.probe_process import run_probe
+from hybrid.emulation.build import c_compiler, compiler
+from hybrid.emulation.cache import cache_folder
+from hybrid.errors import DeviceUnavailable, HybridError, StartError, one_line
+from hybrid.host.memory import free_bytes_in
+from hybrid.host.threads import THREAD_VARIABLES, Threads, core_quota, usable_cores
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.launcher import family_of, launched
+from hybrid.ranks.mpi import SHARED, Library, library_in_use
+from hybrid.ranks.shared_memory import shared_memory_folder
+
+_MPI_LIMIT = 30  # seconds for MPI to start alone
+
+
+@record
+class MpiOfRank:
+    """What one rank finds."""
+
+    launcher: str  # "" for a process started alone
+    mpi: Library | Unknown
+    # An mpirun to propose, with its family, where no launcher has started the ranks together: the one on PATH for a process
+    # started alone, the one of this Python environment where another launcher has failed.
+    mpirun: tuple[str, str] | Unknown | None = None
+
+
+def inspect_mpi(*, started: bool) -> MpiOfRank:
+    """`started`: MPI was started in this process, or is not needed. If it could not be, a child process tries whether MPI starts
+    at all."""
+    launch = launched()
+    if launch is None:
+        return MpiOfRank("", attempt(_library_of_child), attempt(_mpirun_on_path))
+    if started:
+        return MpiOfRank(launch.name, attempt(library_in_use))
+    return MpiOfRank(launch.name, attempt(_library_of_child), attempt(_mpirun_of_environment))
+
+
+def _library_of_child() -> Library | Unknown:
+    result = run_probe("tries.mpi", limit=_MPI_LIMIT)
+    if "library" not in result.report:
+        return Unknown(f"MPI does not start in a process alone, which {result.ended or 'reported nothing'}")
+    library = result.report["library"]
+    return Library(**{**library, "standard": tuple(library["standard"])})
+
+
+def _mpirun_on_path() -> tuple[str, str] | None:
+    path = shutil.which("mpirun") or shutil.which("mpiexec")
+    with busy():
+        return (path, family_of(path)) if path else None
+
+
+def _mpirun_of_environment() -> tuple[str, str] | None:
+    path = _environments_mpirun()
+    with busy():
+        return (str(path), family_of(str(path))) if path.exists() else None
+
+
+def judge_mpi(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> list[Finding]:
+    """`unstarted`: why the processes that a launcher started are not the ranks of one job."""
+    return [_launcher(mpi_of_ranks[0], len(mpi_of_ranks), unstarted), *_libraries([rank.mpi for rank in mpi_of_ranks])]
+
+
+def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Finding:
+    if unstarted is not None:
+        text = unstarted.what
+        if isinstance(first.mpi, Library) and first.mpi.name not in text:
+            text += f"; mpi4py uses {first.mpi.name}"
+        return Finding("launcher", "wrong", text, unstarted.remedy or _fitting_launcher(first), unstarted.code)
+    if first.launcher:
+        return Finding("launcher", "ok", f"{first.launcher} started {size}, and MPI sees as many")
+    if isinstance(first.mpirun, Unknown):
+        return Finding("launcher", "unknown", f"the mpirun on PATH: {first.mpirun.reason}")
+    if first.mpirun is None:
+        own = str(_environments_mpirun()) if _environments_mpirun().exists() else "pip install mpich brings one"
+        return Finding("launcher", "note", f"started alone; no mpirun on PATH: {own}", code="mpi-missing")
+    path, family = first.mpirun
+    if isinstance(first.mpi, Library) and family and family != first.mpi.family:
+        return Finding(
+            "launcher",
+            "wrong",
+            f"{path} is {family}'s, but mpi4py uses {first.mpi.name}: every rank would be 0 of 1",
+            "put the mpirun of mpi4py's MPI first on PATH (that of a pip-installed MPI is in the environment's bin folder)",
+            code="wrong-mpirun",
+        )
+    return Finding("launcher", "ok", f"started alone; {path}{f' ({family})' if family else ''} starts several")
+
+
+def _environments_mpirun() -> Path:
+    """Where an MPI that pip installs puts its mpirun."""
+    return Path(sys.executable).with_name("mpirun")
+
+
+def _fitting_launcher(first: MpiOfRank) -> str:
+    """The remedy that names a launcher for the MPI library, as far as one is known."""
+    if not isinstance(first.mpi, Library):
+        return "then use its mpirun"
+    if first.launcher == "srun":
+        kind = "pmix" if first.mpi.family == "Open MPI" else "pmi2"
+        return f"try srun --mpi={kind} (srun --mpi=list shows which there are)"
+    if isinstance(first.mpirun, tuple) and first.mpirun[1] in ("", first.mpi.family):
+        return f"try {first.mpirun[0]}"
+    return f"try the mpirun that came with {first.mpi.name}"
+
+
+def _libraries(libraries: Sequence[Library | Unknown]) -> list[Finding]:
+    groups = ranks_by_value(libraries)
+    if len({library.name for library in libraries if isinstance(library, Library)}) > 1:
+        different = "; ".join(
+            f"rank {ranges(ranks)}: {library.name if isinstance(library, Library) else library.reason}"
+            for library, ranks in groups.items()
+        )
+        return [
+            Finding(
+                "mpi", "wrong", f"not the same on all ranks: {different}", "use one environment on all hosts", code="mpi-differs"
+            )
+        ]
+    return [_library(library) for library in groups]
+
+
+def _library(library: Library | Unknown) -> Finding:
+    if isinstance(library, Unknown):
+        return Finding("mpi", "unknown", library.reason)
+    text = (
+        f"{library.name}, standard {library.standard[0]}.{library.standard[1]}, mpi4py for {library.abi}, "
+        f"threads {library.provided} ({library.asked} asked for), large counts {'yes' if library.large_counts else 'no'}"
+    )
+    if not library.threads_suffice:
+        return Finding(
+            "mpi",
+            "wrong",
+            text,
+            "install an MPI built with thread support, for example with pip install mpich",
+            code="mpi-threads",
+        )
+    return Finding("mpi", "ok", text)
+
+
+_LITTLE_SHARED = 1 << 30
+_TOO_LITTLE_SHARED = 16 << 20  # MPI itself uses some MiB of it
+
+
+@record
+class Limits:
+    """The limits of one rank's process."""
+
+    host: str
+    lockable: int | Unknown | None  # bytes of memory that it may page-lock; None: without a limit
+    folder: str | Unknown  # of node-shared memory
+    shared: tuple[int, int] | Unknown  # free and all bytes of the folder
+
+
+def inspect_limits(host: str) -> Limits:
+    folder = attempt(shared_memory_folder)
+    if isinstance(folder, Unknown):
+        return Limits(host, attempt(_lockable), folder, folder)
+    return Limits(host, attempt(_lockable), str(folder), attempt(lambda: _free_and_all(folder)))
+
+
+def _lockable() -> int | None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _free_and_all(folder: Path) -> tuple[int, int]:
+    status = os.statvfs(folder)
+    return free_bytes_in(folder), status.f_blocks * status.f_frsize
+
+
+def judge_shared(limits_of_ranks: Sequence[Limits]) -> Finding:
+    """Judges the host with the least free node-shared memory."""
+    measured = []
+    for limits in limits_of_ranks:
+        if isinstance(limits.shared, Unknown):
+            return Finding("shared memory", "unknown", f"{limits.host}: {limits.shared.reason}")
+        measured.append((limits.shared, limits.host, str(limits.folder)))
+    (free, whole), host, folder = min(measured)
+    where = f" on {host}" if len({host for _, host, _ in measured}) > 1 else ""
+    text = f"{folder}: {readable(free)} of {readable(whole)} free{where}"
+    remedy = "enlarge it (mount -o remount,size=…; in a container --shm-size=…), or delete what ended programs left there"
+    if free < _TOO_LITTLE_SHARED:
+        return Finding(
+            "shared memory", "wrong", f"{text}: too little for ranks that share matrices", remedy, code="shared-memory"
+        )
+    if folder != str(SHARED):
+        text += f"; {SHARED} cannot be written to, so that ranks of one host share matrices there, on a disk perhaps"
+        return Finding("shared memory", "note", f"{text}: mount a tmpfs at {SHARED} that you may write to", code="shared-memory")
+    if free < _LITTLE_SHARED:
+        return Finding(
+            "shared memory", "note", f"{text}, which bounds the matrices of ranks on one host: {remedy}", code="shared-memory"
+        )
+    return Finding("shared memory", "ok", text)
+
+
+def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, str] | None]) -> Finding:
+    """`pinned[rank]`: how many bytes could be pinned for the rank's GPU, and why not more; None where it was not tried."""
+    for rank, trial in enumerate(pinned):
+        if trial is not None and trial[1]:
+            limits = limits_of_ranks[rank]
+            much = readable(trial[0]) if trial[0] else "none at all"
+            return Finding(
+                "pinned memory",
+                "wrong",
+                f"rank {rank} on {limits.host} cannot pin enough memory for its GPU ({trial[1]}), but {much}: copies run at a "
+                f"third of the link's speed or less; ulimit -l: {_as_text(limits.lockable)}",
+                "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
+                code="pinned-limit",
+            )
+    least = min(limits_of_ranks, key=lambda limits: limits.lockable if isinstance(limits.lockable, int) else 1 << 62)
+    text = f"ulimit -l: {_as_text(least.lockable)}"
+    sizes = [trial[0] for trial in pinned if trial is not None]
+    if sizes:
+        return Finding("pinned memory", "ok", f"{readable(min(sizes))} pinned for every rank's GPU; {text}")
+    if isinstance(least.lockable, Unknown):
+        return Finding("pinned memory", "unknown", least.lockable.reason)
+    return Finding("pinned memory", "ok", f"{text} (without a GPU no memory is pinned)")
+
+
+def _as_text(lockable: int | Unknown | None) -> str:
+    if isinstance(lockable, Unknown):
+        return f"unknown ({lockable.reason})"
+    return "unlimited" if lockable is None else readable(lockable)
+
+
+_READ = ("JOB_ID", "JOB_NUM_NODES", "NTASKS", "STEP_NUM_TASKS", "STEP_NUM_NODES", "CPUS_PER_TASK", "GPUS_ON_NODE", "STEP_GPUS",
+         "JOB_GPUS")  # fmt: skip
+
+
+def inspect_slurm(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Slurm's variables of this process without their prefix SLURM_; empty outside of a job."""
+    return {name: environment[f"SLURM_{name}"] for name in _READ if environment.get(f"SLURM_{name}")}
+
+
+def judge_slurm(
+    variables: Sequence[Mapping[str, str]], cores: Sequence[int], gpus: Sequence[bool], topology: Topology, *, launched: bool
+) -> Finding:
+    """`variables[rank]`: the rank's, as inspected; `cores[rank]`: how many cores it may use; `gpus[rank]`: whether it has a GPU
+    that works; `launched`: a launcher started the ranks, and MPI sees as many.
+    """
+    job = variables[0]
+    if "JOB_ID" not in job:
+        return Finding("slurm", "ok", "not in a job")
+    ranks, nodes = len(variables), len(topology.nodes)
+    given = [
+        counted(job.get(name, "an unknown number of"), word)
+        for name, word in (("NTASKS", "task"), ("JOB_NUM_NODES", "node"), ("CPUS_PER_TASK", "CPU"))
+    ]
+    text = f"job {job['JOB_ID']} has {', '.join(given)} a task; MPI has {counted(ranks, 'rank')} on {counted(nodes, 'node')}"
+    few = [rank for rank in range(ranks) if 0 < cores[rank] < _number(variables[rank], "CPUS_PER_TASK")]
+    if few:
+        return Finding(
+            "slurm", "wrong", f"{text}; rank {few[0]} may use {counted(cores[few[0]], 'core')} only",
+            f"srun does not take -c from sbatch: srun -c {job['CPUS_PER_TASK']}; for mpirun leave binding out (--bind-to none)",
+            code="slurm-cores",
+        )  # fmt: skip
+    without = [rank for rank in range(ranks) if _has_gpus(variables[rank]) and not gpus[rank]]
+    if without:
+        return Finding(
+            "slurm", "wrong", f"{text}; the job has GPUs, and rank {without[0]} cannot use any",
+            "see the line on gpus; or give the step its GPUs: srun --gpus-per-task=1, or --gpu-bind=none for all of a node",
+            code="slurm-gpus",
+        )  # fmt: skip
+    tasks = _number(job, "STEP_NUM_TASKS") or _number(job, "NTASKS")
+    if tasks > ranks and not launched:
+        return Finding(
+            "slurm", "note", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks", code="slurm-tasks"
+        )
+    remarks = []
+    if tasks > ranks:
+        remarks.append("fewer ranks than tasks")
+    if 0 < tasks < ranks:
+        remarks.append("more ranks than tasks, so ranks share what a task was given")
+    if _number(job, "JOB_NUM_NODES") > nodes and "STEP_NUM_NODES" not in job:
+        remarks.append("some nodes of the job have no rank (does the mpirun know of Slurm? srun does)")
+    return Finding(
+        "slurm", "note" if remarks else "ok", ": ".join([text, *filter(None, [", ".join(remarks)])]), code="slurm-tasks"
+    )
+
+
+def _number(job: Mapping[str, str], name: str) -> int:
+    text = job.get(name, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _has_gpus(job: Mapping[str, str]) -> bool:
+    return bool(job.get("STEP_GPUS") or job.get("JOB_GPUS") or _number(job, "GPUS_ON_NODE"))
+
+
+_COMPILER_LIMIT = 30  # seconds to compile a small program
+_PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std::tuple{1, 2}; return x + y - 3; }\n"
+
+
+@record
+class Tools:
+    """The compiler and the caches of one host."""
+
+    compiler: str  # its path
+    compiler_trouble: str  # what is wrong with it; "" for nothing
+    compiler_absent: bool
+    caches: tuple[tuple[str, str], ...]  # folders, each with why nothing can be written there; "" if something can
+    elsewhere: str = ""  # why a cache is not in its usual folder
+    without_c: str = ""  # why there is no C compiler; "" if there is one
+    shipped: tuple[str, ...] = ()  # the architectures whose machine code comes with the package
+
+
+def inspect_tools() -> Tools | Unknown:
+    return attempt(_tools)
+
+
+def _tools() -> Tools:
+    path, trouble, absent = "", "", False
+    try:
+        path = compiler()
+        trouble = _try_compiler(path)
+    except DeviceUnavailable as missing:
+        trouble, absent = str(missing), "CXX" not in os.environ
+    try:
+        c_compiler()
+    except DeviceUnavailable as missing:
+        without_c = str(missing)
+    else:
+        without_c = ""
+    shipped = {file.name.split("-")[1] for file in SHIPPED.glob("*.xz")}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        caches = [_try_emulation_cache()]
+        cupy = util.find_spec("cupy")
+        if cupy is not None and cupy.origin:  # a package, not just a folder of that name
+            trust_own_cache_only()
+            if os.environ.get("CUPY_CACHE_IN_MEMORY") != "1":
+                caches.append((os.environ["CUPY_CACHE_DIR"], ""))
+    elsewhere = "; ".join(str(each.message) for each in said)
+    return Tools(
+        path,
+        trouble,
+        absent,
+        tuple(caches),
+        elsewhere,
+        without_c,
+        tuple(sorted(shipped, key=lambda name: (len(name.rstrip("a")), name))),
+    )
+
+
+def _try_compiler(path: str) -> str:
+    """Why it does not compile C++17; "" if it does."""
+    command = [path, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
+    try:
+        with busy():
+            done = subprocess.run(command, input=_PROGRAM, capture_output=True, timeout=_COMPILER_LIMIT, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"took more than {_COMPILER_LIMIT} s for four lines"
+    except OSError as error:
+        return one_line(error)
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.decode(errors="replace").splitlines()
+    return next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
+
+
+def _try_emulation_cache() -> tuple[str, str]:
+    try:
+        folder = cache_folder()
+    except HybridError as error:
+        return "", str(error)
+    return str(folder), _try_folder(folder)
+
+
+def _try_folder(folder: Path) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x" * 4096)
+    except OSError as error:
+        return f"compiled kernels cannot be written to {folder} ({one_line(error)}): set HYBRID_CACHE"
+    return ""
+
+
+def judge_tools(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str], *, gpus: bool) -> list[Finding]:
+    """`tools_of_ranks[rank]`: for one rank of each host, None for the others. `gpus`: some rank's GPU works, so none is
+    emulated."""
+    findings = []
+    groups = {tools: ranks for tools, ranks in ranks_by_value(tools_of_ranks).items() if tools is not None}
+    for tools, ranks in groups.items():
+        who = "" if len(groups) == 1 else f"{hosts[ranks[0]]} (rank {ranges(ranks)}): "
+        if isinstance(tools, Unknown):
+            findings.append(Finding("compiler", "unknown", f"{who}{tools.reason}"))
+            continue
+        findings.append(_compiler(tools, who, gpus))
+        troubles = [trouble for _, trouble in tools.caches if trouble]
+        if troubles:
+            what, _, remedy = troubles[0].rpartition(": ")
+            findings.append(
+                Finding(
+                    "kernel cache", "wrong", f"{who}{what}", f"{remedy} to a folder that can be written to", code="kernel-cache"
+                )
+            )
+        elif tools.elsewhere:
+            findings.append(Finding("kernel cache", "note", f"{who}{tools.elsewhere}", code="kernel-cache"))
+        else:
+            kept = f"{who}{', '.join(folder for folder, _ in tools.caches)}"
+            there = f"; machine code for {', '.join(tools.shipped)} comes with the package" if tools.shipped else ""
+            findings.append(Finding("kernel cache", "ok", kept + there))
+    return findings
+
+
+def _compiler(tools: Tools, who: str, gpus: bool) -> Finding:
+    slower = "checks, and copies of new arrays to GPUs, take several times as long without a C compiler"
+    and_c = f"; {slower} ({tools.without_c})" if tools.without_c else ""
+    if tools.compiler_absent:
+        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}{and_c}", code="no-compiler")
+    if tools.compiler_trouble:
+        remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
+        return Finding(
+            "compiler", "wrong", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy, code="no-compiler"
+        )
+    return Finding("compiler", "ok", f"{who}{tools.compiler}, for the emulated GPU{and_c}")
+
+
+Installed = tuple[str, bool]  # what to say of another package of this name, "" if there is none; whether it is in the same folder
+
+
+def inspect_package() -> Installed:
+    return namesake(), mixed()
+
+
+def judge_package(of_nodes: Sequence[Installed | None]) -> list[Finding]:
+    """A finding if there is another package, else none. `of_nodes[rank]`: None where another rank of the node has looked."""
+    others = [installed for installed in of_nodes if installed is not None and installed[0]]
+    if not others:
+        return []
+    said, together = max(others, key=lambda installed: installed[1])
+    if not together:
+        return [Finding("package", "note", f"{said}; here {DISTRIBUTION}'s is found first", code="package-clash")]
+    remedy = f"pip uninstall {NAMESAKE} {DISTRIBUTION}, then install one of them"
+    return [Finding("package", "wrong", f"{said}: both have written to the same folder", remedy, code="package-clash")]
+
+
+_HOSTS_SHOWN = 4
+_ANY_BINDING = "mpirun --bind-to none"
+
+
+@record
+class BlasLibrary:
+    """A BLAS library that this process has loaded."""
+
+    name: str
+    threads: int
+
+
+@record
+class Placement:
+    """Where one rank runs, and with how many threads."""
+
+    host: str
+    cores: tuple[int, ...]  # that it may use
+    quota: float | None  # cores' worth of time that its control group allows
+    threads: Threads
+    blas: tuple[BlasLibrary, ...] | Unknown
+    cores_of_host: int = 0
+
+
+def inspect_placement(host: str, threads: Threads) -> Placement:
+    """This rank's placement. This loads NumPy, whose BLAS reads the number of threads from the environment, where it must be set
+    before."""
+    return Placement(host, usable_cores(), core_quota(), threads, attempt(_blas_libraries), os.cpu_count() or 0)
+
+
+def _blas_libraries() -> tuple[BlasLibrary, ...]:
+    import numpy  # noqa: F401 (brings its BLAS)
+    from threadpoolctl import threadpool_info
+
+    return tuple(
+        BlasLibrary(f"{library['internal_api']} {library['version'] or ''}".strip(), library["num_threads"])
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    )
+
+
+def judge_placement(placements: Sequence[Placement], topology: Topology) -> list[Finding]:
+    return [_where(placements, topology), _threads(placements, topology), _blas(placements)]
+
+
+def _where(placements: Sequence[Placement], topology: Topology) -> Finding:
+    nodes = topology.nodes
+    total = f"{counted(len(placements), 'rank')} on {counted(len(nodes), 'host')}"
+    if len(nodes) > _HOSTS_SHOWN:
+        sizes = sorted({len(node) for node in nodes})
+        each = f"{sizes[0]} on each" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} on each"
+        return Finding("placement", "ok", f"{total}, {each} (--json lists them)")
+    parts = []
+    for node in nodes:
+        host = placements[node[0]].host
+        for cores, members in ranks_by_value(placements[rank].cores for rank in node).items():
+            parts.append(f"{host} rank {ranges([node[member] for member in members])} on cores {ranges(cores)}")
+    if len(parts) > 2 * _HOSTS_SHOWN:
+        parts = [f"{placements[node[0]].host} rank {ranges(node)}, bound differently (--json lists them)" for node in nodes]
+    return Finding("placement", "ok", f"{total}: {'; '.join(parts)}")
+
+
+def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
+    counts = ranks_by_value((placement.threads.count, placement.threads.reason) for placement in placements)
+    text = "; ".join(
+        f"{count} a rank ({reason})" if len(counts) == 1 else f"rank {ranges(ranks)}: {count} ({reason})"
+        for (count, reason), ranks in list(counts.items())[:_HOSTS_SHOWN]
+    )
+    if len(counts) > _HOSTS_SHOWN:
+        text += "; …"
+    crowded = [found for node in topology.nodes if (found := _crowded([placements[rank] for rank in node]))]
+    if crowded:
+        what, remedy = crowded[0]
+        more = f" (and {counted(len(crowded) - 1, 'host')} more)" if len(crowded) > 1 else ""
+        return Finding("threads", "wrong", f"{text}: too many, {what}{more}", remedy, code="threads-crowded")
+    bound = [rank for rank, placement in enumerate(placements) if placement.threads.count > len(placement.cores)]
+    if bound:
+        first = placements[bound[0]]
+        return Finding(
+            "threads",
+            "wrong",
+            f"{text}: rank {ranges(bound)} has {counted(first.threads.count, 'thread')}, "
+            f"bound to {counted(len(first.cores), 'core')}",
+            f"bind ranks to more cores ({_ANY_BINDING} or --map-by slot:PE=N, srun -c N), or lower --threads",
+            code="threads-bound",
+        )
+    return Finding("threads", "ok", text)
+
+
+def _crowded(node: Sequence[Placement]) -> tuple[str, str] | None:
+    """What is wrong on a node whose ranks have more threads than its cores can run, and what to do."""
+    cores = len({core for placement in node for core in placement.cores})
+    quotas = [placement.quota for placement in node if placement.quota is not None]
+    usable = max(1.0, min([float(cores), *quotas]))  # a rank has at least one thread, whatever the quota
+    threads = sum(placement.threads.count for placement in node)
+    if threads <= usable + 1e-9:
+        return None
+    each = int(usable) // len(node)
+    remedy = _fewer_threads(each, node[0].threads.reason) if each else f"start at most {counted(int(usable), 'rank')} there"
+    whole = max(placement.cores_of_host for placement in node)
+    if min([float(whole), *quotas]) > usable:
+        remedy += f", or let them use more of its {whole} cores ({_ANY_BINDING}, a larger srun -c)"
+    many, ranks, few = counted(threads, "thread"), counted(len(node), "rank"), counted(f"{usable:g}", "core")
+    return f"{many} of {ranks} on {few} of {node[0].host}", remedy
+
+
+def _fewer_threads(count: int, reason: str) -> str:
+    """The remedy that lowers the number of threads to `count`. `reason`: where the number comes from."""
+    if reason in THREAD_VARIABLES:
+        return f"--threads {count}, or {reason}={count}"
+    return f"--threads {count}"
+
+
+def _blas(placements: Sequence[Placement]) -> Finding:
+    most: list[int] = []  # for each rank, how many threads the library with the most has
+    names: set[str] = set()
+    for rank, placement in enumerate(placements):
+        if isinstance(placement.blas, Unknown):
+            return Finding("blas", "unknown", f"rank {rank}: {placement.blas.reason}")
+        if not placement.blas:
+            text = f"rank {rank}: threadpoolctl does not know NumPy's BLAS, so its number of threads is not set"
+            return Finding("blas", "note", text, code="blas-threads")
+        most.append(max(library.threads for library in placement.blas))
+        names.update(library.name for library in placement.blas)
+    more = [rank for rank, placement in enumerate(placements) if most[rank] > placement.threads.count]
+    if more:
+        return Finding(
+            "blas",
+            "wrong",
+            f"{', '.join(sorted(names))} starts {most[more[0]]} threads on rank {ranges(more)}, "
+            f"where {placements[more[0]].threads.count} were set",
+            "unset what loads NumPy before the command does (sitecustomize, PYTHONSTARTUP), or set OMP_NUM_THREADS",
+            code="blas-threads",
+        )
+    return Finding("blas", "ok", f"{', '.join(sorted(names))} uses no more threads than were set")

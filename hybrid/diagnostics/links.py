@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: MIT
+"""Bandwidths between GPUs and host memory, and from GPU to GPU. Child processes measure them, since a fault may end these."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hybrid.core.problem import record
+from hybrid.core.text import counted, rate_in_units
+from hybrid.core.timeline import Spread
+from hybrid.devices.cuda_gpus import Gpu
+from hybrid.diagnostics.finding import Finding
+from hybrid.diagnostics.probe_process import ProbeResult, probe_command, run_probe, run_proxies
+from hybrid.ranks.messages import Series, Start, broadcast, exchange
+from hybrid.ranks.team import Team
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+K = TypeVar("K")
+
+
+def beside(times: Mapping[K, float]) -> dict[K, float]:
+    """The time that each is compared with: the median of all; where there are two, the other's."""
+    if len(times) == 2:
+        (one, first), (other, second) = times.items()
+        return {one: second, other: first}
+    return dict.fromkeys(times, Spread.of(list(times.values())).median if times else 0.0)
+
+
+def slow_links(rates: Mapping[str, Sequence[float]], kind: str, limit: float) -> Iterator[str]:
+    """A text for each link that takes more than `limit` times what it is compared with. `rates[link]`: in bytes a second."""
+    times = {name: 1 / median for name, each in rates.items() if (median := Spread.of(list(each)).median) > 0}
+    which = "the other one" if len(times) == 2 else "the median"
+    for name, reference in beside(times).items():
+        if times[name] > limit * reference:
+            own, others = (rate_in_units(1 / seconds, "B") for seconds in (times[name], reference))
+            yield f"{name}: slow, {own}{kind}; {which} has {others}"
+
+
+_SECONDS = 0.05  # that one message should take: long enough to be measured, short enough for hundreds of nodes
+_REPEATS = 3
+_LEAST, _MOST = 1 << 20, 1 << 28  # bytes of a message
+_KIND = "links"
+
+
+@record
+class NodeLink:
+    """The network from one host to another."""
+
+    source: str
+    target: str
+    rates: tuple[float, ...]  # bytes a second, of each message
+
+    def __str__(self) -> str:
+        return f"{self.source} to {self.target}"
+
+
+def measure_node_links(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
+    """Measure the links around the ring of nodes, but not between pretended nodes, which are on one host. `hosts[rank]`: the
+    rank's host. Every rank calls it, and gets the same."""
+    import numpy as np
+
+    first = [node[0] for node in team.topology.nodes]
+    measured = []
+    for pair in zip(first, [*first[1:], first[0]], strict=True):
+        source, target = pair
+        if hosts[source] != hosts[target]:
+            size = np.full((1, 1), _LEAST)
+            team.connect(_KIND, pair)
+            with team.phase("links", timed=False):
+                series = team.messages.series(_KIND, pair, _messages(size, sends=team.rank == source))
+            with team.phase("links", timed=False) as measuring:
+                if series is not None:
+                    measuring.mine = _measured(series, size)
+            measured.append(NodeLink(hosts[source], hosts[target], measuring.all[source]))
+    return measured
+
+
+def _messages(size: np.ndarray, *, sends: bool) -> Iterator[Start]:
+    """For each message a broadcast of its size, the message, and an answer. `size`: is set at the source before each."""
+    import numpy as np
+
+    answer = np.zeros((1, 1))
+    for _ in range(2 + _REPEATS):
+        message = np.ones((1, int(size[0, 0]) if sends else 0), np.uint8)
+        yield broadcast(size, 0)
+        if sends:
+            yield exchange({1: [message]}, {}, 0)
+        else:
+            yield exchange({}, {0: [np.ones((1, int(size[0, 0])), np.uint8)]}, 1)
+        yield broadcast(answer, 1)
+
+
+def _measured(series: Series, size: np.ndarray) -> tuple[float, ...]:
+    """The rates of the messages. The first message opens the connection, the second tells how large the others are to be: these
+    two do not count."""
+    rates = []
+    for number in range(2 + _REPEATS):
+        series.wait_for(3 * number)
+        began = time.perf_counter()
+        for part in (1, 2):
+            series.wait_for(3 * number + part)
+        rates.append(int(size[0, 0]) / (time.perf_counter() - began))
+        if number == 1:
+            size[:] = min(_MOST, max(_LEAST, int(rates[-1] * _SECONDS)))  # the target gets the source's
+    return tuple(rates[2:])
+
+
+def median_rates(measured: Sequence[NodeLink]) -> Mapping[str, float]:
+    """The median rate of each link, which may have been measured several times."""
+    return {name: Spread.of(rates).median for name, rates in _rates_of_links(measured).items()}
+
+
+def judge_node_links(measured: Sequence[NodeLink], limit: float) -> list[Finding]:
+    """A finding for each slow link, or one for all if none is slow; none at all where there is one node. A link is slow if it
+    takes more than `limit` times as long as the others."""
+    remedy = "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it"
+    found = [
+        Finding("node links", "wrong", text, remedy, code="slow-link")
+        for text in slow_links(_rates_of_links(measured), "", limit)
+    ]
+    medians = median_rates(measured).values()
+    if found or not medians:
+        return found
+    least, most = (rate_in_units(rate, "B") for rate in (min(medians), max(medians)))
+    return [Finding("node links", "ok", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
+
+
+def _rates_of_links(measured: Sequence[NodeLink]) -> dict[str, list[float]]:
+    rates: dict[str, list[float]] = {}
+    for link in measured:
+        rates.setdefault(str(link), []).extend(link.rates)
+    return rates
+
+
+SLOW_LINK = 0.5
+CONTENDED = 0.7
+_LINKS = "gpu links"
+_DIRECTIONS: tuple[tuple[str, Callable[[Rates], float]], ...] = (
+    ("host to GPU", lambda rates: rates.to_gpu),
+    ("GPU to host", lambda rates: rates.to_host),
+)
+
+
+def judge_host_links(measured: Measurements) -> Finding:
+    """One finding for all nodes: the worst that any of them has."""
+    links, failure = measured.links, measured.failure
+    if failure is not None and (measured.without_links or not links):
+        return Finding(_LINKS, "unknown", f"{failure.rank}, {failure.stage}: {failure.text}")
+    if not links:
+        return Finding(_LINKS, "ok", "not measured: no GPU that works")
+    if not all(map(_is_measured, links)):
+        return Finding(_LINKS, "unknown", "the copies took no time that could be measured")
+    nodes = measured.links_by_host
+    pinned = all(link.pinned for link in links)
+    memory = "of pinned memory" if pinned else "of memory that could not be pinned"
+    text = f"{counted(len(links), 'GPU')}, copies {memory}: {_summary(links, nodes)}"
+    if finding := _slow(text, nodes, measured.one_process) or _contended(text, nodes):
+        return finding
+    if not pinned:
+        return Finding(
+            _LINKS,
+            "note",
+            f"{text}; copies of pinned memory would be faster: see the line on pinned memory",
+            code="pinned-limit",
+        )
+    return Finding(_LINKS, "ok", text)
+
+
+def _is_measured(link: Link) -> bool:
+    rates = [link.alone, *([link.together] if link.together else [])]
+    return all(isfinite(rate) and rate > 0 for one in rates for rate in (one.to_gpu, one.to_host))
+
+
+def _summary(links: Sequence[Link], nodes: Sequence[Sequence[Link]]) -> str:
+    parts = [f"{name} {rate_range([of(link.alone) for link in links])}" for name, of in _DIRECTIONS]
+    text = f"{', '.join(parts)}{' alone' if len(links) > 1 else ''}"
+    sums = [
+        rate_range(of_nodes)
+        for _, of in _DIRECTIONS
+        if (of_nodes := [together for node in nodes if (together := _sum_together(node, of)) is not None])
+    ]
+    return f"{text}; all of a node at once {' and '.join(sums)}" if sums else text
+
+
+def _sum_together(node: Sequence[Link], of: Callable[[Rates], float]) -> float | None:
+    """The sum of the rates of a node's links while all are in use; None where that was not measured."""
+    rates = [of(link.together) for link in node if link.together]
+    return sum(rates) if len(rates) == len(node) else None
+
+
+def _slow(text: str, nodes: Sequence[Sequence[Link]], one_process: bool) -> Finding | None:
+    slow = [
+        (link, name, of(link.alone), best)
+        for node in nodes
+        for name, of in _DIRECTIONS
+        for best in [max(of(link.alone) for link in node)]
+        for link in node
+        if of(link.alone) < SLOW_LINK * best
+    ]
+    if not slow:
+        return None
+    link, name, rate, best = slow[0]
+    whose = link.uuid if one_process else f"{link.uuid} of rank {link.rank}"
+    more = f", and {len(slow) - 1} more such" if len(slow) > 1 else ""
+    return Finding(
+        _LINKS, "note",
+        f"{text}; {whose} on {link.host} has {_gigabytes(rate)} {name}, less than half of the {_gigabytes(best)} of the fastest "
+        f"there{more}",
+        "its link may be x4 or x8 or of an old PCIe generation (nvidia-smi -q shows its width), or the rank's memory on another "
+        "NUMA node (nvidia-smi topo -m shows which cores are near)",
+        code="slow-link",
+    )  # fmt: skip
+
+
+def _contended(text: str, nodes: Sequence[Sequence[Link]]) -> Finding | None:
+    for node in nodes:
+        for name, of in _DIRECTIONS:
+            together, alone = _sum_together(node, of), sum(of(link.alone) for link in node)
+            if together is not None and together < CONTENDED * alone:
+                percent = f"{100 * together / alone:.0f} %"
+                return Finding(
+                    _LINKS,
+                    "note",
+                    f"{text}; {name} on {node[0].host}: all at once reach only {percent} of the sum of each alone",
+                    "a PCIe switch, or one NUMA node's memory, is shared (nvidia-smi topo -m): bind ranks to the cores near "
+                    "their GPUs, or expect copies to take as much longer",
+                    code="slow-link",
+                )
+    return None
+
+
+def rate_range(rates: Sequence[float]) -> str:
+    """The range of these rates, in GB/s."""
+    least, most = min(rates), max(rates)
+    return _gigabytes(most) if f"{least / 1e9:.1f}" == f"{most / 1e9:.1f}" else f"{least / 1e9:.1f} to {_gigabytes(most)}"
+
+
+def _gigabytes(rate: float) -> str:
+    return f"{rate / 1e9:.1f} GB/s"
+
+
+_PEERS = "gpu peers"
+_USE_HOST = "--transport host, or HYBRID_TRANSPORT=host"
+_CORRUPTED = (
+    "switch off ACS and the IOMMU for the GPUs (BIOS, or intel_iommu=off, amd_iommu=off), or NVIDIA's peer access; until then "
+    "other programs may compute with wrong data"
+)
+
+
+def judge_peers(measured: Measurements, gpus: Sequence[Gpu | None], isolation: Sequence[Isolation]) -> Finding:
+    """`gpus[rank]`: the rank's GPU. `isolation[rank]`: what decides whether it can open the memory of others."""
+    failure, copies = measured.failure, measured.peer_copies
+    largest = max(measured.nodes, key=len, default=())
+    if not (measured.links or failure):
+        return Finding(_PEERS, "ok", "not tried: no GPU that works")
+    if measured.without_links:
+        return Finding(_PEERS, "unknown", "not tried, since the links could not be measured")
+    if measured.one_process:
+        return _of_one_process(measured)
+    if len(largest) < 2:
+        return Finding(_PEERS, "ok", "not tried: one rank with a GPU on each node")
+    if failure is not None:
+        return _failed(failure, len(largest), _cause([(gpus[rank], isolation[rank]) for rank in largest]))
+    text = "ranks of a node fetched data from each other's GPUs, and it was correct"
+    if not copies:
+        return Finding(_PEERS, "ok", f"{text} (they share one); the transport peers works")
+    return _slow_or_ok(f"{text}: {_rates(copies)}, all at the same time; the transport peers works", copies)
+
+
+def _failed(failure: Failure, ranks: int, cause: tuple[str, str]) -> Finding:
+    cost = (
+        f"the transport host is used: each of {ranks} ranks loads all of B over its GPU's own link, "
+        f"{ranks} times what peers would"
+    )
+    what = f"{failure.rank}: {failure.text}"
+    if failure.died:
+        return Finding(
+            _PEERS, "wrong", f"{what}, while GPUs opened each other's memory; so would a product's processes",
+            f"{_USE_HOST} ({cost})",
+            code="gpu-peers",
+        )  # fmt: skip
+    if failure.stage == "fetching":  # the test with little data, which a product makes beforehand, has passed
+        passed = f"{what}; the transport peers is used nevertheless, since the little data that it tests with arrived"
+        if failure.code == "gpu-data":
+            return Finding(_PEERS, "wrong", passed, f"{_USE_HOST}; {_CORRUPTED}", code="gpu-data")
+        return Finding(_PEERS, "unknown", passed)
+    if failure.code == "gpu-data":
+        return Finding(_PEERS, "wrong", f"{what}; {cost}", _CORRUPTED, code="gpu-data")
+    why, remedy = cause
+    return Finding(_PEERS, "note", f"{what}{f' ({why})' if why else ''}; {cost}", remedy, code="gpu-peers")
+
+
+def _cause(node: Sequence[tuple[Gpu | None, Isolation]]) -> tuple[str, str]:
+    """Why the ranks of a node cannot open each other's memory, "" if that is not known, and what to do. The likeliest cause
+    counts."""
+    if any(gpu is not None and "MIG " in gpu.name for gpu, _ in node):
+        return "they are slices of MIG, which cannot open each other's memory", "switch MIG off, or use one rank a GPU"
+    for kind in ("ipc", "pid"):
+        if len({dict(isolation.namespaces).get(kind) for _, isolation in node}) > 1:
+            return (
+                f"they are in containers of their own, with different {kind} namespaces",
+                f"start them with --{kind}=host (docker, podman), or all ranks of a node within one container",
+            )
+    everything = {uuid for _, isolation in node for uuid in isolation.visible}
+    if any(set(isolation.visible) != everything for _, isolation in node):
+        return (
+            "ranks do not see each other's GPUs",
+            "let every rank see all GPUs of its node: the same CUDA_VISIBLE_DEVICES for all, srun --gpu-bind=none",
+        )
+    return "", "see nvidia-smi topo -p2p r for which GPUs can; containers may need --ipc=host"
+
+
+def _of_one_process(measured: Measurements) -> Finding:
+    failure, copies = measured.failure, measured.peer_copies
+    if failure is not None:
+        return Finding(
+            _PEERS, "wrong" if failure.died else "unknown", f"copying from GPU to GPU: {failure.text}",
+            f"leave peer access out: {_USE_HOST}" if failure.died else "",
+            code="gpu-peers",
+        )  # fmt: skip
+    if not copies:
+        return Finding(_PEERS, "ok", "not tried: one GPU")
+    wrong = [copy for copy in copies if not copy.correct]
+    if wrong:
+        text = f"what arrived in {wrong[0].target} is not what lies in {wrong[0].source}"
+        return Finding(_PEERS, "wrong", text, _CORRUPTED, code="gpu-data")
+    staged = [copy for copy in copies if not copy.direct]
+    if staged:
+        return Finding(
+            _PEERS, "note",
+            f"{len(staged)} of {counted(len(copies), 'pair')} have no peer access, {staged[0].source} to {staged[0].target} "
+            f"among them: data goes through host memory, at {_rates(staged)}; ranks on these GPUs use the transport host",
+            "see nvidia-smi topo -p2p r",
+            code="gpu-peers",
+        )  # fmt: skip
+    return _slow_or_ok(f"each of {counted(len(copies), 'pair')} copied directly and correctly: {_rates(copies)}", copies)
+
+
+def _slow_or_ok(text: str, copies: Sequence[PeerCopy]) -> Finding:
+    if not all(isfinite(copy.rate) and copy.rate > 0 for copy in copies):
+        return Finding(_PEERS, "unknown", f"{text}; but the copies took no time that could be measured")
+    slowest, best = min(copies, key=lambda copy: copy.rate), max(copy.rate for copy in copies)
+    if slowest.rate < SLOW_LINK * best:
+        text = f"{text}; slowest from {slowest.source} to {slowest.target}"
+        return Finding(_PEERS, "note", text, "nvidia-smi topo -m shows what lies between", code="slow-link")
+    return Finding(_PEERS, "ok", text)
+
+
+def _rates(copies: Sequence[PeerCopy]) -> str:
+    return rate_range([copy.rate for copy in copies])
+
+
+SIZE = 64 << 20  # bytes of a copy
+_LIMIT = 45  # seconds for all copies
+
+
+@record
+class Rates:
+    """Bytes per second of copies from host memory to a GPU and back."""
+
+    to_gpu: float
+    to_host: float
+
+
+@record
+class Link:
+    """A GPU's link to its host."""
+
+    uuid: str  # of the GPU
+    rank: int
+    host: str
+    pinned: bool  # the host memory could be pinned
+    alone: Rates
+    together: Rates | None = None  # while the node's other GPUs copy, too; None where there are no others
+
+
+@record
+class PeerCopy:
+    """Copies from one GPU to another."""
+
+    source: str  # the UUID of the GPU
+    target: str
+    rate: float  # bytes a second
+    direct: bool = True  # not through host memory
+    correct: bool = True  # the data arrived unchanged
+
+
+@record
+class Failure:
+    """What ended a measurement early."""
+
+    rank: str  # its name, for messages
+    stage: str  # of the measurement
+    text: str
+    died: bool  # the process that measured was ended by it
+    code: str = "probe-failed"  # of `hybrid.errors.CODES`
+
+
+@record
+class Isolation:
+    """What decides whether a rank can open memory of another rank's GPU."""
+
+    namespaces: tuple[tuple[str, str], ...]  # kinds of Linux's namespaces, and the process's: containers have their own
+    visible: tuple[str, ...]  # UUIDs of the GPUs that the rank sees
+
+
+@record
+class Measurements:
+    """All that was measured."""
+
+    links: tuple[Link, ...] = ()
+    peer_copies: tuple[PeerCopy, ...] = ()
+    failure: Failure | None = None
+    nodes: tuple[tuple[int, ...], ...] = ()  # for each node the ranks that took part
+    one_process: bool = False  # one process measured all GPUs that it sees; else each rank measured its own
+
+    @property
+    def without_links(self) -> bool:
+        """Whether a failure came before the end of the first stage, which measures the links."""
+        return self.failure is not None and self.failure.stage in ("starting", "links")
+
+    @property
+    def links_by_host(self) -> list[list[Link]]:
+        """The links of each host."""
+        hosts: dict[str, list[Link]] = {}
+        for link in self.links:
+            hosts.setdefault(link.host, []).append(link)
+        return list(hosts.values())
+
+
+def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
+    """Measure the GPUs of all ranks. `chosen[rank]`: the rank's GPU; None where there is none that works. Every rank calls it."""
+    nodes = tuple(ranks for node in team.topology.nodes if (ranks := tuple(rank for rank in node if chosen[rank])))
+    if not nodes:
+        return Measurements()
+    if team.size == 1:
+        return collect([run_probe("rates.gpu_pairs", str(SIZE), limit=_LIMIT)], [team.host], nodes, one_process=True)
+    gpu = chosen[team.rank]
+    task = {
+        "rank": team.rank,
+        "nodes": nodes,
+        "measuring": first_rank_of_each_gpu(nodes, chosen),
+        "uuids": [None if gpu is None else gpu.uuid for gpu in chosen],
+        "size": SIZE,
+    }
+    command = probe_command("rates.all_ranks", _LIMIT, json.dumps({**task, "index": gpu.index})) if gpu else None
+    result = run_proxies(team, command, _LIMIT)
+    with team.phase("bandwidths", timed=False) as exchange:
+        exchange.mine = (result, team.host)
+    results, hosts = zip(*exchange.all, strict=True)
+    return collect(results, hosts, nodes)
+
+
+def first_rank_of_each_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu | None]) -> list[list[int]]:
+    """For each node, the ranks that are the first to use their GPU. Ranks may share a GPU, whose link is measured once."""
+    measuring = []
+    for node in nodes:
+        first: dict[str, int] = {}
+        for rank in node:
+            if (gpu := chosen[rank]) is not None:
+                first.setdefault(gpu.uuid, rank)
+        measuring.append(list(first.values()))
+    return measuring
+
+
+def collect(
+    results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...], *, one_process: bool = False
+) -> Measurements:
+    """All that was measured, from what the probes reported. `results[rank]`: None where there was no probe."""
+    ran = [(rank, result) for rank, result in enumerate(results) if result is not None]
+    links = [_link(rank, hosts[rank], link) for rank, result in ran for link in result.report.get("links", [])]
+    copies = [PeerCopy(**copy) for _, result in ran for copy in result.report.get("peer_copies", [])]
+    return Measurements(tuple(links), tuple(copies), _first_failure(ran, hosts), nodes, one_process)
+
+
+def _link(rank: int, host: str, link: Mapping[str, Any]) -> Link:
+    together = link.get("together")
+    return Link(link["uuid"], rank, host, link["pinned"], Rates(**link["alone"]), Rates(**together) if together else None)
+
+
+def _first_failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str]) -> Failure | None:
+    """The failure of a probe that failed by itself, if there is one, since the others were killed because of it."""
+    for rank, result in ran:
+        if result.ended or "failed" in result.report:
+            return _failure(rank, hosts, result, result.ended or str(result.report["failed"]))
+    for rank, result in ran:
+        if result.report.get("stage") != "done":
+            return _failure(rank, hosts, result, "was ended before it was done")
+    return None
+
+
+def _failure(rank: int, hosts: Sequence[str], result: ProbeResult, text: str) -> Failure:
+    code = "probe-failed" if result.ended else str(result.report.get("code", "probe-failed"))
+    return Failure(f"rank {rank} on {hosts[rank]}", str(result.report.get("stage", "starting")), text, bool(result.ended), code)
+
+
+def isolation(visible: Sequence[Gpu]) -> Isolation:
+    """The isolation of this process, which sees these GPUs."""
+    namespaces = []
+    for kind in ("ipc", "pid"):
+        with suppress(OSError):  # only Linux has them
+            namespaces.append((kind, os.readlink(f"/proc/self/ns/{kind}")))
+    return Isolation(tuple(namespaces), tuple(gpu.uuid for gpu in visible))

@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: MIT
+"""Measures rates: of links alone and together, of copies between GPUs, and those that the plan's machine model needs.
+
+`all_ranks` measures the GPUs of all ranks at the same time, by one proxy for each rank. Its argument is JSON: `rank`; `nodes`:
+for each node its ranks that have a GPU; `measuring`: for each node the ranks whose links are measured, one for each GPU;
+`uuids`: of all ranks' GPUs; `size`: bytes of a copy; `index`: of this rank's GPU, null for a CPU that stands for one.
+`gpu_pairs` measures all GPUs that one process sees. `machine_rates` takes JSON, too: `index`; `sizes` of square products,
+smallest first; `rows` and `widths` (bytes) of the column panels that are copied out of a matrix with rows twice as long as the
+largest width.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.spans import Span, Topology, pieces
+from hybrid.devices.base import Device
+from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.cuda_gpus import Gpu, usable_gpus
+from hybrid.diagnostics.probes.protocol import report
+from hybrid.errors import DeviceUnavailable, code_of, one_line
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
+from hybrid.kernels.remainders import LEAST_FOR_BYTES, products_of
+from hybrid.ranks.team import Phase, Team
+from hybrid.transport.peers import probe
+from hybrid.transport.rank_device import RankDevice
+
+DIRECTIONS = ("to_gpu", "to_host")
+ITEM, COLUMNS = 8, 1024
+_SECONDS = 0.1  # that the copies of a measurement shall take
+_MOST_COPIES = 200
+
+
+class HostLink:
+    """A device's link, with buffers of `size` bytes on both sides; host memory is pinned if it can be."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self._device, self._size = device, size
+        rows = size // (ITEM * COLUMNS)
+        self._memory = device.reserve(size, shared=False)
+        self._on_device = device.matrix(self._memory, 0, rows, COLUMNS, "float64")
+        self._on_host = np.zeros((rows, COLUMNS))
+        self.pinned = _pin(device, self._on_host)
+        self._copies = dict.fromkeys(DIRECTIONS, 0)
+
+    def alone(self) -> dict[str, float]:
+        """Bytes a second of each direction, while nothing else is copied."""
+        rates = {}
+        for direction in DIRECTIONS:
+            for _ in range(2):  # a device's first copy is slower
+                self.start(direction, 1)
+                rate = self.rate(direction, 1)
+            self._copies[direction] = min(_MOST_COPIES, 1 + int(_SECONDS * rate / self._size))
+            self.start(direction)
+            rates[direction] = self.rate(direction)
+        return rates
+
+    def start(self, direction: str, copies: int = 0) -> None:
+        """Start copies without waiting for them. `copies`: by default as many as take _SECONDS at the rate of `alone`."""
+        for _ in range(copies or self._copies[direction]):
+            if direction == "to_gpu":
+                self._device.copy_in(self._on_device, self._on_host, [])
+            else:
+                self._device.copy_out(self._on_host, self._on_device, [])
+
+    def rate(self, direction: str, copies: int = 0) -> float:
+        """Wait for what was started, and return its bytes a second."""
+        return copy_rate(self._device, self._size, copies or self._copies[direction])
+
+
+def copy_rate(device: Device, size: int, copies: int) -> float:
+    """Bytes a second of the copies handed to the device since the last call; waits for them."""
+    timed = list(device.finish())
+    assert len(timed) == copies, (len(timed), copies)
+    seconds = max(end for _, _, end in timed) - min(begin for _, begin, _ in timed)
+    return size * copies / seconds
+
+
+def rates_together(links: Sequence[HostLink], barrier: Callable[[], object]) -> list[dict[str, float]]:
+    """Bytes a second of each link, while all copy. `barrier`: waits for the other processes that measure."""
+    rates: list[dict[str, float]] = [{} for _ in links]
+    for direction in DIRECTIONS:
+        barrier()
+        for link in links:
+            link.start(direction)
+        for link, measured in zip(links, rates, strict=True):
+            measured[direction] = link.rate(direction)
+    return rates
+
+
+def _pin(device: Device, array: np.ndarray) -> bool:
+    """Whether the array's memory is pinned; a CPU that stands for a GPU needs no pinning."""
+    if device.name != "cuda":
+        return True
+    from hybrid.devices.cuda_gpus import pinned_memory
+
+    device.pin(array)
+    return pinned_memory.pin(array)
+
+
+def pattern(seed: int, size: int) -> np.ndarray:
+    """`size` bytes of random numbers that only this seed gives."""
+    return np.random.default_rng(seed).random((size // (ITEM * COLUMNS), COLUMNS))
+
+
+class _NoMessages:
+    """Stands for the messages of a team, which a proxy cannot send."""
+
+    def __init__(self) -> None:
+        self.serial = 0
+
+    def end_if_others_failed(self) -> None:
+        pass  # this process is killed then
+
+
+class ProxyTeam(Team):
+    """The team of the proxies of the ranks in `topology`.
+
+    A failure is raised only in the proxy where it happened: that must report `failed` and end, and then the ranks kill the
+    others.
+    """
+
+    def __init__(self, rank: int, topology: Topology) -> None:
+        super().__init__()
+        self.rank = rank
+        self.size = 1 + max(max(node) for node in topology.nodes)
+        self.topology = self._real_topology = topology
+        self._no_messages = _NoMessages()
+
+    @property
+    def alone(self) -> bool:
+        return False  # also where there is one proxy: the rank passes its results on
+
+    @property
+    def messages(self) -> Any:
+        return self._no_messages
+
+    def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
+        if failure is not None:
+            raise failure
+        self._no_messages.serial += 1
+        report(to_others=base64.b64encode(pickle.dumps(phase.mine)).decode())
+        answer = sys.stdin.readline()
+        if not answer:
+            sys.exit("the rank has ended")
+        phase.all = [None if part is None else pickle.loads(base64.b64decode(part)) for part in json.loads(answer)]
+
+
+_FETCHES = 8  # of one rank's memory, one after the other, that are timed
+
+
+def all_ranks(argument: str) -> None:
+    task = json.loads(argument)
+    team = ProxyTeam(task["rank"], Topology(tuple(tuple(node) for node in task["nodes"])))
+    try:
+        device = device_of(task["index"])
+        report(stage="links")
+        _measure_links(team, device, task)
+        if any(len(node) > 1 for node in team.topology.nodes):
+            report(stage="opening")
+            probe(RankDevice(team, lambda gpu: device))
+            report(stage="fetching")
+            _fetch_from_all(team, device, task["uuids"], task["size"])
+        report(stage="done")
+    except Exception as error:  # whatever it is, the rank judges it
+        report(failed=one_line(error), code=code_of(error))
+
+
+def device_of(index: int | None) -> Any:
+    """The GPU with this index; None: a CPU that copies as a GPU does."""
+    if index is None:
+        from hybrid.devices.cpu import CpuDevice
+
+        return CpuDevice(staged=True)
+    from hybrid.devices.cuda_device import CudaDevice
+    from hybrid.devices.cuda_gpus import usable_gpus
+
+    return CudaDevice(usable_gpus()[index])
+
+
+def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> None:
+    """Each GPU's link while the others of its node are idle, then all links of a node at once."""
+    of_node: list[int] = task["measuring"][team.node]
+    rates: dict[str, Any] = {}
+    with team.phase("links", timed=False):
+        links = [HostLink(device, task["size"])] if team.rank in of_node else []
+    for turn in range(max(len(ranks) for ranks in task["measuring"])):
+        with team.phase("links", timed=False):
+            if links and of_node.index(team.rank) == turn:
+                rates = {"uuid": task["uuids"][team.rank], "pinned": links[0].pinned, "alone": links[0].alone()}
+                report(links=[rates])
+    together = rates_together(links, lambda: _barrier(team, "links"))
+    if together and len(of_node) > 1:
+        report(links=[{**rates, "together": together[0]}])
+
+
+def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int) -> None:
+    """In each round all ranks at the same time fetch data, each from another rank of its node, until each has fetched from all.
+    Reports the rates. DeviceUnavailable if what arrives is not what the other rank's GPU holds."""
+    node = team.node_ranks
+    rows = size // (ITEM * COLUMNS)
+    with team.phase("fetching", timed=False) as handles:
+        memory = device.reserve(2 * size, shared=True)
+        target = device.matrix(memory, size, rows, COLUMNS, "float64")
+        own = pattern(team.rank, size)  # must live until it is copied
+        device.copy_in(device.matrix(memory, 0, rows, COLUMNS, "float64"), own, [])
+        device.finish()
+        handles.mine = device.handle(memory)
+    with team.phase("fetching", timed=False):
+        opened = {rank: device.open(handles.all[rank]) for rank in node if rank != team.rank}
+    copies = []
+    for distance in range(1, max(map(len, team.topology.nodes))):
+        source = node[(node.index(team.rank) + distance) % len(node)] if distance < len(node) else None
+        memory_there = None if source is None else device.matrix(opened[source], 0, rows, COLUMNS, "float64")
+        rate = 0.0
+        for count in (1, _FETCHES):  # the first fetch is slower
+            with team.phase("fetching", timed=False):
+                if memory_there is not None:
+                    rate = _fetch(device, target, memory_there, count, size)
+        with team.phase("fetching", timed=False):
+            if source is not None:
+                _compare(device, target, source, size)
+                if uuids[source] != uuids[team.rank]:
+                    copies.append({"source": uuids[source], "target": uuids[team.rank], "rate": rate})
+    report(peer_copies=copies)
+    with team.phase("fetching", timed=False):
+        for other in opened.values():
+            device.close(other)
+    _barrier(team, "fetching")  # memory may only be freed when no other process has it open
+
+
+def _barrier(team: ProxyTeam, name: str) -> None:
+    with team.phase(name, timed=False):
+        pass
+
+
+def _fetch(device: Device, target: Any, source: Any, count: int, size: int) -> float:
+    for _ in range(count):
+        device.exchange(target, source, [])
+    return copy_rate(device, size, count)
+
+
+def _compare(device: Device, target: Any, source: int, size: int) -> None:
+    arrived = np.full(target.shape, np.nan)
+    device.copy_out(arrived, target, [])
+    device.finish()
+    if not np.array_equal(arrived, pattern(source, size)):
+        raise DeviceUnavailable(f"what was fetched from the GPU of rank {source} is not what lies there", code="gpu-data")
+
+
+_COPIES = 4  # that are timed, of each pair
+
+
+def gpu_pairs(size: str) -> None:
+    """`size`: bytes of a copy."""
+    try:
+        gpus = usable_gpus()
+        report(stage="links")
+        _measure_all_links(gpus, int(size))
+        report(stage="copying")
+        _copy_between_all(gpus, int(size))
+        report(stage="done")
+    except Exception as error:  # whatever it is, the rank that started this process judges it
+        report(failed=one_line(error), code=code_of(error))
+
+
+def _measure_all_links(gpus: list[Gpu], size: int) -> None:
+    links = [HostLink(CudaDevice(gpu), size) for gpu in gpus]
+    rates: list[dict[str, Any]] = [
+        {"uuid": gpu.uuid, "pinned": link.pinned, "alone": link.alone()} for gpu, link in zip(gpus, links, strict=True)
+    ]
+    report(links=rates)
+    if len(links) > 1:
+        together = rates_together(links, lambda: None)
+        report(links=[{**rate, "together": rate_together} for rate, rate_together in zip(rates, together, strict=True)])
+
+
+def _copy_between_all(gpus: list[Gpu], size: int) -> None:
+    """Copy from each GPU to each other, report the rates, and whether the data arrived unchanged."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    sources, targets = {}, {}
+    for gpu in gpus:
+        with cupy.cuda.Device(gpu.index):
+            sources[gpu.index] = cupy.asarray(pattern(gpu.index, size))
+            targets[gpu.index] = cupy.empty_like(sources[gpu.index])
+            cupy.cuda.Device(gpu.index).synchronize()
+    copies: list[dict[str, Any]] = []
+    for source, target in ((source, target) for source in gpus for target in gpus if target != source):
+        from_memory, into = sources[source.index], targets[target.index]
+        with cupy.cuda.Device(target.index):
+            direct = bool(runtime.deviceCanAccessPeer(target.index, source.index))
+            if direct:
+                runtime.deviceEnablePeerAccess(source.index)
+            stream = cupy.cuda.Stream(non_blocking=True)
+            _copy(runtime, into, from_memory, stream)
+            before = stream.record()
+            for _ in range(_COPIES):
+                _copy(runtime, into, from_memory, stream)
+            after = stream.record()
+            stream.synchronize()
+            rate = _COPIES * into.nbytes / (cupy.cuda.get_elapsed_time(before, after) / 1e3)
+            correct = bool(np.array_equal(cupy.asnumpy(into), pattern(source.index, size)))
+            into.fill(0)  # or elements that the next copy misses would pass for copied
+            cupy.cuda.Device(target.index).synchronize()
+        copies.append({"source": source.uuid, "target": target.uuid, "rate": rate, "direct": direct, "correct": correct})
+        report(peer_copies=copies)
+
+
+def _copy(runtime: Any, into: Any, source: Any, stream: Any) -> None:
+    runtime.memcpyPeerAsync(into.data.ptr, into.device.id, source.data.ptr, source.device.id, into.nbytes, stream.ptr)
+
+
+LONG_ENOUGH = 0.02  # seconds of a product: then its launch does not count
+_LINK_BYTES = 64 << 20
+_TIMES = 3  # products, or copies, that are timed together
+_FILL_ROWS = 1024
+LARGEST_OF_BYTES = 4096
+_MEMORY_BYTES = 512 << 20
+
+
+def machine_rates(argument: str) -> None:
+    task = json.loads(argument)
+    try:
+        measure(device_of(task["index"]), task)
+        report(stage="done")
+    except Exception as error:  # whatever it is, the rank judges it
+        report(failed=one_line(error), code=code_of(error))
+
+
+def measure(device: Any, task: Mapping[str, Any]) -> None:
+    """Report the link's rates, the fastest kernels' rates, and the rates of column panels while a kernel runs."""
+    report(stage="link", multiprocessors=multiprocessors(device))
+    host_link = HostLink(device, _LINK_BYTES)
+    if not host_link.pinned:
+        raise RuntimeError("host memory cannot be pinned, so copies do not run at the link's rate")
+    link = host_link.alone()
+    report(link=link)
+    rates: dict[str, float] = {}
+    for dtype in reversed(ITEM_SIZES):
+        report(stage=f"multiplying {dtype}")
+        product = Product.long_enough(device, dtype, task["sizes"])
+        rates[dtype] = product.n**3 / product.seconds
+        report(multiply_adds=rates, products={"n": product.n, "seconds": product.seconds})
+    if device.name == "cuda" and device.gpu.capability >= LEAST_FOR_BYTES:
+        report(stage="multiplying bytes")
+        report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
+        report(memory=memory_rate(device, _MEMORY_BYTES))
+    report(stage="copying column panels")
+    report(panels=panel_rates(device, product, task["rows"], task["widths"], link["to_gpu"]))
+
+
+def multiprocessors(device: Any) -> int:
+    """How many SMs the GPU has; 0 for a CPU."""
+    if device.name != "cuda":
+        return 0
+    from cupy.cuda import runtime
+
+    return int(runtime.getDeviceProperties(device.gpu.index)["multiProcessorCount"])
+
+
+class Product:
+    """A square product by the fastest kernel. `seconds`: how long it takes."""
+
+    def __init__(self, device: Any, dtype: str, n: int) -> None:
+        self.n, self._device = n, device
+        capability = device.gpu.capability if device.name == "cuda" else EMULATED_CAPABILITY
+        device.use_kernel(fastest(device.name, dtype, n, capability), dtype)
+        size = n * n * ITEM_SIZES[dtype]
+        memory = device.reserve(3 * size, shared=False)
+        self._a, self._b, self._c = (device.matrix(memory, number * size, n, n, dtype) for number in range(3))
+        # Random numbers: a GPU at its power limit multiplies zeros faster.
+        some = np.random.default_rng(0).standard_normal((min(n, _FILL_ROWS), n)).astype(dtype)
+        for rows in pieces(Span(0, n), len(some)):
+            for matrix in (self._a, self._b):
+                device.copy_in(matrix[rows.slice], some[: len(rows)], [])
+        self.start(1)
+        list(device.finish())  # the first launch takes longer
+        self.start(_TIMES)
+        self.seconds = _seconds(device, "multiply") / _TIMES
+
+    @classmethod
+    def long_enough(cls, device: Any, dtype: str, sizes: Sequence[int]) -> Product:
+        """The first that takes long enough to be timed, or the largest."""
+        for n in sizes:
+            product = cls(device, dtype, n)
+            if product.seconds >= LONG_ENOUGH:
+                break
+        return product
+
+    def start(self, times: int) -> None:
+        """Start to multiply so many times, without waiting for the end."""
+        for _ in range(times):
+            self._device.multiply(self._a, self._b, self._c, [])
+
+
+def byte_rate(device: Any, n: int) -> float:
+    """Multiply-adds a second of square products modulo two numbers, by the kernel that products from remainders take."""
+    bytes_of_one = n * n
+    memory = device.reserve(6 * bytes_of_one, shared=False)
+    a, b, c = (device.matrix(memory, offset * bytes_of_one, 2 * n, n, "uint8") for offset in (0, 2, 4))
+    some = np.random.default_rng(0).integers(0, 255, (min(n, _FILL_ROWS), n), np.uint8)
+    for rows in pieces(Span(0, 2 * n), len(some)):
+        for matrix in (a, b):
+            device.copy_in(matrix[rows.slice], some[: len(rows)], [])
+    planes = [device.matrix(memory, offset * bytes_of_one, 2, bytes_of_one, "uint8") for offset in (0, 2)]
+    call = device.kernel(products_of(device, "", n, n, 2), (*planes, c, np.int64(n), np.int64(n)))
+    for times in (1, _TIMES):  # the first launch takes longer
+        list(device.finish())
+        device.launch([call] * times, [], "products")
+    return 2 * n**3 * _TIMES / _seconds(device, "multiply")
+
+
+def memory_rate(device: Any, size: int) -> float:
+    """Bytes a second that a copy within the device's memory reads and writes."""
+    rows = size // ITEM // _FILL_ROWS
+    memory = device.reserve(2 * size, shared=False)
+    here, there = (device.matrix(memory, offset, rows, _FILL_ROWS, "float64") for offset in (0, rows * _FILL_ROWS * ITEM))
+    for times in (1, _TIMES):
+        list(device.finish())
+        for _ in range(times):
+            device.exchange(there, here, [])
+    return 2 * here.nbytes * _TIMES / _seconds(device, "exchange")
+
+
+def panel_rates(device: Any, product: Product, rows: int, widths: Sequence[int], link_rate: float) -> dict[str, float]:
+    """Bytes a second of column panels with rows of these many bytes, copied to the device while it multiplies."""
+    columns = 2 * max(widths) // ITEM
+    here = np.ones((rows, columns))  # of memory that is there: zeros might all be one page
+    there = device.matrix(device.reserve(here.nbytes, shared=False), 0, rows, columns, "float64")
+    device.pin(here)
+    rates = {}
+    for width in (widths[0], *widths):  # the first copies take longer
+        size = rows * width
+        product.start(1 + int(2 * _TIMES * size / link_rate / product.seconds))
+        for _ in range(_TIMES):
+            device.copy_in(there[:, : width // ITEM], here[:, : width // ITEM], [])
+        rates[str(width)] = _TIMES * size / _seconds(device, "copy in")
+    return rates
+
+
+def _seconds(device: Any, phase: str) -> float:
+    """The time from the begin of the first to the end of the last operation of this phase since the last call."""
+    timed = [(begin, end) for done, begin, end in device.finish() if done == phase]
+    return max(end for _, end in timed) - min(begin for begin, _ in timed)

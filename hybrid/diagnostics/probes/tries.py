@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""Tries what may end the process: MPI's start, the driver and CuPy, a kernel on a GPU, and MPI with a GPU's memory. An MPI that
+is not CUDA-aware takes the device address for one of the host, and reading there ends the process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+from hybrid.devices.cuda_kernels import trust_own_cache_only
+from hybrid.diagnostics.probes.protocol import report
+from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.ranks.mpi import library_in_use, start_mpi
+
+
+def mpi() -> None:
+    start_mpi()
+    report(library=asdict(library_in_use()))
+
+
+PINNED_BYTES = (256 << 20, 64 << 20, 16 << 20, 1 << 20)  # tried in this order until it works
+_SOURCE = 'extern "C" __global__ void add_one(int* numbers) { numbers[threadIdx.x] += 1; }'
+
+
+def gpu_trial(index: str) -> None:
+    """`index`: of the GPU, in this process's numbering."""
+    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # a kernel from the cache on disk would not show that the compiler works
+    trust_own_cache_only()
+    import cupy
+    import numpy as np
+
+    cupy.cuda.Device(int(index)).use()
+    report(stage="memory")
+    numbers = cupy.asarray(np.arange(32, dtype=np.int32))
+    report(stage="compiling")
+    add_one = cupy.RawKernel(_SOURCE, "add_one")
+    add_one.compile()
+    report(stage="running")
+    add_one((1,), (32,), (numbers,))
+    report(works=bool((cupy.asnumpy(numbers) == np.arange(1, 33)).all()))
+    for size in PINNED_BYTES:
+        trouble = _pin(size)
+        if not trouble:
+            report(pinned=size)
+            break
+        if size == PINNED_BYTES[0]:
+            report(pin_error=trouble)
+
+
+def _pin(size: int) -> str:
+    """Why so much host memory cannot be pinned; "" if it can."""
+    import cupy
+    import numpy as np
+
+    runtime = cupy.cuda.runtime
+    try:
+        memory = np.zeros(size, np.uint8)
+        runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
+        runtime.hostUnregister(memory.ctypes.data)
+    except (MemoryError, runtime.CUDARuntimeError) as error:
+        return one_line(error)
+    return ""
+
+
+SIZES = (1 << 10, 8 << 20)  # bytes: MPI libraries send short and long messages by different protocols
+
+
+def cuda_aware(index: str) -> None:
+    """`index`: of the GPU, in this process's numbering."""
+    send_to_self(lambda pattern: _on_gpu(int(index), pattern))
+
+
+def send_to_self(make_buffers: Callable[[Any], tuple[Any, Any, Callable[[], Any]]]) -> None:
+    """Report each stage: MPI's start, host memory moved, then the buffers of `make_buffers` moved.
+
+    Given the bytes to send, it returns a buffer that holds them, one to receive them, and a function that copies what was
+    received to the host.
+    """
+    import numpy as np
+
+    MPI = start_mpi()
+
+    def move(source: Any, target: Any) -> None:
+        MPI.COMM_SELF.Sendrecv([source, MPI.BYTE], 0, recvbuf=[target, MPI.BYTE], source=0)
+
+    report(stage="started")
+    patterns = [np.arange(size, dtype=np.uint8) for size in SIZES]
+    for pattern in patterns:
+        move(pattern, np.zeros_like(pattern))
+    report(stage="host memory moved")
+    prepared = [make_buffers(pattern) for pattern in patterns]
+    report(stage="moving")
+    correct = True
+    for pattern, (source, target, to_host) in zip(patterns, prepared, strict=True):
+        move(source, target)
+        correct = correct and bool((to_host() == pattern).all())
+    report(correct=correct)
+
+
+def _on_gpu(index: int, pattern: Any) -> tuple[Any, Any, Callable[[], Any]]:
+    from hybrid.devices.cuda_kernels import trust_own_cache_only
+
+    trust_own_cache_only()
+    import cupy
+
+    cupy.cuda.Device(index).use()
+    source, target = cupy.asarray(pattern), cupy.zeros(pattern.size, pattern.dtype)
+    cupy.cuda.Device(index).synchronize()
+    return source, target, lambda: cupy.asnumpy(target)
+
+
+def gpus() -> None:
+    try:
+        driver: Any = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        report(driver=None)
+        return
+    # The driver by itself first: what it sees does not depend on which Python packages are installed.
+    version, count = ctypes.c_int(), ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    report(driver=version.value)
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    report(status=status, status_name=_name(driver, status), visible=count.value)
+    report(packages=sorted(_cupy_packages()))
+    trust_own_cache_only()
+    try:
+        import cupy
+
+        report(cupy=cupy.__version__, runtime=cupy.cuda.runtime.runtimeGetVersion())
+    except Exception as error:  # a broken installation may raise anything
+        report(cupy_error=one_line(error))
+    from hybrid.devices.cuda_gpus import usable_gpus
+
+    try:
+        report(gpus=[asdict(gpu) for gpu in usable_gpus()])
+    except DeviceUnavailable as missing:
+        report(missing=str(missing))
+
+
+def _cupy_packages() -> set[str]:
+    """The installed distributions of CuPy. Several overwrite each other's files, since all install a package named cupy."""
+    names = {str(found.metadata["Name"]).lower() for found in metadata.distributions() if found.metadata["Name"]}
+    return {name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))}
+
+
+def _name(driver: Any, status: int) -> str:
+    name = ctypes.c_char_p()
+    driver.cuGetErrorName(status, ctypes.byref(name))
+    return (name.value or b"an unknown error").decode()
