@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from hybrid.commands.energy import cost_line, joules_in_units
 from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Price, Settings
 from hybrid.core.spans import Topology
@@ -21,7 +22,6 @@ from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
 from hybrid.planning.schedule import Arrival, RankShare
 from hybrid.planning.tiling import PlanRequest, forecast
-from hybrid.reporting.energy_lines import cost_line, joules_in_units
 from hybrid.reporting.run_report import moved_bytes
 from hybrid.selection.decision import Decision, Inventory, Machine, Processor, Test, Unknown, decide
 

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybrid.commands import energy as energy_of
+from hybrid.commands.energy import Energy, EnergyMeter
 from hybrid.commands.matmul import how_computed, product_asked_for
-from hybrid.commands.matmul_energy import EnergyMeter
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.problem import AskedProduct, record
-from hybrid.core.settings import Settings
+from hybrid.core.settings import Price, Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import with_code
@@ -42,7 +43,6 @@ from hybrid.selection.session import Session, agree, session_of, take_inventory
 
 if TYPE_CHECKING:
     from hybrid.planning.plan import Plan
-    from hybrid.reporting.energy_lines import Energy
     from hybrid.runs.matrix_file import MatrixOutput
     from hybrid.runs.measured import Outcome
     from hybrid.runs.operands import Elements, TypedProduct
@@ -89,8 +89,6 @@ class Speaker:
         """Say what came of the product, and write the files that the options name. `extra`: more for the JSON line."""
         if self._silent:
             return
-        from hybrid.core.settings import Price
-        from hybrid.reporting.energy_lines import cost_line, energy_line, energy_record, paid_for
         from hybrid.reporting.run_report import arithmetic_line, last_line, plans_of, table, wall_line
 
         options, plan = self._options, plans_of(outcome)
@@ -104,13 +102,12 @@ class Speaker:
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
         if outcome.arithmetic:
             print(arithmetic_line(outcome.arithmetic), file=self._stream)
-        price, paid = Price.parse(settings.price) if settings.price else None, paid_for(outcome, energy)
-        if line := energy_line(paid, checked=outcome.check is not None, may_repeat=outcome.parts is None):
+        price = Price.parse(settings.price) if settings.price else None
+        lines, entries = energy_of.told(outcome, energy, price)
+        for line in lines:
             print(line, file=self._stream)
-        if price:
-            print(cost_line(price, paid.seconds, paid.gpus, paid.nodes, paid.joules), file=self._stream)
         if options.json:
-            self._write_record(outcome, {**extra, **energy_record(price, paid)}, settings)
+            self._write_record(outcome, {**extra, **entries}, settings)
         if options.trace:
             from hybrid.reporting.run_report import write_trace
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.fake_rapl import RANGE, add, two_processors, zone
 from support.selection import examples
 
-from hybrid.commands.matmul_energy import Rapl
+from hybrid.commands.energy import CPU, GPU, MEMORY, Energy, Rapl
 from hybrid.core.forks import Turn
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
@@ -47,7 +47,6 @@ from hybrid.host.blas import add_by_blas, blas
 from hybrid.host.memory import RowView, host_bytes_in
 from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads
 from hybrid.ranks.team import Team
-from hybrid.reporting.energy_lines import CPU, GPU, MEMORY, Energy
 from hybrid.testing import lacking
 from hybrid.verification.freivalds import HostCheck, plan_alone, unsaid
 
