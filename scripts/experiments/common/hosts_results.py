@@ -145,14 +145,17 @@ class Results(results.MachineResults):
     def blocks(self) -> Iterator[tables.Block]:
         if not self.of_gpu:
             yield tables.Remarks(["Not of a GPU: this shows only that the programs run."])
-        if self.gpus():
-            title = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
-            yield self._grid(self._time, title)
+        yield from self.on_page()
         if any(cell.setup is not None for cell in self if cell.part in NAMES):
             title = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
             yield self._grid(lambda cell: _number(1e3 * cell.setup) if cell.setup is not None else "–", title)
         if remarks := [*self._beside(), *(f"Left out: {text}" for text in self.left_out())]:
             yield tables.Remarks(remarks)
+
+    def on_page(self) -> Iterator[tables.Block]:
+        if self.gpus():
+            title = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
+            yield self._grid(self._time, title)
 
     def _time(self, cell: Cell) -> str:
         ratio = None if cell.part in NOT_COMPARED else self.ratio(cell)

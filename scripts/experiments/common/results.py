@@ -49,6 +49,10 @@ class Results:
         """Its tables and remarks; none by default."""
         return iter(())
 
+    def on_page(self) -> Iterator[Block]:
+        """Of `blocks` those that --write puts on a page."""
+        return self.blocks()
+
     def draw(self, path: str) -> None:
         """A picture; UsageError where there is none, or nothing was measured that it shows."""
         raise UsageError(f"{self.started_with()} has no picture for {path}")
@@ -106,7 +110,9 @@ class Results:
         parts = [f"![{self.about_picture}]({picture})\n"] if picture else []
         runs = dict.fromkeys((line["date"][:10], self.started_by(line)) for line in self.lines if line.get("seconds"))
         origin = "; ".join(f"{date}, `{command}`" for date, command in runs)
-        return "\n".join([*parts, *map(markdown, self.blocks()), f"Measured on {self.software()}; {origin}\n"])
+        return "\n".join(
+            [*parts, *map(markdown, self.on_page() if picture else self.blocks()), f"Measured on {self.software()}; {origin}\n"]
+        )
 
     def software(self) -> str:
         """Machine and versions."""

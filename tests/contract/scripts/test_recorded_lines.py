@@ -35,8 +35,7 @@ def test_recorded_lines_are_named_on_a_page_and_say_when_and_by_which_command():
 
 FROM = [path for path in MEASURED if (ROOT / "scripts" / f"{lines_of(path)[0]['command']}.py").exists()]
 NO_TABLE = {"ordeal"}  # which adds trials up
-CUT_SHORT = {"check-cpu-16"}  # a run that the end of its machine has ended; docs/benchmarks.md quotes its lines
-TABLES = [path for path in FROM if lines_of(path)[0]["command"] not in NO_TABLE and path.stem not in CUT_SHORT]
+TABLES = [path for path in FROM if lines_of(path)[0]["command"] not in NO_TABLE]
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
