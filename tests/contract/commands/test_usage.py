@@ -17,7 +17,7 @@ launcher = pytest.mark.launcher
 WRONG = [  # arguments, a word of the line, its code
     ("8 8", "2", "sizes"), ("8 8 8 8", "4", "sizes"), ("8 x 8", "'x'", "number"), ("8 -8 8", "-8", "number"),
     (f"{1 << 63} 10 10", f"{1 << 63}", "sizes"), ("8 8 8 --fil uniform", "--fill?", "option"),
-    ("8 8 8 --road nccl", "--transport?", "option"), ("8 8 8 --foo", "--help, --version, --dtype", "option"),
+    ("8 8 8 --foo", "--help, --version, --dtype", "option"),
     ("8 8 8 --versoin", "--version?", "option"), ("8 8 8 -n 4", "mpirun -n", "option"), ("8 8 8 -np4", "launcher", "option"),
     ("8 8 8 --json", "--json", "option"), ("8 8 8 --check maybe", "on, full, host, off", "setting"),
     ("8 8 8 --check hots", "'host'?", "setting"), ("8 8 8 --fill unifrom", "'uniform'?", "setting"),
