@@ -25,10 +25,12 @@ enum {
     EXPONENTS = (127 - 15) << 23  // of the two types differ by this
 };
 
+typedef uint16_t __attribute__((aligned(1))) Result;  // NumPy's arrays may be unaligned
+
 // All bits where the condition is true, else none.
 static uint32_t where(int condition) { return -(uint32_t)condition; }
 
-void round_to_float16(const float* from, uint16_t* to, int64_t count)
+void round_to_float16(const float* from, Result* to, int64_t count)
 {
     for (int64_t i = 0; i < count; ++i) {
         uint32_t bits = bits_of(from[i]), size = bits & 0x7fffffff;
@@ -38,15 +40,15 @@ void round_to_float16(const float* from, uint16_t* to, int64_t count)
         uint32_t subnormal = bits_of(number_of(size & small) + 0.5f) - bits_of(0.5f);
         uint32_t infinite_or_nan = 0x7c00 | (where(size > INFINITE) & 0x200);
         uint32_t rounded = (subnormal & small) | (infinite_or_nan & large) | (normal & ~(small | large));
-        to[i] = (uint16_t)(rounded | (bits >> 16 & 0x8000));
+        to[i] = (Result)(rounded | (bits >> 16 & 0x8000));
     }
 }
 
-void round_to_bfloat16(const float* from, uint16_t* to, int64_t count)
+void round_to_bfloat16(const float* from, Result* to, int64_t count)
 {
     for (int64_t i = 0; i < count; ++i) {
         uint32_t bits = bits_of(from[i]), nan = where((bits & 0x7fffffff) > INFINITE);
         uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-        to[i] = (uint16_t)((rounded & ~nan) | (((bits >> 16 & 0x8000) | 0x7fc0) & nan));
+        to[i] = (Result)((rounded & ~nan) | (((bits >> 16 & 0x8000) | 0x7fc0) & nan));
     }
 }
