@@ -109,7 +109,7 @@ class Problem:
     """C (n×m) = A (n×l) · B (l×m). BLAS's names for n, m and l are M, N and K.
 
     `dtype`: the type of C and of all sums. `short_operands`: the type of A and B where that has 16 bits; empty where A and B are
-    of `dtype`, too.
+    of `dtype`, too. `symmetric`: B is the transpose of A, in the same memory: one triangle of C is computed, and mirrored.
     """
 
     n: int
@@ -117,6 +117,7 @@ class Problem:
     m: int
     dtype: str = "float64"
     short_operands: str = ""
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         for name, size in (("n", self.n), ("l", self.l), ("m", self.m)):
@@ -158,11 +159,17 @@ class Problem:
 
     @property
     def bytes_of_matrices(self) -> int:
-        return self.operand_bytes(self.n, self.l) + self.operand_bytes(self.l, self.m) + self.bytes(self.n, self.m)
+        of_b = 0 if self.symmetric else self.operand_bytes(self.l, self.m)
+        return self.operand_bytes(self.n, self.l) + of_b + self.bytes(self.n, self.m)
 
     def with_operands(self, short: str) -> Problem:
         """The same product of operands of this type of 16 bits; with "", of operands of C's own type."""
-        return Problem(self.n, self.l, self.m, self.dtype, short)
+        return Problem(self.n, self.l, self.m, self.dtype, short, self.symmetric)
+
+    @property
+    def whole(self) -> Problem:
+        """The same product of two matrices of which nothing is known: all of C is computed."""
+        return Problem(self.n, self.l, self.m, self.dtype, self.short_operands)
 
     def __str__(self) -> str:
         return f"{self.n}×{self.l} · {self.l}×{self.m} {self.operand_dtype}"

@@ -48,6 +48,10 @@ class Span:
     def slice(self) -> slice:
         return slice(self.lo, self.hi)
 
+    def moved(self, by: int) -> Span:
+        """The span as far as `by` behind this one."""
+        return Span(self.lo + by, self.hi + by)
+
     def within(self, other: Span) -> Span:
         """The same span counted from the start of `other`."""
         return Span(self.lo - other.lo, self.hi - other.lo)

@@ -252,6 +252,8 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
         into = sums.ctypes.data, squares.ctypes.data, integers.address, None
         _in_c("group_sums", [matrix], threads, x.ctypes.data, group, *into)
         return sums, squares
+    if matrix.strides[0] == matrix.itemsize < matrix.strides[1]:
+        return _group_sums_of_columns(matrix, x, group, integers, threads)
 
     def add(where: slice, values: np.ndarray) -> None:
         integers.look(values)
@@ -259,6 +261,26 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
 
     in_parts(matrix, threads, add)
     return sums, squares
+
+
+def _group_sums_of_columns(
+    matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same of a matrix whose columns are contiguous: each group is read as it lies."""
+    groups = list(pieces(Span(0, matrix.shape[1]), group))
+    sums, squares = np.empty((2, len(groups), len(matrix)))
+
+    def add(number: int) -> None:
+        columns = groups[number].slice
+        with np.errstate(all="ignore"):
+            for rows in pieces(Span(0, len(matrix)), max(1, _PART_BYTES // (8 * group))):
+                values = numbers_of(matrix[rows.slice, columns].T).astype(np.float64, copy=False)
+                integers.look(values)
+                np.dot(x[columns], values, out=sums[number, rows.slice])
+                np.dot(x[columns] ** 2, values * values, out=squares[number, rows.slice])
+
+    on_threads(threads, add, range(len(groups)))
+    return np.ascontiguousarray(sums.T), np.ascontiguousarray(squares.T)
 
 
 @record

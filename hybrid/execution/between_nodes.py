@@ -82,7 +82,7 @@ class FromRoot:
     def scatter(self, threads: int) -> None:
         """Bring the rows, in a phase. PhaseEnded if a rank fails meanwhile."""
         team, plan = self._team, self._plan
-        for key, operand in zip("AB", self._operands, strict=True):
+        for key, operand in zip("A" if plan.problem.symmetric else "AB", self._operands, strict=False):
             view = self._views[key]
             if not isinstance(operand, RootMatrix) or team.rank != plan.root:
                 continue

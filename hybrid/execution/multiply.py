@@ -511,7 +511,8 @@ def _scattered_ahead(session: Session, shapes: RootShapes, given: RootOperands) 
     if views is None:
         return False
     threads = known.placements[team.rank].threads.count
-    for key, source in zip("AB", given.sources(threads, shapes.types.primes[0]), strict=True):
+    keys = "A" if known.plan.problem.symmetric else "AB"
+    for key, source in zip(keys, given.sources(threads, shapes.types.primes[0]), strict=False):
         source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("agree"))
     return True
 

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Buffers, Device, Event, Timings
+from hybrid.host.memory import copy_rows
 from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.schedule import RankShare, Tile
 from hybrid.transport.base import RankMatrices, Transport
@@ -217,6 +218,11 @@ def multiply_in_place(
 
     def multiply(tile: Tile) -> None:
         rows, columns = tile.rows.slice, tile.columns.slice
+        if tile.mirrors:
+            first = share.rows.lo
+            computed = matrices.c[tile.columns.moved(-first).slice, tile.rows.moved(first).slice]
+            copy_rows(matrices.c[rows, columns], computed.T, threads_allowed())
+            return
         device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
         if panels is not None:
             panels.stored(tile)

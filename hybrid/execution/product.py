@@ -51,7 +51,16 @@ def views_in_workspace(session: Session, plan: Plan, *, make: bool) -> dict[str,
     """A, B and C in memory that the ranks of the only node keep from call to call. None where they are too large for that, or
     where it is not there and not to be made; else every rank calls it."""
     p = plan.problem
-    return room_in_workspace(session, plan, {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}, make=make)
+    shapes = {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}
+    if p.symmetric:
+        del shapes["B"]
+    found = room_in_workspace(session, plan, shapes, make=make)
+    return _with_transpose(found, p) if found is not None and p.symmetric else found
+
+
+def _with_transpose(views: dict[str, RowView], problem: Problem) -> dict[str, RowView]:
+    """A, C, and A's transpose as B."""
+    return {**views, "B": RowView(views["A"].array.T, Span(0, problem.l))}
 
 
 def room_in_workspace(
@@ -183,7 +192,7 @@ class RootProduct(CheckedRun):
         if shared and self._out is not None:
             there["C"] = self._out
         views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
-        made = {key: span for key, span in rows.items() if key not in views}
+        made = {key: span for key, span in rows.items() if key not in views and not (problem.symmetric and key == "B")}
         if not views and self.may_use_workspace and (found := views_in_workspace(self.session, plan, make=True)):
             self.in_workspace, c = True, found["C"].array
             if team.rank == plan.root:
@@ -191,7 +200,8 @@ class RootProduct(CheckedRun):
             return found
         if made:
             self.session.drop_workspace()  # for these need more memory
-        return views | (make_shared_matrices(team, made, columns, types) if made else {})
+        views |= make_shared_matrices(team, made, columns, types) if made else {}
+        return _with_transpose(views, problem) if problem.symmetric else views
 
     def _arrays_of_root(self, rows: dict[str, int], columns: dict[str, int], types: dict[str, str]) -> dict[str, RowView]:
         """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
@@ -201,7 +211,9 @@ class RootProduct(CheckedRun):
         with team.phase("scatter", timed=False), busy():
             for key, source in zip("ABC", (*self._operands, None), strict=True):
                 height, array = rows[key], self._out
-                if source is not None:
+                if key == "B" and plan.problem.symmetric:
+                    array = views["A"].array.T
+                elif source is not None:
                     array = source.in_place(operand_dtype, transposed=self.decision.reads_transposed)
                 if team.rank != plan.root:
                     height, array = 0, np.empty((0, columns[key]), types[key])
@@ -215,8 +227,8 @@ class RootProduct(CheckedRun):
         """Have every rank make or read its own rows of the operands that are not the root's arrays; of B where it is not there
         already."""
         team, share, (a, b) = self.team, self.plan.shares[self.team.rank], self._operands
-        wanted = ((a, "A", share.rows), (b, "B", share.b_rows))
-        parts = [(source, key, rows) for source, key, rows in wanted if not (source.at_root or (key == "B" and b_is_there))]
+        wanted = ((a, "A", share.rows), (b, "B", share.b_rows))[: 1 if b_is_there or self.plan.problem.symmetric else 2]
+        parts = [(source, key, rows) for source, key, rows in wanted if not source.at_root]
         if not parts:
             return
         work = {key: len(rows) * self.views[key].array.shape[1] for _, key, rows in parts}  # elements
@@ -244,6 +256,9 @@ class RootProduct(CheckedRun):
             self._scatter()
         self._scattered = False
         self._poison_c()
+        if self.plan.problem.symmetric:
+            with self.team.phase("multiply", timed=False):
+                self.run.multiply_in_phase()
         self.multiply_and_compare()
 
     def b_to_compare_with(self) -> RowView | None:

@@ -23,11 +23,12 @@ from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import CheckFailed
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
-from hybrid.host.memory import NumbersView, RowView
-from hybrid.host.threads import limited_threads
+from hybrid.host.memory import NumbersView, RowView, copy_rows
+from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.check_layout import CheckLayout, Piece, group_columns
 from hybrid.planning.plan import Plan
+from hybrid.planning.schedule import tiles_of_others
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.selection.decision import Decision
@@ -231,13 +232,14 @@ class RankRun:
         """`matrices`: as for `make_transport`. `read_and_written`: by this rank's copies, the last of them.
 
         `moves`: how column panels of B come from other nodes, and those of C go to them, by MPI; None if they do not.
-        `c_of_node`: the rows of C in this node's memory, which is needed where C goes from device to device.
+        `c_of_node`: the rows of C in this node's memory, which is needed where C goes from device to device, and where it is
+        symmetric.
         """
         team, plan = session.team, decision.plan
         self._team, self._plan = team, plan
         _, self._share = plan.on_device(team.rank)
         self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
-        self._matrices = matrices
+        self._matrices, self._c_of_node = matrices, c_of_node
         self._progress, self._submitted = progress, 0
         self._tiles = sum(len(arrival.releases) for arrival in self._share.order)
         self._timings: Timings = ()
@@ -322,6 +324,18 @@ class RankRun:
         """Multiply this rank's row block by B. Every rank calls it."""
         with self._team.phase("multiply", timed=False):
             self.multiply_in_phase()
+        if self._plan.problem.symmetric and self._team.size > 1:
+            with self._team.phase("multiply", timed=False):
+                self.mirror_in_phase()
+
+    def mirror_in_phase(self) -> None:
+        """Of a symmetric C: write what other ranks have computed of this rank's rows, in a phase after theirs."""
+        if self._team.size > 1:
+            assert self._matrices is not None
+            assert self._c_of_node is not None
+            for tile in tiles_of_others(self._share.blocks, self._team.rank):
+                computed = self._c_of_node[tile.columns][:, tile.rows.moved(self._share.rows.lo).slice]
+                copy_rows(self._matrices.c[tile.rows.slice, tile.columns.slice], computed.T, threads_allowed())
 
     def multiply_in_phase(self) -> None:
         """`multiply` within a phase of the caller."""
@@ -481,23 +495,25 @@ class CheckedRun(ABC):
 
     def multiply_and_compare(self) -> None:
         """Multiply in the workspace; and where each rank can do it alone, compare the product, so that one exchange tells of
-        both."""
+        both. What ranks have multiplied of a symmetric C in a phase before is mirrored."""
         plan, seed = self.plan, self.seed
+        multiply = self.run.mirror_in_phase if plan.problem.symmetric else self.run.multiply_in_phase
         with self.team.phase("multiply", timed=False) as multiplying:
             compares = plan.check == "host" and seed is not None and plan.problem.n * plan.problem.m > 0
             b = self.b_to_compare_with() if compares else None
             if b is None:
-                self.run.multiply_in_phase()
+                multiply()
             else:
                 a, b, c = self.in_numbers([self.views["A"], b, self.views["C"]])
                 by = self.decision.multiplied_by
                 self._own_check = HostCheck(self.team, plan, (a, b, c), self.threads, by, has_all_of_b=True)
-                in_passing = plan.device == "cpu" and not plan.staged and self.decision.kernel.name == "blas"
+                in_place = plan.device == "cpu" and not (plan.staged or plan.problem.symmetric)
+                in_passing = in_place and self.decision.kernel.name == "blas"
                 if not in_passing:
-                    self.run.multiply_in_phase()
+                    multiply()
                 self.team.enter("check" if not in_passing else "multiply")
                 with computing(plan.problem.operations):
-                    multiplying.mine = self._own_check.compared(seed, self.run.multiply_in_phase if in_passing else None)
+                    multiplying.mine = self._own_check.compared(seed, multiply if in_passing else None)
         self._compared = multiplying.all
         if any(each is None for each in self._compared):  # a rank's B has changed on its way: all of the check tells
             self._own_check = None

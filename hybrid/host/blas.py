@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hybrid.core.spans import Span, even_pieces, pieces
+from hybrid.host.memory import is_transpose
 from hybrid.host.threads import can_limit_blas, limited_blas, on_threads, product_threads, threads_allowed
 
 _MOST_TILES_A_THREAD = 4  # so that a thread which is late takes fewer
@@ -42,8 +43,8 @@ def blas_all(products: Iterable[Product]) -> None:
     """c = a · b for all of these, likewise."""
     tiles: list[Callable[[], object]] = []
     for a, b, c in products:
-        if a.ctypes.data == b.ctypes.data and a.shape == b.shape[::-1] and a.strides == b.strides[::-1]:
-            # b is a's transpose. NumPy lets BLAS compute half of such a product and mirrors it, so that it is symmetric to the
+        if is_transpose(a, b):
+            # NumPy lets BLAS compute half of such a product and mirrors it, so that it is symmetric to the
             # last bit, but only if it sees all of it.
             with limited_blas(threads_allowed()):
                 np.matmul(a, b, out=c)

@@ -219,6 +219,14 @@ class NumbersView(RowView):
         return self._kept[rows]
 
 
+def is_transpose(one: Any, other: Any) -> bool:
+    """Whether `one` is the transpose of `other` in the same memory, of arrays of NumPy's or CuPy's."""
+    if one.shape != other.shape[::-1] or one.strides != other.strides[::-1] or one.dtype != other.dtype:
+        return False
+    first, second = (each.data.ptr if hasattr(each.data, "ptr") else each.ctypes.data for each in (one, other))
+    return bool(first == second)
+
+
 # Rows and columns. Written row by row, a matrix whose columns are contiguous is read one element of each cache line at a time. In
 # a tile of this size the lines are still in the cache when their next element is read.
 _TILE = 256

@@ -142,9 +142,11 @@ class Plan:
         return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)
 
     def multiplied_by(self, row: int, columns: Span) -> tuple[int, ...]:
-        """The ranks that compute these elements of C; on a grid several may, some columns each, or some terms of the sums."""
+        """The ranks that compute these elements of C; on a grid several may, some columns each, or some terms of the sums, and of
+        a symmetric C those that have the rows, or the columns."""
         if self.grid_layout is None:
-            return tuple(share.rank for share in self.shares if share.rows.lo <= row < share.rows.hi)
+            mirrored = columns if self.problem.symmetric else Span(row, row)
+            return tuple(share.rank for share in self.shares if share.rows.meets(Span(row, row + 1)) or share.rows.meets(mirrored))
         wanted = Rectangle(Span(row, row + 1), columns)
         return tuple(rank for rank in range(self.topology.size) if self.grid_layout.part_of_c(rank).common(wanted).elements)
 
@@ -157,6 +159,8 @@ class Plan:
         if self.has_row_blocks:
             return for_grid if self.own_rows_suffice else p.operand_bytes(p.l, p.m)
         rows = {key: len(span) for key, span in self.rows_on(node).items()}
+        if self.problem.symmetric:
+            rows["B"] = 0
         return for_grid + p.operand_bytes(rows["A"], p.l) + p.operand_bytes(rows["B"], p.m) + p.bytes(rows["C"], p.m)
 
     def bytes_of_buffers(self, rank: int) -> int:
@@ -237,7 +241,8 @@ def make_plan(request: PlanRequest) -> Plan:
     for rank, (rows, b_rows) in enumerate(zip(request.rows_of_a, request.rows_of_b, strict=True)):
         row_panels = tuple(pieces(Span(0, len(rows)), tiling.panel_rows))
         node, layout = topology.node_of(rank), layout_of(problem, len(rows), tiling, device)
-        shares.append(RankShare(rank, node, rows, b_rows, row_panels, column_panels, tiling, layout, slabs))
+        blocks = request.rows_of_a if problem.symmetric else ()
+        shares.append(RankShare(rank, node, rows, b_rows, row_panels, column_panels, tiling, layout, slabs, blocks))
 
     plan = Plan(problem, topology, request.root, device, staged, check, tuple(shares), request.operands, device_memory=memory)
     if not request.grid:

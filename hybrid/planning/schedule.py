@@ -114,6 +114,7 @@ class Tile:
     inner: Span | None = None  # columns of A and rows of B that are multiplied; None: all
     adds: bool = False  # the product is added to what is in C
     completes: bool = True  # nothing is added afterwards
+    mirrors: bool = False  # of a symmetric C: the transpose of what another tile, or the lower half of this one, has computed
 
 
 @record
@@ -288,6 +289,44 @@ def slab_arrivals(
             lines_there += len(slab[own])
 
 
+def computed_beside_diagonal(blocks: Sequence[Span], rank: int) -> list[tuple[Span, Span]]:
+    """The rows and columns of a symmetric C that a rank computes beside its diagonal block: its rows of half of the other ranks'
+    columns. Opposite ranks, where there are such, compute a half each of the block that they have in common."""
+    size, own = len(blocks), blocks[rank]
+    found = [(own, blocks[(rank + step) % size]) for step in range(1, (size + 1) // 2)]
+    if size % 2 == 0:
+        other = blocks[(rank + size // 2) % size]
+        found.append((own, other.part(2, 0)) if rank < size // 2 else (own.part(2, 1), other))
+    return [(rows, columns) for rows, columns in found if len(rows) and len(columns)]
+
+
+def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: int) -> Iterator[Arrival]:
+    """The arrivals of a symmetric C: with each row panel of A comes its transpose, a column panel of B.
+
+    `blocks`: all ranks' rows of C. What other ranks compute of this rank's rows is not among the tiles (`tiles_of_others`).
+    """
+    first = blocks[rank].lo
+
+    def tile(rows: Span, columns: Span, *, mirrors: bool = False) -> Tile:
+        return Tile(rows, columns, rows, columns, mirrors=mirrors)
+
+    for number, panel in enumerate(row_panels):
+        columns = Span(first + panel.lo, first + panel.hi)
+        tiles = [tile(panel, Span(first, columns.lo)), tile(panel, columns), tile(Span(0, panel.lo), columns, mirrors=True)]
+        tiles += [tile(rows.common(columns).within(blocks[rank]), beside) for rows, beside in computed_beside_diagonal(blocks, rank)]
+        yield Arrival("A", number, panel, panel, 0, ())
+        yield Arrival("B", number, columns, columns, 0, tuple(each for each in tiles if len(each.rows) and len(each.columns)))
+
+
+def tiles_of_others(blocks: Sequence[Span], rank: int) -> Iterator[Tile]:
+    """The tiles of a rank's rows of a symmetric C that mirror what the other ranks have computed."""
+    for other in range(len(blocks)):
+        for columns, rows in computed_beside_diagonal(blocks, other) if other != rank else ():
+            if rows.lies_in(blocks[rank]):
+                here = rows.within(blocks[rank])
+                yield Tile(here, columns, here, columns, mirrors=True)
+
+
 @record
 class Uses:
     """The arrivals, by their numbers, that one overwrites in the device's buffers, and that the tiles it releases read there."""
@@ -333,6 +372,7 @@ class RankShare:
     tiling: Tiling
     layout: Layout  # of its buffers, where the device has any
     slabs: tuple[Slab, ...] = ()  # the k-slabs in which B comes instead of column panels
+    blocks: tuple[Span, ...] = ()  # of a symmetric C all ranks' rows
 
     @property
     def holds_all(self) -> bool:
@@ -345,6 +385,8 @@ class RankShare:
         return len(self.slabs or self.column_panels)
 
     def arrivals(self) -> Iterator[Arrival]:
+        if self.blocks:
+            return triangle_arrivals(self.row_panels, self.blocks, self.rank)
         if self.slabs:
             columns = Span(0, self.column_panels[-1].hi)
             return slab_arrivals(self.row_panels, self.slabs, columns, self.tiling.interleaved, self.rank)

@@ -256,6 +256,9 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
             raise
         request = request.converted
         kernel = _choose_kernel(asked_for, device, request.problem, capability)
+    by_triangle = device == "cpu" and kernel.name == "blas" and not settings.staged and len(machine.topology.nodes) == 1
+    if request.problem.symmetric and not (by_triangle and settings.on_fault == "raise"):  # a repair asks which rank was wrong
+        request = replace(request, problem=request.problem.whole)
     asked = replace(
         request,
         topology=machine.topology,

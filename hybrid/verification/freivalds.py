@@ -354,8 +354,9 @@ def needs_no_sums_of_others(plan: Plan) -> bool:
 
 
 def is_small_b(plan: Plan) -> bool:
-    """Whether a rank sums B about as soon as it gets the sums of others."""
-    return plan.problem.l * plan.problem.m <= max(_SMALL_B, _SUMMED // plan.topology.size)
+    """Whether a rank sums B about as soon as it gets the sums of others. Where B is A's transpose, that takes longer."""
+    most = _SMALL_B if plan.problem.symmetric else max(_SMALL_B, _SUMMED // plan.topology.size)
+    return plan.problem.l * plan.problem.m <= most
 
 
 class HostCheck:
