@@ -95,6 +95,9 @@ class Device(Protocol):
     def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
         """c = a · b; with `adding`, which the kernel must support, c += a · b (beta = 1 in BLAS's terms)."""
 
+    def mirror(self, into: Any, source: Any, after: list[Event]) -> Event:
+        """into = sourceᵀ. Where both are one matrix, what is above its diagonal becomes the transpose of what is below."""
+
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy a part of a buffer to C."""
 

@@ -23,7 +23,8 @@ from hybrid.devices.base import Device, Event, KernelCall, phase_of, place_of
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas, blas_all
-from hybrid.host.threads import limited_threads, on_threads
+from hybrid.host.memory import copy_rows
+from hybrid.host.threads import limited_threads, on_threads, threads_allowed
 from hybrid.kernels.catalogue import C_TYPES, EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of
 from hybrid.ranks.shared_memory import NodeFlags
 
@@ -101,6 +102,15 @@ class CpuDevice(Device):
         assert not adding or self._product is blas, "loops do not add"
         product = add_by_blas if adding else self._product
         return self._do("multiply", lambda: product(a, b, c))
+
+    def mirror(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
+        def work() -> None:
+            if into is source:
+                np.copyto(into, into.T, where=~np.tri(len(into), dtype=bool))
+            else:
+                copy_rows(into, source.T, threads_allowed())
+
+        return self._do("multiply", work)
 
     def copy_out(self, into: np.ndarray, source: np.ndarray, after: list[Event]) -> Event:
         return self._do("copy out", lambda: np.copyto(into, source))

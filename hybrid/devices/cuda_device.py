@@ -276,6 +276,19 @@ class CudaDevice(Device):
             multiply = self._multiply.prepared(a, b, c, adding)
         return self.enqueue("multiply", after, multiply)
 
+    def mirror(self, into: Any, source: Any, after: list[Event]) -> Event:
+        cupy = self._cupy
+
+        def work(stream: Any) -> None:
+            with stream:  # where temporary arrays are made, too
+                if into is source:
+                    numbers = cupy.arange(len(into))
+                    cupy.copyto(into, into.T, where=numbers[:, None] < numbers)
+                else:
+                    cupy.copyto(into, source.T)
+
+        return self.enqueue("multiply", after, work, "exchange")
+
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         if self._uses_slots(into):
             return self._copy_through_slots("copy out", into, source, after)

@@ -33,7 +33,7 @@ from hybrid.execution.distributed_product import RealProduct
 from hybrid.execution.multiply import Asked, Call, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
 from hybrid.host.blas import OF_ONE_THREAD
-from hybrid.host.memory import empty_result
+from hybrid.host.memory import empty_result, is_transpose
 from hybrid.host.threads import limited_threads, usable_cores
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import is_alone, team_of
@@ -75,7 +75,8 @@ class Compiled:
             return cls(common_communicator(operands) if comm is None else comm, root, options)
         values = (root, *options.values())
         told_apart = tuple(map(type, values)), str(options["alpha"])  # 1, 1.0 and True are equal, and so are 0.0 and -0.0
-        key = type(a), a.shape, b.shape, a.dtype, b.dtype, values, told_apart
+        of_one_array = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # as a and a.T are
+        key = type(a), a.shape, b.shape, a.dtype, b.dtype, of_one_array, values, told_apart
         try:
             found = _kept.get(key)
         except TypeError:  # an option that cannot be hashed
@@ -265,7 +266,8 @@ class _ToGpu(_Kept):
     """A product of NumPy matrices that are copied to this process's GPU."""
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
-        return self.device is not None and self.takes_on_host(a, b, out)
+        same = is_transpose(a, b) == self.plan.problem.symmetric
+        return same and self.device is not None and self.takes_on_host(a, b, out)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         with self.on_gpu() as ready:

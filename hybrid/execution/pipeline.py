@@ -16,7 +16,6 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from hybrid.devices.base import Buffers, Device, Event, Timings
-from hybrid.host.memory import copy_rows
 from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.schedule import RankShare, Tile
 from hybrid.transport.base import RankMatrices, Transport
@@ -129,13 +128,16 @@ class ShareRun:
         """
         self._measure(modular, index)
         if not self._copies:
-            for tile in self._arrivals[index].releases:
-                modular.ask_ahead(tile)
+            self._ask_ahead(modular, index)
         for following in range(index + 1, min(self._loaded, index + 1 + MEASURED_AHEAD)):
             if self._arrivals[following].operand != "A" or not self._is_there(following):
                 return
             self._measure(modular, following)
-            for tile in self._arrivals[following].releases:
+            self._ask_ahead(modular, following)
+
+    def _ask_ahead(self, modular: ModularProduct, index: int) -> None:
+        for tile in self._arrivals[index].releases:
+            if not tile.mirrors:
                 modular.ask_ahead(tile)
 
     def _measure(self, modular: ModularProduct, index: int) -> None:
@@ -157,7 +159,12 @@ class ShareRun:
             readers = self._pieces.pop(before).readers if before >= 0 else []
             if readers and self.check is not None:
                 readers += self.check.before_overwriting(arrival)
-            event = self.transport.load(arrival, self.buffers.destination(arrival), readers)
+            into = self.buffers.destination(arrival)
+            if self.share.blocks and arrival.operand == "B":  # the transpose of the rows of A before it
+                rows_of_a = self.buffers.rows_of_a(arrival.buffer_span)
+                event = self.device.mirror(into, rows_of_a, self._pieces[self._loaded - 1].loaded)
+            else:
+                event = self.transport.load(arrival, into, readers)
             self._copies = self._copies or event is not None
             self._pieces[self._loaded] = _Piece([event] if event is not None else [], [])
             self._loaded += 1
@@ -168,14 +175,24 @@ class ShareRun:
         pieces = [self._pieces[each] for each in self._uses[index].reads[number]]
         written = self._written.setdefault(tile.slot, [])
         rows, columns = tile.buffer_rows, tile.buffer_columns
-        overlapping = (each for each in written if each[0].buffer_rows.meets(rows) and each[0].buffer_columns.meets(columns))
+        reads = tile.transposed if tile.mirrors else tile
+        overlapping = (
+            each
+            for each in written
+            for part in (tile, reads)
+            if each[0].buffer_rows.meets(part.buffer_rows) and each[0].buffer_columns.meets(part.buffer_columns)
+        )
         before = [event for _, events in overlapping for event in events]
         self.entering("multiply")
         after = [event for piece in pieces for event in piece.loaded] + before
-        if self.modular is not None:
+        if tile.mirrors:
+            event = self.device.mirror(c, self.buffers.operands(reads)[2], after)
+        elif self.modular is not None:
             event = self.modular.multiply(tile, a, b, c, after)
         else:
             event = self.device.multiply(a, b, c, after, adding=tile.adds)
+        if self.share.blocks and rows == columns:
+            event = self.device.mirror(c, c, [event])
         read, events = [event], [event]
         if tile.completes:
             self.entering("copy out")
@@ -221,7 +238,7 @@ def multiply_in_place(
         if tile.mirrors:
             first = share.rows.lo
             computed = matrices.c[tile.columns.moved(-first).slice, tile.rows.moved(first).slice]
-            copy_rows(matrices.c[rows, columns], computed.T, threads_allowed())
+            device.mirror(matrices.c[rows, columns], computed, after=[])
             return
         device.multiply(matrices.a[rows], matrices.b.array[:, columns], matrices.c[rows, columns], after=[])
         if panels is not None:

@@ -260,7 +260,9 @@ class RankRun:
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self.device_check: RankCheck | None = None
         if plan.check == "device":
-            self.device_check = RankCheck(decision, self._rank_device, matrices, in_place)
+            # B as the transpose of A on the device was not copied. Where it were wrong, C's mirrored half would not be A·B.
+            not_copied = {*in_place, "B"} if plan.problem.symmetric else in_place
+            self.device_check = RankCheck(decision, self._rank_device, matrices, not_copied)
         if plan.staged:
             observer = self.device_check.copies if self.device_check else None
             self._transport, self._buffers = make_transport(

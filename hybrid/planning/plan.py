@@ -146,7 +146,9 @@ class Plan:
         a symmetric C those that have the rows, or the columns."""
         if self.grid_layout is None:
             mirrored = columns if self.problem.symmetric else Span(row, row)
-            return tuple(share.rank for share in self.shares if share.rows.meets(Span(row, row + 1)) or share.rows.meets(mirrored))
+            return tuple(
+                share.rank for share in self.shares if share.rows.meets(Span(row, row + 1)) or share.rows.meets(mirrored)
+            )
         wanted = Rectangle(Span(row, row + 1), columns)
         return tuple(rank for rank in range(self.topology.size) if self.grid_layout.part_of_c(rank).common(wanted).elements)
 

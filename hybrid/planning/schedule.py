@@ -114,7 +114,12 @@ class Tile:
     inner: Span | None = None  # columns of A and rows of B that are multiplied; None: all
     adds: bool = False  # the product is added to what is in C
     completes: bool = True  # nothing is added afterwards
-    mirrors: bool = False  # of a symmetric C: the transpose of what another tile, or the lower half of this one, has computed
+    mirrors: bool = False  # of a symmetric C: it is not multiplied, but the transpose of other tiles
+
+    @property
+    def transposed(self) -> Tile:
+        """The part of C of which this one is the transpose, where all rows of C are one rank's."""
+        return Tile(self.columns, self.rows, self.buffer_columns, self.buffer_rows)
 
 
 @record
@@ -289,6 +294,9 @@ def slab_arrivals(
             lines_there += len(slab[own])
 
 
+_MIRRORED_COLUMNS = 2048  # at least, of a tile that a GPU mirrors; estimated: in rows of 16 KiB copies lose a third of their rate
+
+
 def computed_beside_diagonal(blocks: Sequence[Span], rank: int) -> list[tuple[Span, Span]]:
     """The rows and columns of a symmetric C that a rank computes beside its diagonal block: its rows of half of the other ranks'
     columns. Opposite ranks, where there are such, compute a half each of the block that they have in common."""
@@ -305,15 +313,23 @@ def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: 
 
     `blocks`: all ranks' rows of C. What other ranks compute of this rank's rows is not among the tiles (`tiles_of_others`).
     """
-    first = blocks[rank].lo
+    first, done = blocks[rank].lo, 0  # rows whose part of the other triangle is written
+    waiting: list[Span] = []  # panels of which it is not: narrow columns would be copied back slowly
 
     def tile(rows: Span, columns: Span, *, mirrors: bool = False) -> Tile:
         return Tile(rows, columns, rows, columns, mirrors=mirrors)
 
     for number, panel in enumerate(row_panels):
         columns = Span(first + panel.lo, first + panel.hi)
-        tiles = [tile(panel, Span(first, columns.lo)), tile(panel, columns), tile(Span(0, panel.lo), columns, mirrors=True)]
-        tiles += [tile(rows.common(columns).within(blocks[rank]), beside) for rows, beside in computed_beside_diagonal(blocks, rank)]
+        tiles = [tile(panel, Span(first, columns.lo)), tile(panel, columns)]
+        tiles += [
+            tile(rows.common(columns).within(blocks[rank]), beside) for rows, beside in computed_beside_diagonal(blocks, rank)
+        ]
+        waiting.append(panel)
+        if panel.hi - done >= _MIRRORED_COLUMNS or number == len(row_panels) - 1:
+            above = ((Span(0, done), done), *((each, each.hi) for each in waiting))
+            tiles += [tile(rows, Span(first + lo, columns.hi), mirrors=True) for rows, lo in above]
+            done, waiting = panel.hi, []
         yield Arrival("A", number, panel, panel, 0, ())
         yield Arrival("B", number, columns, columns, 0, tuple(each for each in tiles if len(each.rows) and len(each.columns)))
 

@@ -132,7 +132,13 @@ class PlanRequest:
             sizes = ((self.rows, tiling.panel_rows), (self.problem.m, tiling.panel_columns))
             if all(panel % UNIT == 0 or length <= panel for length, panel in sizes):
                 return tiling
-        slabs = self.copies_to_buffers and self.accumulates and len(self.topology.nodes) == 1 and not self.row_blocks
+        slabs = (
+            self.copies_to_buffers
+            and not self.problem.symmetric
+            and self.accumulates
+            and len(self.topology.nodes) == 1
+            and not self.row_blocks
+        )
         return replace(self, moduli=0)._tiling(slabs=slabs)
 
     def _tiling(self, *, slabs: bool) -> Tiling:
@@ -143,6 +149,8 @@ class PlanRequest:
         if self.row_blocks and self.topology.size == 1 and not self.device_memory:
             width = max(1, p.m)  # nothing arrives piece by piece
         height, width = self.panel_rows or height, self.panel_columns or width
+        if p.symmetric and self.copies_to_buffers:
+            height = width = self.panel_rows or _panel_rows(self)  # B's column panels are transposes of A's row panels
         row_panels, column_panels = max(1, -(-self.rows // height)), max(1, -(-p.m // width))
         if self.device == "cpu":  # panels of equal sizes; on a GPU all but the last are whole tiles
             height, width = max(1, -(-self.rows // row_panels)), max(1, -(-p.m // column_panels))

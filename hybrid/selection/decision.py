@@ -256,8 +256,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
             raise
         request = request.converted
         kernel = _choose_kernel(asked_for, device, request.problem, capability)
-    by_triangle = device == "cpu" and kernel.name == "blas" and not settings.staged and len(machine.topology.nodes) == 1
-    if request.problem.symmetric and not (by_triangle and settings.on_fault == "raise"):  # a repair asks which rank was wrong
+    if request.problem.symmetric and not _by_triangle(machine.topology, device, kernel, settings):
         request = replace(request, problem=request.problem.whole)
     asked = replace(
         request,
@@ -312,6 +311,16 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     )
     placements = place_ranks(machine, settings, gpus)
     return Decision(plan, kernel, *reasons, placements, missing, needs_reserved, of_kernels)
+
+
+def _by_triangle(topology: Topology, device: str, kernel: Kernel, settings: Settings) -> bool:
+    """Whether one triangle of a symmetric C is computed, and the other is its mirror image: by the CPUs of a node, or by one GPU.
+    A repair asks which rank was wrong, and a full check compares all of B with its memory."""
+    if settings.on_fault == "repair" or len(topology.nodes) > 1:
+        return False
+    if device == "cpu" and not settings.staged:
+        return kernel.name == "blas"
+    return topology.size == 1 and settings.check != "full"
 
 
 def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
@@ -495,6 +504,7 @@ def _plan_that_fits(asked: PlanRequest, machine: Machine, request: PlanRequest, 
         plan = make_plan(asked)
         if _fits(plan, memory, settings):
             return plan
+    asked = replace(asked, problem=asked.problem.whole)  # a triangle is for what the device holds
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
 
 

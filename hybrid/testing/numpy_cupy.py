@@ -383,6 +383,7 @@ def install(gpus: int = 1) -> None:
         ndarray=ndarray,
         dtype=np.dtype,
         copyto=np.copyto,
+        arange=lambda count: np.arange(count).view(ndarray),
         matmul=np.matmul,
         broadcast_to=lambda array, shape: np.broadcast_to(array, shape, subok=True),
         asarray=_on_gpu,

@@ -1,48 +1,36 @@
 # SPDX-License-Identifier: MIT
 """docs/python.md, GEMM: the product of a matrix and its own transpose is symmetric to the last bit, and checked as any other."""
 
-from operator import attrgetter
-
 import numpy as np
 import pytest
 
 import hybrid
 from hybrid.errors import CheckFailed
-from hybrid.testing import plant, pretend
+from hybrid.testing import count, plant, pretend
 
 N, L = 203, 71
-LAYOUTS = {
-    "a, a.T": lambda a: (a, a.T, {}),
-    "a.T, a": lambda a: (a.T, a, {}),
-    "flag of a": lambda a: (a, a, {"transpose_a": True}),
-    "flag of b": lambda a: (a, a, {"transpose_b": True, "conjugate_b": True}),
-    "not contiguous": lambda a: (a[::2, ::-1], a[::2, ::-1].T, {}),
-    "in columns": lambda a: (np.asfortranarray(a), None, {}),
+LAYOUTS = {  # the operands, flags, and the matrix whose product with its transpose that is
+    "a, a.T": lambda a: (a, a.T, {}, a),
+    "a.T, a": lambda a: (a.T, a, {}, a.T),
+    "flag of a": lambda a: (a, a, {"transpose_a": True}, a.T),
+    "flag of b": lambda a: (a, a, {"transpose_b": True, "conjugate_b": True}, a),
+    "not contiguous": lambda a: (a[::2, ::-1], a[::2, ::-1].T, {}, a[::2, ::-1]),
 }
-WAYS = {"CPU": {}, "small tiles": {"panel_rows": 16}, "loops": {"kernel": "loops"}}
+WAYS = {"CPU": {}, "small tiles": {"panel_rows": 16}, "loops": {"kernel": "loops"}, "staged": {"staged": 1, "panel_rows": 48}}
 
 
-def product(comm, layout, a, **how):
-    """C at rank 0, None on the others; and the numbers that it must have."""
-    first, second, flags = LAYOUTS[layout](a)
-    second = first.T if second is None else second
-    first, second = (each if comm is None or comm.rank == 0 else None for each in (first, second))
-    kernel = {"kernel": how.pop("kernel")} if "kernel" in how else {}
-    with pretend(**how):
-        return hybrid.multiply(first, second, comm=comm, **flags, **kernel)
-
-
-def assert_symmetric(comm, rng, layout, dtype, **how):
-    a = rng.integers(-9, 10, (N, L)).astype(dtype) if np.dtype(dtype).kind == "i" else rng.standard_normal((N, L)).astype(dtype)
-    first, second, flags = LAYOUTS[layout](a)
-    second = first.T if second is None else second
-    wide = [each.astype(np.int64 if a.dtype.kind == "i" else np.float64) for each in (first, second)]
-    wanted = (wide[0].T if flags.get("transpose_a") else wide[0]) @ (wide[1].T if flags.get("transpose_b") else wide[1])
+def assert_symmetric(comm, rng, layout, dtype, **way):
+    a = rng.integers(-9, 10, (N, L)) if dtype == "int64" else rng.standard_normal((N, L)).astype(dtype)
+    first, second, flags, matrix = LAYOUTS[layout](a)
+    wide = matrix.astype(np.int64 if dtype == "int64" else np.float64)
     for _ in range(2):  # the second is computed with what the first has found out
-        c = product(comm, layout, a, **how)
+        operands = (first, second) if comm is None or comm.rank == 0 else (None, None)
+        with pretend(**way):
+            c = hybrid.multiply(*operands, comm=comm, **flags)
         if c is not None:
             np.testing.assert_array_equal(c, c.T)
-            np.testing.assert_allclose(c, wanted.astype(c.dtype), rtol=0, atol=20 * np.finfo("f4" if c.dtype.kind == "i" else c.dtype).eps * L)
+            rounded = 0 if dtype == "int64" else 20 * L * np.finfo(dtype).eps
+            np.testing.assert_allclose(c, (wide @ wide.T).astype(c.dtype), rtol=0, atol=rounded)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -53,8 +41,48 @@ def test_of_one_process(rng, layout, way):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["CPU", "small tiles", "loops"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_of_ranks(comm, rng, layout, way):
     for dtype in ("float64", "int64"):
         assert_symmetric(comm, rng, layout, dtype, **WAYS[way])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_in_shared_memory_and_beside_a_product_of_the_same_shapes(comm, rng):
+    a, c = hybrid.empty((N, L), comm=comm), hybrid.empty((N, N), comm=comm)
+    if comm.rank == 0:
+        a[...] = rng.standard_normal((N, L))
+    comm.Barrier()
+    for second in (a.T, a.T.copy(), a.T):
+        hybrid.multiply(a, second, out=c, comm=comm)
+        np.testing.assert_allclose(c, a @ a.T, atol=1e-12)
+        comm.Barrier()
+    np.testing.assert_array_equal(c, c.T)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_any_rank_multiplies_wrong_is_found(comm, rng):
+    a = rng.standard_normal((N, L)) if comm.rank == 0 else None
+    for victim in range(comm.size):
+        for at in range(2):  # on the diagonal, and beside it
+            with plant("multiply", rank=victim, at=at), pytest.raises(CheckFailed) as refusal:
+                hybrid.multiply(a, None if a is None else a.T, comm=comm)
+            assert refusal.value.code == "check-product"
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.parametrize("precision", ["native", "fast"])
+def test_a_gpu_gets_the_matrix_once_and_computes_half(rng, precision):
+    """On the emulated GPU; and what it multiplies or mirrors wrong is found."""
+    a = rng.standard_normal((3 * 128, 64))
+    with pretend(panel_rows=128, device="emulate", precision=precision):
+        with count() as counts:
+            c = hybrid.multiply(a, a.T)
+        np.testing.assert_array_equal(c, c.T)
+        np.testing.assert_allclose(c, a @ a.T, atol=1e-11)
+        assert (counts.copied_in, counts.copied_out, counts.multiplications) == (a.nbytes, c.nbytes, 5)
+        for kind, code in (("multiply", "check-product"), ("copy in", "check-copy"), ("copy out", "check-copy")):
+            with plant(kind, at=1), pytest.raises(CheckFailed) as refusal:
+                hybrid.multiply(a, a.T)
+            assert refusal.value.code == code
