@@ -25,6 +25,7 @@ from experiments.common import plots, records, results, tables
 from hybrid.errors import UsageError
 
 YARDSTICK = "handwritten"
+_TIMES = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
 NOT_COMPARED = (YARDSTICK, "wires", "read", "wires, read", "resident")
 PICTURED = 8000  # the size that the picture shows, and else the largest there is
 NAMES = {  # of what is in the table, in its order
@@ -145,7 +146,8 @@ class Results(results.MachineResults):
     def blocks(self) -> Iterator[tables.Block]:
         if not self.of_gpu:
             yield tables.Remarks(["Not of a GPU: this shows only that the programs run."])
-        yield from self.on_page()
+        if self.gpus():
+            yield self._grid(self._time, _TIMES)
         if any(cell.setup is not None for cell in self if cell.part in NAMES):
             title = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
             yield self._grid(lambda cell: _number(1e3 * cell.setup) if cell.setup is not None else "–", title)
@@ -153,18 +155,17 @@ class Results(results.MachineResults):
             yield tables.Remarks(remarks)
 
     def on_page(self) -> Iterator[tables.Block]:
-        if self.gpus():
-            title = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
-            yield self._grid(self._time, title)
+        """The times of the size that the picture shows."""
+        yield self._grid(self._time, _TIMES, [size_of_picture(self.sizes())])
 
     def _time(self, cell: Cell) -> str:
         ratio = None if cell.part in NOT_COMPARED else self.ratio(cell)
         return _number(cell.milliseconds) + (f" ({_number(ratio)} ×)" if ratio is not None else "")
 
-    def _grid(self, text: Callable[[Cell], str], title: str) -> tables.Table:
+    def _grid(self, text: Callable[[Cell], str], title: str, sizes: Sequence[int] = ()) -> tables.Table:
         gpus, unit = self.gpus(), "GPU" if self.of_gpu else "rank"
         heads, rows = ["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in gpus)], []
-        for n in self.sizes():
+        for n in sizes or self.sizes():
             for part, name in NAMES.items():
                 texts = [text(cell) if (cell := self.of(part, count, n)) else "–" for count in gpus]
                 if set(texts) != {"–"}:
