@@ -160,6 +160,11 @@ class ProductType:
         return self.exact is not None or self.result != self.operand("B")
 
     @property
+    def is_rounded_once(self) -> bool:
+        """Whether C is nothing but a product of float32, rounded to 16 bits."""
+        return self.computed == "float32" and self.result in _SHORT and not self.gemm.combines
+
+    @property
     def finishes(self) -> bool:
         """Whether C is made of the product: converted, multiplied by alpha, or added to."""
         return self.converts or self.gemm.combines

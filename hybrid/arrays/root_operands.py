@@ -90,7 +90,7 @@ class RootOperands:
         return self.a.shape[-2], self.b.shape[-1]
 
     @property
-    def _out_for_c(self) -> np.ndarray | None:
+    def out_for_c(self) -> np.ndarray | None:
         """`out`, where C can be computed in it without a copy at the end."""
         out, added = self.out, self.c
         if out is None or added is not None or not (out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative):
@@ -100,12 +100,12 @@ class RootOperands:
     @property
     def real_out(self) -> np.ndarray | None:
         """The memory of `out` as C of the real product; None where that cannot be computed there."""
-        out = None if self.types.converts else self._out_for_c
+        out = None if self.types.converts else self.out_for_c
         return real_view(out) if out is not None and self.types.complex_b else out
 
     def room(self) -> np.ndarray:
         """An array for a stack's products: the memory of `out` where it can be."""
-        out = self._out_for_c
+        out = self.out_for_c
         whole = np.empty(self.shape, numpy_type(self.types.result)) if out is None else out
         return whole.reshape(math.prod(self.batch), *self.core)
 

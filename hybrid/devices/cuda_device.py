@@ -516,7 +516,10 @@ class CudaDevice(Device):
         return event
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
-        assert into.dtype == source.dtype, "copies do not convert"
+        if into.dtype != source.dtype:
+            with stream:
+                self._round(into, source)
+            return
         rows, columns = source.shape
         if not (rows and columns):
             return
@@ -530,6 +533,24 @@ class CudaDevice(Device):
             self._runtime.memcpyDefault,
             stream.ptr,
         )
+
+    def _round(self, into: Any, source: Any) -> None:
+        """Round float32 numbers to 16 bits, on the GPU: to the nearest, to the even one of two. bfloat16 has the type of its
+        bits."""
+        assert (source.dtype, into.itemsize) == (np.float32, 2), "copies do not convert otherwise"
+        if into.dtype != np.uint16:
+            self._cupy.copyto(into, source)
+            return
+        bits = source.view("uint32")
+        rounded, nan = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16, source != source
+        self._cupy.copyto(into, self._cupy.where(nan, bits >> 16 & 0x8000 | 0x7FC0, rounded), casting="unsafe")
+
+    def is_rounded(self, source: Any, rounded: Any) -> bool:
+        """Whether these are the float32 numbers, rounded to 16 bits. To be called when all operations are complete."""
+        with self._context:
+            again = self._cupy.empty(source.shape, rounded.dtype)
+            self._round(again, source)
+            return bool((again.view("uint16") == rounded.view("uint16")).all())
 
     def _copy_transposed(self, into: Any, source: Any, stream: Any) -> None:
         """As `_copy`: rows are copied as they lie in memory, and transposed on the GPU. All such copies must be on the same

@@ -38,6 +38,7 @@ from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import StackCall
 from hybrid.execution.whole_copies import WholeCopies
 from hybrid.host.memory import empty_matrix, empty_result
+from hybrid.kernels.catalogue import elements_of, storage
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
@@ -442,6 +443,8 @@ class RootCall:
         team, threads = session.team, decision.placements[session.team.rank].threads.count
         if given is None:
             products = RealProducts(team, types, threads, None)
+        elif (rounded := self._rounded_there(decision, given, threads)) is not None:
+            return rounded
         else:
             products = RealProducts(team, types, threads, given.core, c=given.c)
         for number, prime in enumerate(types.primes):
@@ -451,6 +454,30 @@ class RootCall:
             settle(check, warns=given is not None)
             products.add(c)
         return products.finish(given.out if given is not None else None)
+
+    def _rounded_there(self, decision: Decision, given: RootOperands, threads: int) -> np.ndarray | None:
+        """C of 16 bits, rounded on the GPU of a process alone, and copied from there. None where the host has to round it: other
+        forms of C, products that the host checks or may repair, and without room on the GPU."""
+        session, types, settings, plan, p = self._session, given.types, self.settings, decision.plan, decision.plan.problem
+        made, size = session.rank_device, 2 * p.n * p.m
+        alone = session.team.size == 1 and plan.device == "cuda" and plan.at_root and not self._shapes.on_gpu
+        looked_at_again = plan.check == "host" or settings.on_fault == "repair" or settings.poison
+        if not (alone and types.is_rounded_once and size and plan.shares[0].holds_all) or looked_at_again:
+            return None
+        if made is None or made.gpu != decision.placements[0].gpu or not session.has_room(0, plan.bytes_on_gpu(0) + size):
+            return None
+        into, there = given.out_for_c, made.device.empty((p.n, p.m), storage(types.result).name)
+        if into is None:
+            into = empty_result(p.n, p.m, "uint16").view(numpy_type(types.result))
+        how: dict[str, Any] = {"seed": self._seed, "rounded": elements_of(into)}
+        product = RootProduct(session, decision, given.sources(threads), settings, there, **how)
+        settle(product.result()[1], warns=True)
+        if plan.check != "off":
+            product.verify_rounding()
+        copies = WholeCopies(made, [], None, threads, check=settings.check, where=decision.placements[0].name)
+        copies.was_copied(there, into)
+        copies.verify()
+        return into
 
     def _real_operands(self, decision: Decision, threads: int, prime: int) -> tuple[MatrixSource, MatrixSource, Any]:
         """A and B of the real product modulo a prime, 0 for none, and room for its C where that is there."""

@@ -17,6 +17,7 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
+from hybrid.errors import CheckFailed
 from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
 from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, SumElsewhere, tell_nobody
 from hybrid.host.memory import RowView, copy_rows, empty_result
@@ -97,12 +98,15 @@ class RootProduct(CheckedRun):
         *,
         seed: int | None = None,
         scattered: bool = False,
+        rounded: np.ndarray | None = None,
         progress: Progress = tell_nobody,
     ) -> None:
         """`out`: an array that may become C: the root's, or with shared operands the same shared one on all ranks. `seed`: of
-        the host's check; None: the ranks agree on one. `scattered`: A and B are in the session's workspace already."""
+        the host's check; None: the ranks agree on one. `scattered`: A and B are in the session's workspace already.
+        `rounded`: host memory for C, of which `out` is then the rounded one on the GPU (`RankMatrices`)."""
         super().__init__(session, decision, settings, seed)
         self._operands, self._out, self.progress, self._scattered = operands, out, progress, scattered
+        self._rounded = rounded
         self._result: np.ndarray | None = None  # where C is copied at the root, from the workspace
         self._from_root: FromRoot | None = None
 
@@ -170,10 +174,25 @@ class RootProduct(CheckedRun):
                 computing.mine = [replace(each, by=plan.root) for each in done]
         return computing.all[plan.root]
 
+    def verify_rounding(self) -> None:
+        """CheckFailed where C is not what the GPU has computed, rounded to 16 bits."""
+        assert self.session.rank_device is not None
+        device = self.session.rank_device.device
+        for tile, part in self.run.tiles_of_c():
+            if not device.is_rounded(part, self.views["C"].array[tile.rows.slice, tile.columns.slice]):
+                text = f"the product is wrong: rows {tile.rows}, columns {tile.columns} of C were rounded wrong on the GPU"
+                raise CheckFailed(text, code="check-product")
+
     def _on_host_of_root(self) -> list[RowView]:
         """A, B and C of the root in numbers with which the host computes. They are copied where they lie on a GPU, and where they
         have 16 bits, which become float32."""
-        arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "ABC"}
+        arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "AB"}
+        if self._rounded is None:
+            arrays["C"] = numbers_of(on_host(self.views["C"].array))
+        else:
+            arrays["C"] = np.empty((self.plan.problem.n, self.plan.problem.m), self.plan.problem.dtype)
+            for tile, part in self.run.tiles_of_c():
+                arrays["C"][tile.rows.slice, tile.columns.slice] = on_host(part)
         return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self.views[key].rows) for key in "ABC"]
 
     @property
@@ -296,11 +315,12 @@ class RootProduct(CheckedRun):
             of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # none where this node has none in host memory
             matrices = RankMatrices(a[rows], b, c[of_c])
         elif rank == plan.root:
-            matrices = RankMatrices(a.array, b, c.array)
+            matrices = RankMatrices(a.array, b, c.array, self._rounded)
         read_and_written = []  # host memory, by this rank's copies
         if matrices is not None:
             whole_b = plan.at_root or plan.transport == "host"
             written = c[rows_written(plan, rank)] if plan.c_between_devices else matrices.c
+            written = written if self._rounded is None else self._rounded
             read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], written]
         from_root = isinstance(self._operands[1], RootMatrix)
         moves = panel_moves(self.team, plan, b, c, from_root=from_root, settings=self.settings)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.check_layout import CheckLayout, Piece, group_columns
 from hybrid.planning.plan import Plan
-from hybrid.planning.schedule import tiles_of_others
+from hybrid.planning.schedule import Tile, tiles_of_others
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.selection.decision import Decision
@@ -109,7 +109,8 @@ class RankCheck:
     def use(self, matrices: RankMatrices | None) -> None:
         """In the next products these matrices are copied; None: refer to those before no more."""
         if self.copies is not None:
-            self.copies.use((matrices.a, matrices.b, matrices.c) if matrices is not None else None)
+            c = None if matrices is None else matrices.c if matrices.rounded is None else matrices.rounded
+            self.copies.use((matrices.a, matrices.b, c) if matrices is not None else None)
 
     def sample(self, sample: Sample) -> None:
         """Sum these lines of what is copied, which are the same on all ranks."""
@@ -261,7 +262,9 @@ class RankRun:
         self.device_check: RankCheck | None = None
         if plan.check == "device":
             # B as the transpose of A on the device was not copied. Where it were wrong, C's mirrored half would not be A·B.
-            not_copied = {*in_place, "B"} if plan.problem.symmetric else in_place
+            not_copied = {*in_place, "B"} if plan.problem.symmetric else set(in_place)
+            if matrices is not None and matrices.rounded is not None:
+                not_copied.add("C")  # not as it was computed
             self.device_check = RankCheck(decision, self._rank_device, matrices, not_copied)
         if plan.staged:
             observer = self.device_check.copies if self.device_check else None
@@ -363,6 +366,14 @@ class RankRun:
             return
         with self._team.phase("gather"):
             self._panels.finish()
+
+    def tiles_of_c(self) -> Iterator[tuple[Tile, Any]]:
+        """The tiles of C in the device's buffers, where nothing is overwritten and the product is complete."""
+        assert self._buffers is not None
+        for arrival in self._share.order:
+            for tile in arrival.releases:
+                if tile.completes:
+                    yield tile, self._buffers.operands(tile)[2]
 
     def abandon(self) -> None:
         """Give up the product, which has failed on this rank or another. When this returns, no thread reads or writes the

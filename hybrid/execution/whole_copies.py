@@ -48,6 +48,7 @@ class WholeCopies:
         arrays = [*read] if written is None else [*read, written]
         device = self._device = rank_device.device
         self._threads, self._where = threads, where
+        self._left = f"C left {where} with other values than it has in memory"
         self._slots = device.pin_again(arrays, threads)
         self._use_slots()
         if written is not None and any(each is written for each in self._slots):
@@ -81,9 +82,12 @@ class WholeCopies:
     def to_host(self, source: Any, into: np.ndarray) -> None:
         """Copy contiguous C from the GPU; complete when this returns."""
         self._use_slots()
-        text = f"C left {self._where} with other values than it has in memory"
-        self._copy(text, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
+        self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
         self.finish()
+
+    def was_copied(self, source: Any, into: np.ndarray) -> None:
+        """Have `verify` compare contiguous C with what others have copied from there."""
+        self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "")
 
     def verify(self) -> None:
         """CheckFailed where a copy did not arrive as it was sent. All are complete."""
@@ -118,7 +122,8 @@ class WholeCopies:
         self._device.use_slots(self._slots, self._threads, 1)
 
     def _copy(self, text: str, on_host: np.ndarray, there: Any, key: str) -> None:
-        """Copy these bytes, and sum them on the host when they have been copied. `key`: "C" for what leaves the GPU."""
+        """Copy these bytes, and sum them on the host when they have been copied. `key`: "A" for what goes to the GPU, "C" for
+        what leaves it, "" for what others have copied."""
         (rows, end), (rows_there, end_there) = _rows_of(on_host), _rows_of(there)
         count, width = rows.shape
         checksums, weights, total = np.zeros(count, np.uint64), checksum_weights(width, 8), np.zeros(1, np.uint64)
@@ -134,6 +139,8 @@ class WholeCopies:
             self._ends.append((text, end, end_there))
 
     def _copied(self, on_host: np.ndarray, there: Any, key: str) -> Event:
+        if not key:
+            return self._device.launch([], [], "check")
         return self._device.copy_out(on_host, there, []) if key == "C" else self._device.copy_in(there, on_host, [])
 
 

@@ -30,12 +30,14 @@ class RankMatrices:
     """The memory that a rank's copies read and write: its row block of A, rows of B, and its row block of C, in host or GPU
     memory.
 
-    Of B it has at least the rows that the rank's transport reads.
+    Of B it has at least the rows that the rank's transport reads. `rounded`: host memory for C, of which `c` is then, in the same
+    type of 16 bits, the rounded one on the device.
     """
 
     a: Any
     b: RowView
     c: Any
+    rounded: Any = None
 
 
 class CopyObserver(Protocol):
@@ -186,4 +188,7 @@ class HostTransport(Transport):
         if "C" in self._in_place:
             return after[-1]
         into = self._matrices.c[tile.rows.slice, tile.columns.slice]
+        if self._matrices.rounded is not None:
+            rounded = self._device.copy_out(into, source, after)
+            return self._device.copy_out(self._matrices.rounded[tile.rows.slice, tile.columns.slice], into, [rounded])
         return self._copy_out(self._device, self._rank, tile, into, source, after, is_last=tile is self._last)

@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import cupy
+import ml_dtypes
 import numpy as np
 from mpi4py import MPI
 from support import cases
@@ -132,6 +133,32 @@ def integers_cross_the_link_in_their_own_types():
         assert np.array_equal(found, a.astype(int) @ b.astype(int))
     a[3, 4], b[:, 5] = 127, 127
     assert refusal(Overflow, a, b, dtype="int8", **ON_GPU) == "overflow"
+
+
+def results_of_16_bits_are_rounded_there():
+    """To what the host rounds them to, also NaN and infinity; and what is multiplied, rounded or copied wrong is refused."""
+    if comm.size > 1:
+        return
+    for dtype, (n, l, m) in itertools.product(("float16", ml_dtypes.bfloat16), ((40, 64, 50), (33, 41, 27))):
+        a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((n, l), (l, m)))
+        hybrid.multiply(a, b, device="cuda")  # makes the buffers
+        for number in range(3):
+            out = np.full((n, m), 7, dtype) if number else None
+            with hybrid.testing.count() as counts:
+                found = hybrid.multiply(a, b, device="cuda", out=out)
+            assert out is None or found is out
+            assert (counts.copied_in, counts.copied_out) == (a.nbytes + b.nbytes, found.nbytes)
+            with np.errstate(all="ignore"):
+                wanted = hybrid.multiply(a, b, device="cuda", dtype="float32").astype(dtype)
+            assert np.array_equal(found.view("u2"), wanted.view("u2"))
+            a[number, number], a[number + 3] = np.nan, 6e4
+        a = rng.standard_normal((n, l)).astype(dtype)
+        for fault, at in (("multiply", 0), ("copy in", 0), ("copy in", 1), ("copy out", 0), ("copy out", 1)):
+            with hybrid.testing.plant(fault, at=at) as planted:
+                assert refusal(CheckFailed, a, b, device="cuda") == (
+                    "check-copy" if at or fault == "copy in" else "check-product"
+                )
+            assert planted.done
 
 
 def in_little_memory():
@@ -293,6 +320,7 @@ for each in (
     faults_are_found,
     integers_stay_there,
     integers_cross_the_link_in_their_own_types,
+    results_of_16_bits_are_rounded_there,
     in_little_memory,
     transposes_arrive_as_they_lie,
     results_are_written_to_arrays_there,
