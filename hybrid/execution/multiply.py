@@ -37,7 +37,7 @@ from hybrid.execution.real_products import RealProducts, element_of_rows, exactl
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import StackCall
 from hybrid.execution.whole_copies import WholeCopies
-from hybrid.host.memory import empty_matrix, empty_result
+from hybrid.host.memory import empty_matrix, empty_result, is_transpose
 from hybrid.kernels.catalogue import elements_of, storage
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
@@ -319,13 +319,15 @@ class IntegersCall:
             self._copies = WholeCopies(made, copied, self._into, threads, check=settings.check, where=where)
             names = ("A", "B", "the C that is added")
             try:
-                there = [
-                    each if each is None or on_gpu(each) else self._copies.to_gpu(name, each)
-                    for name, each in zip(names, self._host, strict=True)
-                ]
+                there: list[Any] = []
+                for name, each in zip(names, self._host, strict=True):
+                    if name == "B" and is_transpose(self._host[0], each):
+                        there.append(there[0].T)
+                    else:
+                        there.append(each if each is None or on_gpu(each) else self._copies.to_gpu(name, each))
             finally:
                 self._copies.finish()
-        brought = sum(new.nbytes for new, old in zip(there, self._host, strict=True) if new is not old)
+        brought = sum(each.nbytes for each in copied)
         if settings.gpu_memory:
             if settings.gpu_memory <= brought:
                 raise DoesNotFit("no room for integers in the GPU's memory that may be used", code="gpu-memory")

@@ -223,7 +223,8 @@ def is_transpose(one: Any, other: Any) -> bool:
     """Whether `one` is the transpose of `other` in the same memory, of arrays of NumPy's or CuPy's."""
     if one.shape != other.shape[::-1] or one.strides != other.strides[::-1] or one.dtype != other.dtype:
         return False
-    first, second = (each.data.ptr if hasattr(each.data, "ptr") else each.ctypes.data for each in (one, other))
+    pair = one, other  # NumPy has no buffer of bfloat16, whose `data` it refuses
+    first, second = (each.data.ptr if hasattr(each, "__cuda_array_interface__") else each.ctypes.data for each in pair)
     return bool(first == second)
 
 

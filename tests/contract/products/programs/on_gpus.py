@@ -119,6 +119,10 @@ def integers_cross_the_link_in_their_own_types():
         there = cupy.asarray(np.full((n, m), 99, result))
         assert hybrid.multiply(a, b, **how, out=there) is there
         assert cupy.asnumpy(there).tolist() == wanted.tolist()
+        with hybrid.testing.count() as counts:
+            found = hybrid.multiply(a, a.T, **how)
+        assert counts.copied_in == a.nbytes
+        assert found.tolist() == (a.astype(object) @ a.T.astype(object)).tolist()
         if n:
             assert np.array_equal(hybrid.multiply(a[0], b[:, 0], **how), a[0].astype(result) @ b[:, 0].astype(result))
     a, b = rng.integers(-99, 99, (40, 1040), "int8"), rng.integers(-99, 99, (1040, 50), "int8")
