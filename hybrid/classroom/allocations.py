@@ -24,6 +24,12 @@ class Arrays(Protocol):
     def name(self, number: int) -> str:
         """The name of an array."""
 
+    def named(self, number: int, *, with_line: bool) -> str:
+        """The name of an array, maybe with the line that allocates it."""
+
+    def place(self, number: int) -> tuple[str, int]:
+        """The file and the line that allocate it."""
+
     def element(self, number: int, offset: int, item: int) -> str:
         """The name of the element that is so many bytes after the first. `item`: bytes of an element; 0: the array's cudaMalloc
         tells."""
@@ -66,6 +72,16 @@ class Allocations:
         if name:
             return name
         return f"the array of line {self._of[number]['line']}" if number in self._of else "an array"
+
+    def named(self, number: int, *, with_line: bool) -> str:
+        is_known = number in self._of and self._call(number)[0]
+        return (
+            f"{self.name(number)} (allocated in line {self._of[number]['line']})" if with_line and is_known else self.name(number)
+        )
+
+    def place(self, number: int) -> tuple[str, int]:
+        """Where the array is allocated."""
+        return self._of[number]["file"], self._of[number]["line"]
 
     def element(self, number: int, offset: int, item: int) -> str:
         return f"{self.name(number)}[{offset // (item or self._call(number)[1])}]"

@@ -5,7 +5,7 @@ places."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from hybrid.classroom.c_text import blanked, end_of_block, spaces, with_device_variables, with_dynamic_shared, with_qualifiers
@@ -90,11 +90,24 @@ def for_gpu(text: str, name: str) -> str:
 
 def host_functions(text: str) -> set[str]:
     """The names of functions that only the host may call. `text`: what `joined` returns."""
-    names: dict[bool, set[str]] = {True: set(), False: set()}
-    for head, *_ in _blocks(text):
-        if called := _CALLED.search(_ALIGNED.sub("", head)):
-            names[_is_of_host(head)].add(called[1])
-    return names[True] - names[False] - _ALSO_OF_DEVICE
+    return _functions(text, _is_of_host) - _functions(text, _OF_THE_DEVICE.search) - _ALSO_OF_DEVICE
+
+
+def device_functions(text: str) -> set[str]:
+    """The names of functions that the host may not call, but for kernels."""
+    only = re.compile(r"^(?!.*\b(?:__host__|__global__|constexpr)\b).*\b__device__\b", re.DOTALL)
+    return _functions(text, only.search) - _functions(text, lambda head: not only.search(head))
+
+
+def _functions(text: str, of: Callable[[str], object]) -> set[str]:
+    """The names of the functions whose text before the brace is one `of` these."""
+    heads = (_ALIGNED.sub("", head) for head, *_ in _blocks(text) if of(head))
+    return {called[1] for called in map(_CALLED.search, heads) if called}
+
+
+def host_bodies(text: str) -> Iterator[tuple[int, int]]:
+    """Where the bodies of the host's functions begin and end."""
+    return ((opening, end) for head, _, opening, end in _blocks(text) if _is_of_host(head))
 
 
 def _without_host(text: str) -> str:

@@ -67,7 +67,8 @@ class _OfKernel(Telling):
     def __init__(
         self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], limit: str, matrices: Sequence[Matrix]
     ) -> None:
-        without_ends = Ran(ran.status, tuple(each for each in ran.findings if each["event"] not in ("leak", "unseen")))
+        of_the_kernel = (each for each in ran.findings if each["event"] not in ("leak", "unseen", "use"))
+        without_ends = Ran(ran.status, tuple(each for each in of_the_kernel if each.get("kind") != "product"))
         super().__init__(without_ends, program, sources, limit, _Matrices(matrices))
 
     def _by(self, event: dict[str, Any]) -> str:
@@ -92,6 +93,12 @@ class _Matrices:
 
     def name(self, number: int) -> str:
         return self._of[number][0]
+
+    def named(self, number: int, *, with_line: bool) -> str:
+        return self.name(number)
+
+    def place(self, number: int) -> tuple[str, int]:
+        return "", 0
 
     def element(self, number: int, offset: int, item: int) -> str:
         name, _, columns = self._of[number]

@@ -90,7 +90,11 @@ def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
 
 
 def ran(
-    file: StudentFile, arguments: Sequence[str], seconds: int, show: Callable[[str], None], ranks: int | None = None
+    file: StudentFile,
+    arguments: Sequence[str],
+    seconds: int,
+    show: Callable[[str], None],
+    ranks: int | None = None,
 ) -> Account:
     """Compile and run the program, and return what was found. `show` is given its output. `ranks`: of an MPI program; 2 for None.
 

@@ -10,7 +10,6 @@ from typing import Any
 from hybrid.classroom.compiler_warnings import dropped_results, used_without_value
 from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.program_findings import Telling
-from hybrid.classroom.wording import product_text
 from hybrid.core.problem import record
 from hybrid.emulation.whole_program import Ran
 
@@ -25,6 +24,7 @@ class Account:
     notes: tuple[str, ...]
     failed: str  # the first CUDA call that failed, in a line; "" if none did
     sources: Mapping[str, Sequence[str]]  # the lines of each file; the program's own is the first
+    looked_at: str = ""  # what was looked at, and what was not; "" where the program was ended
 
     @property
     def is_right(self) -> bool:
@@ -40,14 +40,35 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
         for file, line, name in used_without_value(warnings)
     ]
     found += telling.findings()
-    launches = next((each["launches"] for each in ran.findings if each["event"] == "end"), None)
-    failed = _first_failed(ran.findings, dropped_results(warnings))
-    return Account(ran.status, launches, tuple(found), tuple(telling.notes()), failed, sources)
+    end = next(telling.of("end"), None)
+    failed = _first_failed(ran.findings, dropped_results(warnings), telling)
+    notes = list(telling.notes())
+    if end and not (ran.status or failed) and all(each.code == "wrong-elements" for each in found):
+        unused, more = telling.unused()
+        found, notes = [*found, *unused], [*more, *notes]
+    launches = end["launches"] if end else None
+    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, _looked_at(end, telling) if end else "")
 
 
-def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place]) -> str:
-    """A line about the CUDA call that failed first, and whether the program looks at its error; "" if none failed. `dropped`: the
-    places of calls whose result is ignored."""
+def _launches(number: int) -> str:
+    return f"{number} launch{'' if number == 1 else 'es'}"
+
+
+def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
+    """What was looked at, and what was not."""
+    launches, sampled, compared = (end[key] for key in ("launches", "sampled", "compared"))
+    accesses = f"every access of {_launches(launches - sampled)}" if launches > sampled or not sampled else ""
+    some = f"accesses of some blocks of {_launches(sampled)}, all writes among them" if sampled else ""
+    of_products = f"the product of {_launches(compared)}" if compared else ""
+    kinds = {each["kind"] for each in telling.of("note")}
+    left = ["" if compared else "products (no launch has the shape of one)", "overlap of streams" if "streams" in kinds else ""]
+    looked = ", ".join(filter(None, [accesses, some, of_products, "copies and CUDA's calls"]))
+    return f"looked at: {looked}; not: {', '.join(filter(None, [*left, 'what the host computes']))}"
+
+
+def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling: Telling) -> str:
+    """The CUDA call that failed first, why, and whether the program looks at its error; "" if none failed. `dropped`:
+    the places of calls whose result is ignored."""
     number, first = next(((i, each) for i, each in enumerate(events) if each["event"] in ("error", "unseen")), (0, None))
     if first is None:
         return ""
@@ -57,11 +78,7 @@ def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place]) -> str:
     looked = any(each["event"] == "looked" for each in events[number:])
     is_launch = first["call"].startswith("the launch of")
     seen = looked or (not is_launch and (first["file"], first["line"]) not in dropped)
-    size = next((each for each in events if each["event"] == "configuration" and each["line"] == first["line"]), None)
-    why = ""
-    if size:
-        block, grid = product_text(size["block"]), product_text(size["grid"])
-        why = f" (blocks of {block} threads, a grid of {grid}; a block has 1 to 1024, 64 in z)"
+    why = f": {telling.told(first['why'])}" if first["why"] else ""
     sees = "the program looks at its error" if seen else "the program does not look at its error"
     tells = ", the first call that waits for the kernel" if first["of_kernel"] else ""
     return f"{first['call']} in line {first['line']}{tells}: {first['text']} ({first['name']}){why}; {sees}"

@@ -23,8 +23,6 @@ _PLACES = ("at", "other_at", "frames")
 _NOTES = {
     "streams": "the work of all streams is done in the order of the calls, without overlap",
     "times": "cudaEventElapsedTime gives times of this CPU with every access looked at: they say nothing about a GPU",
-    "many": "of a launch's reads the first 100,000,000 were looked at for races and values, all others for bounds: "
-    "smaller matrices are looked at as a whole",
     "unflushed": "what kernels printed last was not shown: it is shown when the host waits for them, as in "
     "cudaDeviceSynchronize(), and not at the program's end",
 }
@@ -42,7 +40,9 @@ _CODES = {
     "early": "data-race",
     "race": "data-race",
     "race of blocks": "data-race",
+    "product": "wrong-elements",
 }
+_MUCH = 8  # of an array: at least so large a part is told that no kernel reads
 # The codes of the signals that end a program.
 _SIGNALS = {signal.SIGALRM: "no-end", signal.SIGSEGV: "segmentation-fault", signal.SIGFPE: "zero-division"}
 
@@ -63,6 +63,7 @@ class Telling:
         offsets = sorted({offset for each in ran.findings for key in _PLACES for offset in _listed(each.get(key, 0)) if offset})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
         self._status = ran.status
+        self._is_sampled = any(each["sampled"] for each in self.of("end"))
 
     def of(self, event: str) -> Iterator[dict[str, Any]]:
         """The events of this name."""
@@ -84,6 +85,34 @@ class Telling:
             place = (self._own, int((re.findall(r"\w\.\w+:(\d+)", text) or ["0"])[0]))
         code = CODES_OF_KINDS[event["stop"]] if event["kind"] == "stopped" else _CODES[event["kind"]]
         return Finding(f"{text}{self._by(event)}", code, tuple(sorted({each for each in (place, other) if each[1]})))
+
+    def told(self, text: str) -> str:
+        """The runtime's text, in which {N} stands for the name of allocation N and {N:} for it with its line."""
+        return re.sub(r"\{(\d+)(:?)\}", lambda found: self._allocations.named(int(found[1]), with_line=bool(found[2])), text)
+
+    def unused(self) -> tuple[list[Finding], list[str]]:
+        """What a program that has ended well has filled, or computed, for nothing; and notes of what may be meant so."""
+        uses = [each for each in self.of("use") if not each["managed"]]
+        never_read = [each for each in uses if each["filled"] and not (each["read"] or each["written"] or each["consumed"])]
+        kept = [each for each in uses if each["written"] and not each["consumed"]]
+        shown = any(each["written"] and each["consumed"] for each in uses)
+        found = [self._unused(each["number"], "no kernel reads {}, and no copy either") for each in never_read]
+        lost = "kernels write {}, and it is never copied back"
+        found += [self._unused(each["number"], lost) for each in kept if not shown]
+        notes = [self._unused(each["number"], lost).text for each in kept if shown]
+        for each in uses:
+            if each["filled"] and each["read"] and each["unread"] * _MUCH >= each["bytes"] and not self._is_sampled:
+                notes.append(
+                    self.told(f"the last {each['unread']:,} of {each['bytes']:,} bytes of {{{each['number']}:}} are never read")
+                )
+        return list(dict.fromkeys(found)), list(dict.fromkeys(notes))
+
+    def _unused(self, number: int, text: str) -> Finding:
+        place = self._allocations.place(number)
+        return Finding(f"unused: {text.format(self._allocations.named(number, with_line=True))}", "unused", (place,))
+
+    def _product(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        return f"wrong product: {self._line(place)} writes {self.told(event['text'])}"
 
     def _by(self, event: dict[str, Any]) -> str:
         """The kernel and the thread that did it."""
@@ -124,6 +153,9 @@ class Telling:
         return f"illegal address: {self._does(event, place)} through a null pointer: was it allocated with cudaMalloc?"
 
     def _host(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        if event["variable"]:
+            name = self._variables.of_device(event["variable"], event["bytes"])
+            return f"illegal address: {self._does(event, place)} {name}, a variable of the host: kernels have __device__ ones"
         return f"illegal address: {self._does(event, place)} host memory in a kernel, which device memory is for"
 
     def _unwritten(self, event: dict[str, Any], place: Place, _: Place) -> str:
@@ -179,6 +211,12 @@ class Telling:
             source = self._sources[place[0]][place[1] - 1] if place[1] else ""
             why = "a message or a rank that never came" if "MPI_" in source else "an endless loop, or much work for a CPU"
             text = f"{who} had not ended after {self._limit}; it was in {at}: {why}"
+        elif name == signal.SIGSEGV and event["number"] and event["kernel"]:
+            return Finding(
+                f"out of bounds: {at} is beyond {self._allocations.named(event['number'], with_line=True)}",
+                "out-of-bounds",
+                (place,),
+            )
         elif name == signal.SIGSEGV and event["number"]:
             array = self._allocations.name(event["number"])
             text = f"segmentation fault: {where} of the host code uses {array}, which is in device memory: cudaMemcpy copies it"

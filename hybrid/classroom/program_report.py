@@ -30,7 +30,7 @@ def told(account: Account) -> Iterator[str]:
     yield from (f"  note: {note}" for note in account.notes)
     if account.failed:
         yield with_code(f"first CUDA call that failed: {account.failed}", "cuda-call")
-    yield "no error found" if account.is_right else "wrong"
+    yield "; ".join(filter(None, ["no error found" if account.is_right else "wrong", account.looked_at]))
 
 
 def as_record(account: Account, arguments: Sequence[str]) -> dict[str, Any]:
@@ -44,4 +44,5 @@ def as_record(account: Account, arguments: Sequence[str]) -> dict[str, Any]:
         "findings": [finding.as_record() for finding in account.findings],
         "notes": list(account.notes),
         "first_failed": account.failed or None,
+        "looked_at": account.looked_at or None,
     }

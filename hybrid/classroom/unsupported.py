@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
 
 from hybrid.classroom.c_text import blanked, end_of_block, origin
-from hybrid.classroom.compiled_text import host_functions
+from hybrid.classroom.compiled_text import device_functions, host_bodies, host_functions
 from hybrid.classroom.launches import launches_in
 from hybrid.classroom.student_file import StudentFile
-from hybrid.classroom.student_kernel import StudentKernel
+from hybrid.classroom.student_kernel import StudentKernel, kernels_of
 from hybrid.emulation.build import HERE
-from hybrid.errors import UsageError
+from hybrid.errors import HybridError, UsageError
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 _HEADERS = {
@@ -40,6 +41,14 @@ _DEVICE_WORDS = {  # in functions that run on the device
 _CONSTANT_WITHOUT_VALUE = re.compile(r"\b__constant__\s+[\w\s]+?\b(\w+)\s*(?:\[[^\]]*\]\s*)*;")
 _CALL = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
 _DEVICE_FUNCTION = re.compile(r"\b__(?:global|device)__\b[^;{}=]*\)[^;{}()=]*\{")
+_REMOVED = {  # by CUDA 13: what takes its place
+    "cudaThreadSynchronize": "cudaDeviceSynchronize",
+    "cudaThreadExit": "cudaDeviceReset",
+    "cudaThreadSetCacheConfig": "cudaDeviceSetCacheConfig",
+    "cudaThreadSetLimit": "cudaDeviceSetLimit",
+}
+_REMOVED_IN = 13
+_GLOBAL = re.compile(r"\b__global__\b(?:\s*__launch_bounds__\s*\([^()]*\))?([^();{}]*)\(")
 _NOT_A_DEFINITION = {"return", "else", "case", "do"}
 
 
@@ -78,16 +87,45 @@ def refuse_host_calls(text: str, name: str) -> None:
     with its own headers."""
     plain, hosts = blanked(text), host_functions(text)
     for function in _DEVICE_FUNCTION.finditer(plain) if hosts else ():
-        body = plain[function.end() : end_of_block(plain, function.end() - 1)]
-        for called in re.finditer(rf"(?<![\w.:>])({'|'.join(hosts)})\s*\(", body):
-            before = re.search(r"(\w+)\s+$", body[: called.start()])
-            is_declared = before is not None and before[1] not in _NOT_A_DEFINITION  # as in float sum(0);
-            if not is_declared and not re.search(rf"\b{called[1]}\s*=[^=]", body):
-                file, line = origin(text, function.end() + called.start(), name)
+        end = end_of_block(plain, function.end() - 1)
+        for called, place in _calls(hosts, plain, function.end(), end):
+            if not re.search(rf"\b{called}\s*=[^=]", plain[function.end() : end]):
+                file, line = origin(text, place, name)
                 raise UsageError(
-                    f"{file}, line {line}: {called[1]} is a function of the host: __device__ is missing before it",
+                    f"{file}, line {line}: {called} is a function of the host: __device__ is missing before it",
                     code="lab-unsupported",
                 )
+
+
+def refuse_as_nvcc(text: str, name: str, cuda: int) -> None:
+    """HybridError where nvcc of this version of CUDA refuses it. `text`: the file's of this name, with its own headers."""
+    plain = blanked(text)
+
+    def refuse(place: int, what: str) -> None:
+        file, line = origin(text, place, name)
+        raise HybridError(f"{file}, line {line}: {what}", code="compile-failed")
+
+    for found in _GLOBAL.finditer(plain):
+        if not re.search(r"\bvoid\b", plain[max(plain.rfind(mark, 0, found.start()) for mark in ";}") + 1 : found.end()]):
+            refuse(found.start(), "a kernel (__global__) returns void, and hands its results over in device memory")
+    for name_of, place in _calls({kernel.name for kernel in kernels_of(text)}, plain, 0, len(plain)):
+        refuse(place, f"{name_of} is a kernel: its launch has <<<grid, block>>> before the arguments")
+    of_device = device_functions(text)
+    for begin, end in host_bodies(text):
+        for name_of, place in _calls(of_device, plain, begin, end):
+            refuse(place, f"{name_of} is a function of the device: the host may call it with __host__ before it")
+    for call in _CALL.finditer(plain) if cuda >= _REMOVED_IN else ():
+        if instead := _REMOVED.get(call[1], ""):
+            refuse(call.start(), f"CUDA 13 has no {call[1]}: {instead} takes its place (--cuda 12 takes the program as it is)")
+
+
+def _calls(names: Collection[str], plain: str, begin: int, end: int) -> Iterator[tuple[str, int]]:
+    """The names and places of calls of these functions, without launches and declarations."""
+    pattern = re.compile(rf"(?<![\w.:>])({'|'.join(names)})\s*(?:<[^;(){{}}]*>\s*)?\(")
+    for call in pattern.finditer(plain, begin, end) if names else ():
+        before = re.search(r"(\w+)\s*$", plain[max(begin, call.start() - 80) : call.start()])
+        if "<<<" not in call[0] and (before is None or before[1] in _NOT_A_DEFINITION):
+            yield call[1], call.start()
 
 
 def _is_defined(plain: str, name: str) -> bool:

@@ -20,11 +20,6 @@ def race_told(accesses: Sequence[tuple[int, bool]], what: str, *, within_block: 
     return f"data race: {who} {what} in different threads"
 
 
-def product_text(size: Sequence[int]) -> str:
-    """The size of a grid or a block, without a z of 1."""
-    return "×".join(map(str, size[:2] if size[2] == 1 else size))
-
-
 def index_text(event: dict[str, Any], what: str) -> str:
     """The index of the event's block or thread, as: block (0, 1)."""
     index = event[what]

@@ -71,6 +71,7 @@ def add_to(
         help="cuda: launch the kernel on this machine's GPU, compare C, time it (emulate: look for its errors)",
     )
     run.add_argument("--ranks", type=at_least(1), metavar="N", help="processes of a whole program that includes mpi.h (2)")
+    run.add_argument("--cuda", type=at_least(1), default=13, metavar="N", help="12: a program may call what CUDA 13 removed (13)")
     run.add_argument("--gpu", type=lab_gpus.model, metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
     run.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
     run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, steps, roofline")
@@ -86,10 +87,12 @@ def _size(text: str) -> int:
 def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
     """Run a kernel or a program, and say what is wrong with it; returns the exit code. `trials_of`: the trials of a file's
     kernel."""
+    from hybrid.classroom.compiled_text import joined
     from hybrid.classroom.examination import usual_shapes
     from hybrid.classroom.program import is_program
     from hybrid.classroom.report import as_record, told
     from hybrid.classroom.student_file import read
+    from hybrid.classroom.unsupported import refuse_as_nvcc
     from hybrid.commands.lectures import example_or_file
     from hybrid.reporting import svg
     from hybrid.reporting.progress import Progress
@@ -105,14 +108,17 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
         )
     of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html", "picture")
     about_a_kernel = any(getattr(options, name) for name in of_a_kernel)
-    if not about_a_kernel and is_program(file := read(options.file)):
-        return _run_program(file, options)
+    file = read(options.file)
+    if file.has_main and not about_a_kernel:
+        refuse_as_nvcc(joined(file.texts), file.path.name, options.cuda)
+        if is_program(file):
+            return _run_program(file, options)
     if options.arguments or options.ranks:
         raise UsageError(
             f"{options.file} is not run as a whole program, which has main() and launches: nothing can follow --, and no --ranks",
             code="option-combination",
         )
-    trials = trials_of(read(options.file), options)
+    trials = trials_of(file, options)
     kernel, meaning = trials.kernel, trials.meaning
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
     lab_cuda.refuse_impossible(trials, shapes[0])

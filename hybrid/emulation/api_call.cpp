@@ -26,7 +26,7 @@ void show_printed()
 
 Call::Call(const char* name, const char* file, int line) : lock_(one_at_a_time), name_(name), file_(file), line_(line) {}
 
-cudaError_t Call::ends_with(cudaError_t code)
+cudaError_t Call::ends_with(cudaError_t code, const std::string& why)
 {
     if (!code) return code;
     last_error = code;
@@ -34,9 +34,9 @@ cudaError_t Call::ends_with(cudaError_t code)
         tell(
             "{\"event\": \"error\", \"call\": %s, \"file\": %s, \"line\": %d, \"code\": %d, \"name\": \"%s\", \"text\": "
             "\"%s\", "
-            "\"of_kernel\": %d}",
+            "\"of_kernel\": %d, \"why\": %s}",
             quoted(name_).c_str(), quoted(file_).c_str(), line_, code, cudaGetErrorName(code), cudaGetErrorString(code),
-            code == lasting);
+            code == lasting, quoted(why.c_str()).c_str());
     return code;
 }
 
@@ -49,11 +49,22 @@ cudaError_t Call::waits()
     return ends_with(lasting);
 }
 
-Region* Call::device_memory(const void* at, size_t bytes, bool& is_valid)
+std::string grouped(unsigned long long number)
 {
-    Region* region = region_around(static_cast<const char*>(at));
-    if (region && (region->freed || !region->has(static_cast<const char*>(at), bytes))) is_valid = false;
-    return region;
+    std::string text = std::to_string(number);
+    for (int place = static_cast<int>(text.size()) - 3; place > 0; place -= 3) text.insert(place, ",");
+    return text;
+}
+
+std::string named(const Region& region, bool with_line) { return "{" + std::to_string(region.number) + (with_line ? ":}" : "}"); }
+
+std::string misuse(const Region& region, const void* at, size_t bytes, const char* preposition)
+{
+    if (region.freed) return named(region, true) + " was freed by " + region.freed_by;
+    if (region.has(static_cast<const char*>(at), bytes)) return "";
+    long long begin = static_cast<const char*>(at) - region.begin;
+    return grouped(bytes) + " bytes " + preposition + " " + named(region, true) + ", which has " + grouped(region.bytes) +
+           (begin ? ", from its byte " + std::to_string(begin) + " on" : "");
 }
 
 void Call::reads(Region& region, const void* at, size_t bytes)

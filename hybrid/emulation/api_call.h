@@ -18,11 +18,11 @@ extern std::string printed;  // by kernels, and not yet shown
 class Call {
 public:
     Call(const char* name, const char* file, int line);
-    cudaError_t ends_with(cudaError_t code);
+    // `why`: the rule that is broken, with its values; {N} stands for the name of allocation N, {N:} for it and its line.
+    cudaError_t ends_with(cudaError_t code, const std::string& why = "");
+    std::string place() const { return std::string(name_) + " in line " + std::to_string(line_); }
     // Waits for the kernels: what they printed is shown, and what went wrong in them is told.
     cudaError_t waits();
-    // Of an operation on so many bytes from `at`: the region, or null where it is no device memory.
-    Region* device_memory(const void* at, size_t bytes, bool& is_valid);
     void reads(Region& region, const void* at, size_t bytes);
 
 private:
@@ -32,5 +32,9 @@ private:
 };
 
 void show_printed();
+std::string grouped(unsigned long long number);  // 4096 as 4,096
+std::string named(const Region& region, bool with_line = false);
+// The rule that an operation breaks on so many bytes of device memory; "" for none. `preposition`: into or from.
+std::string misuse(const Region& region, const void* at, size_t bytes, const char* preposition);
 
 }  // namespace cuda_on_cpu

@@ -74,12 +74,25 @@ Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line)
     in_use += bytes;
     tell("{\"event\": \"allocation\", \"number\": %d, \"bytes\": %zu, \"file\": %s, \"line\": %d}", ++allocations, bytes,
          quoted(file).c_str(), line);
-    return range.regions[begin] = new Region{kind, begin, bytes, cells, allocations, false};
+    return range.regions[begin] = new Region{kind, begin, bytes, cells, allocations};
 }
 
-void release(Region& region)
+static void tell_use(const Region& region)
 {
+    size_t cells = (region.bytes + 3) / 4, unread = 0;  // at the end
+    while (unread < cells && !region.cells[cells - 1 - unread].read_segment) ++unread;
+    tell(
+        "{\"event\": \"use\", \"number\": %d, \"managed\": %d, \"filled\": %d, \"read\": %d, \"written\": %d, "
+        "\"consumed\": %d, \"copied_out\": %zu, \"bytes\": %zu, \"unread\": %zu}",
+        region.number, region.kind == Region::MANAGED, region.is_filled, region.is_read, region.was_written, region.is_consumed,
+        region.copied_out, region.bytes, min(4 * unread, region.bytes));
+}
+
+void release(Region& region, std::string by)
+{
+    tell_use(region);
     region.freed = true;
+    region.freed_by = std::move(by);
     in_use -= region.bytes;
     munmap(region.cells, (region.bytes / 4 + 1) * sizeof(Cell));
     madvise(region.begin, whole_pages(region.bytes), MADV_DONTNEED);
@@ -137,6 +150,20 @@ long long first_unwritten(const Region& region, size_t offset, size_t bytes)
     for (size_t byte = offset; byte < offset + bytes; ++byte)
         if (!(region.cells[byte / 4].written >> byte % 4 & 1)) return static_cast<long long>(byte);
     return -1;
+}
+
+void release_all(const std::string& by)
+{
+    for (const Range* range : {&device, &managed})
+        for (const auto& [begin, region] : range->regions)
+            if (!region->freed) release(*region, by);
+}
+
+void tell_uses()
+{
+    for (const Range* range : {&device, &managed})
+        for (const auto& [begin, region] : range->regions)
+            if (!region->freed) tell_use(*region);
 }
 
 void tell_leaks()

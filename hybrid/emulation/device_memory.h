@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The device memory of a whole program: what cudaMalloc allocates, and for each byte who has used it, and whether it was written.
 #pragma once
+#include <string>
+
 #include "cuda_on_cpu.h"
 
 namespace cuda_on_cpu {
@@ -24,6 +26,12 @@ struct Region {
     Cell* cells;
     int number;  // of an allocation
     bool freed;
+    std::string freed_by;                      // the call and its line
+    unsigned used_by, written_by;              // the last launch that has used or written it, by its first segment; 0 for none
+    long long reads_of_launch, writes_of_launch;  // of the launch that has used it last
+    bool is_filled, is_read, was_written, is_consumed;  // by the host; by a kernel; by one; and that read or copied later
+    size_t copied_out;                         // bytes from its begin on, to the host
+    unsigned item;                             // bytes of the last write of a kernel
 
     bool has(const char* at, size_t size) const { return at >= begin && at + size <= begin + bytes; }
 };
@@ -31,7 +39,8 @@ struct Region {
 constexpr size_t DEVICE_MEMORY = 256 << 20;  // bytes; each has six more of its cell
 
 Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line);  // null where there is no room
-void release(Region& region);
+void release(Region& region, std::string by);
+void release_all(const std::string& by);
 Region* region_around(
     const char* at);  // an allocation that contains it or lies nearest, also one that was freed; null where none is
 size_t free_bytes();
@@ -41,6 +50,7 @@ void mark_written(Region& region, size_t offset, size_t bytes);
 void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes);  // as far as `from` is written
 long long first_unwritten(const Region& region, size_t offset, size_t bytes);                      // -1 where there is none
 void tell_leaks();
+void tell_uses();  // of all that have not been released: what kernels and copies have done with them
 Cell* new_cells(size_t bytes);  // of so many bytes of memory; null where there is no room
 
 }  // namespace cuda_on_cpu

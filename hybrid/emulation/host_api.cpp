@@ -5,17 +5,48 @@
 #include <assert.h>
 #include <stdarg.h>
 
+#include <map>
 #include <string>
+#include <tuple>
 
 #include "findings.h"
 #include "memory_check.h"
+#include "product.h"
 
 namespace cuda_on_cpu {
 
 namespace {
 
 int launches;
+std::map<char*, size_t>& pinned = *new std::map<char*, size_t>;  // host memory: its beginnings and bytes
 size_t most_shared = USUAL_SHARED;
+
+constexpr const char* KINDS[] = {"cudaMemcpyHostToHost", "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost",
+                                 "cudaMemcpyDeviceToDevice", "cudaMemcpyDefault"};
+
+Region* region_of(const void* at) { return region_around(static_cast<const char*>(at)); }
+
+// The rule that a copy breaks; "" for none.
+std::string broken_by_copy(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind)
+{
+    if (!to || !from) return std::string("its ") + (to ? "source" : "destination") + " is a null pointer";
+    const Region *target = region_of(to), *source = region_of(from);
+    auto fits = [](const Region* region, bool on_device) {
+        return region ? on_device || region->kind == Region::MANAGED : !on_device;
+    };
+    bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (kind != cudaMemcpyDefault && !(fits(target, to_device) && fits(source, from_device))) {
+        auto place = [](const Region* region) { return region ? named(*region, true) + " in device memory" : "host memory"; };
+        bool is_reversed = fits(target, from_device) && fits(source, to_device) && to_device != from_device;
+        return std::string("it says ") + KINDS[kind] + ", but its destination is " + place(target) + " and its source " +
+               place(source) + (is_reversed ? ": the two are swapped, or the direction is " + std::string(KINDS[3 - kind]) : "");
+    }
+    for (auto [region, at, preposition] : {std::tuple{target, to, "into"}, {source, from, "from"}})
+        if (std::string why = region ? misuse(*region, at, bytes, preposition) : ""; !why.empty())
+            return (region->freed ? "" : "it copies ") + why;
+    return "";
+}
 
 struct ForDevice {  // device memory can be used
     ForDevice() { let_host_use_device_memory(true); }
@@ -31,16 +62,14 @@ cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, c
     if (lasting) return call.ends_with(lasting);
     if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return call.ends_with(cudaErrorInvalidMemcpyDirection);
     if (!bytes) return cudaSuccess;
-    bool is_valid = to && from;
-    Region *target = call.device_memory(to, bytes, is_valid), *source = call.device_memory(from, bytes, is_valid);
-    auto fits = [](const Region* region, bool on_device) {
-        return region ? (on_device || region->kind == Region::MANAGED) : !on_device;
-    };
-    bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-    bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-    if (kind != cudaMemcpyDefault) is_valid = is_valid && fits(target, to_device) && fits(source, from_device);
-    if (!is_valid) return call.ends_with(cudaErrorInvalidValue);
-    if (source && !target) call.reads(*source, from, bytes);
+    if (std::string why = broken_by_copy(to, from, bytes, kind); !why.empty()) return call.ends_with(cudaErrorInvalidValue, why);
+    Region *target = region_of(to), *source = region_of(from);
+    if (source && !target) {
+        call.reads(*source, from, bytes);
+        source->copied_out = max(source->copied_out, static_cast<const char*>(from) - source->begin + bytes);
+    }
+    if (source) source->is_consumed = true;
+    if (target) target->is_filled = true;
     ForDevice now;
     memmove(to, from, bytes);
     size_t offset = target ? static_cast<char*>(to) - target->begin : 0;
@@ -68,10 +97,10 @@ cudaError_t filled(const char* name, void* to, int value, size_t bytes, const ch
 {
     Call call(name, file, line);
     if (lasting) return call.ends_with(lasting);
-    bool is_valid = true;
-    Region* target = call.device_memory(to, bytes, is_valid);
     if (!bytes) return cudaSuccess;
-    if (!target || !is_valid) return call.ends_with(cudaErrorInvalidValue);
+    Region* target = region_of(to);
+    std::string why = target ? misuse(*target, to, bytes, "of") : "its memory is not the device's";
+    if (!why.empty()) return call.ends_with(cudaErrorInvalidValue, target && !target->freed ? "it sets " + why : why);
     ForDevice now;
     memset(to, value, bytes);
     mark_written(*target, static_cast<char*>(to) - target->begin, bytes);
@@ -86,7 +115,10 @@ cudaError_t allocated(const char* name, void** pointer, size_t bytes, Region::Ki
     *pointer = nullptr;
     if (!bytes) return cudaSuccess;
     Region* region = allocate(bytes, kind, file, line);
-    if (!region) return call.ends_with(cudaErrorMemoryAllocation);
+    if (!region)
+        return call.ends_with(cudaErrorMemoryAllocation, "it asks for " + grouped(bytes) + " bytes, and of the device's " +
+                                                             grouped(DEVICE_MEMORY) + " there are " + grouped(free_bytes()) +
+                                                             " free");
     *pointer = region->begin;
     return cudaSuccess;
 }
@@ -94,12 +126,15 @@ cudaError_t allocated(const char* name, void** pointer, size_t bytes, Region::Ki
 struct AtEnd {
     ~AtEnd()
     {
-        memory_check::program_ends();
         if (!printed.empty()) tell_note("unflushed");
         if (in_flight)
             tell("{\"event\": \"unseen\", \"kernel\": %s, \"line\": %d}", quoted(under_way.kernel).c_str(), under_way.line);
-        if (!lasting && !in_flight) tell_leaks();  // after a failure a program can free nothing
-        tell("{\"event\": \"end\", \"launches\": %d}", launches);
+        if (!lasting && !in_flight) {  // after a failure a program can free nothing
+            tell_uses();
+            tell_leaks();
+        }
+        tell("{\"event\": \"end\", \"launches\": %d, \"sampled\": %d, \"compared\": %d}", launches, memory_check::sampled(),
+             product::compared);
     }
 } at_end;
 
@@ -117,6 +152,11 @@ cudaError_t copy_symbol(const char* name, void* symbol, size_t size, size_t offs
     return cudaSuccess;
 }
 
+static std::string product_text(const dim3& size)
+{
+    return std::to_string(size.x) + "×" + std::to_string(size.y) + (size.z == 1 ? "" : "×" + std::to_string(size.z));
+}
+
 void allow_shared(int bytes) { most_shared = min(max(USUAL_SHARED, static_cast<size_t>(bytes)), MOST_SHARED); }
 
 Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, const char* file, int line)
@@ -125,7 +165,7 @@ Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cud
     if (stream) tell_note("streams");
 }
 
-void Launched::run(void (*thread)(void*), void* argument, size_t bytes)
+void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Given* given, size_t count)
 {
     std::string name = "the launch of " + std::string(kernel_);
     Call call(name.c_str(), file_, line_);
@@ -134,26 +174,35 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes)
     auto is_within = [](const dim3& size, unsigned x, unsigned y, unsigned z) {
         return size.x && size.y && size.z && size.x <= x && size.y <= y && size.z <= z;
     };
-    if (!is_within(grid_, 0x7fffffff, 65535, 65535) || !is_within(block_, 1024, 1024, 64) ||
-        block_.x * block_.y * block_.z > 1024) {
-        tell("{\"event\": \"configuration\", \"line\": %d, \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u]}", line_, grid_.x,
-             grid_.y, grid_.z, block_.x, block_.y, block_.z);
-        return (void)call.ends_with(cudaErrorInvalidConfiguration);
-    }
-    if (shared_ > most_shared) return (void)call.ends_with(cudaErrorInvalidValue);
+    if (!is_within(grid_, 0x7fffffff, 65535, 65535) || !is_within(block_, 1024, 1024, 64) || block_.x * block_.y * block_.z > 1024)
+        return (void)call.ends_with(cudaErrorInvalidConfiguration, "its grid is " + product_text(grid_) +
+                                                                       " blocks, where each number is 1 or more, and its block " +
+                                                                       product_text(block_) + " = " +
+                                                                       grouped(1ull * block_.x * block_.y * block_.z) +
+                                                                       " threads, where 1 to 1,024 are possible, 64 in z");
+    if (shared_ > most_shared)
+        return (void)call.ends_with(cudaErrorInvalidValue, "it asks for " + grouped(shared_) +
+                                                               " bytes of dynamic shared memory, where " + grouped(most_shared) +
+                                                               " are possible: cudaFuncSetAttribute raises them to " +
+                                                               grouped(MOST_SHARED));
     if (in_flight) return;  // nothing runs on a GPU after a kernel that failed
     show_printed();
     ForDevice now;
     under_way = {kernel_, file_, line_};
     memory_check::parameters_are(argument, bytes);
+    product::launch_begins(given, count);
     Launch launch{{grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, 0, 0, 0, 1};
     char error[1000];
-    if (cuda_on_cpu::run(launch, thread, argument, error, sizeof(error))) {
+    int failed = cuda_on_cpu::run(launch, thread, argument, error, sizeof(error));
+    memory_check::launch_ends();
+    if (failed) {
         std::string why(error), kind = why.substr(0, why.find('|'));
         in_flight = kind == "illegal" ? cudaErrorIllegalAddress : kind == "assert" ? cudaErrorAssert : cudaErrorLaunchFailure;
         if (kind != "illegal")
             tell("{\"event\": \"finding\", \"kind\": \"stopped\", \"stop\": %s, \"text\": %s, \"kernel\": %s, \"launched\": %d}",
                  quoted(kind.c_str()).c_str(), quoted(why.substr(kind.size() + 1).c_str()).c_str(), quoted(kernel_).c_str(), line_);
+    } else {
+        product::launch_ends(grid_, block_);
     }
     memory_check::kernels_may_run(true);
 }
@@ -179,10 +228,14 @@ cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned, const char* f
 {
     Call call("cudaMallocHost", file, line);
     *pointer = malloc(bytes);
+    if (*pointer) pinned[static_cast<char*>(*pointer)] = bytes;
     return call.ends_with(*pointer || !bytes ? cudaSuccess : cudaErrorMemoryAllocation);
 }
-cudaError_t cudaFreeHost(void* pointer, const char*, int)
+cudaError_t cudaFreeHost(void* pointer, const char* file, int line)
 {
+    Call call("cudaFreeHost", file, line);
+    if (pointer && !pinned.erase(static_cast<char*>(pointer)))
+        return call.ends_with(cudaErrorInvalidValue, "its pointer is not what cudaMallocHost gave, or was freed already");
     free(pointer);
     return cudaSuccess;
 }
@@ -193,8 +246,14 @@ cudaError_t cudaFree(void* pointer, const char* file, int line)
     if (cudaError_t error = call.waits()) return error;
     if (!pointer) return cudaSuccess;
     Region* region = region_around(static_cast<char*>(pointer));
-    if (!region || region->freed || region->begin != pointer) return call.ends_with(cudaErrorInvalidValue);
-    release(*region);
+    std::string why = !region         ? "its pointer is not the device's: free() takes what malloc() gave"
+                      : region->freed ? named(*region, true) + " was freed already, by " + region->freed_by
+                      : region->begin != pointer
+                          ? "its pointer is " + grouped(static_cast<char*>(pointer) - region->begin) +
+                                " bytes after the begin of " + named(*region, true) + ", and what cudaMalloc gave is freed"
+                          : "";
+    if (!why.empty()) return call.ends_with(cudaErrorInvalidValue, why);
+    release(*region, call.place());
     return cudaSuccess;
 }
 
@@ -237,11 +296,12 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total, const char* file, i
 cudaError_t cudaMemPrefetchAsync(const void* at, size_t bytes, int, cudaStream_t, const char* file, int line)
 {
     Call call("cudaMemPrefetchAsync", file, line);
-    bool is_valid = true;
-    Region* region = call.device_memory(at, bytes, is_valid);
-    return call.ends_with(lasting                                                 ? lasting
-                          : region && is_valid && region->kind == Region::MANAGED ? cudaSuccess
-                                                                                  : cudaErrorInvalidValue);
+    Region* region = region_of(at);
+    bool is_valid = region && region->kind == Region::MANAGED && misuse(*region, at, bytes, "of").empty();
+    return call.ends_with(lasting    ? lasting
+                          : is_valid ? cudaSuccess
+                                     : cudaErrorInvalidValue,
+                          "it takes memory of cudaMallocManaged");
 }
 
 // What kernels print is kept until the host waits for them, as with a GPU. Programs are compiled with -fno-builtin-printf.

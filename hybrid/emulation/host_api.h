@@ -106,6 +106,20 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream, CALLED_FROM);
 
 namespace cuda_on_cpu {
 
+struct Given {  // an argument of a launch
+    const void* at;
+    size_t bytes;
+    char kind;  // f, d or i: a pointer to float, double or int; n: a whole number; x: another number; s: anything else
+};
+
+template <typename T>
+constexpr char kind_of()
+{
+    using Element = std::remove_cv_t<std::remove_pointer_t<T>>;
+    if (!std::is_pointer_v<T>) return std::is_integral_v<T> ? 'n' : std::is_floating_point_v<T> ? 'x' : 's';
+    return std::is_same_v<Element, float> ? 'f' : std::is_same_v<Element, double> ? 'd' : std::is_same_v<Element, int> ? 'i' : 's';
+}
+
 cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
                         const char* file, int line);
 void allow_shared(int bytes);
@@ -119,11 +133,7 @@ public:
     void call(void (*kernel)(Parameters...), TheSame<Parameters>... parameters)
     {
         std::tuple<void (*)(Parameters...), std::tuple<Parameters...>> all{kernel, {parameters...}};
-        run(
-            [](void* of) {
-                std::apply(std::get<0>(*static_cast<decltype(all)*>(of)), std::get<1>(*static_cast<decltype(all)*>(of)));
-            },
-            &all, sizeof(all));
+        run_all(all);
     }
 
     // Of a template whose arguments are deduced: `body` calls it.
@@ -131,15 +141,22 @@ public:
     void call_template(Body body, Arguments... arguments)
     {
         std::tuple<Body, std::tuple<Arguments...>> all{body, {arguments...}};
-        run(
-            [](void* of) {
-                std::apply(std::get<0>(*static_cast<decltype(all)*>(of)), std::get<1>(*static_cast<decltype(all)*>(of)));
-            },
-            &all, sizeof(all));
+        run_all(all);
     }
 
 private:
-    void run(void (*thread)(void*), void* argument, size_t bytes);
+    template <typename All>
+    void run_all(All& all)
+    {
+        auto thread = [](void* of) { std::apply(std::get<0>(*static_cast<All*>(of)), std::get<1>(*static_cast<All*>(of))); };
+        std::apply(
+            [&](auto&... each) {
+                const Given given[] = {{&each, sizeof(each), kind_of<std::decay_t<decltype(each)>>()}..., {}};
+                run(thread, &all, sizeof(all), given, sizeof...(each));
+            },
+            std::get<1>(all));
+    }
+    void run(void (*thread)(void*), void* argument, size_t bytes, const Given* given, size_t count);
     const char *kernel_, *file_;
     int line_;
     dim3 grid_, block_;

@@ -32,7 +32,9 @@ cudaError_t cudaGetDeviceCount(int* count, const char*, int) { return *count = 1
 cudaError_t cudaGetDevice(int* device, const char*, int) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device, const char* file, int line)
 {
-    return Call("cudaSetDevice", file, line).ends_with(device ? cudaErrorInvalidDevice : cudaSuccess);
+    return Call("cudaSetDevice", file, line)
+        .ends_with(device ? cudaErrorInvalidDevice : cudaSuccess,
+                   "device " + std::to_string(device) + " is not there, only device 0");
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, const char* file, int line)
 {
@@ -59,6 +61,9 @@ cudaError_t cudaThreadSynchronize(const char* file, int line) { return waited("c
 cudaError_t cudaDeviceReset(const char* file, int line)
 {
     cudaError_t error = waited("cudaDeviceReset", file, line);
+    release_all("cudaDeviceReset in line " + std::to_string(line));
+    events.clear();
+    streams.clear();
     lasting = last_error = cudaSuccess;
     return error;
 }

@@ -21,10 +21,21 @@ from hybrid.emulation.cache import cache_folder
 from hybrid.emulation.confined import Bounds, confined, installed_with
 
 # In this order each is initialized after those that it needs for that.
-_RUNTIME = ("findings", "device_memory", "memory_check", "instrumented", "runtime", "api_call", "host_api", "host_api_events")
+_RUNTIME = (
+    "findings",
+    "device_memory",
+    "memory_check",
+    "instrumented",
+    "runtime",
+    "api_call",
+    "product",
+    "host_api",
+    "host_api_events",
+)
 _FLAGS = (*(flag for flag in COMMON if flag != "-w"), "-DWHOLE_PROGRAM", "-D__CUDA_ARCH__=900")
 _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of headers in DWARF 5 for another file's
     *("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-fsanitize=bounds", "-fno-builtin-printf", "-fno-omit-frame-pointer"),
+    "-fno-ipa-reference-addressable",  # static variables of the host, which kernels may not use, stay variables
     *("-Wunused-result", "-Wuninitialized"),
 )
 _LATER = 5  # seconds that a program has beyond its limit, at which it tells where it is

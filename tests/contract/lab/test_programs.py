@@ -119,9 +119,11 @@ def test_what_is_found_names_the_rank(tmp_path, options, ranks):
         '    if (rank == 0) printf("%d ranks\\n", size);\n    MPI_Finalize();\n}\n'
     )
     verdict = judged("run", tmp_path / "ranks.cu", *options)
-    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, {("out-of-bounds", 3)}, ranks), verdict.said
+    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, {("out-of-bounds", 3), ("unused", 9)}, ranks), (
+        verdict.said
+    )
     assert f"{ranks} ranks\n" in verdict.said
-    assert "rank 1" in verdict.record["findings"][0]["text"]
+    assert [each["text"][:7] for each in verdict.record["findings"]] == ["rank 0:" if ranks == 2 else "ranks 0", "rank 1:"]
     assert failed_in(verdict.record) == {("cudaErrorIllegalAddress", 11)}
 
 
@@ -152,3 +154,41 @@ def test_what_kernels_print_comes_where_the_host_waits_for_it(tmp_path):
     assert verdict.said.splitlines()[:5] == ["before", "launched", "kernel 0", "kernel 1", "after"]
     assert verdict.code == 0
     assert len(verdict.record["notes"]) == 1  # the last two are not shown
+
+
+MISTAKES = (DATA / "mistakes.cu").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", ["", "scaled", "other", *cases(MISTAKES)])
+def test_what_a_launch_computes_is_compared_with_the_product_of_what_it_was_given(case):
+    """And what nobody reads, or copies back, is told; sums in other layouts, scaled, and of other operations are not accused."""
+    verdict = judged("run", DATA / "mistakes.cu", "--", case)
+    assert verdict.findings == marks(MISTAKES, case), verdict.said
+    assert (verdict.code == 0) == (not verdict.findings)
+    said = {
+        "rounded down": "first 24 of 30 products only",
+        "first term missing": "leave out the first 1 of 30",
+        "last term only": "the last product only",
+        "without B": "it is A · A, without B",
+        "edge": "all rows from 6 on",
+        "": "the product of 1 launch",
+        "other": "the product of 1 launch",  # that with B transposed
+    }
+    assert said.get(case, "") in verdict.said
+
+
+REASONS = {
+    "copy of too much": r"it copies 80 bytes into d \(allocated in line \d+\), which has 10",
+    "wrong direction": "cudaMemcpyHostToDevice, but its destination is host memory and its source x .*is cudaMemcpyDeviceToHost",
+    "freed twice": r"x \(allocated in line \d+\) was freed already, by cudaFree in line \d+",
+    "too much shared memory": "50,000 bytes of dynamic shared memory, where 49,152 are possible",
+    "block too large": r"block 32×33 = 1,056 threads",
+    "empty grid": "grid is 1×0 blocks",
+    "no memory": "8,000,000,000 bytes, and of the device's 268,435,456",
+    "no such device": "device 1 is not there",
+}
+
+
+@pytest.mark.parametrize("case", exhaustive(["copy of too much", "empty grid"], REASONS))
+def test_a_cuda_error_comes_with_the_rule_that_is_broken_and_both_values(case):
+    assert re.search(REASONS[case], judged("run", DATA / "faults.cu", "--", case).record["first_failed"])

@@ -109,7 +109,7 @@ static int run(const char* wanted, char** argv, int argc)
             cudaMemset(m->elements, 0, m->width * m->height * sizeof(float));
         }
         product<<<1, dim3(8, 16)>>>(A, B, C);
-        cudaThreadSynchronize();  //! a row too many: cudaErrorIllegalAddress
+        cudaDeviceSynchronize();  //! a row too many: cudaErrorIllegalAddress
     } else if (is("before the first")) {
         cudaMalloc(&d, 80);
         shifted<<<1, 10>>>(d);
