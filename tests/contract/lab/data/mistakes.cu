@@ -11,8 +11,7 @@ __global__ void multiply(const float* A, const float* B, float* C, int n, int l,
     if (row >= n || column >= m) return;
     float sum = 0;
     for (int k = begin; k < end; ++k) sum += A[row * l + k] * B[k * m + column];
-    C[row * m + column] =
-        alpha * sum;  //! rounded down: wrong-elements //! first term missing: wrong-elements //! last term only: wrong-elements
+    C[row * m + column] = alpha * sum;  //! rounded down: wrong-elements //! first term missing: wrong-elements //! last term only: wrong-elements
 }
 __global__ void square_of(const float* A, const float* B, float* C, int n)
 {
