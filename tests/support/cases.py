@@ -670,6 +670,7 @@ def _assert_result(case: Case, given: Operands, found: Any, right: Wanted, opera
         assert type(found) in (np.ndarray, _dtype(given.result).type)
         if isinstance(found, np.ndarray) and found.ndim:
             assert found.flags.writeable
+            assert found.flags.c_contiguous
             assert not any(np.may_share_memory(found, each) for each in given.views)
     assert (found.dtype, np.shape(found)) == (_dtype(given.result), right.numbers.shape)
     assert_is(np.asarray(found), right, given.result)

@@ -3,24 +3,13 @@
 by plain MPI. The products themselves are drawn by support.cases."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from support import cases
 
 import hybrid
-from hybrid.errors import HybridError
-
-
-@contextmanager
-def refused(code: str, kind: type[BaseException] = HybridError) -> Iterator[pytest.ExceptionInfo[Any]]:
-    """A context that ends with an error of this code, on this rank; to be entered by all."""
-    with pytest.raises(kind) as found:
-        yield found
-    assert found.value.code == code, f"{found.value.code}: {found.value}"
 
 
 def heights(rng: Any, ranks: int, total: int, least: int = 0) -> list[int]:

@@ -34,6 +34,12 @@ def run(
     return (start if anew else quickly)(command, *arguments, **{"ranks": ranks, "limit": 120, **environment, **more})
 
 
+def doing(text: str, fault: str, path: Path) -> list[str]:
+    """The words of the command in which this fault is what the function `now` of such a text does."""
+    path.write_text(text)
+    return [*TESTING, "--plant", f"{fault} how={path}:now", "-m", "hybrid.matmul"]
+
+
 def good(*arguments: Any, **more: Any) -> subprocess.CompletedProcess[str]:
     return successful(run(*arguments, **more))
 

@@ -63,7 +63,6 @@ _LACKING: dict[str, Callable[[], str]] = {
     "namespaces": _namespaces,
     "notebooks": lambda: _package("nbclient", "Jupyter's nbclient")() or _package("ipykernel", "Jupyter's ipykernel")(),
     "root": lambda: "" if os.geteuid() == 0 else "root",
-    "scalapack": _path(Path("/usr/share/scalapack/PBLAS"), "PBLAS' test problems (Debian: scalapack-test-common)"),
     "scipy": _package("scipy", "SciPy"),
     "shared memory": _path(Path("/dev/shm"), "/dev/shm"),
     "zarr": _package("zarr", "zarr-python 3, which needs Python 3.11"),

@@ -43,9 +43,8 @@ from hybrid.devices.row_sums import (
 )
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import DeviceUnavailable
-from hybrid.host.blas import add_by_blas, blas
 from hybrid.host.memory import RowView, host_bytes_in
-from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads
+from hybrid.host.threads import choose_threads, core_quota, on_threads
 from hybrid.ranks.team import Team
 from hybrid.testing import lacking
 from hybrid.verification.freivalds import HostCheck, plan_alone, unsaid
@@ -153,35 +152,6 @@ def test_commands_settle_their_threads_before_numpy_is_loaded():
 
 # --- What the CPU computes with threads of this package: products by BLAS of every shape and layout, checksums of rows, and
 # parts in order
-
-
-SIZES = st.sampled_from([0, 1, 2, 7, 64, 150])
-
-
-@examples(80)
-@given(
-    n=SIZES,
-    l=SIZES | st.just(3000),
-    m=SIZES,
-    threads=st.integers(1, 5),
-    turned=st.tuples(st.booleans(), st.booleans()),
-    seed=st.integers(0, 99),
-)
-def test_every_shape_and_layout_is_numpys_product_and_nothing_beside_it_is_written(n, l, m, threads, turned, seed):
-    rng = np.random.default_rng(seed)
-    shapes = ((n, l), (l, m))
-    a, b = (
-        rng.standard_normal(shape[::-1]).T if back else rng.standard_normal(shape)
-        for shape, back in zip(shapes, turned, strict=True)
-    )
-    wide = np.full((n, m + 3), np.nan)
-    c, right = wide[:, :m], a @ b
-    with limited_threads(threads):
-        blas(a, b, c)
-        np.testing.assert_allclose(c, right, rtol=0, atol=1e-14 * (l + 1) * 4)
-        add_by_blas(a, b, c)
-    np.testing.assert_allclose(c, 2 * right, rtol=0, atol=1e-14 * (l + 1) * 8)
-    assert np.isnan(wide[:, m:]).all()
 
 
 def checksums(matrix, first_column=0):

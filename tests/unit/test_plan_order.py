@@ -205,32 +205,17 @@ def product_of_shares(n, l, m, device, *, ranks=1, **tiling):
     return a, b, c
 
 
-@examples(100, one_in=6)
-@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, slab_rows=cuts, ranks=st.integers(1, 3), seed=st.integers(0, 2**32))
-def test_slabs_give_numpys_product_in_any_order_the_marks_allow(n, l, m, panel_rows, slab_rows, ranks, seed):
-    tiling = {"panel_rows": panel_rows, "slab_rows": slab_rows, "accumulates": True}
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), ranks=ranks, **tiling)
-    np.testing.assert_array_equal(c, a @ b)
+TILINGS = (
+    st.fixed_dictionaries({"panel_rows": cuts, "slab_rows": cuts, "accumulates": st.just(True), "ranks": st.integers(1, 3)})
+    | st.fixed_dictionaries({"panel_rows": cuts, "panel_columns": cuts, "device_memory": st.sampled_from([0, 3000])})
+    | st.fixed_dictionaries({"device_memory": st.integers(1, 9000)})
+)
 
 
-@examples(100, one_in=6)
-@given(n=sizes, l=sizes, m=sizes, panel_rows=cuts, panel_columns=cuts, seed=st.integers(0, 2**32))
-def test_the_product_is_right_in_any_order_the_events_allow(n, l, m, panel_rows, panel_columns, seed):
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), panel_rows=panel_rows, panel_columns=panel_columns)
-    np.testing.assert_array_equal(c, a @ b)
-
-
-@examples(25)
-@given(seed=st.integers(0, 2**32), memory=st.sampled_from([0, 3000]))
-def test_the_product_is_right_in_any_order_of_many_pieces(seed, memory):
-    a, b, c = product_of_shares(30, 10, 30, ShuffledDevice(seed), panel_rows=3, panel_columns=4, device_memory=memory)
-    np.testing.assert_array_equal(c, a @ b)
-
-
-@examples(100, one_in=6)
-@given(n=sizes, l=sizes, m=sizes, memory=st.integers(1, 9000), seed=st.integers(0, 2**32))
-def test_the_product_is_right_in_little_memory_in_any_order_the_events_allow(n, l, m, memory, seed):
-    a, b, c = product_of_shares(n, l, m, ShuffledDevice(seed), device_memory=memory)
+@examples(300, one_in=6)
+@given(lengths=st.tuples(sizes, sizes, sizes) | st.just((30, 10, 30)), tiling=TILINGS, seed=st.integers(0, 2**32))
+def test_the_product_is_numpys_in_any_order_the_events_allow(lengths, tiling, seed):
+    a, b, c = product_of_shares(*lengths, ShuffledDevice(seed), **tiling)
     np.testing.assert_array_equal(c, a @ b)
 
 

@@ -2,13 +2,9 @@
 """On real GPUs: every kernel multiplies right, right products pass, faults are found and repaired, wherever operands lie
 (python -m pytest -m gpu; mpirun -n P python -m pytest --with-mpi -m "gpu and mpi")."""
 
-import json
-import sys
-
 import numpy as np
 import pytest
 from support.checked import KINDS, assert_right, named, operands, repaired
-from support.commands import start
 
 import hybrid
 from hybrid.errors import CheckFailed
@@ -69,13 +65,3 @@ def test_whichever_rank_was_wrong(comm, rng, kind):
         assert_right(a, b, c)
         assert len(lines) == 1
         assert kind != "multiply" or named(lines[0]).rank == victim
-
-
-def test_the_command_names_gpu_and_kernel(tmp_path):
-    record = tmp_path / "run.jsonl"
-    command = [sys.executable, "-m", "hybrid.testing", "--plant", "multiply", "-m", "hybrid.matmul"]
-    done = start(command, 700, 600, 500, "--fill", "normal", "--device", "cuda", "--kernel", "tiled", "--json", record, limit=300)
-    assert done.returncode == 3, done.stderr
-    line = json.loads(record.read_text())
-    assert (line["device"], line["kernel"], line["check"]["ok"]) == ("cuda", "tiled", False)
-    assert {fault["code"] for fault in line["check"]["faults"]} == {"check-product"}

@@ -7,12 +7,11 @@ import json
 import os
 import re
 import shlex
-import sys
 
 import pytest
 from support.commands import start, successful
 from support.fake_rapl import two_processors, zone
-from support.matmul import good, record
+from support.matmul import doing, good, record
 
 from hybrid.testing import mpirun
 
@@ -21,18 +20,15 @@ OPERATIONS = 2 * 90 * 80 * 70
 
 # Each product that rank 0 multiplies takes 4 J more of the first processor than the one before, and 40 ms.
 METERED = """
-import runpy, time
+import time
 from pathlib import Path
-import hybrid.testing
 counter, products = Path("/sys/class/powercap/intel-rapl:0/energy_uj"), []
-def take(into, source, before):
+def now(into, source, before):
     products.append(into)
     beside = counter.with_name("beside")
     beside.write_text(f"{int(counter.read_text()) + 4_000_000 * len(products)}")
     beside.replace(counter)
     time.sleep(0.04)
-with hybrid.testing.plant("multiply", rank=0, times=None, how=take):
-    runpy.run_module("hybrid.matmul", run_name="__main__", alter_sys=True)
 """
 
 
@@ -40,11 +36,11 @@ with hybrid.testing.plant("multiply", rank=0, times=None, how=take):
 def metered(tmp_path):
     """The command where the folder stands for /sys/class/powercap."""
     (tmp_path / "powercap").mkdir()
-    (tmp_path / "metered.py").write_text(METERED)
+    words_of_it = doing(METERED, "multiply rank=0 times=None", tmp_path / "metered.py")
 
     def run(*arguments, ranks=0, counters=two_processors, **environment):
         counters(tmp_path / "powercap")
-        command = [*(mpirun(ranks) if ranks else []), sys.executable, tmp_path / "metered.py", *arguments, "--device", "cpu"]
+        command = [*(mpirun(ranks) if ranks else []), *words_of_it, *arguments, "--device", "cpu"]
         there = "/sys/class/powercap"
         mount = f"mount -t tmpfs tmpfs /sys/class && mkdir {there} && mount --bind {tmp_path}/powercap {there}"
         words = f"{mount} && cd {tmp_path} && exec {shlex.join(map(str, command))}"

@@ -9,14 +9,13 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 from itertools import product
 
 import numpy as np
 import pytest
 from support.commands import start
 from support.forked import quickly
-from support.matmul import MATMUL, WAYS, code_in, good, line_of_failure, names_in, run
+from support.matmul import MATMUL, WAYS, code_in, doing, good, line_of_failure, names_in, run
 from support.selection import exhaustive
 
 pytestmark = [pytest.mark.launcher, pytest.mark.needs("h5py", "zarr", "scipy")]
@@ -169,24 +168,13 @@ def test_damage_is_found_by_the_rank_that_reads_it(folder, way):
     assert code_in(line) in ("file-format", "file-unreadable")
 
 
-MEDDLER = """
-import os, runpy, shutil, sys
-import hybrid.testing
-code = sys.argv.pop(1)
-def meddle(*given):
-    exec(code)
-with hybrid.testing.plant("rank", rank=0, phase=sys.argv.pop(1), how=meddle):
-    runpy.run_module("hybrid.matmul", run_name="__main__", alter_sys=True)
-"""
-
-
 def meddled(folder, phase, code, *arguments, way="alone", mount=""):
     """The command, whose rank 0 runs this code when it comes to that phase; below a folder of its own where `mount` says so."""
-    (folder.parent / "meddler.py").write_text(MEDDLER)
-    command = [sys.executable, folder.parent / "meddler.py", code, phase, *map(str, arguments)]
+    fault = f"rank rank=0 phase={phase}"
+    command = [*doing(f"import os, shutil\ndef now(): {code}\n", fault, folder.parent / "meddler.py"), *map(str, arguments)]
     ranks, environment = WAYS[way]
     if mount:
-        words = ["unshare", "--mount", "sh", "-c", f"{mount} && cd {folder} && exec {shlex.join(map(str, command))}"]
+        words = ["unshare", "--mount", "sh", "-c", f"{mount} && cd {folder} && exec {shlex.join(command)}"]
         return start(words, cwd=folder, limit=120)
     return quickly(command, ranks=ranks, cwd=folder, limit=120, **environment)
 

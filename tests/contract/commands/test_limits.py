@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.commands import start
 from support.jobs import open_mpi
-from support.matmul import MATMUL, TESTING, code_in, good, line_of_failure, record, run
+from support.matmul import MATMUL, code_in, doing, good, line_of_failure, record, run
 from support.selection import exhaustive
 
 import hybrid
@@ -23,18 +23,6 @@ def below(limits, *command, namespace=False):
     """The command below a shell that first sets limits, or mounts something in a namespace of its own."""
     words = f"{limits} && exec {shlex.join(map(str, command))}"
     return start([*(["unshare", "--mount"] if namespace else []), "sh", "-c", words], limit=120)
-
-
-@pytest.mark.parametrize("hard", [True, False])
-def test_open_files_are_raised_where_they_may_be_and_else_named(hard):
-    limited = ["sh", "-c", f'ulimit {"" if hard else "-S"} -n 32 && exec "$@"', "sh", *MATMUL, 9, 9, 9]
-    done = start([*mpirun(2), *map(str, limited)], limit=120)
-    if not hard:
-        assert done.returncode == 0, done.stderr
-        return
-    line = line_of_failure(done, 1)
-    assert "ulimit -n 1024" in line
-    assert code_in(line) == "open-files"
 
 
 @pytest.mark.needs("namespaces")
@@ -65,9 +53,8 @@ def now():
 
 @pytest.mark.needs("namespaces")
 def test_a_dev_shm_that_is_filled_while_the_job_starts(tmp_path):
-    (tmp_path / "full.py").write_text(FULL)
-    command = [*mpirun(2), *TESTING, "--plant", f"rank rank=0 phase=scatter how={tmp_path}/full.py:now"]
-    done = below("mount -t tmpfs -o size=40m tmpfs /dev/shm", *command, "-m", "hybrid.matmul", 1200, 1200, 500, namespace=True)
+    command = [*mpirun(2), *doing(FULL, "rank rank=0 phase=scatter", tmp_path / "full.py"), 1200, 1200, 500]
+    done = below("mount -t tmpfs -o size=40m tmpfs /dev/shm", *command, namespace=True)
     line = line_of_failure(done, 1)
     assert "/dev/shm" in line
     assert code_in(line) == "shared-memory"

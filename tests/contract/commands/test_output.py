@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from support.commands import ROOT, start, successful, under_a_launcher
 from support.matmul import LAST_LINE, MATMUL, WAYS, good, line_of_failure, names_in, record, run
-from support.selection import exhaustive
 
 pytestmark = pytest.mark.launcher
 
@@ -177,20 +176,6 @@ def test_nan_and_infinity_are_null_in_the_json_line(tmp_path):
     assert "check impossible" in done.stdout.splitlines()[-1]
     assert "nan nan nan" in done.stdout
     assert np.isnan(np.load(tmp_path / "C.npy")).all()
-
-
-@pytest.mark.parametrize(
-    ("way", "sizes"),
-    exhaustive(
-        [("alone", (0, 3, 4)), ("alone", (5, 0, 4)), ("2 nodes", (1, 3, 2))],
-        [(way, sizes) for way in ("alone", "2 ranks", "2 nodes") for sizes in ((0, 3, 4), (5, 0, 4), (5, 3, 0), (1, 3, 2))],
-    ),
-)
-def test_empty_and_tiny_products(tmp_path, way, sizes):
-    n, l, m = sizes
-    good(*sizes, "--fill", "index", "--out", "C.npy", way=way, cwd=tmp_path)
-    a, b = np.arange(n * l * 1.0).reshape(n, l), np.arange(l * m * 1.0).reshape(l, m)
-    np.testing.assert_array_equal(np.load(tmp_path / "C.npy"), a @ b)
 
 
 @pytest.mark.parametrize(("way", "at", "product"), [("alone", 0, "warm-up product 1"), ("2 ranks", 3, "product 3 of 5")])

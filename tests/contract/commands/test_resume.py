@@ -9,7 +9,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from itertools import count
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 from support.commands import own_lines
 from support.jobs import open_mpi
-from support.matmul import code_in, good, line_of_failure, names_in, record, run
+from support.matmul import code_in, doing, good, line_of_failure, names_in, record, run
 from support.selection import exhaustive
 
 from hybrid.testing import mpirun
@@ -330,22 +329,19 @@ def test_a_journal_that_others_may_have_written_is_not_believed(folder, who):
 
 
 PAUSED = """
-import os, runpy, time
-import hybrid.testing
-def pause(*given):
+import os, time
+def now(*given):
     open("paused", "w").close()
     until = time.monotonic() + 120
     while not os.path.exists("go on") and time.monotonic() < until:
         time.sleep(0.01)
-with hybrid.testing.plant("multiply", rank=0, at=2, how=pause):
-    runpy.run_module("hybrid.matmul", run_name="__main__", alter_sys=True)
 """
 
 
 def paused(folder, *arguments, ranks=0):
     """A job that stands still while it computes its third part, and can be asked to go on by a file."""
-    (folder.parent / "paused.py").write_text(PAUSED)
-    command = [*(mpirun(ranks) if ranks else []), sys.executable, folder.parent / "paused.py", *map(str, arguments)]
+    command = doing(PAUSED, "multiply rank=0 at=2", folder.parent / "paused.py")
+    command = [*(mpirun(ranks) if ranks else []), *command, *map(str, arguments)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=environment)
     until = time.monotonic() + LIMIT

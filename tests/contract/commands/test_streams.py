@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 from support.commands import ROOT, start, successful
-from support.matmul import LAST_LINE, MATMUL, code_in, names_in
+from support.matmul import LAST_LINE, MATMUL, code_in, doing, names_in
 from support.selection import exhaustive
 
 from hybrid.testing import mpirun
@@ -116,21 +116,14 @@ def test_any_locale_and_closed_streams(tmp_path):
 # logs and under mpirun in lines that come more and more seldom; what is shorter shows nothing
 
 
-# Each multiplication takes so many seconds more, whatever the machine.
-SLOW = """
-import runpy, sys, time
-import hybrid.testing
-seconds = float(sys.argv.pop(1))
-with hybrid.testing.plant("multiply", times=None, how=lambda *given: time.sleep(seconds)):
-    runpy.run_module("hybrid.matmul", run_name="__main__", alter_sys=True)
-"""
 SIZES = ("3000", "4", "4", "--fill", "uniform", "--no-check", "--threads", "1")
 
 
 @pytest.fixture
 def slow(tmp_path):
-    (tmp_path / "slow.py").write_text(SLOW)
-    return lambda seconds: [sys.executable, tmp_path / "slow.py", str(seconds)]
+    """Each multiplication takes so many seconds more, whatever the machine."""
+    text = "import time\ndef now(*given): time.sleep({})\n"
+    return lambda seconds: doing(text.format(seconds), "multiply times=None", tmp_path / "slow.py")
 
 
 @pytest.mark.launcher
@@ -149,7 +142,7 @@ def test_in_a_log_lines_tell_percent_rate_and_time_left(slow, ranks):
 @pytest.mark.launcher
 def test_on_a_terminal_one_line_changes_and_goes_away(slow):
     main, side = pty.openpty()
-    command = [*map(str, slow(0.9)), *SIZES]
+    command = [*slow(0.9), *SIZES]
     environment = {**os.environ, "HYBRID_PANEL_ROWS": "500", "HYBRID_STAGED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=side, env=environment) as job:
         os.close(side)

@@ -108,13 +108,6 @@ def test_what_is_no_file_is_refused(tmp_path, option):
     assert code_in(line) == ("file-unreadable" if option == "--a" else "file-unwritable")
 
 
-@pytest.mark.parametrize("transport", ["nccl", "peers"])
-def test_a_transport_between_gpus_is_refused_on_a_cpu(transport):
-    assert code_in(line_of_failure(run(8, 8, 8, "--device", "cpu", "--transport", transport), 1)) == "transport"
-    if transport == "peers":
-        good(8, 8, 8, "--device", "cpu", "--transport", "host")
-
-
 @pytest.mark.parametrize("size", [10**9, pytest.param(10**18, marks=pytest.mark.exhaustive)])
 def test_sizes_beyond_any_machine_are_refused_at_once(size):
     assert code_in(line_of_failure(run(size, size, size), 1)) in ("host-memory", "shared-memory")

@@ -105,13 +105,6 @@ def test_what_cannot_be_is_refused_in_one_line(arguments, code, status, tmp_path
     assert own_lines(done.stderr)[-1].endswith(f"[{code}]")
 
 
-@launcher
-def test_wrong_usage_of_a_job_is_said_once():
-    done = run("--blocks", "0", ranks=2)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len([line for line in own_lines(done.stderr) if line.endswith("[number]")]) == 1
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize(("blocks", "block"), [(3, 4), (64, 1024)])
 def test_a_gpus_lines_all_come(blocks, block):

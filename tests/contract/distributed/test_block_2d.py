@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import cases
-from support.distributed import dealt, grids, multiplied, refused, whole
+from support.cases import refused
+from support.distributed import dealt, grids, multiplied, whole
 
 import hybrid
 from hybrid.errors import Overflow, UsageError
@@ -80,7 +81,7 @@ def test_a_transpose_is_multiplied_where_its_blocks_are_those_of_a_grid(comm, rn
     assert np.array_equal(whole(comm, turned @ hybrid.Block2D(b[slice(*rows[0])], b.shape, rows, [(0, 10)])), a.T @ b)
     if comm.size == 4:
         square = dealt(comm, np.eye(8), (2, 2), (4, 4))
-        with refused("blocks", UsageError):
+        with refused(UsageError, "blocks"):
             hybrid.multiply(square.T, dealt(comm, np.eye(8), (2, 2), (4, 4)), comm=comm)
 
 
@@ -105,7 +106,7 @@ def test_an_element_that_a_type_does_not_hold_is_refused_on_all_ranks(comm):
     a, b = np.ones((60, 8), "int8"), np.ones((8, 40), "int8")
     a[47], b[:, 23] = 14, 14
     for grid in grids(comm.size):
-        with refused("overflow", Overflow) as found:
+        with refused(Overflow, "overflow") as found:
             hybrid.multiply(dealt(comm, a, grid, (7, 6)), dealt(comm, b, grid, (6, 9)), comm=comm)
         assert "[47, 23]" in str(found.value), "its place in the whole matrix"
 
@@ -135,7 +136,7 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
             ("mixed-kinds", lambda: hybrid.gather(of_first if comm.rank else hybrid.RowBlock(ONES), comm=comm)),
         ]),
     ):  # fmt: skip
-        with refused(code, UsageError):
+        with refused(UsageError, code):
             call()
         assert np.array_equal(hybrid.multiply(of_first, of_first, comm=comm).array, of_first.array @ ONES)
 
@@ -157,7 +158,7 @@ def test_wrong_blocks_are_refused_where_they_are_made():
         ("blocks", {"rows": [(2, 0)]}),
         ("blocks", {"columns": [("0", "3")]}),
     ):
-        with refused(code, UsageError):
+        with refused(UsageError, code):
             hybrid.Block2D(**good | wrong)
 
 
@@ -184,9 +185,9 @@ def test_descriptors_and_processes_that_there_are_not_are_refused(changed, grid,
     right = hybrid.Block2D.from_scalapack(local, [*DESCRIPTOR.values()], (2, 1), (0, 0))
     assert (right.rows, right.columns) == (((2, 4),), ((0, 3),)), "the first block is the other process's"
     np.testing.assert_array_equal(right.array, local[:2])
-    with refused("blocks", UsageError):
+    with refused(UsageError, "blocks"):
         hybrid.Block2D.from_scalapack(local, [*(DESCRIPTOR | changed).values()], grid, process)
-    with refused("blocks", UsageError):
+    with refused(UsageError, "blocks"):
         hybrid.Block2D.from_scalapack(local, [*DESCRIPTOR.values()][:-1], (2, 1), (0, 0))
 
 
@@ -196,5 +197,5 @@ def test_rows_and_columns_are_put_in_order_by_a_rank_that_has_all():
     assert np.array_equal(mixed.in_order(), matrix)
     assert [of.tolist() for of in mixed.indices] == [[2, 3, 0, 1], [0, 1, 2]]
     for rows in ([(0, 2)], [(0, 2), (0, 2)]):
-        with refused("blocks", UsageError):
+        with refused(UsageError, "blocks"):
             hybrid.Block2D(np.ones((sum(hi - lo for lo, hi in rows), 3)), (4, 3), rows, [(0, 3)]).in_order()

@@ -8,7 +8,8 @@ import warnings
 
 import numpy as np
 import pytest
-from support.distributed import refused, rows_of
+from support.cases import refused
+from support.distributed import rows_of
 from support.selection import exhaustive
 
 import hybrid
@@ -54,7 +55,7 @@ def call_without(comm, own, late, call=product, **how):
         warnings.simplefilter("always")
         if comm.rank == late:
             meet(comm)
-        with refused("rank-missing", RankMissing) as raised:
+        with refused(RankMissing, "rank-missing") as raised:
             call(own, **how)
         if comm.rank != late:
             meet(comm)
@@ -74,7 +75,7 @@ def test_the_missing_rank_is_named_and_the_communicator_is_lost_but_no_duplicate
         present = [rank for rank in range(comm.size) if rank != late]
         assert all(named[rank] for rank in present)
         assert warned[present[0]] == 1
-        with refused("rank-missing", RankMissing):
+        with refused(RankMissing, "rank-missing"):
             product(own)
         product(comm.Dup())
     product(comm)
@@ -124,7 +125,7 @@ def test_one_that_makes_its_first_call_after_the_others_have_given_up_learns_of_
     """After 30 seconds, without a limit of its own."""
     if comm.rank == comm.size - 1:
         meet(comm)
-    with refused("rank-missing", RankMissing):
+    with refused(RankMissing, "rank-missing"):
         product(own, **({} if comm.rank == comm.size - 1 else {"stall": STALL}))
     if comm.rank != comm.size - 1:
         meet(comm)
@@ -135,7 +136,7 @@ def test_what_is_no_number_of_seconds_is_refused_on_all_ranks(comm, own, monkeyp
     for name, call in CALLS.items():
         if name != "operator":
             for wrong in ("soon", -1, float("inf"), float("nan"), True):
-                with refused("setting", UsageError):
+                with refused(UsageError, "setting"):
                     call(own, stall=wrong)
             call(own, stall=np.float32(9))
     for wrong in ("x", "-3", "nan"):

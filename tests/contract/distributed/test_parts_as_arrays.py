@@ -8,7 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
-from support.distributed import refused
+from support.cases import refused
 
 import hybrid
 from hybrid.errors import NoArray, UsageError
@@ -89,7 +89,7 @@ def test_the_transpose_is_a_view(make):
     for again in (turned.T, np.transpose(part.T, (1, 0))):
         assert (type(again), again.shape) == (type(part), part.shape)
         np.testing.assert_array_equal((again + part).array, 2 * A)
-    with refused("dimensions", UsageError):
+    with refused(UsageError, "dimensions"):
         np.transpose(part, (0, 1))
 
 
@@ -106,13 +106,13 @@ TAKEN_FOR_THE_WHOLE = [
 @kinds
 def test_what_would_take_a_part_for_the_whole_is_refused(make):
     for number, operation in enumerate(TAKEN_FOR_THE_WHOLE):
-        with refused("no-array", NoArray) as found:
+        with refused(NoArray, "no-array") as found:
             operation(make(A))
         assert isinstance(found.value, TypeError), number
     for operation in (lambda part: part * "2", lambda part: part - None, lambda part: part @ 2, hash, iter):
         with pytest.raises(TypeError):
             operation(make(A))
-    with refused("no-array", UsageError):
+    with refused(UsageError, "no-array"):
         bool(make(A) == make(A))
     assert make(A) is not None
 
@@ -128,7 +128,7 @@ def test_parts_of_different_places_or_kinds_do_not_go_together():
         ("mixed-kinds", block, rows),
     ):
         for operation in (operator.add, operator.eq, np.maximum):
-            with refused(code, UsageError):
+            with refused(UsageError, code):
                 operation(first, second)
 
 
@@ -144,7 +144,7 @@ def test_only_matrices_are_taken(kind):
     for wrong in ([[1.0]], np.ones(3), np.ones((1, 1, 1)), np.float64(1), None):
         with pytest.raises(UsageError):
             KINDS[kind](wrong)
-    with refused("masked", UsageError):
+    with refused(UsageError, "masked"):
         KINDS[kind](np.ma.array(A))
 
 

@@ -4,7 +4,8 @@ each rank says; it distributes RowBlocks anew; `gather` brings them to any root,
 
 import numpy as np
 import pytest
-from support.distributed import heights, refused, rows_of, whole
+from support.cases import refused
+from support.distributed import heights, rows_of, whole
 
 import hybrid
 from hybrid.errors import DoesNotFit, UsageError
@@ -87,7 +88,7 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
             ("ranks-differ", lambda: gather(rows) if comm.rank else hybrid.multiply(matrix, matrix.T, comm=comm)),
         ]
     for code, call in calls:
-        with refused(code, UsageError):
+        with refused(UsageError, code):
             call()
         assert np.array_equal(whole(comm, scatter(matrix)), matrix), "the communicator is usable"
 
@@ -95,9 +96,9 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
 @pytest.mark.mpi
 def test_too_large_a_matrix_is_refused(comm):
     with hybrid.testing.pretend(host_memory="1k"):
-        with refused("host-memory", DoesNotFit):
+        with refused(DoesNotFit, "host-memory"):
             hybrid.scatter(np.ones((100, 100)) if comm.rank == 0 else None, comm=comm)
-        with refused("host-memory", DoesNotFit):
+        with refused(DoesNotFit, "host-memory"):
             hybrid.gather(hybrid.RowBlock(np.ones((100, 100))), comm=comm)
 
 

@@ -91,49 +91,12 @@ def test_a_row_and_a_column_alone():
 # --- exact arithmetic
 
 
-def matrices(rng):
-    """One matrix of many kinds: blocks that grow fast, slowly, in every other step, and not at all, and paths that end."""
-    blocks = [rng.integers(0, top + 1, (int(size),) * 2) for top, size in zip((1, 2, 9, 1), rng.integers(1, 5, 4), strict=True)]
-    star = np.zeros((6, 6), int)
-    star[0, 1:] = star[1:, 0] = 1
-    blocks += [star, np.eye(4, k=1, dtype=int) * 7, np.eye(3, dtype=int)[[1, 2, 0]], np.zeros((1, 1), int)]
-    whole = np.zeros((sum(map(len, blocks)),) * 2, object)
-    at = 0
-    for block in blocks:
-        whole[at : at + len(block), at : at + len(block)] = block.astype(object)
-        at += len(block)
-    return whole
-
-
-@pytest.mark.parametrize(
-    ("length", "dtype"),
-    exhaustive(
-        [(0, "float64"), (13, "float32"), (137, "float64")],
-        [(length, dtype) for length in (0, 1, 6, 13, 14, 15, 40, 137) for dtype in ("float32", "float64")],
-    ),
-)
-def test_any_power_of_any_matrix_is_python_s(tmp_path, rng, length, dtype):
-    """Where floating point is exact it is used as it is, and beyond that remainders modulo primes."""
-    matrix = matrices(rng)
-    assert (counted(tmp_path, matrix, length, "--dtype", dtype, "--threads", 1) == power(matrix, length)).all()
-
-
 @pytest.mark.parametrize(("dtype", "bits"), exhaustive([("float64", 53)], [("float64", 53), ("float32", 24)]))
 def test_numbers_are_exact_just_below_and_beyond_what_the_type_holds(tmp_path, dtype, bits):
     """3^k and its neighbours, which no rounding would leave as they are."""
     matrix = np.array([[3, 1], [0, 2]])
     for length in (int(bits / 1.585) - 1, int(bits / 1.585) + 1):
         assert (counted(tmp_path, matrix, length, "--dtype", dtype) == power(matrix, length)).all()
-
-
-@pytest.mark.exhaustive
-def test_edges_as_many_as_int64_holds(tmp_path):
-    """Also where they lead to nothing: 2^62 edges, and paths that come to an end."""
-    steep = np.eye(4, k=1, dtype=np.int64) * 2**62
-    assert (counted(tmp_path, steep, 3) == power(steep, 3)).all()
-    assert not counted(tmp_path, steep, 4).any()
-    largest = np.array([[2**63 - 1, 1], [1, 2**63 - 1]], object)
-    assert (counted(tmp_path, largest, 5) == power(largest, 5)).all()
 
 
 def test_a_cycle_s_numbers_do_not_grow_at_any_length(tmp_path):

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from support.commands import module, own_lines, start, successful
+from support.commands import module, own_lines, successful
 from support.forked import quickly
 from support.selection import exhaustive
 
@@ -130,22 +130,6 @@ def test_wrong_usage_is_one_line_and_writes_nothing(tmp_path, words, code):
     (line,) = own_lines(done.stderr)[-1:]
     assert (done.returncode, done.stdout, re.search(r"\[([\w-]+)\]$", line)[1]) == (2, "", code)
     assert list(tmp_path.iterdir()) == []
-
-
-@launcher
-def test_wrong_usage_under_mpirun_is_said_once(tmp_path):
-    done = run("ten", "--from", "K", "--length", 4, ranks=2, cwd=tmp_path)
-    assert (done.returncode, done.stdout, len(own_lines(done.stderr))) == (2, "", 1)
-
-
-@launcher
-def test_ranks_started_differently_are_named():
-    command = [*PATHS, "ten", "--length", "4", ":", "-n", "1", *PATHS, "ten", "--length", "5"]
-    done = start(command, ranks=1, limit=240)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = own_lines(done.stderr)
-    assert line.endswith("[ranks-differ]")
-    assert "rank 1" in line
 
 
 @pytest.mark.exhaustive

@@ -68,21 +68,12 @@ def test_a_product_is_python_s_or_its_first_element_that_is_too_large_is_named(g
     assert_python_s(np.asarray(wanted, object).reshape(c.shape), a, b, c, alpha=alpha, beta=beta, dtype=result)
 
 
-@pytest.mark.parametrize("beyond", [0, 1])
-@pytest.mark.parametrize(("result", "limit"), [("int64", 2**63 - 1), ("int64", -(2**63)), ("uint64", 2**64 - 1), ("uint64", 0)])
-def test_the_last_number_that_fits_is_told_from_the_first_that_does_not(result, limit, beyond):
-    value = limit + (beyond if limit > 0 else -beyond)
-    high, low = divmod(value, 2**32)
-    assert_python_s(np.array([[value]], object), np.array([[high, low]]), np.array([[2**32], [1]]), dtype=result)
-
-
 @pytest.mark.parametrize("result", cases.INTEGERS)
 def test_every_type_holds_its_least_and_its_largest_number_and_no_more(result):
     low, high = limits(result)
     for value in (low - 1, low, high, high + 1):
-        of_a = "uint64" if value >= 2**63 else "int64"
-        if limits(of_a)[0] <= value <= limits(of_a)[1]:
-            assert_python_s(np.array([[value]], object), np.array([[value]], of_a), np.ones((1, 1), of_a), dtype=result)
+        a = np.array([divmod(value, 2**32)])
+        assert_python_s(np.array([[value]], object), a, np.array([[2**32], [1]]), dtype=result)
 
 
 @pytest.mark.parametrize("wraps_to", [0, 5, -5])
@@ -114,11 +105,6 @@ def test_sums_are_exact_beside_and_beyond_what_floating_point_holds(rng, how, bi
         assert_python_s(a.astype(object) @ b.astype(object), a, b, dtype="int64", **how)
 
 
-def test_long_sums_are_exact(rng):
-    a, b = rng.integers(-128, 128, (7, 100_000), "int8"), rng.integers(-(2**31), 2**31, (100_000, 5), "int32")
-    np.testing.assert_array_equal(hybrid.multiply(a, b, dtype="int64"), a.astype(np.int64) @ b.astype(np.int64))
-
-
 def test_the_element_of_large_matrices_is_named(rng):
     """Which threads look for in parts."""
     a, b = np.eye(1000, dtype=np.int16), np.zeros((1000, 700), np.int16)
@@ -136,18 +122,6 @@ def test_an_overflow_is_named_also_of_a_stack_and_where_out_is_c():
     with refused(Overflow, "overflow") as caught:
         hybrid.multiply(-3 * one, one, c, beta=1, dtype="uint64", out=c)
     assert "-1" in re.findall(r"-?\d+", str(caught.value))
-
-
-def test_of_bool_the_product_says_whether_one_is_true_and_a_number_how_many_are(rng):
-    a, b = rng.random((40, 300)) < 0.05, rng.random((300, 50)) < 0.05
-    np.testing.assert_array_equal(hybrid.multiply(a, b), a @ b)
-    np.testing.assert_array_equal(hybrid.multiply(a, b, dtype="int16"), a.astype(int) @ b.astype(int))
-
-
-def test_a_floating_point_type_rounds_them():
-    a = np.full((2, 3), 2**62)
-    found = hybrid.multiply(a, a.T, dtype="float64")
-    np.testing.assert_array_equal(found, np.full((2, 2), 3 * 2.0**124))
 
 
 def test_sums_too_long_to_be_exact_are_refused():
