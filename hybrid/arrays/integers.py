@@ -146,6 +146,11 @@ def largest_of(matrix: Any, threads: int) -> int:
     return max(on_threads(threads, look, rows_of_about(CALL_BYTES, rows, matrix.size // len(matrix) * matrix.itemsize)))
 
 
+def largest_of_type(dtype: np.dtype) -> int:
+    """The largest magnitude of an integer of this type."""
+    return 1 if dtype.kind == "b" else -int(np.iinfo(dtype).min) or int(np.iinfo(dtype).max)
+
+
 def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: int) -> None:
     """Write the remainders of these rows modulo the prime into `into`, on the same device."""
 
@@ -176,9 +181,12 @@ def by_parts(
         on_threads(1 if there else threads, do, rows_of_about(at_once, Span(0, height), width * 8))
 
 
-def temporary_bytes(shapes: list[tuple[int, int]]) -> int:
-    """The most bytes of a GPU's temporary arrays while matrices of these shapes become remainders or a result."""
-    return 8 * max(8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8))) for rows, columns in shapes)
+def temporary_bytes(shapes: list[tuple[int, int]], *, remainders: bool = True) -> int:
+    """The most bytes of a GPU's temporary arrays while matrices of these shapes become `remainders` or a result, or are
+    checked."""
+    return (8 if remainders else 3) * max(
+        8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8))) for rows, columns in shapes
+    )
 
 
 def magnitude(dtype: np.dtype) -> int:

@@ -16,14 +16,14 @@ import numpy as np
 
 from hybrid.arrays.distributed import Block2D, refuse_no_grid
 from hybrid.arrays.gemm import Gemm, ProductType, product_type, real_operands
-from hybrid.arrays.integers import DIGIT, Exact, largest_of, temporary_bytes
+from hybrid.arrays.integers import DIGIT, Exact, largest_of, largest_of_type, temporary_bytes
 from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
 from hybrid.arrays.root_operands import refuse_wrong_c
 from hybrid.core.problem import ITEM_SIZES, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, consecutive
 from hybrid.core.timeline import Timeline
-from hybrid.errors import DoesNotFit, UsageError
+from hybrid.errors import CheckFailed, DoesNotFit, Overflow, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, tell_nobody
@@ -39,14 +39,17 @@ from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.selection.decision import Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
-from hybrid.verification.check import Check, Suspect, most_exact, settle
+from hybrid.verification.check import MOST_NAMED, Check, Suspect, most_exact, settle
 from hybrid.verification.copies import verify_gathered
-from hybrid.verification.freivalds import is_small_b, new_seed
+from hybrid.verification.freivalds import is_small_b, new_seed, odd_words
+from hybrid.verification.whole_numbers import times, wrapped
 
 if TYPE_CHECKING:
     from hybrid.verification.check import WrongParts
 
 Shape = tuple[int, int]
+
+_SHORT_SUM = 1 << 20  # terms: with so many integers of 16 bits are multiplied exactly in float64
 
 
 @record
@@ -65,12 +68,13 @@ class Shares:
     seed: int  # rank 0's is that of the host's check of the first real product
 
     @classmethod
-    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, *, check: bool, threads: Callable[[], int]) -> Shares:
+    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, settings: Settings, threads: Callable[[], int]) -> Shares:
         """What is to be known of this rank's operands. UsageError where they cannot be multiplied.
 
-        `check`: the product is checked from host memory. `threads`: gives the number of threads that look for the largest
-        integers.
+        `threads`: gives the number of threads that look for the largest integers. For those of 8 and 16 bits on a GPU, the
+        largest of their type will do: it takes longer to look, and usual sums are exact in float64 all the same.
         """
+        check = settings.check == "host"
         in_2d = [each for each in (a, b) if isinstance(each, Block2D)]
         if len(in_2d) == 1:
             name = "b" if in_2d[0] is a else "a"
@@ -92,7 +96,14 @@ class Shares:
         copied_there = added.array.nbytes if added is not None and there[0] and not on_gpu(added.array) else 0
         largest: tuple[int, ...] = ()
         if types.exact is not None:
-            largest = tuple(0 if each is None else largest_of(where_it_lies(each.array), threads()) for each in (a, b, added))
+            looks = l > _SHORT_SUM or types.gemm.combines or not (settings.check == "off" or checks_as_a_whole(settings, types))
+            largest = tuple(
+                0 if each is None
+                else largest_of(where_it_lies(each.array), threads())
+                if looks or each.array.dtype.itemsize > 2 or not on_gpu(each.array)
+                else largest_of_type(each.array.dtype)
+                for each in (a, b, added)
+            )  # fmt: skip
         whole, places = tuple(each.shape for each in in_2d), tuple(each.part for each in in_2d)
         copied_bytes = sum(copied) * real.item_size
         return cls((n, l), (depth, m), types, copied_bytes, expanded + copied_there, largest, there, whole, places, new_seed())
@@ -114,7 +125,8 @@ class Shares:
         c = (self.a[0], self.b[1]) if self.on_gpu[0] else (0, 0)  # it is put together beside A
         result = c[0] * c[1] * np.dtype(self.types.result).itemsize  # which is made when A and B are given back
         digits = c[0] * c[1] * len(exact.primes) * DIGIT.itemsize
-        return self.gpu_bytes + max(operands, result) + digits + temporary_bytes([*there, c])
+        temporary = temporary_bytes([*there, c], remainders=bool(exact.primes))
+        return self.gpu_bytes + max(operands, result) + digits + temporary
 
 
 def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
@@ -208,12 +220,14 @@ class DistributedProduct:
     """A product of which each rank keeps its part. Every rank makes one, with what all ranks have, and calls `part`.
 
     Integers that lie on GPUs stay there if there is room for all that is made of them. Else they go through the host's memory.
+    There a single check, of C in its own type, takes the place of that of each real product, unless C may be repaired.
     """
 
     def __init__(self, session: Session, shares: Sequence[Shares], inventories: Sequence[Inventory], settings: Settings) -> None:
         self._session, self._shares, self._inventories = session, shares, inventories
         on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shares)
         self._stays = shares[0].types.exact is not None and on_gpus
+        self._as_a_whole = self._stays and checks_as_a_whole(settings, shares[0].types)
         if self._stays:
             try:
                 self._decide(settings)
@@ -221,6 +235,7 @@ class DistributedProduct:
             except DoesNotFit:
                 self._stays = False
         if not self._stays:
+            self._as_a_whole = False
             self._decide(settings)
 
     @property
@@ -233,7 +248,7 @@ class DistributedProduct:
         shares, stays, types = self._shares, self._stays, self._shares[0].types
         if types.exact is not None and all(each.types == types for each in shares):  # `request_of` refuses others
             largest = [each.largest for each in shares]
-            types = types.bounded(shares[0].depth, largest, _most(settings) if stays else None)
+            types = types.bounded(shares[0].depth, largest, self._most(settings) if stays else None)
         if not stays:
             settings = exactly(settings, types)
         elif settings.precision != "native":  # sums stay below `_most`, and then products from remainders are exact as well
@@ -243,14 +258,50 @@ class DistributedProduct:
             each.copied_bytes + types.bytes_beside(each.a[0] * each.b[1]) * (not (stays and each.on_gpu[0])) for each in shares
         )
         request = request_of(shares, types.computed, besides, on_gpus if any(on_gpus) else ())
-        self.decision = agree(self._session, request, settings, self._inventories)
+        if self._as_a_whole:
+            self._of_real = agree(self._session, request, replace(settings, check="off"), self._inventories)
+            self.decision = replace(self._of_real, plan=replace(self._of_real.plan, check="device"))
+        else:
+            self.decision = self._of_real = agree(self._session, request, settings, self._inventories)
         self.types, self.settings = types, settings
+
+    def _most(self, settings: Settings) -> int:
+        """The largest sums of products of integers on a GPU. Where each real product is checked, the host would have to check one
+        with larger sums, and copy all of it: several products of smaller numbers take less time."""
+        checked = settings.check in ("on", "full") and not self._as_a_whole
+        return most_exact(GROUP_COLUMNS) if checked else (1 << 53) - 1
+
+    def _verify(self, a: Any, b: Any, c: Any, result: Any, threads: int) -> None:
+        """CheckFailed on all ranks unless the result is the product of these integers."""
+        team, gemm = self._session.team, self.types.gemm
+        x = odd_words(np.random.default_rng(self._shares[0].seed), b.shape[1])
+        with team.phase("check") as through_b, busy():
+            through_b.mine = on_host(times(b, x, threads))
+        with team.phase("check") as comparing, busy():
+            expected = times(a, np.concatenate(through_b.all), threads) * wrapped(gemm.alpha)
+            if c is not None and gemm.beta:
+                expected += times(c, x, threads) * wrapped(gemm.beta)
+            wrong = np.flatnonzero(on_host(times(result, x, threads) != expected))
+            comparing.mine = (self.decision.plan.shares[team.rank].rows.lo + wrong[:MOST_NAMED]).tolist()
+        by = self.decision.device_of
+        faults = [f"{by(rank)} multiplied wrong: rows {rows}" for rank, rows in enumerate(comparing.all) if rows]
+        if faults:
+            raise CheckFailed(f"the product is wrong: {'; '.join(faults)}")
 
     def part(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str]) -> Any:
         """This rank's part of C, from its parts of A, B, and the C that is added or None. It lies where the part of A does.
 
         `named`: as of `RealProducts`.
         """
+        if self._as_a_whole:
+            try:
+                return self._computed(a, b, c, named)
+            except Overflow:  # of products that were not checked yet
+                self._as_a_whole = False
+                self._decide(self.settings)
+        return self._computed(a, b, c, named)
+
+    def _computed(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str]) -> Any:
         team, types, plan, of_a = self._session.team, self.types, self.decision.plan, a
         beside, threads = None, self.decision.placements[team.rank].threads.count
         if types.exact is not None:
@@ -268,7 +319,7 @@ class DistributedProduct:
                     real = real_operands(a, b, types, prime, device=plan.device, threads=threads)
             team.timeline = Timeline()
             with limited_threads(threads):
-                computing = RealProduct(self._session, self.decision, self.settings, self._shares[0].seed + number)
+                computing = RealProduct(self._session, self._of_real, self.settings, self._shares[0].seed + number)
                 product, check = computing.result(*real)
                 if on_gpus and (plan.device != "cuda" or plan.grid_layout is not None):
                     with team.phase("scatter"):
@@ -278,6 +329,8 @@ class DistributedProduct:
             products.add(product)
             del product
         result = products.finish()
+        if self._as_a_whole:
+            self._verify(a, b, c, result, threads)
         if types.finishes:
             result = to_device_of(of_a, result)
         if types.exact is not None:
@@ -285,10 +338,9 @@ class DistributedProduct:
         return result
 
 
-def _most(settings: Settings) -> int:
-    """The largest sums of products of integers on a GPU. With larger ones the host would have to check a product that the GPU
-    has, for which it would copy all of it: several products of smaller numbers take less time."""
-    return most_exact(GROUP_COLUMNS) if settings.check in ("on", "full") else (1 << 53) - 1
+def checks_as_a_whole(settings: Settings, types: ProductType) -> bool:
+    """Whether a product of integers on GPUs is checked in its own type, and not each real product."""
+    return settings.check in ("on", "full") and settings.on_fault == "raise" and types.result != "bool"
 
 
 class RealProduct(CheckedRun):

@@ -150,7 +150,7 @@ class DistributedCall:
             looking.mine = said, None, None
             if not any(transposed):
                 threads = partial(threads_until_decided, team, settings)
-                shares_here = Shares.of(a, b, c, gemm, check=settings.check == "host", threads=threads)
+                shares_here = Shares.of(a, b, c, gemm, settings, threads)
                 looking.mine = said, take_inventory(session, settings), shares_here
         same_on_all_ranks([said for said, *_ in looking.all])
         if any(transposed):

@@ -93,23 +93,29 @@ class WholeCopies:
         """CheckFailed where a copy did not arrive as it was sent. All are complete."""
         if self._sums is None:
             return
-        device, sample = self._device, check_matrices(self._device, {"sample": (1, 2)})["sample"]
-        device.write(sample, self._sample.words)
-        found = []
+        device, found, first = self._device, [], 0
+        made = check_matrices(
+            device, {"all": (3, sum(len(rows) for *_, rows in self._summed)), "weights": (1, _WORDS), "sample": (1, 2)}
+        )
+        device.write(made["weights"], checksum_weights(_WORDS, 8)[None, :])
+        device.write(made["sample"], self._sample.words)
+        calls = [device.clearing(made["all"], 0)]
         for text, on_host, rows in self._summed:
             count, width = rows.shape
-            made = check_matrices(device, {"all": (3, count), "weights": (1, width)})
-            device.write(made["weights"], checksum_weights(width, 8)[None, :])
-            checksums, largest, squares = (made["all"][part].reshape(-1, 1) for part in range(3))
-            into = squares, squares, largest, checksums.view("uint64"), sample
-            add = check_kernel(device, "row_sums", rows, made["weights"], made["weights"], *into)
-            device.launch([device.clearing(made["all"], 0), add], [], "check")
-            found.append((text, on_host, checksums.view("uint64")))
+            part, first = slice(first, first + count), first + count
+            checksums, largest, squares = (made["all"][row, part].reshape(-1, 1) for row in range(3))
+            weights = made["weights"][:, :width]
+            into = squares, squares, largest, checksums.view("uint64"), made["sample"]
+            calls.append(check_kernel(device, "row_sums", rows, weights, weights, *into))
+            found.append((text, on_host, part))
+        device.launch(calls, [], "check")
         self.finish()
         self._sums.wait()
-        ends = [(text, on_host, there) for text, on_host, there in self._ends]
-        for text, on_host, there in [*found, *ends]:
-            if not np.array_equal(on_host.reshape(-1), device.read(there).reshape(-1)):
+        there = device.read(made["all"][0].view("uint64"))
+        compared = [(text, on_host, there[part]) for text, on_host, part in found]
+        compared += [(text, on_host[0], device.read(end)[0]) for text, on_host, end in self._ends]
+        for text, on_host, on_gpu in compared:
+            if not np.array_equal(on_host, on_gpu):
                 raise CheckFailed(f"the product is wrong: {text}", code="check-copy")
 
     def abandon(self) -> None:
