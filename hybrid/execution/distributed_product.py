@@ -403,7 +403,7 @@ class RealProduct(CheckedRun):
 
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
         if self._grid is not None and self.plan.operands is OperandLocation.BLOCKS_2D:
-            return self._grid.verify(self.decision, self.threads)
+            return self._grid.verify(self.decision, self.threads, repairs=wrong is not None)
         return super().check_on_host(wrong, suspects)
 
     def on_host(self) -> list[RowView]:

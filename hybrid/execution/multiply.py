@@ -195,10 +195,6 @@ def _of_block_2d(settings: Settings, gemm: Gemm, c: Any) -> Settings:
         raise UsageError(
             "a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks", code="option-combination"
         )
-    if settings.on_fault == "repair":
-        raise UsageError(
-            "a product of Block2Ds cannot be repaired: use RowBlocks, or on_fault 'raise'", code="option-combination"
-        )
     return replace(settings, device="cpu") if settings.device == "auto" else settings
 
 

@@ -567,7 +567,9 @@ class CheckedRun(ABC):
             return None
         wrong = self._no_wrong_parts() if self.settings.on_fault == "repair" else None
         result = self._looked_at(wrong)
-        if result.ok or wrong is None:
+        if (
+            result.ok or wrong is None or self.plan.operands is OperandLocation.BLOCKS_2D
+        ):  # which are repaired where they are checked
             return result
         from hybrid.execution.repair import repaired  # which most products need not load
 

@@ -12,7 +12,6 @@ from hybrid.errors import CheckFailed, UsageError
 from hybrid.testing import plant
 
 N, L, M = 261, 71, 149
-REPAIRABLE = [form for form in FORMS if form != "blocks"]
 DTYPES = ["float64", "float32"]
 HOWS = ["element", "sign", "nan", "rows swapped", "columns swapped", "stale row", "nothing", "lowest bit"]
 # A lowest bit of a product is rounding; before a check by the host alone, that of an operand is, too.
@@ -25,7 +24,7 @@ HOWS = ["element", "sign", "nan", "rows swapped", "columns swapped", "stale row"
         list(WAYS),
         HOWS,
         [1, None],
-        REPAIRABLE,
+        FORMS,
         ["normal", "uniform", "integers", "graded rows"],
     ),
 )
@@ -209,7 +208,7 @@ RANKS = {  # ways of several ranks: whether others can compute a rank's rows aga
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("form", ["root", "shared", "row blocks"])
+@pytest.mark.parametrize("form", ["root", "shared", "row blocks", "blocks"])
 @pytest.mark.parametrize("name", RANKS)
 def test_on_several_ranks(own, rng, name, form):
     comm, kinds = own, ["multiply"] if "in place" in name else ["multiply", str(rng.choice(["copy in", "copy out"]))]
@@ -227,7 +226,7 @@ def test_on_several_ranks(own, rng, name, form):
             with plant(kind, rank=victim, how="element") as planted:
                 c, lines = repaired(lambda a=a, b=b, root=root: product(comm, form, a, b, root, on_fault="repair"))
         told = comm.allgather(lines)
-        teller = 0 if form == "row blocks" else root
+        teller = 0 if "blocks" in form else root
         assert comm.bcast(planted.done, victim), (kind, victim)
         assert_right(a, b, c, kind)
         assert [rank for rank in range(comm.size) if told[rank]] == [teller], told

@@ -126,7 +126,6 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
         ("mixed-kinds", lambda: hybrid.multiply(of_first, ONES, comm=comm)),
         ("mixed-kinds", lambda: hybrid.multiply(of_first, hybrid.RowBlock(ONES), comm=comm)),
         ("out", lambda: hybrid.multiply(of_first, of_first, comm=comm, out=ONES)),
-        ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, on_fault="repair")),
         ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, alpha=2)),
         ("shapes", lambda: hybrid.multiply(of_first, higher, comm=comm)),
         *([] if comm.size == 1 else [
