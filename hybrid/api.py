@@ -65,7 +65,7 @@ def multiply(
         with beta=0 a c may be given all the same, as to BLAS.
     transpose_a, transpose_b, conjugate_a, conjugate_b
         What op is: nothing, the transpose, the complex conjugate, or both. Rows of a transposed
-        RowBlock (or of its view `a.T`) are moved between the ranks first.
+        RowBlock (or of its view `a.T`) are moved between the ranks first, unless the product is a sum of what each rank has.
     dtype
         The type of the result; None: NumPy's for these operands. Products of integers are exact, and an element that the type
         does not hold is refused: `Overflow`. Others are computed in float32, or in float64 where an operand or the result needs
@@ -222,9 +222,9 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
 
 
 def gather(
-    a: RowBlock | Block2D, *, comm: Any = None, root: int = 0, out: Any = None, stall: float | None = None
+    a: RowBlock | Block2D, *, comm: Any = None, root: int | None = 0, out: Any = None, stall: float | None = None
 ) -> np.ndarray | None:
-    """Bring what all ranks have of a matrix to one of them.
+    """Bring what all ranks have of a matrix to one of them, or to all.
 
     Parameters
     ----------
@@ -233,16 +233,16 @@ def gather(
     comm
         The mpi4py communicator. None: the one that `a` knows, else this process alone.
     root
-        The rank that gets the matrix.
+        The rank that gets the matrix; None, on every rank: all of them do.
     out
-        At the root, a NumPy or CuPy array for it, of its shape and type.
+        Where the matrix comes, a NumPy or CuPy array for it, of its shape and type.
     stall
         As of `multiply`.
 
     Returns
     -------
     ndarray or None
-        The matrix at the root, in host memory: `out` where it is given. None elsewhere.
+        The matrix, in host memory: `out` where it is given. None on ranks that do not get it.
     """
     with one_call(common_communicator((a,)) if comm is None else comm, stall) as session:
-        return gathered(session, a, out, as_int(root), stall)
+        return gathered(session, a, out, None if root is None else as_int(root), stall)

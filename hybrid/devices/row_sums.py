@@ -183,6 +183,7 @@ _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cach
 _SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost what counts to underflow
 # For elements of 4 and 8 bytes: the rows and columns of A that BLAS multiplies at a time. Sums of few terms are more accurate, as
 # the check's must be where the product is itself in float64.
+_COLUMNS_AT_ONCE = 256  # the same of an A whose columns are contiguous
 _BLOCKS = {4: (128, 4096), 8: (512, 128)}
 
 
@@ -423,6 +424,13 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
     if can_sum(a):
         packed = _packed(y)
         _in_c("products", [a], threads, packed.ctypes.data, width, product.ctypes.data, squares.ctypes.data, integers.address)
+    elif a.strides[0] == a.itemsize < a.strides[1]:
+        parts = on_threads(
+            threads, partial(_part_of_product, a, y, integers), even_pieces(Span(0, len(y)), -(-len(y) // threads))
+        )
+        for of_part, more in parts:
+            product += of_part
+            squares += more
     else:
         block_rows, block_columns = _BLOCKS[4 if a.itemsize <= 4 else 8]
 
@@ -437,6 +445,18 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
 
         on_threads(threads, multiply, even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads)))))
     return product, norms_from(squares, lambda some: a[some])
+
+
+def _part_of_product(a: np.ndarray, y: np.ndarray, integers: Integers, inner: Span) -> tuple[np.ndarray, np.ndarray]:
+    """What these columns of A, which are contiguous, add to A·y and to the squares of A's rows."""
+    product, squares = np.zeros((len(a), y.shape[1])), np.zeros(len(a))
+    with np.errstate(all="ignore"):
+        for some in pieces(inner, _COLUMNS_AT_ONCE):
+            values = numbers_of(a[:, some.slice].T).astype(np.float64, copy=False)
+            integers.look(values)
+            product += np.dot(values.T, y[some.slice])
+            squares += np.einsum("ij,ij->j", values, values)
+    return product, squares
 
 
 def norms_from(squares: np.ndarray, rows: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

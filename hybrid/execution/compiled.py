@@ -9,6 +9,7 @@ the others pass; what they agreed on is kept by `hybrid.selection.session`.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -28,9 +29,9 @@ from hybrid.core.settings import Settings, as_int
 from hybrid.core.text import readable
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import callers_context
-from hybrid.errors import UsageError
+from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.distributed_product import RealProduct
-from hybrid.execution.multiply import Asked, Call, GpuCall, RootCall, call_of
+from hybrid.execution.multiply import Asked, Call, DistributedCall, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
 from hybrid.host.blas import OF_ONE_THREAD
 from hybrid.host.memory import empty_result, is_transpose
@@ -104,6 +105,15 @@ class Compiled:
                 with session.team.phase("multiply", timed=False), busy():
                     alone = self._at_root(session, (a, b, c))
                     return alone.run(a, b, c, out) if alone is not None else None
+            if isinstance(call, DistributedCall) and call.sum_of is not None:
+                with session.team.phase("multiply", timed=False), busy():
+                    own = self._alone(session, (*call.own_operands, None), call.sum_of.options)
+                    try:
+                        product = own.run(*call.own_operands, None, None)
+                    except CheckFailed as wrong:  # alone, this rank is rank 0: the phase says which it is
+                        raise CheckFailed(re.sub(r", multiplied by [^;]*", "", str(wrong)), code=wrong.code) from None
+                rows, first_row = call.sum_of.own_rows(product)
+                return RowBlock(rows, self._comm, first_row)
             product = call.product()
             self._keep(session, call, around)
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
@@ -119,16 +129,20 @@ class Compiled:
                     alone = self._at_root(session, (a, b, c))
                     who = f"rank {self._asked.root} alone, which has the product before the ranks have joined their GPUs"
                     return who, alone.decide(a, b, c)[1] if alone is not None else None
+            if isinstance(call, DistributedCall) and call.sum_of is not None:
+                return "a sum of products: each rank multiplies its own rows", None
             self._keep(session, call, around)
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
     def _at_root(self, session: Session, operands: tuple[Any, Any, Any]) -> Compiled | None:
-        """What is known of such products at the root, which computes them alone; None on other ranks. It leaves the others their
-        cores, since BLAS waits for the last of its threads."""
-        if session.team.rank != self._asked.root:
-            return None
+        """What is known of such products at the root, which computes them alone; None on other ranks."""
+        return self._alone(session, operands, {}) if session.team.rank == self._asked.root else None
+
+    def _alone(self, session: Session, operands: tuple[Any, Any, Any], options: Mapping[str, Any]) -> Compiled:
+        """What is known of such products of this rank alone. It leaves the others their cores, since BLAS waits for the last of
+        its threads. `options`: other ones than those of the call."""
         share = max(1, len(usable_cores()) // len(session.team.node_ranks))
-        return Compiled.of(operands, None, 0, {**self._options, "threads": self._options["threads"] or share})
+        return Compiled.of(operands, None, 0, {**self._options, "threads": self._options["threads"] or share, **options})
 
     def raised(self, error: UsageError) -> NoReturn:
         """Raise the error on all ranks."""
@@ -207,7 +221,7 @@ def _kept_for(session: Session, call: Call, around: tuple[object, ...]) -> _Kept
         if given is None or decision is None or len(given.shape) != 2:
             return None
         a, b, types = given.a, given.b, given.types
-    elif isinstance(call, GpuCall) and len(call.shape) == 2:
+    elif isinstance(call, GpuCall) and call.decision is not None and len(call.shape) == 2:
         (a, b), types, decision = call.operands, call.types, call.decision
     else:
         return None

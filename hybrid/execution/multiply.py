@@ -36,6 +36,7 @@ from hybrid.execution.product import RootProduct, element_types, views_in_worksp
 from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import StackCall
+from hybrid.execution.summed import OwnRows, SumOfProducts
 from hybrid.execution.whole_copies import WholeCopies
 from hybrid.host.memory import empty_matrix, empty_result, is_transpose
 from hybrid.kernels.catalogue import elements_of, storage
@@ -115,8 +116,9 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: A
 class DistributedCall:
     """A product of RowBlocks or of Block2Ds: `operands` are this rank's parts of A, B, and C or None."""
 
-    decision: Decision
+    decision: Decision | None = None  # None for a sum
     settings: Settings
+    sum_of: SumOfProducts | None = None  # each rank multiplies its own rows, and these products are summed; None: A is moved
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
         self._session = session
@@ -124,7 +126,7 @@ class DistributedCall:
         self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
         self._of_rows: DistributedCall | None = None  # of Block2Ds in one process: their product as one of RowBlocks
         transposed = self._look(asked, out)
-        if any(transposed):
+        if any(transposed) and self.sum_of is None:
             self._operands = tuple(
                 _rows_of(session, each) if turned else each for each, turned in zip(self._operands, transposed, strict=True)
             )
@@ -147,16 +149,19 @@ class DistributedCall:
             said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
             self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
             a, b, c = self._operands
-            looking.mine = said, None, None
-            if not any(transposed):
+            if any(transposed):
+                own_rows = OwnRows.of(a.array, b.array, gemm) if transposed == (True, False, False) and not gemm.beta else None
+                looking.mine = said, take_inventory(session, settings), own_rows
+            else:
                 threads = partial(threads_until_decided, team, settings)
                 shares_here = Shares.of(a, b, c, gemm, settings, threads)
                 looking.mine = said, take_inventory(session, settings), shares_here
         same_on_all_ranks([said for said, *_ in looking.all])
-        if any(transposed):
-            return transposed
         team.pretend_nodes(settings.ranks_per_node)
         _, inventories, shares = zip(*looking.all, strict=True)
+        if any(transposed):
+            self.sum_of, self.settings = SumOfProducts.where_it_pays(team, settings, shares, inventories), settings
+            return transposed
         if self._in_2d and team.size == 1:
             request_of(shares, shares[0].types.computed)  # which refuses what does not fit together
             rows, of_type = (RowBlock(a.in_order()), RowBlock(b.in_order()), None), {"dtype": gemm.dtype or None}
@@ -168,6 +173,12 @@ class DistributedCall:
         return transposed
 
     @property
+    def own_operands(self) -> tuple[np.ndarray, np.ndarray]:
+        """What this rank multiplies for a sum."""
+        a, b, _ = self._operands
+        return a.array.T, b.array
+
+    @property
     def integers_stay(self) -> bool:
         """Whether integers stay on the GPUs where they lie."""
         return self._of_rows is None and self._of_parts.stays
@@ -175,6 +186,7 @@ class DistributedCall:
     def product(self) -> Any:
         """This rank's part of the product."""
         a, b, c = self._operands
+        assert self.decision is not None
         if not self._in_2d:
             first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
             added = None if c is None else c.array

@@ -70,10 +70,11 @@ def _wanted(shares: Sequence[_Share], rows: int) -> list[Span]:
     return [block(rows, len(shares), rank) for rank in range(len(shares))]
 
 
-def gathered(session: Session, a: Any, out: Any, root: int, stall: float | None) -> Any:
-    """The whole matrix at the root, in `out` where that is given; None elsewhere."""
-    team, is_root, is_transposed = session.team, session.team.rank == root, isinstance(a, TransposedRowBlock)
-    own, shares, have, shape = _agreed(session, "a whole matrix (gather)", a, root, None, stall)
+def gathered(session: Session, a: Any, out: Any, root: int | None, stall: float | None) -> Any:
+    """The whole matrix at the root, or where that is None on every rank, in `out` where that is given; None elsewhere."""
+    team, is_root, is_transposed = session.team, root in (None, session.team.rank), isinstance(a, TransposedRowBlock)
+    call = "a whole matrix on every rank (gather)" if root is None else "a whole matrix (gather)"
+    own, shares, have, shape = _agreed(session, call, a, root or 0, None, stall)
     if any(share.kind not in _KINDS.values() for share in shares):
         raise UsageError("gather takes a RowBlock or Block2D on every rank", code="mixed-kinds")
     into = None
@@ -82,7 +83,7 @@ def gathered(session: Session, a: Any, out: Any, root: int, stall: float | None)
             refuse_out(out, shape[::-1] if is_transposed else shape, shares[0].dtype, "matrix")
             if not on_gpu(out):
                 into = out.T if is_transposed else out
-    want = [Part((Span(0, shape[0] if rank == root else 0),), (Span(0, shape[1]),)) for rank in range(team.size)]
+    want = [Part((Span(0, shape[0] if root in (None, rank) else 0),), (Span(0, shape[1]),)) for rank in range(team.size)]
     matrix = _moved(team, shares, own, have, want, into)
     if not is_root:
         return None

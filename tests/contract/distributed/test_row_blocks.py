@@ -3,6 +3,7 @@
 types, layouts, flags and settings, stay where A's rows lie, and know their communicator."""
 
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from support.cases import refused
 from support.distributed import heights, multiplied, rows_of, whole
 
 import hybrid
-from hybrid.errors import DoesNotFit, UsageError
+from hybrid.errors import CheckFailed, DoesNotFit, UsageError
 
 pytestmark = pytest.mark.mpi
 
@@ -58,6 +59,54 @@ def test_a_product_of_transposes_moves_rows_and_gives_equal_shares(comm, rng):
     assert np.array_equal(whole(comm, hybrid.multiply(first.T, second, transpose_a=True, transpose_b=True)), a @ b.T)
     gathered = hybrid.gather(first.T)
     assert gathered is None if comm.rank else np.array_equal(gathered, a.T)
+
+
+LONG = 400
+SUMS = {"float64": None, "complex64": None, "float16": None, "int8": "int32", "int64": None, "uint8": "uint64", "bool": None}
+
+
+@pytest.mark.parametrize("dtype", SUMS)
+def test_a_small_product_of_long_matrices_is_a_sum_of_what_each_rank_has(comm, rng, dtype):
+    """Of any rows of which each rank has the same of both; no matrix is moved, and the product comes to one rank, or all."""
+    a, b = ((4 * rng.standard_normal((LONG, width))).astype(dtype) for width in (9, 7))
+    of_ranks = heights(rng, comm.size, LONG)
+    first, second = (rows_of(comm, each, of_ranks, known=True) for each in (a, b))
+    wide = {"b": int, "i": int, "u": int}.get(a.dtype.kind, complex if a.dtype.kind == "c" else float)
+    right = 2 * (a.T.conj().astype(wide) @ b.astype(wide)) if a.dtype.kind != "b" else a.T @ b
+    with hybrid.testing.pretend(device="cpu"), hybrid.testing.count() as counts:
+        product = hybrid.multiply(
+            first.T, second, conjugate_a=True, alpha=1 if dtype == "bool" else 2, dtype=SUMS[dtype], comm=comm
+        )
+    assert product.dtype == (SUMS[dtype] or dtype)
+    assert product.array.shape == (len(np.array_split(np.arange(9), comm.size)[comm.rank]), 7)
+    on_all = hybrid.gather(product, root=None)
+    exact = a.dtype.kind in "biu"
+    np.testing.assert_allclose(on_all, right, rtol=0, atol=0 if exact else 1e5 * float(np.finfo(dtype).eps))
+    if "float64" in dtype and comm.size > 1:
+        assert counts.bytes_sent < a.nbytes / 4
+    if dtype == "float64":
+        gram = hybrid.gather(first.T @ first, root=None)
+        np.testing.assert_allclose(gram, a.T @ a, atol=1e-10)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_wrong_part_of_a_sum_is_refused_on_all_ranks_and_one_that_overflows(comm, rng):
+    a, b = rng.standard_normal((LONG, 9)), rng.standard_normal((LONG, 7))
+    first, second = (rows_of(comm, each, known=True) for each in (a, b))
+    victim = comm.size - 1
+    for kind, code in (("multiply", "check-product"), ("arrive", "check-exchange")):
+        planted = hybrid.testing.plant(kind) if comm.rank == victim else nullcontext()
+        with hybrid.testing.pretend(device="cpu"), planted, refused(code, CheckFailed) as refusal:
+            first.T @ second
+        assert f"rank {victim}" in str(refusal.value)
+    for dtype, value, other in (
+        ("int16", 10, 10),
+        ("int64", 1 << 27, 206_000_000),
+    ):  # only all ranks' parts together are too large
+        ones, others = (rows_of(comm, np.full((LONG, 3), each, dtype), known=True) for each in (value, other))
+        with refused("overflow", OverflowError) as refusal:
+            ones.T @ others
+        assert str(LONG * value * other) in str(refusal.value)
 
 
 @pytest.mark.mpi(min_size=2)
