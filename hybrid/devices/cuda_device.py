@@ -321,6 +321,15 @@ class CudaDevice(Device):
             with self._context:
                 recorded.synchronize()
 
+    def have_caller_follow(self, events: Sequence[Event]) -> None:
+        """Have CuPy's current stream wait for these events."""
+        with self._context:
+            stream = self._cupy.cuda.get_current_stream()
+            for event in events:
+                recorded = event.recorded() if isinstance(event, SlotCopy) else event
+                if recorded is not None:
+                    stream.wait_event(recorded)
+
     def done(self, event: Event) -> bool:
         if isinstance(event, SlotCopy):
             if not event.is_reached():

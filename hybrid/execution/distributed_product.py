@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from hybrid.verification.check import WrongParts
 
 Shape = tuple[int, int]
+Complete = Callable[[Any], None]
 
 _SHORT_SUM = 1 << 20  # terms: with so many integers of 16 bits are multiplied exactly in float64
 
@@ -216,6 +217,10 @@ def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> C
     return renumbered
 
 
+def untold(part: Any) -> None:
+    """Tell nobody that a part is complete."""
+
+
 class DistributedProduct:
     """A product of which each rank keeps its part. Every rank makes one, with what all ranks have, and calls `part`.
 
@@ -288,20 +293,20 @@ class DistributedProduct:
         if faults:
             raise CheckFailed(f"the product is wrong: {'; '.join(faults)}")
 
-    def part(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str]) -> Any:
+    def part(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str], complete: Complete = untold) -> Any:
         """This rank's part of C, from its parts of A, B, and the C that is added or None. It lies where the part of A does.
 
-        `named`: as of `RealProducts`.
+        `named`: as of `RealProducts`. `complete`: is given a part of integers before that is checked as a whole.
         """
         if self._as_a_whole:
             try:
-                return self._computed(a, b, c, named)
+                return self._computed(a, b, c, named, complete)
             except Overflow:  # of products that were not checked yet
                 self._as_a_whole = False
                 self._decide(self.settings)
-        return self._computed(a, b, c, named)
+        return self._computed(a, b, c, named, complete)
 
-    def _computed(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str]) -> Any:
+    def _computed(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str], complete: Complete) -> Any:
         team, types, plan, of_a = self._session.team, self.types, self.decision.plan, a
         beside, threads = None, self.decision.placements[team.rank].threads.count
         if types.exact is not None:
@@ -329,12 +334,13 @@ class DistributedProduct:
             products.add(product)
             del product
         result = products.finish()
-        if self._as_a_whole:
-            self._verify(a, b, c, result, threads)
         if types.finishes:
             result = to_device_of(of_a, result)
         if types.exact is not None:
             await_callers_work(result)  # so that it is complete, as other products are
+            complete(result)
+        if self._as_a_whole:
+            self._verify(a, b, c, result, threads)
         return result
 
 

@@ -31,7 +31,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
-from hybrid.execution.distributed_product import DistributedProduct, Shares, request_of
+from hybrid.execution.distributed_product import Complete, DistributedProduct, Shares, request_of, untold
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
 from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import scattered
@@ -183,14 +183,15 @@ class DistributedCall:
         """Whether integers stay on the GPUs where they lie."""
         return self._of_rows is None and self._of_parts.stays
 
-    def product(self) -> Any:
-        """This rank's part of the product."""
+    def product(self, complete: Complete = untold) -> Any:
+        """This rank's part of the product. `complete`: as of `DistributedProduct.part`, for RowBlocks."""
         a, b, c = self._operands
         assert self.decision is not None
         if not self._in_2d:
             first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
             added = None if c is None else c.array
-            return RowBlock(self._of_parts.part(a.array, b.array, added, element_of_rows(first_row)), first_row=first_row)
+            part = self._of_parts.part(a.array, b.array, added, element_of_rows(first_row), complete)
+            return RowBlock(part, first_row=first_row)
         place = (a.shape[0], b.shape[1]), a.rows, b.columns
         if self._of_rows is not None:
             return Block2D(self._of_rows.product().array[np.ix_(a.indices[0], b.indices[1])], *place)
@@ -256,8 +257,8 @@ class GpuCall:
         """Whether integers are multiplied without a copy to the host."""
         return self._of_blocks.integers_stay
 
-    def product(self) -> Any:
-        product = self._of_blocks.product().array.reshape(self.shape)
+    def product(self, complete: Complete = untold) -> Any:
+        product = self._of_blocks.product(complete).array.reshape(self.shape)
         if self._out is None:
             return product
         copy_back(product, self._out)
@@ -333,8 +334,10 @@ class IntegersCall:
                         there.append(there[0].T)
                     else:
                         there.append(each if each is None or on_gpu(each) else self._copies.to_gpu(name, each))
-            finally:
-                self._copies.finish()
+            except BaseException:
+                self._copies.abandon()
+                raise
+            self._copies.follow()
         brought = sum(each.nbytes for each in copied)
         if settings.gpu_memory:
             if settings.gpu_memory <= brought:
@@ -348,7 +351,8 @@ class IntegersCall:
         try:
             return self._product()
         except CheckFailed as wrong:
-            if wrong.code != "check-copy" or self.settings.on_fault != "repair":
+            lost = self._host[2] is not None and self._out is not None and np.may_share_memory(self._host[2], self._out)
+            if wrong.code != "check-copy" or self.settings.on_fault != "repair" or lost:
                 raise
             warn(f"repaired: {wrong}; computed once more")
         self._bring()
@@ -357,11 +361,7 @@ class IntegersCall:
     def _product(self) -> Any:
         copies, into, out = self._copies, self._into, self._out
         try:
-            c = self._on_gpu.product()
-            if into is not None:
-                with self._session.team.phase("gather", timed=False):
-                    copies.to_host(c, into)
-            del c
+            self._on_gpu.product(untold if into is None else lambda c: copies.to_host(c, into))
             copies.verify()
         except Overflow:
             copies.verify()  # a wrong operand may have been too large

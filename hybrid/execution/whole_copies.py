@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,12 @@ class WholeCopies:
         sampled = check != "full" and sum(each.nbytes for each in arrays) >= _SAMPLED
         self._sample = Sample(SHARE, secrets.randbelow(SHARE)) if sampled else ALL
         self._sums = None if check == "off" else RowChecksums(threads, 1, self._sample)
+        self._arriving: list[Event] = []  # of what goes to the GPU
         self._summed: list[tuple[str, np.ndarray, Any]] = []  # text, the host's checksums, rows on the GPU
         self._ends: list[tuple[str, np.ndarray, Any]] = []  # text, bytes in host memory, and on the GPU
 
     def to_gpu(self, name: str, array: np.ndarray) -> Any:
-        """The array on the GPU, in its own type; complete after `finish`. DoesNotFit where there is no room."""
+        """The array on the GPU, in its own type; complete after `follow`. DoesNotFit where there is no room."""
         once = array[tuple(slice(1 if step == 0 and array.size else None) for step in array.strides)]  # broadcast: nothing twice
         turned = once.flags.f_contiguous and not once.flags.c_contiguous
         rows = once.T if turned else once
@@ -74,24 +76,28 @@ class WholeCopies:
         made = made.T if turned else made
         return made if made.shape == array.shape else broadcast(made, array.shape)
 
+    def follow(self) -> None:
+        """Have the caller's stream wait for what was copied to the GPU."""
+        self._device.have_caller_follow(self._arriving)
+
     def finish(self) -> None:
         """Wait until all copies are complete."""
         with busy(self._device.progress):
             self._device.finish()
 
     def to_host(self, source: Any, into: np.ndarray) -> None:
-        """Copy contiguous C from the GPU; complete when this returns."""
+        """Copy contiguous C from the GPU, where it is complete; it has arrived when `verify` returns."""
         self._use_slots()
         self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
-        self.finish()
 
     def was_copied(self, source: Any, into: np.ndarray) -> None:
         """Have `verify` compare contiguous C with what others have copied from there."""
         self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "")
 
     def verify(self) -> None:
-        """CheckFailed where a copy did not arrive as it was sent. All are complete."""
+        """Wait until all copies are complete. CheckFailed where one did not arrive as it was sent."""
         if self._sums is None:
+            self.finish()
             return
         device, found, first = self._device, [], 0
         made = check_matrices(
@@ -119,8 +125,10 @@ class WholeCopies:
                 raise CheckFailed(f"the product is wrong: {text}", code="check-copy")
 
     def abandon(self) -> None:
-        """After a failure: when this returns, no thread reads or writes host memory."""
+        """After a failure: when this returns, neither threads nor the GPU read or write host memory."""
         self._device.give_up()
+        with suppress(Exception):  # the failure has been reported; a broken device will report again
+            self._device.finish()
         if self._sums is not None:
             self._sums.abandon()
 
@@ -147,7 +155,10 @@ class WholeCopies:
     def _copied(self, on_host: np.ndarray, there: Any, key: str) -> Event:
         if not key:
             return self._device.launch([], [], "check")
-        return self._device.copy_out(on_host, there, []) if key == "C" else self._device.copy_in(there, on_host, [])
+        if key == "C":
+            return self._device.copy_out(on_host, there, [])
+        self._arriving.append(self._device.copy_in(there, on_host, []))
+        return self._arriving[-1]
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
