@@ -105,6 +105,7 @@ CODES: dict[str, str] = {
     "blas-threads": "BLAS uses more threads than were set, or cannot be told how many",
     "slurm-cores": "a rank may use fewer cores than its task was given",
     "slurm-gpus": "the job has GPUs that a rank cannot use",
+    "gpus-unused": "the acceptance test did not use all GPUs that the job was given",
     "slurm-tasks": "the ranks are not the tasks of the job",
     "pinned-limit": "ulimit -l keeps host memory from being pinned: copies are slow",
     "gpu-shared": "ranks share a GPU",

@@ -44,7 +44,8 @@ columns; with GPUs those in brackets:
   level 4  as 3, and links again after every rotation; 30 minutes
 
 A rank or link counts as slow when it takes more than 10 % longer than the median of all; of two, than the other. Of ranks the
-median of all products of a type counts; multiplications shorter than 5 ms are not compared.
+median of all products of a type counts; multiplications shorter than 5 ms are not compared. A GPU that the job was given and
+no rank uses is wrong.
 exit codes: 0 all accepted, 1 something is wrong or slow, or a failure, 2 wrong usage, 143 asked to end (SIGTERM)
 """
 
@@ -66,6 +67,10 @@ def build_parser() -> Parser:
     parser.add_argument("--minutes", type=_minutes, metavar="M", help="for how long rotations are repeated (by level)")
     parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much is tested, see below (2)")
     parser.add_argument("--device", help="auto, cuda, cpu, or emulate: the GPU's kernels on the CPU, slowly (auto)")
+    parser.add_argument(
+        "--expect-gpus", type=whole_number, metavar="N",
+        help="GPUs of each node that must be used (those that Slurm or CUDA_VISIBLE_DEVICES gave; with --device cpu none)",
+    )  # fmt: skip
     parser.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
     parser.add_argument(
         "--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)"
@@ -104,7 +109,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     doing = [""]
     with Progress(part=lambda: doing[-1]) if team.rank == 0 else nullcontext():
         outcome = acceptance.run(team, level, 60 * minutes, settings, doing.append)
-    findings = judge(outcome)
+    given = [0] * len(outcome.given_gpus) if settings.device in ("cpu", "emulate") else outcome.given_gpus
+    expected = given if options.expect_gpus is None else [options.expect_gpus] * len(given)
+    findings = judge(outcome, expected)
     record = as_record(outcome, findings) | {"minutes": minutes, "settings": settings.as_dict()}
     with team.phase("report", timed=False):
         if team.rank == 0:

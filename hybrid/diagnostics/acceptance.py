@@ -7,9 +7,10 @@ blocks, and a block whose data are at fault is wrong on several devices. Every r
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -192,6 +193,7 @@ class Outcome:
     level: Level
     decision: Decision
     seed: int
+    given_gpus: list[int] = field(default_factory=list)  # by node
     # By case and rank, the seconds of each multiplication on the rank's device, without warm-ups.
     seconds: dict[Case, list[list[float]]] = field(default_factory=dict)
     wrong: list[WrongProduct] = field(default_factory=list)
@@ -211,6 +213,14 @@ class Outcome:
         return [placement.name for placement in self.decision.placements]
 
 
+def given_gpus(environment: Mapping[str, str]) -> tuple[int, frozenset[str]]:
+    """How many GPUs Slurm gave the job on this node, and the names of those that CUDA shows to this process."""
+    by_slurm = environment.get("SLURM_GPUS_ON_NODE", "")
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = frozenset(filter(None, map(str.strip, visible))) - {"-1", "NoDevFiles"}
+    return int(by_slurm) if by_slurm.isdecimal() else 0, names
+
+
 def run(team: Team, level: Level, seconds: float, settings: Settings, told: Callable[[str], None]) -> Outcome:
     """Run one rotation of every case at least, and further ones until the seconds are over. Every rank calls it.
 
@@ -227,10 +237,13 @@ class _Acceptance:
         self._time_is_up = False
         self._pace: Pace | None = None  # of the last round
         with team.phase("agree", timed=False) as drawing:
-            drawing.mine = secrets.randbits(48)
+            drawing.mine = secrets.randbits(48), given_gpus(os.environ)
         decision = self._decide(Problem(team.size, 1, 1, "float64"))
         self._cases = level.cases(decision.plan.device)
-        self._outcome = Outcome(level, decision, drawing.all[0])
+        self._outcome = Outcome(level, decision, drawing.all[0][0])
+        for node in team.topology.nodes:
+            by_slurm, visible = zip(*(drawing.all[rank][1] for rank in node), strict=True)
+            self._outcome.given_gpus.append(max(by_slurm) or len(frozenset().union(*visible)))
 
     def run(self) -> Outcome:
         outcome, team = self._outcome, self._team

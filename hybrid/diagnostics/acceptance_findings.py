@@ -19,9 +19,13 @@ SLOW = 1.1  # times the median of all
 SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's interruptions are too large a part
 
 
-def judge(outcome: Outcome) -> list[Finding]:
-    """The findings: one for each trouble with a product, rank, link or GPU, and one for each subject without any."""
+def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
+    """The findings: one for each trouble with a product, rank, link or GPU, and one for each subject without any.
+
+    `expected_gpus`: how many each node has to use.
+    """
     return [
+        *_of_unused_gpus(outcome, expected_gpus),
         *judge_products(outcome.wrong, outcome.names, outcome.products),
         *_of_left_out(outcome.left_out),
         *judge_speeds(outcome.seconds, outcome.names),
@@ -53,6 +57,21 @@ def judge_products(wrong: Sequence[WrongProduct], names: Sequence[str], products
             code = "wrong-rows"
             remedy = "the same rows are wrong on several ranks: look at the host's memory and at the link first"
         found.append(Finding("products", "wrong", f"{who}: {where}; first of {own[0].case}: {own[0].text}", remedy, code))
+    return found
+
+
+def _of_unused_gpus(outcome: Outcome, expected: Sequence[int]) -> list[Finding]:
+    decision, found = outcome.decision, []
+    for node, wanted in zip(decision.plan.topology.nodes, expected, strict=True):
+        gpus = [decision.placements[rank].gpu for rank in node]
+        used = len({gpu.uuid for gpu in gpus if gpu is not None})
+        if used < wanted:
+            why = "" if used else f" ({decision.device_reason})"
+            text = f"{decision.placements[node[0]].host}: {used} of {counted(wanted, 'GPU')} used{why}"
+            remedy = "start a rank for each; python -m hybrid.doctor tells why a rank cannot use one"
+            found.append(Finding("gpus", "wrong", text, remedy, code="gpus-unused"))
+    if not found and any(expected):
+        found = [Finding("gpus", "ok", f"all {counted(sum(expected), 'GPU')} used")]
     return found
 
 

@@ -231,6 +231,21 @@ def test_each_run_has_matrices_of_its_own(tmp_path):
     assert len(seeds) == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "environment", "wrong"),
+    [
+        ([], {"SLURM_GPUS_ON_NODE": "8"}, True), ([], {"CUDA_VISIBLE_DEVICES": "10,11"}, True), (["--expect-gpus", 9], {}, True),
+        (["--expect-gpus", 0], {"SLURM_GPUS_ON_NODE": "8"}, False), ([], {"CUDA_VISIBLE_DEVICES": ""}, False),
+        (["--device", "cpu"], {"SLURM_GPUS_ON_NODE": "8", "CUDA_VISIBLE_DEVICES": "0"}, False),
+    ],
+)  # fmt: skip
+def test_gpus_that_the_job_was_given_must_be_used(arguments, environment, wrong, tmp_path):
+    level = ["--level", 1, "--threads", 1, "--json", tmp_path / "record"]
+    done = quickly(COMMAND, *level, *arguments, hidden=("HYBRID_", "SLURM_", "CUDA_"), **environment)
+    assert done.returncode == wrong, done.stdout + done.stderr
+    assert ("gpus-unused" in codes(json.loads((tmp_path / "record").read_text()))) == wrong
+
+
 @pytest.mark.needs("compiler")
 @pytest.mark.exhaustive
 def test_an_emulated_gpu_is_tested_as_well():
