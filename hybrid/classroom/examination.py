@@ -4,10 +4,8 @@ sanitizers."""
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +30,7 @@ from hybrid.core.problem import record
 from hybrid.emulation.branches import Branch
 from hybrid.emulation.build import build
 from hybrid.emulation.cache import cache_folder
-from hybrid.emulation.child import Ended
+from hybrid.emulation.child import Ended, new_folder
 from hybrid.emulation.errors import CODES_OF_KINDS, EmulationError
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.requests import Site, shared_variables
@@ -59,10 +57,10 @@ class Trials:
         """What is found of the kernel on these shapes. EmulationError if it does not compile."""
         tasks, refused = self._tasks(shapes)
         # Where a compiler could not be ended, its folder may not be empty yet.
-        with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
-            source, threads = self._source(folder), SideBySide(folder, str(cache_folder()))
+        with new_folder() as folder:
+            source, threads = self._source(folder), SideBySide(str(folder), str(cache_folder()))
             try:
-                looked = threads.begin(self._looked_at, Path(folder, "program"), tasks)
+                looked = threads.begin(self._looked_at, folder / "program", tasks)
                 built = {checks: threads.begin(self._built, source, checks) for checks in _CHECKS}
                 libraries = {checks: library.result() for checks, library in built.items()}
                 cases_of_program = looked.result()
@@ -91,7 +89,7 @@ class Trials:
     def traced(self, sizes: Sizes) -> tuple[Case, list[Access]]:
         """A launch on this shape, and all of its accesses to memory in their order. EmulationError if the kernel does not compile
         or is stopped."""
-        with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
+        with new_folder() as folder:
             libraries = {"trace": self._built(self._source(folder), "trace")}
             task = self.task(sizes)
             ((ended, found),) = self._launched(libraries, [task], "trace", ORDERS[:1])
@@ -103,9 +101,9 @@ class Trials:
         accesses = [Access(**{**each, "block": tuple(each["block"])}) for each in found[0]["accesses"]]
         return Case(sizes, task.grid, task.block, {}, shared=task.shared), accesses
 
-    def _source(self, folder: str) -> Path:
+    def _source(self, folder: Path) -> Path:
         """A file in the folder with the text that is compiled."""
-        source = Path(folder, self.file.path.name)
+        source = folder / self.file.path.name
         source.write_text(wrapped(self.file, self.kernel, self.instance, self.meaning), encoding="utf-8")
         return source
 

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +20,7 @@ from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import kernels_of
 from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported
 from hybrid.emulation import whole_program
+from hybrid.emulation.child import new_folder
 from hybrid.errors import HybridError, StartError, UsageError
 from hybrid.ranks.launcher import family_of, mpirun
 
@@ -113,8 +112,8 @@ def ran(
             f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI", code="option-combination"
         )
     sources = {path.name: text.split("\n") for path, (_, text) in texts.found.items()}
-    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-        program, warnings = whole_program.built(Path(folder, name), text, dict(others), flags)
+    with new_folder() as folder:
+        program, warnings = whole_program.built(folder / name, text, dict(others), flags)
         outcomes = whole_program.run(program, file.path, arguments, seconds, show, started)
         return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
 

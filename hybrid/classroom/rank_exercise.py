@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -24,8 +21,8 @@ from hybrid.classroom.finding import Finding
 from hybrid.classroom.rank_trial import DTYPE
 from hybrid.core.problem import record
 from hybrid.core.text import counted
-from hybrid.emulation.child import python_environment
-from hybrid.emulation.confined import Bounds, confined, installed_with
+from hybrid.emulation.child import Ended, new_folder, python_environment, supervised
+from hybrid.emulation.confined import Bounds, confined, installed_with, of_students
 from hybrid.errors import HybridError, StartError, UsageError
 from hybrid.ranks.launcher import mpirun
 
@@ -110,44 +107,35 @@ def judged(tries: list[Try]) -> list[Part]:
 
 def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int) -> Try:
     """Try a solution on so many ranks. Its processes see a copy of the file, in a folder, which is all that they may write to."""
-    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
-        results, copy = Path(folder, "results.jsonl"), Path(folder, "solution", Path(path).name)
+    with new_folder() as folder:
+        results, copy = folder / "results.jsonl", folder / "solution" / Path(path).name
         copy.parent.mkdir()  # since Python looks for modules beside the results
         copy.write_bytes(Path(path).read_bytes())
-        process = _started(mpirun(ranks), copy, results, shapes, seconds, seed)
-        why, has_no_end = None, False
-        try:
-            out = process.communicate(timeout=seconds)[0].decode(errors="replace")
-        except subprocess.TimeoutExpired:
-            has_no_end = True
-            why = Finding(f"it had not ended after {seconds} s: does every rank take part in each collective call?", "no-end")
-        finally:
-            _end(process)
+        ended = _ran(mpirun(ranks), copy, results, shapes, seconds, seed)
+        has_no_end = ended.status is None
+        text = f"it had not ended after {seconds} s: does every rank take part in each collective call?"
+        why = Finding(text, "no-end") if has_no_end else None
         is_own = results.is_file() and not results.is_symlink()
         lines = results.read_text(encoding="utf-8", errors="replace").splitlines() if is_own else []
     outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, shapes, strict=False))
     missing = shapes[len(outcomes) : len(outcomes) + 1]
-    if not why and (missing or process.returncode):
-        why = _cause(out, "×".join(map(str, missing[0])) if missing else "", process.returncode, copy.name)
+    if not why and (missing or ended.status):
+        why = _cause(ended.out + ended.err, "×".join(map(str, missing[0])) if missing else "", ended.status or 0, copy.name)
     return Try(ranks, outcomes, why, has_no_end)
 
 
-def _started(
-    launcher: Sequence[str], file: Path, results: Path, shapes: Sequence[Sizes], seconds: int, seed: int
-) -> subprocess.Popen[bytes]:
+def _ran(launcher: Sequence[str], file: Path, results: Path, shapes: Sequence[Sizes], seconds: int, seed: int) -> Ended:
     folder = results.parent
     # mpi4py's runner ends all ranks when one of them raises.
     program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_trial", str(file), results.name, str(seed)]
     with confined(Bounds(seconds, folder, installed_with(launcher[0]), ranks=True)) as confine:
-        return subprocess.Popen(  # noqa: S603
+        return supervised(
             [*launcher, *program, *(",".join(map(str, sizes)) for sizes in shapes)],
+            seconds,
+            confine,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             cwd=folder,
-            env={**python_environment(), "TMPDIR": str(folder)},
-            start_new_session=True,
-            preexec_fn=confine,
+            env=of_students(python_environment(), folder),
         )
 
 
@@ -178,17 +166,6 @@ def _fault(shape: tuple[int, ...] | None, right: np.ndarray, c: np.ndarray | Non
         return None
     row, column = divmod(wrong[0], right.shape[1])
     return Finding(f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]", "wrong-elements")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher, if it has not ended; when it is asked to, it ends its ranks."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
 
 
 def _cause(out: str, unanswered: str, status: int, file: str) -> Finding:

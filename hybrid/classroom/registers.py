@@ -9,13 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.core.problem import record
-from hybrid.emulation.child import python_environment
+from hybrid.emulation.child import new_folder, python_environment
 from hybrid.emulation.compiler_limits import own_headers, run_limited
 from hybrid.emulation.confined import of_python
 from hybrid.emulation.errors import EmulationError
@@ -75,16 +73,16 @@ def taken(file: StudentFile, kernel: StudentKernel, instance: str, capability: i
     architecture = _nearest(nvcc, capability)
     if architecture != capability and capability < _COMPARABLE_FROM:
         return Taken(None, f"not known: this nvcc compiles for no GPU older than sm_{architecture}")
-    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-        source = Path(folder, file.path.name)
+    with new_folder() as folder:
+        source = folder / file.path.name
         # A template is compiled where something refers to an instance.
         refers = f"\nvoid* lab_reference() {{ return reinterpret_cast<void*>(&{instance}); }}\n"
         source.write_bytes(file.path.read_bytes() + refers.encode())
         command = [nvcc, "-cubin", f"-arch=sm_{architecture}", "-Xptxas", "-v", "-w", "-I", str(file.path.parent)]
         try:
-            arguments = [*command, "-o", str(Path(folder, "cubin")), str(source)]
+            arguments = [*command, "-o", str(folder / "cubin"), str(source)]
             reads = own_headers(file.path.resolve().parent)
-            done = run_limited("the kernel", arguments, {**os.environ, "TMPDIR": folder}, reads, Path(folder))
+            done = run_limited("the kernel", arguments, {**os.environ, "TMPDIR": str(folder)}, reads, folder)
         except EmulationError as error:
             return Taken(None, f"not known: {one_line(error)}")
     found = [] if done.returncode else _of_instance(done.stderr, kernel.name, instance)
@@ -98,15 +96,15 @@ def _by_nvrtc(file: StudentFile, kernel: StudentKernel, instance: str, capabilit
     """What the kernel takes as NVRTC compiles it, which the extras cuda12 and cuda13 bring."""
     if capability < _COMPARABLE_FROM:
         return Taken(None, "not known: NVRTC compiles for no GPU as old as this")
-    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
-        source = Path(folder, file.path.name)
+    with new_folder() as folder:
+        source = folder / file.path.name
         source.write_text(file.for_gpu, encoding="utf-8")
         command = [sys.executable, "-m", "hybrid.classroom.nvrtc_log", str(source), instance, str(capability)]
         reads, lists = of_python()
         try:
             headers = own_headers(file.path.resolve().parent)
-            environment = {**python_environment(), "TMPDIR": folder}
-            done = run_limited("the kernel", command, environment, [*reads, *headers], Path(folder), lists)
+            environment = {**python_environment(), "TMPDIR": str(folder)}
+            done = run_limited("the kernel", command, environment, [*reads, *headers], folder, lists)
         except EmulationError as error:
             return Taken(None, f"not known: {one_line(error)}")
     if done.returncode:

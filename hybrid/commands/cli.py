@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from hybrid.commands.streams import name_foreign_variables, open_streams, print_line, say_warnings_in_a_line
@@ -169,15 +170,34 @@ def run_alone(name: str, work: Callable[[], int]) -> int:
         launch = launched()
         if launch is not None and launch.size > 1:
             raise UsageError("this command runs alone, without mpirun", code="usage")
-        handle(signal.SIGINT, signal.default_int_handler)  # an interrupt unwinds, so that files and processes are ended in order
+        # An interrupt unwinds, so that files and processes are ended in order; and so does what asks the command to end.
+        handle(signal.SIGINT, signal.default_int_handler)
+        for each in _ENDS:
+            handle(each, _unwind)
         name_foreign_variables(name)
         code = work()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return print_error(name, HybridError("interrupted", code="interrupted"))
+    except _AskedToEnd as asked:
+        print_error(name, HybridError(f"asked to end by {asked.args[0].name}", code="terminated"))
+        return 128 + int(asked.args[0])
     except Exception as error:
         return answer_failed(name, error)
+
+
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class _AskedToEnd(BaseException):
+    """One of _ENDS has come."""
+
+
+def _unwind(signum: int, frame: FrameType | None) -> None:
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_IGN)  # the end itself is not to be interrupted
+    raise _AskedToEnd(signal.Signals(signum))
 
 
 @record

@@ -1,25 +1,34 @@
 # SPDX-License-Identifier: MIT
-"""Child processes that run kernels, perhaps under a sanitizer: they may crash or hang."""
+"""Child processes that run kernels and programs, perhaps under a sanitizer: they may crash, hang, print without end, and leave
+processes and files behind."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import selectors
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hybrid.core.problem import record
 from hybrid.emulation.build import compiler
-from hybrid.emulation.confined import MEMORY, Bounds, confined
+from hybrid.emulation.confined import DIE_WITH_PARENT, MEMORY, Bounds, confined, of_students
 
 # Sanitizer runtimes must be loaded before Python; with ASan's also libstdc++, whose exceptions it intercepts.
 _PRELOAD = {"address": ("libasan.so", "libstdc++.so.6"), "threads": ("libtsan.so",)}
+MOST_OUTPUT = 64 << 20  # bytes of a child that are kept
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+_PATIENCE = 10  # seconds that a child's supervisor gets to end all that it has started
 _OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
     "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
@@ -53,16 +62,115 @@ def run_child(
     environment = {**python_environment(), **_OPTIONS}
     if checks in _PRELOAD:
         environment["LD_PRELOAD"] = ":".join(map(_path_of, _PRELOAD[checks]))
-    command, input = [sys.executable, "-m", module], json.dumps(tasks).encode()
-    if not limited:
-        return _ended(seconds, command, input=input, env=environment)
-    for sanitizer in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
-        environment[sanitizer] += f":hard_rss_limit_mb={MEMORY >> 20}"
-    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
-        environment["TMPDIR"] = folder
-        bounds = Bounds(seconds, Path(folder), reads, sanitized=checks in _PRELOAD)
-        with confined(bounds) as confine:
-            return _ended(seconds, command, input=input, env=environment, cwd=folder, preexec_fn=confine)
+    with tempfile.TemporaryFile() as given:
+        given.write(json.dumps(tasks).encode())
+        given.seek(0)
+        run = partial(supervised, [sys.executable, "-m", module], seconds, stdin=given)
+        if not limited:
+            return run(env=environment)
+        for sanitizer in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
+            environment[sanitizer] += f":hard_rss_limit_mb={MEMORY >> 20}"
+        with new_folder() as folder:
+            bounds = Bounds(seconds, folder, reads, sanitized=checks in _PRELOAD)
+            with confined(bounds) as confine:
+                return run(confine, env=of_students(environment, folder), cwd=folder)
+
+
+@contextmanager
+def new_folder() -> Iterator[Path]:
+    """A folder for temporary files, which is removed with all that is in it, whatever its depth and modes."""
+    folder = tempfile.mkdtemp(prefix=f"hybrid-lab-{os.getpid()}-")
+    try:
+        yield Path(folder)
+    finally:
+        try:
+            shutil.rmtree(folder)
+        except (OSError, RecursionError):  # these go deeper, and into folders that have no rights
+            for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+                subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)  # noqa: S603
+
+
+def supervised(
+    command: Sequence[str],
+    seconds: float,
+    confine: Callable[[], None] | None = None,
+    *,
+    show: Callable[[bytes], None] | None = None,
+    **options: Any,
+) -> Ended:
+    """Run a command until it ends, or for so many seconds; then nothing that it has started runs any more.
+
+    `confine`: is called in the child before the command. `show`: is given what it prints, also to standard error, as it comes.
+    """
+    stderr = subprocess.STDOUT if show else subprocess.PIPE
+    kept: dict[int, bytearray] = {}
+    late, deadline = False, time.monotonic() + seconds
+    start = partial(_supervise, confine)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=start, **options) as process:  # noqa: S603
+        pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
+        try:
+            with selectors.DefaultSelector() as selector:
+                for pipe in pipes:
+                    selector.register(pipe, selectors.EVENT_READ)
+                    kept[pipe.fileno()] = bytearray()
+                while selector.get_map():
+                    for key, _ in selector.select(max(0, deadline - time.monotonic())):
+                        data = os.read(key.fd, 1 << 16)
+                        if not data:
+                            selector.unregister(key.fileobj)
+                        elif show:
+                            show(data)
+                        else:
+                            kept[key.fd] += data[: MOST_OUTPUT - len(kept[key.fd])]
+                    if time.monotonic() >= deadline:
+                        if late:
+                            break
+                        late, deadline = True, time.monotonic() + _PATIENCE
+                        process.terminate()
+            process.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            late = True
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
+            process.kill()
+    out, err = (bytes(each).decode(errors="replace") for each in (*kept.values(), b"")[:2])
+    return Ended(out, err, None if late else process.returncode)
+
+
+def _supervise(confine: Callable[[], None] | None) -> None:
+    """In a new child: fork. The new process's child goes on, and runs the command; the process itself waits for that, or for
+    SIGTERM, and then kills all that has come of it, even in sessions of their own: they are its descendants."""
+    if sys.platform.startswith("linux"):
+        library = ctypes.CDLL(None)
+        library.prctl(_SUBREAPER, 1)
+        library.prctl(DIE_WITH_PARENT, signal.SIGTERM)
+    asked = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *asked})
+    child = os.fork()
+    if not child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if confine is not None:
+            confine()
+        return
+    os.closerange(0, 1 << 16)
+    ended = status = 0
+    while not ended and signal.sigwait({signal.SIGCHLD, *asked}) == signal.SIGCHLD:
+        while not ended and (found := os.waitpid(-1, os.WNOHANG))[0]:
+            if found[0] == child:
+                ended, status = found
+    with suppress(ChildProcessError):
+        while True:
+            for each in _descendants(os.getpid()):
+                with suppress(OSError):
+                    os.kill(each, signal.SIGKILL)
+            os.waitpid(-1, 0)
+    if os.WIFSIGNALED(status):
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status) if ended else 1)
 
 
 def end_children(*folders: str) -> None:
@@ -89,18 +197,6 @@ def python_environment() -> dict[str, str]:
     thread."""
     places = os.pathsep.join(map(os.path.abspath, sys.path))
     return {**os.environ, "PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1"}
-
-
-def _ended(seconds: float, command: Sequence[str], **options: Any) -> Ended:
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds, **options)  # noqa: S603
-    except subprocess.TimeoutExpired as late:
-        return Ended(_text(late.stdout), _text(late.stderr), None)
-    return Ended(_text(done.stdout), _text(done.stderr), done.returncode)
-
-
-def _text(output: bytes | None) -> str:
-    return (output or b"").decode(errors="replace")
 
 
 def _path_of(library: str) -> str:

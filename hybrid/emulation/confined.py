@@ -7,13 +7,14 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import re
 import resource
 import shutil
 import signal
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from hybrid.kernels.catalogue import KERNELS
 MEMORY = 4 << 30  # bytes
 LARGEST_FILE = 1 << 20  # bytes: ThreadSanitizer begins with a file of half a megabyte, which it deletes
 _SHARED_BY_RANKS = 256 << 20  # bytes of the memory that MPI's ranks share, which is a file in /dev/shm
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _OF_A_PREFIX = (  # folders of an installation
     "bin",
     "etc",
@@ -37,6 +38,11 @@ _OF_A_PREFIX = (  # folders of an installation
     "share",
     "targets",
     f"{os.uname().machine}-conda-linux-gnu",
+)
+_FOR_STUDENTS = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|TZ|TERM|COLUMNS|LINES|VIRTUAL_ENV|CONDA_PREFIX|CXX|CC|HYBRID_LAB_\w+|(?:LC|LD|OMP|OPENBLAS|MKL)_\w+"
+    r"|(?:ASAN|TSAN|UBSAN)_OPTIONS|PYTHON(?:PATH|HOME|UNBUFFERED|DONTWRITEBYTECODE)"
+    r"|(?:OMPI|OPAL|PMIX|PRTE|MPICH|HYDRA|MPIR|MPIEXEC|FI|UCX|I_MPI)_\w+"
 )
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
@@ -82,6 +88,12 @@ def installed_with(program: str) -> list[Path]:
     return [*(place.parent for place in places), *(place.parents[1] / name for place in places for name in _OF_A_PREFIX)]
 
 
+def of_students(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The variables of an environment that students' code gets, without what may be somebody's secret. `folder`: for temporary
+    files."""
+    return {**{name: value for name, value in environment.items() if _FOR_STUDENTS.fullmatch(name)}, "TMPDIR": str(folder)}
+
+
 def lacking() -> list[str]:
     """What a child cannot be kept from on this system, in whole sentences."""
     missing = []
@@ -108,7 +120,7 @@ def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated:
     for which, most in limits.items():
         resource.setrlimit(which, (most, most))
     if sys.platform.startswith("linux"):
-        library.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        library.prctl(DIE_WITH_PARENT, signal.SIGKILL)
     if separated is not None:
         separated(library)
     if rules is not None:

@@ -4,12 +4,13 @@ process."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import Any
 from hybrid.core.problem import record
 from hybrid.emulation.build import COMMON, HERE, POISON, compile_file, compiler, native, runtime_object, takes
 from hybrid.emulation.cache import cache_folder
-from hybrid.emulation.confined import Bounds, confined, installed_with
+from hybrid.emulation.child import supervised
+from hybrid.emulation.confined import Bounds, confined, installed_with, of_students
 
 # In this order each is initialized after those that it needs for that.
 _RUNTIME = (
@@ -117,39 +119,29 @@ def run(
     given = [(current / argument).resolve() for argument in arguments if (current / argument).is_file()]
     reads = [source.resolve().parent, *given, *(installed_with(ranks.launcher[0]) if ranks else ())]
     bounds = Bounds(seconds + _LATER, folder, reads, [current], ranks=ranks is not None)
-    with (
-        confined(bounds) as confine,
-        subprocess.Popen(  # noqa: S603
+    with confined(bounds) as confine:
+        ended = supervised(
             [*ranks.launcher, str(program), *arguments] if ranks else [str(source), *arguments],
+            seconds + _LATER,
+            confine,
+            show=_Shown(show),
             executable=None if ranks else program,
             stdin=sys.stdin if sys.stdin is not None and _is_file(sys.stdin) else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             env=_environment(folder, seconds, mark, ranks),
             cwd=current,
-            preexec_fn=confine,
-        ) as process,
-    ):
-        overdue = threading.Timer(seconds + _LATER, process.kill)
-        overdue.start()
-        try:
-            _pass_on(process, show)
-            status = process.wait()
-        finally:
-            overdue.cancel()
-            process.kill()
+        )
+    status = -signal.SIGKILL if ended.status is None else ended.status
     return [Ran(status, tuple(_findings(file, mark))) for file in files]
 
 
 def _environment(folder: Path, seconds: int, mark: str, ranks: Ranks | None) -> dict[str, str]:
     """What the runtime in the program reads: where its findings go, with which mark, and when it has to tell where it is."""
     return {
-        **os.environ,
+        **of_students(os.environ, folder),
         "HYBRID_LAB_FINDINGS": str(folder / "findings"),
         "HYBRID_LAB_SECONDS": str(seconds),
         "HYBRID_LAB_MARK": mark,
         **({"HYBRID_LAB_RANK": ranks.variable} if ranks else {}),
-        "TMPDIR": str(folder),
     }
 
 
@@ -172,13 +164,16 @@ def _is_file(stream: Any) -> bool:
         return False
 
 
-def _pass_on(process: subprocess.Popen[bytes], show: Callable[[str], None]) -> None:
-    """Show the first _MOST_OUTPUT bytes of the process's output, and read the rest."""
-    shown = 0
-    assert process.stdout is not None
-    for line in process.stdout:
-        if shown < _MOST_OUTPUT:
-            show(line.decode(errors="replace"))
-            shown += len(line)
-            if shown >= _MOST_OUTPUT:
-                show(f"\n(more than {_MOST_OUTPUT} bytes: the rest is not shown)\n")
+class _Shown:
+    """Shows the first _MOST_OUTPUT bytes of a process's output."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show, self._left = show, _MOST_OUTPUT
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def __call__(self, data: bytes) -> None:
+        if self._left > 0:
+            self._show(self._decoder.decode(data[: self._left]))
+            self._left -= len(data)
+            if self._left <= 0:
+                self._show(f"\n(more than {_MOST_OUTPUT} bytes: the rest is not shown)\n")

@@ -162,8 +162,12 @@ def test_without_a_compiler_it_is_said_what_to_install(tmp_path):
     assert own_lines(done.stderr)[-1].endswith("[no-compiler]")
 
 
+ENDS = [(signal.SIGINT, 1, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "terminated")]
+
+
 @pytest.mark.needs("compiler")
-def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(("signum", "status", "code"), exhaustive(ENDS[:2], ENDS))
+def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path, signum, status, code):
     """Of a kernel that never ends: neither a process nor a file."""
     (tmp_path / "endless.cu").write_text(
         f"{ABC}, int n)\n{{\n    for (volatile int k = 0; k < 1;) {{}}\n    c[0] = a[0] * b[0];\n}}\n"
@@ -178,10 +182,10 @@ def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path):
             assert process.poll() is None
             assert time.monotonic() < until, "no compiler began"
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signum)
         _, error = process.communicate(timeout=120)  # less than the kernel has
-    assert process.returncode == 1
-    assert [line for line in own_lines(error) if "[interrupted]" in line]
+    assert process.returncode == status
+    assert [line for line in own_lines(error) if f"[{code}]" in line]
     assert [path.name for path in tmp_path.iterdir()] == ["endless.cu"]
 
 
