@@ -88,17 +88,6 @@ def test_without_tests_named_those_that_run_the_line_and_pass_by_themselves_are_
     assert results[1]["verdict"] == "survived"
 
 
-def test_the_catalogue_is_read_by_file_room_or_path_and_says_where_it_is_wrong(tmp_path):
-    catalogue.write(tmp_path / "one.jsonl", [FOUND, replace(SURVIVES, ranks=(3,))])
-    catalogue.write(tmp_path / "two.jsonl", [replace(GONE, file="kernels/naive.cu"), FOUND])
-    assert catalogue.catalogue(tmp_path, "one") == [FOUND, replace(SURVIVES, ranks=(3,))]
-    assert [each.room for each in catalogue.catalogue(tmp_path)] == ["hybrid", "hybrid", "kernels"]
-    assert [each.what for each in catalogue.catalogue(tmp_path, "kern*")] == ["rewritten"]
-    (tmp_path / "three.jsonl").write_text('{"file": "hybrid/some.py"}\n')
-    with pytest.raises(LookupError, match=r"three\.jsonl, line 1"):
-        catalogue.catalogue(tmp_path)
-
-
 @pytest.mark.needs("git")
 def test_mutants_are_drawn_of_what_runs(checkout):
     pytest.importorskip("cosmic_ray", reason="needs Cosmic Ray (extra mutants)")

@@ -3,27 +3,22 @@
 with --on-fault repair it ends with 0 and tells what it repaired (docs/use.md, docs/failures.md)."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
+from support import matmul
 from support.checked import named
-from support.commands import start
-from support.forked import quickly
 from support.selection import exhaustive
 
 pytestmark = pytest.mark.launcher
 SIZES = [90, 60, 70, "--fill", "normal"]
 
 
-def run(tmp_path, *arguments, plant=(), ranks=0, **pretended):
+def run(tmp_path, *arguments, plant=(), **more):
     """The finished command and its JSON line."""
-    faults = [word for fault in plant for word in ("--plant", fault)]
-    settings = [word for name, value in pretended.items() for word in ("--pretend", f"{name}={value}")]
     record = tmp_path / "run.jsonl"
     record.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "hybrid.testing", "--seed", "7", *faults, *settings, "-m", "hybrid.matmul"]
-    done = quickly(command, *SIZES, "--json", record, *arguments, ranks=ranks, limit=120)
+    done = matmul.run(*SIZES, "--json", record, *arguments, planted=[*plant], **more)
     return done, json.loads(record.read_text().splitlines()[-1]) if record.exists() else None
 
 
@@ -37,7 +32,7 @@ FAULTS = [("multiply", "check-product"), ("copy in", "check-copy"), ("copy out",
 def test_a_wrong_product_ends_the_command_with_3(tmp_path, fault, code, ranks):
     out = tmp_path / "C.npy"
     np.save(out, np.full((2, 2), 7.0))
-    done, line = run(tmp_path, "--out", out, plant=[f"{fault} how=element"], ranks=ranks, staged=1)
+    done, line = run(tmp_path, "--out", out, plant=[f"{fault} how=element"], ranks=ranks, HYBRID_STAGED="1")
     assert done.returncode == 3, done.stderr
     np.testing.assert_array_equal(np.load(out), np.full((2, 2), 7.0), "what was there stays")
     assert {path.name for path in tmp_path.iterdir()} == {"C.npy", "run.jsonl"}, "nothing of the wrong product is left"
@@ -50,20 +45,6 @@ def test_a_wrong_product_ends_the_command_with_3(tmp_path, fault, code, ranks):
     assert done.stdout.splitlines()[-1].endswith(f"[{code}]")
 
 
-def test_many_faults_are_shown_in_part_and_told_in_full(tmp_path):
-    plants = [f"copy in at={number}" for number in range(5)]
-    done, line = run(tmp_path, plant=plants, staged=1, panel_rows=10, panel_columns=30)
-    assert done.returncode == 3
-    assert len(line["check"]["faults"]) == 5
-    assert sum(line.endswith("[check-copy]") for line in done.stdout.splitlines()) == 3 + 1
-
-
-def test_what_is_not_checked_passes_and_says_so(tmp_path):
-    done, line = run(tmp_path, "--check", "off", plant=["multiply how=element"])
-    assert done.returncode == 0, done.stderr
-    assert not line.get("check") or line["check"].get("kind") != "freivalds"
-
-
 @pytest.mark.parametrize(
     ("fill", "kind", "check"),
     exhaustive(
@@ -72,7 +53,7 @@ def test_what_is_not_checked_passes_and_says_so(tmp_path):
     ),
 )
 def test_a_right_product_tells_how_it_was_checked(tmp_path, fill, kind, check):
-    done, line = run(tmp_path, "--check", check, "--fill", fill, staged=1)
+    done, line = run(tmp_path, "--check", check, "--fill", fill, HYBRID_STAGED="1")
     assert done.returncode == 0, done.stderr
     found = line["check"]
     assert (found["ok"], found["kind"], found["tolerance"]) == (True, kind, 0 if kind == "exact" else 8)
@@ -86,11 +67,7 @@ def test_what_cannot_be_judged_is_told(tmp_path):
     a[3, 4], b[5, 6] = np.nan, np.inf
     for name, matrix in (("A", a), ("B", b)):
         np.save(tmp_path / f"{name}.npy", matrix)
-    record = tmp_path / "run.jsonl"
-    command = [sys.executable, "-m", "hybrid.matmul", "--a", tmp_path / "A.npy", "--b", tmp_path / "B.npy", "--json", record]
-    done = start(command)
-    assert done.returncode == 0, done.stderr
-    check = json.loads(record.read_text())["check"]
+    check = matmul.record("--a", tmp_path / "A.npy", "--b", tmp_path / "B.npy")["check"]
     assert check["ok"]
     assert check["note"]
 
@@ -122,7 +99,7 @@ def test_what_was_repaired_in_any_part_is_told(tmp_path):
 
 def test_what_cannot_be_repaired_ends_with_3(tmp_path):
     """Rows that arrived differently on another node: nobody knows which are right."""
-    nodes = {"staged": 1, "ranks_per_node": 1, "transport": "host"}
+    nodes = {"HYBRID_STAGED": "1", "HYBRID_RANKS_PER_NODE": "1", "HYBRID_TRANSPORT": "host"}
     done, line = run(tmp_path, "--on-fault", "repair", plant=["arrive rank=1 how=element"], ranks=2, **nodes)
     assert done.returncode == 3, done.stdout
     assert not line["check"]["ok"]
