@@ -136,7 +136,7 @@ def integers_cross_the_link_in_their_own_types():
         assert len(warned) == 1
         assert np.array_equal(found, a.astype(int) @ b.astype(int))
     c = np.full((40, 50), 3, "int64")
-    with hybrid.testing.plant("copy out"):  # what was there before cannot be added again
+    with hybrid.testing.plant("copy out", at=1):  # to the host: what was there before cannot be added again
         how = {"beta": 1, "dtype": "int64", "on_fault": "repair"}
         assert refusal(CheckFailed, a, b, c, out=c, **how, **ON_GPU) == "check-copy"
     a[3, 4], b[:, 5] = 127, 127
