@@ -4,6 +4,7 @@ share."""
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,11 @@ def as_array(value: Any, name: str) -> np.ndarray:
     if value is None:
         raise UsageError(
             f"{name} is None at the root: pass the matrix there, or comm= where another rank has it", code="no-operand"
+        )
+    if isinstance(value, (str, os.PathLike)):
+        raise UsageError(
+            f"{name} is a path, and no matrix: pass numpy.load(path), or multiply files by python -m hybrid.matmul --a A --b B",
+            code="no-numbers",
         )
     if on_gpu(value):
         value = as_gpu_array(value, name).get()

@@ -2,6 +2,7 @@
 """What cannot be multiplied, asked for or written to is refused before anything is done: by an error of one class and code on all
 ranks, after which arrays are as they were and the next call works."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ OPERANDS: list[tuple[Any, Any, dict[str, Any], str]] = [
     (np.ones((0, 4, 3)), np.ones((0, 4, 5)), {}, "shapes"), (3.0, B, {}, "dimensions"), (A, np.float64(3), {}, "dimensions"),
     (STACK, np.float64(3), {}, "dimensions"), (None, B, {}, "no-operand"), (A, None, {}, "no-operand"),
     (STACK, None, {}, "no-operand"), ([[1.0, 2.0], [3.0]], B, {}, "no-numbers"), ([[[1.0], [2.0, 3.0]]], B, {}, "no-numbers"),
-    ([[None]], B, {}, "no-numbers"), (object(), B, {}, "no-numbers"), ([["x"]], B, {}, "dtype"), ("text", B, {}, "dtype"),
+    ([[None]], B, {}, "no-numbers"), (object(), B, {}, "no-numbers"), ([["x"]], B, {}, "dtype"), ("a.npy", B, {}, "no-numbers"),
+    (Path("a.npy"), B, {}, "no-numbers"),
     (np.ma.masked_equal(A, 0), B, {}, "masked"), (A, np.ma.masked_equal(B, 0), {}, "masked"),
     (A, B, {"out": np.ma.zeros((4, 5))}, "masked"), (STACK, STACK_B, {"out": np.ma.zeros((2, 4, 5))}, "masked"),
 ]  # fmt: skip
