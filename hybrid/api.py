@@ -50,7 +50,7 @@ def multiply(
         At `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol. Matrices,
         or as for NumPy's `@` vectors and stacks of matrices, of which each rank multiplies whole ones where there are enough.
         Of bool, integers, floating-point or complex numbers of up to 64 bits (complex128). Or a `RowBlock` each, or a `Block2D`
-        each, on every rank.
+        each, on every rank; or a RowBlock a, and for b the same matrix on every rank.
     c
         At the root, what is added, times beta: of the result's shape. It is not read where beta is 0, and only changed as `out`.
     comm

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from hybrid.arrays.interop import on_gpu, refuse_masked
+from hybrid.arrays.interop import is_array, on_gpu, refuse_masked
 from hybrid.core.settings import as_int
 from hybrid.core.spans import Span
 from hybrid.errors import NoArray, UsageError
@@ -111,7 +111,7 @@ class Distributed(ABC):
         raise UsageError(f"a {_kind(self)} has no truth value: .array.all() is that of this rank's elements", code="no-array")
 
     def __matmul__(self, other: Any) -> Any:
-        if not isinstance(other, Distributed):
+        if not isinstance(other, Distributed) and not (type(self) is RowBlock and is_array(other)):
             return self._refused(other)
         comm = common_communicator([self, other])
         launch = launched()
@@ -217,8 +217,9 @@ class RowBlock(Distributed):
     """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
 
     Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows. `a @ b` is collective over the
-    communicator of either operand. `+ - * / // % **`, comparisons and NumPy's elementwise functions are local, and accept numbers
-    and RowBlocks of the same rows. `a.T` is a view, of which this rank has columns; products take it.
+    communicator of either operand; b may be a matrix that every rank has. `+ - * / // % **`, comparisons and NumPy's elementwise
+    functions are local, and accept numbers and RowBlocks of the same rows. `a.T` is a view, of which this rank has columns;
+    products take it.
 
     Parameters
     ----------
@@ -236,9 +237,8 @@ class RowBlock(Distributed):
     first_row: int | None = None
 
     def __post_init__(self) -> None:
-        is_array = isinstance(self.array, np.ndarray) or (on_gpu(self.array) and hasattr(self.array, "ndim"))
-        if not is_array or self.array.ndim != 2:
-            given = f"an array of {self.array.ndim} dimensions" if is_array else type(self.array).__name__
+        if not is_array(self.array) or self.array.ndim != 2:
+            given = f"an array of {self.array.ndim} dimensions" if is_array(self.array) else type(self.array).__name__
             raise UsageError(f"a RowBlock takes a matrix of NumPy's or CuPy's, not {given}", code="no-numbers")
         refuse_masked(self.array, "the array of a RowBlock")
 

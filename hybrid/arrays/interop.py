@@ -79,6 +79,11 @@ def on_gpu(value: Any) -> bool:
     return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) in (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
+def is_array(value: Any) -> bool:
+    """Whether it is an array of NumPy's or CuPy's."""
+    return isinstance(value, np.ndarray) or (on_gpu(value) and hasattr(value, "ndim"))
+
+
 def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
     """The array in row-major order, of type `dtype` and in memory that `device` reads: itself if it is so, else a copy."""
     if on_gpu(array):

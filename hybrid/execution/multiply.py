@@ -14,7 +14,17 @@ import numpy as np
 
 from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
 from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, numpy_type, product_type, real_operands, type_name
-from hybrid.arrays.interop import as_rows, await_callers_work, copy_back, empty_beside, is_masked, on_gpu, to_device_of
+from hybrid.arrays.interop import (
+    as_rows,
+    await_callers_work,
+    copy_back,
+    empty_beside,
+    is_array,
+    is_masked,
+    on_gpu,
+    on_host,
+    to_device_of,
+)
 from hybrid.arrays.root_operands import (
     RootOperands,
     RootShapes,
@@ -46,6 +56,7 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Decision, Machine, gpu_for_arrays, root_is_enough, same_on_all_ranks, threads_until_decided
 from hybrid.selection.session import Session, agree, free_memory_of, take_inventory
 from hybrid.verification.check import settle
+from hybrid.verification.copies import checksum
 from hybrid.verification.freivalds import new_seed
 
 
@@ -124,6 +135,8 @@ class DistributedCall:
         self._session = session
         self._operands: tuple[Any, ...] = operands
         self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
+        # B is the same array on every rank, each of which takes the rows that would be its own.
+        self._is_everywhere = type(operands[0]) is RowBlock and is_array(operands[1])
         self._of_rows: DistributedCall | None = None  # of Block2Ds in one process: their product as one of RowBlocks
         transposed = self._look(asked, out)
         if any(transposed) and self.sum_of is None:
@@ -141,6 +154,8 @@ class DistributedCall:
             if out is not None or asked.root != 0:
                 raise UsageError(f"a product of {kind} has neither out nor root: every rank keeps its {kept}", code="out")
             transposed: tuple[bool, ...] = ()
+            if self._is_everywhere and not (gemm.transpose_a or gemm.transpose_b):
+                kind = f"a RowBlock and {self._take_own_rows_of_b(settings)}"
             if self._in_2d:
                 settings = _of_block_2d(settings, gemm, self._operands[2])
             else:
@@ -171,6 +186,18 @@ class DistributedCall:
             self._of_parts = DistributedProduct(session, shares, inventories, settings)
             self.decision, self.settings = self._of_parts.decision, self._of_parts.settings
         return transposed
+
+    def _take_own_rows_of_b(self, settings: Settings) -> str:
+        """Make B a RowBlock of this rank's share of its rows. What all ranks have to have in common of it."""
+        team, (a, b, c) = self._session.team, self._operands
+        if b.ndim != 2:
+            raise UsageError(
+                f"b is an array of {b.ndim} dimensions: beside a RowBlock pass a matrix, x[:, None]", code="dimensions"
+            )
+        lo, hi = (len(b) * rank // team.size for rank in (team.rank, team.rank + 1))
+        self._operands = a, RowBlock(to_device_of(a.array, b[lo:hi]) if on_gpu(a.array) else on_host(b[lo:hi])), c
+        sum_of_all = checksum(on_host(b), threads_until_decided(team, settings))
+        return f"a matrix of {'×'.join(map(str, b.shape))} {b.dtype} with the checksum {sum_of_all:016x}"
 
     @property
     def own_operands(self) -> tuple[np.ndarray, np.ndarray]:

@@ -98,7 +98,7 @@ TAKEN_FOR_THE_WHOLE = [
     lambda part: np.array_equal(part, part), lambda part: np.concatenate([part, part]), lambda part: np.add(part, 1, where=True),
     lambda part: np.add(part, 1, out=part.array), lambda part: np.add(part, 1, dtype="f8"),
     lambda part: np.maximum.outer(part, part), lambda part: np.einsum("ij,ij->", part, part), lambda part: part + A,
-    lambda part: A + part, lambda part: np.ones((3, 3)) @ part, lambda part: part @ np.ones((7, 3)),
+    lambda part: A + part, lambda part: np.ones((3, 3)) @ part,
     lambda part: np.matmul(np.ones((3, 3)), part),
 ]  # fmt: skip
 

@@ -47,6 +47,26 @@ def test_the_product_lies_as_a_does_and_products_can_follow_each_other(comm, rng
     np.testing.assert_allclose(whole(comm, mixed), (2 * np.linalg.matrix_power(a, 4) - a) / 3, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int32", "complex64"])
+def test_the_second_operand_may_be_a_matrix_that_every_rank_has(comm, rng, dtype):
+    a, b = rng.integers(-9, 9, (30, 11)).astype(dtype), rng.integers(-9, 9, (11, 7)).astype(dtype)
+    rows = rows_of(comm, a, heights(rng, comm.size, 30), known=True)
+    for found in (rows @ b, np.matmul(rows, b.copy(order="F")), hybrid.multiply(rows, b)):
+        assert (found.comm, len(found)) == (comm, len(rows))
+        np.testing.assert_array_equal(whole(comm, found), a @ b)
+    np.testing.assert_array_equal(whole(comm, hybrid.multiply(rows, b, alpha=2, c=rows @ b, beta=3)), 5 * (a @ b))
+    other, moved = b.copy(), b.copy()
+    other[0, 0] += comm.rank
+    moved[[0, 1]] = moved[[1, 0]] if comm.rank else moved[[0, 1]]
+    for wrong in (other, moved, rows_of(comm, b) if comm.rank else b):
+        if comm.size > 1:
+            with refused(UsageError, "ranks-differ"):
+                rows @ wrong
+    for code, wrong in (("shapes", b[1:]), ("dimensions", b[:, 0])):
+        with refused(UsageError, code):
+            rows @ wrong
+
+
 def test_a_product_of_transposes_moves_rows_and_gives_equal_shares(comm, rng):
     a, b = rng.integers(-9, 9, (23, 17)), rng.integers(-9, 9, (23, 17)).astype("float32")
     first, second = (rows_of(comm, each, heights(rng, comm.size, 23), known=True) for each in (a, b))
