@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The command that plants mutants: on a tree of two files, each verdict, resuming, and the drawing of mutants."""
+"""The command that plants mutants: on a tree of two files, each verdict, and resuming."""
 
-import ast
 import json
 import subprocess
 from dataclasses import replace
 
 import pytest
 
-from experiments.mutation import catalogue
 from experiments.mutation.catalogue import Mutant
 from experiments.mutation.command import Runs, record, table
 
@@ -86,15 +84,3 @@ def test_without_tests_named_those_that_run_the_line_and_pass_by_themselves_are_
     results = list(runs.run([replace(each, tests="") for each in (FOUND, SURVIVES)], jobs=1))
     assert [result["by"].rpartition("::")[2] for result in results] == ["test_second", ""]
     assert results[1]["verdict"] == "survived"
-
-
-@pytest.mark.needs("git")
-def test_mutants_are_drawn_of_what_runs(checkout):
-    pytest.importorskip("cosmic_ray", reason="needs Cosmic Ray (extra mutants)")
-    drawn = list(catalogue.draw(checkout, 100, seed=1))
-    assert drawn == list(catalogue.draw(checkout, 100, seed=1)) != list(catalogue.draw(checkout, 100, seed=2))
-    assert sorted(mutant.line(SOURCE) for mutant in drawn) == [5, 5, 11, 11], "the comparison and the sum: no annotation"
-    for mutant in drawn:
-        planted = mutant.planted(SOURCE)
-        assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(SOURCE))
-        assert SOURCE.splitlines()[mutant.line(SOURCE) - 1] != planted.splitlines()[mutant.line(SOURCE) - 1]

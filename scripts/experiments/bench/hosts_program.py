@@ -42,12 +42,17 @@ def uniform(n: int) -> np.ndarray:
     """An ordinary n×n array of random numbers, its memory first touched by this thread."""
     matrix = np.empty((n, n), DTYPE)
     matrix.fill(0)
+    uniform_rows(matrix)
+    return matrix
+
+
+def uniform_rows(rows: np.ndarray) -> None:
+    """Fill these with random numbers."""
     threads = min(_THREADS, os.cpu_count() or 1)
-    parts = [part for part in np.array_split(matrix, threads) if part.size]
+    parts = [part for part in np.array_split(rows, threads) if part.size]
     generators = np.random.default_rng().spawn(len(parts))
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda generator, part: generator.random(out=part), generators, parts))
-    return matrix
 
 
 def cuda_device(rank: int) -> Any:

@@ -25,8 +25,7 @@ from threading import Lock
 from typing import Any
 
 from experiments.common import cli
-from experiments.mutation import catalogue as mutants_of
-from experiments.mutation.catalogue import DRAWN, Mutant, catalogue
+from experiments.mutation.catalogue import Mutant, catalogue
 from experiments.start import ROOT
 
 LIMIT = 900  # seconds of one start of pytest: what takes longer hangs
@@ -261,11 +260,6 @@ def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iter
 
 def work(options: argparse.Namespace) -> int:
     folder = ROOT / "tests" / "mutants"
-    if options.what == "draw":
-        drawn = list(mutants_of.draw(ROOT, options.count, options.seed))
-        mutants_of.write(folder / DRAWN, drawn)
-        print(f"{len(drawn)} mutants in {folder / DRAWN}")
-        return 0
     mutants = catalogue(folder, options.only)
     covered = ROOT / ".test_cache" / "mutants-covered.json"
     if options.cover:
@@ -292,7 +286,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--json", metavar="FILE", help="add a line for each result; those that are there are not run again")
     run.add_argument("--table", action="store_true", help="only show what is in the file")
     run.add_argument("--cover", action="store_true", help="record again which tests run which lines")
-    draw = commands.add_parser("draw", help="draw mutants of the package at random, by Cosmic Ray (extra mutants)")
-    draw.add_argument("--count", type=cli.at_least_1, default=160)
-    draw.add_argument("--seed", type=int, default=39)
     return cli.command(parser, work, arguments)
