@@ -63,9 +63,7 @@ def build_parser() -> Parser:
     parser.add_argument("--device", help="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
     parser.add_argument(
-        "--unordered",
-        action="store_true",
-        help="each rank prints its own lines, in the order in which they come (rank by rank)",
+        "--unordered", action="store_true", help="each rank prints its own lines, in the order in which they come (rank by rank)"
     )
     add_job_options(parser)
     return parser

@@ -524,10 +524,7 @@ class ProductInParts:
         self._disk.look(self._parts)
 
     def run(
-        self,
-        progress: Progress,
-        told: Callable[[], None],
-        measuring: Callable[[], AbstractContextManager[None]] = nullcontext,
+        self, progress: Progress, told: Callable[[], None], measuring: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> Outcome:
         """Compute, check and write the parts that are missing, and give the file its name. A part that fails its check ends it.
 
@@ -626,11 +623,7 @@ _BEGINNING = 4096  # bytes: the header of most formats
 
 
 def prepared(
-    session: Session,
-    options: argparse.Namespace,
-    settings: Settings,
-    typed: TypedProduct,
-    inventories: Sequence[Inventory],
+    session: Session, options: argparse.Namespace, settings: Settings, typed: TypedProduct, inventories: Sequence[Inventory]
 ) -> ProductInParts:
     """The product, with those of its parts that an earlier job has written. Every rank calls it."""
     from hybrid.runs.matrix_file import new_matrix

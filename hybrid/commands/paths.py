@@ -180,11 +180,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData,
 
     _refuse_files(options)
     graph = read_graph(
-        options.graph,
-        options.format,
-        directed=options.directed,
-        probabilities=options.stochastic,
-        memory=settings.host_memory,
+        options.graph, options.format, directed=options.directed, probabilities=options.stochastic, memory=settings.host_memory
     )
     if options.out:  # other formats take 2 bytes a number at least
         refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * len(graph.names) ** 2)

@@ -89,11 +89,7 @@ class Level:
         return [Case(*sizes, dtype) for sizes in self.sizes[device] for dtype in self.dtypes]
 
 
-_SMALL: dict[str, tuple[Sizes, ...]] = {
-    "cpu": ((128, 256, 256),),
-    "cuda": ((4096, 8192, 8192),),
-    "emulate": ((16, 32, 32),),
-}
+_SMALL: dict[str, tuple[Sizes, ...]] = {"cpu": ((128, 256, 256),), "cuda": ((4096, 8192, 8192),), "emulate": ((16, 32, 32),)}
 _SEVERAL: dict[str, tuple[Sizes, ...]] = {
     "cpu": ((333, 501, 703), (1024, 1536, 1536)),
     "cuda": ((1001, 2003, 4001), (8192, 8192, 8192)),

@@ -21,12 +21,7 @@ from hybrid.errors import DeviceUnavailable, one_line
 PERIOD = 0.5  # seconds between two samples
 _SUBJECT = "gpu watch"
 # Those of NVML's reasons for a lower clock that mean trouble. That the power limit lowers it is usual under full load.
-_HARMFUL = {
-    0x08: "hardware slowdown",
-    0x20: "too hot (software)",
-    0x40: "too hot (hardware)",
-    0x80: "power brake",
-}
+_HARMFUL = {0x08: "hardware slowdown", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
 _POWER_CAP = 0x04
 _CAUSES = "see nvidia-smi -q -d PERFORMANCE,TEMPERATURE,ECC; cooling and power supply first"
 

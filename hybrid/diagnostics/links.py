@@ -167,10 +167,7 @@ def judge_host_links(measured: Measurements) -> Finding:
         return finding
     if not pinned:
         return Finding(
-            _LINKS,
-            "note",
-            f"{text}; copies of pinned memory would be faster: see the line on pinned memory",
-            code="pinned-limit",
+            _LINKS, "note", f"{text}; copies of pinned memory would be faster: see the line on pinned memory", code="pinned-limit"
         )
     return Finding(_LINKS, "ok", text)
 

@@ -107,13 +107,7 @@ class Injection:
     everything but the fault, to see how long a right product takes then."""
 
     def __init__(
-        self,
-        kind: str,
-        matrices: dict[str, np.ndarray],
-        rounding: float,
-        random: np.random.Generator,
-        *,
-        harmless: bool = False,
+        self, kind: str, matrices: dict[str, np.ndarray], rounding: float, random: np.random.Generator, *, harmless: bool = False
     ) -> None:
         self._method, self._operand, self._spoil = REPAIR_KINDS[kind]
         self._harmless = harmless

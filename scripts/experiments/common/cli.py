@@ -113,13 +113,7 @@ def command(
         said, code = one_line(error), max(failure, getattr(error, "exit_code", failure))
         if not isinstance(error, OSError):
             said = with_code(said, code_of(error))
-    except (
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ) as missing:  # of recorded lines
+    except (LookupError, RuntimeError, TypeError, ValueError, AttributeError) as missing:  # of recorded lines
         if not getattr(options, "source", None):
             raise
         said, code = f"{options.source} lacks lines that a whole run has ({one_line(missing)})", UsageError.exit_code

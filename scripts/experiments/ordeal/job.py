@@ -77,11 +77,7 @@ def full_memory(ranks: int, folder: str, dice: random.Random) -> Iterator[Place]
                 time.sleep(0.05)
 
 
-RESOURCES: dict[str, Resource] = {
-    "full disk": full_disk,
-    "full /dev/shm": full_shared_memory,
-    "full memory": full_memory,
-}
+RESOURCES: dict[str, Resource] = {"full disk": full_disk, "full /dev/shm": full_shared_memory, "full memory": full_memory}
 
 
 def why_not() -> dict[str, str]:
