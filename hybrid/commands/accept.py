@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.parser import Parser, add_job_options, file_name, whole_number
+from hybrid.commands.parser import Parser, add_settings, file_name, settings_of, whole_number
 from hybrid.commands.streams import file_of_json, text_stream
-from hybrid.core.settings import Settings, parse_bytes
+from hybrid.core.settings import Settings
 from hybrid.core.text import counted
 from hybrid.errors import UsageError
 from hybrid.ranks.team import Team
@@ -66,26 +66,21 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--minutes", type=_minutes, metavar="M", help="for how long rotations are repeated (by level)")
     parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much is tested, see below (2)")
-    parser.add_argument("--device", help="auto, cuda, cpu, or emulate: the GPU's kernels on the CPU, slowly (auto)")
     parser.add_argument(
         "--expect-gpus", type=whole_number, metavar="N",
         help="GPUs of each node that must be used (those that Slurm or CUDA_VISIBLE_DEVICES gave; with --device cpu none)",
     )  # fmt: skip
-    parser.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
-    parser.add_argument(
-        "--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)"
-    )
+    add_settings(parser, "device", "host_memory", "gpu_memory")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
     parser.add_argument("--html", type=file_name, metavar="FILE", help="write the result as a page")
-    add_job_options(parser)
+    add_settings(parser, "threads", "stall")
     return parser
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     """Options and settings. Products are checked where they are multiplied, and never repaired, whatever the environment says."""
     options = build_parser().parse_args(arguments)
-    flags = {name: getattr(options, name) for name in ("device", "threads", "stall", "host_memory", "gpu_memory")}
-    return options, Settings.gather({**flags, "check": "on", "on_fault": "raise"})
+    return options, settings_of(options, check="on", on_fault="raise")
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:

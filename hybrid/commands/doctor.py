@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.parser import Parser, add_job_options, file_name
+from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
 from hybrid.errors import StartError, UsageError
@@ -43,7 +43,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--clean", action="store_true", help="only name and remove what killed jobs of yours left on this machine"
     )
-    add_job_options(parser)
+    add_settings(parser, "threads", "stall")
     return parser
 
 
@@ -52,7 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     options = build_parser().parse_args(arguments)
     if options.clean and options.json:
         raise UsageError("--clean examines nothing: there are no findings for --json", code="option-combination")
-    return options, Settings.gather({name: getattr(options, name) for name in ("threads", "stall")})
+    return options, settings_of(options)
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.parser import Parser, add_job_options, at_least
+from hybrid.commands.parser import Parser, add_settings, at_least, settings_of
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
@@ -60,12 +60,12 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--blocks", type=at_least(1), default=3, metavar="B", help="blocks of the kernel (3)")
     parser.add_argument("--threads-per-block", type=at_least(1), default=4, metavar="T", help="threads of each (4)")
-    parser.add_argument("--device", help="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
+    add_settings(parser, "device", device="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
     parser.add_argument(
         "--unordered", action="store_true", help="each rank prints its own lines, in the order in which they come (rank by rank)"
     )
-    add_job_options(parser)
+    add_settings(parser, "threads", "stall")
     return parser
 
 
@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
             "fewer --blocks or --threads-per-block",
             code="number",
         )
-    return options, Settings.gather({name: getattr(options, name) for name in ("device", "threads", "stall")})
+    return options, settings_of(options)
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.parser import Parser, add_job_options, at_least, file_name, whole_number
+from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of, whole_number
 from hybrid.core.problem import DTYPES, FILLS, Problem
-from hybrid.core.settings import Settings, one_of, parse_bytes
+from hybrid.core.settings import Settings, one_of
+from hybrid.core.text import aligned
 from hybrid.core.timeline import wall
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
@@ -90,29 +91,16 @@ def _add_what(what: argparse._ArgumentGroup) -> None:
     what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
     part = "with --out (not to .mtx): compute C in parts, some rows each, and go on where a job that was ended has left off"
     what.add_argument("--resume", action="store_true", help=part)
-    what.add_argument("--resume-rows", type=at_least(1), metavar="R", help="rows of a part (what takes about a minute)")
+    add_settings(what, "resume_rows")
 
 
 def _add_how(how: argparse._ArgumentGroup) -> None:
-    how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
-    how.add_argument("--kernel", help="auto, a name, or list for the catalogue (auto)")
-    remainders = "from 8-bit remainders, where as accurate and faster"
-    how.add_argument("--precision", help=f"of GPUs: native; auto: also {remainders}; fast: with fewer of them (auto)")
-    how.add_argument("--transport", help="how operands reach the GPUs: auto, host, peers or nccl (auto)")
-    how.add_argument("--grid", metavar="RxC", help="of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)")
-    gateways = "ranks of a node that exchange panels with other nodes, each some columns (1)"
-    how.add_argument("--gateways", type=at_least(1), metavar="K", help=gateways)
-    add_job_options(how)
+    add_settings(how, "device", "kernel", "precision", "transport", "grid", "gateways", "threads", "stall")
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
-    check = (
-        "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), off"
-    )
-    how.add_argument("--check", choices=("on", "full", "host", "off"), help=f"{check} (on)")
+    add_settings(how, "check")
     how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
-    how.add_argument("--on-fault", help="what fails its check: raise refuses it, repair computes what is wrong again (raise)")
-    how.add_argument("--host-memory", type=parse_bytes, metavar="BYTES", help="memory a node may use (what is available)")
-    how.add_argument("--gpu-memory", type=parse_bytes, metavar="BYTES", help="memory of each GPU that may be used (what is free)")
+    add_settings(how, "on_fault", "host_memory", "gpu_memory")
 
 
 def _add_shown(shown: argparse._ArgumentGroup) -> None:
@@ -120,8 +108,7 @@ def _add_shown(shown: argparse._ArgumentGroup) -> None:
                        help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
-    price = "of an hour of a GPU or node, or of energy: 2.50/GPU-h, 20/node-h, 0.30/kWh; then the cost of a product is told"
-    shown.add_argument("--price", help=price)
+    add_settings(shown, "price")
     shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
     shown.add_argument("--ranks", type=at_least(1, _MOST_RANKS), metavar="P", help="with --explain: for P ranks")
     shown.add_argument("--nodes", type=at_least(1, _MOST_RANKS), metavar="N", help="with --explain: on N nodes")
@@ -166,23 +153,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
             code="option-combination",
         )
     _refuse_with_resume(options)
-    flags = (
-        "device",
-        "kernel",
-        "precision",
-        "transport",
-        "grid",
-        "gateways",
-        "threads",
-        "check",
-        "on_fault",
-        "stall",
-        "host_memory",
-        "gpu_memory",
-        "resume_rows",
-        "price",
-    )
-    settings = Settings.gather({name: getattr(options, name) for name in flags})
+    settings = settings_of(options)
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
     return options, settings
@@ -316,10 +287,8 @@ def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
 
 
 def _list_kernels() -> None:
-    width = max(len(kernel.name) for kernel in CATALOGUE)
-    of_types = max(len(" ".join(kernel.dtypes)) for kernel in CATALOGUE)
-    for kernel in CATALOGUE:
-        print(f"{kernel.name:<{width}}  {kernel.device:<4}  {' '.join(kernel.dtypes):<{of_types}}  {kernel.summary}")
+    rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
+    print(*aligned(rows, "llll"), sep="\n")
 
 
 def answer(options: argparse.Namespace, settings: Settings) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hybrid import __version__
-from hybrid.core.settings import nearest, one_of
+from hybrid.core.settings import Settings, nearest, one_of, parse_bytes
 from hybrid.errors import UsageError
 from hybrid.ranks.launcher import rank_by_launcher
 
@@ -133,9 +133,45 @@ def number_of(unit: str) -> Callable[[str], float]:
     return number
 
 
-def add_job_options(parser: argparse._ActionsContainer) -> None:
-    """The options --threads and --stall, which all commands have."""
-    threads = "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)"
-    stall = "end the job when a rank shows no progress for S seconds (60; 0: never)"
-    parser.add_argument("--threads", type=at_least(0), metavar="T", help=threads)
-    parser.add_argument("--stall", type=number_of("seconds"), metavar="S", help=stall)
+_CHECK = (
+    "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), off (on)"
+)
+_GATEWAYS = "ranks of a node that exchange panels with other nodes, each some columns (1)"
+_PRICE = "of an hour of a GPU or node, or of energy: 2.50/GPU-h, 20/node-h, 0.30/kWh; then the cost of a product is told"
+# The settings that are options, in any command: what argparse is told of each.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "device": {"help": "auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)"},
+    "kernel": {"help": "auto, a name, or list for the catalogue (auto)"},
+    "precision": {
+        "help": "of GPUs: native; auto: also from 8-bit remainders, where as accurate and faster; fast: with fewer of them (auto)"
+    },
+    "transport": {"help": "how operands reach the GPUs: auto, host, peers or nccl (auto)"},
+    "grid": {"metavar": "RxC", "help": "of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)"},
+    "gateways": {"type": at_least(1), "metavar": "K", "help": _GATEWAYS},
+    "threads": {
+        "type": at_least(0), "metavar": "T",
+        "help": "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)",
+    },
+    "stall": {
+        "type": number_of("seconds"), "metavar": "S",
+        "help": "end the job when a rank shows no progress for S seconds (60; 0: never)",
+    },
+    "check": {"choices": ("on", "full", "host", "off"), "help": _CHECK},
+    "on_fault": {"help": "what fails its check: raise refuses it, repair computes what is wrong again (raise)"},
+    "host_memory": {"type": parse_bytes, "metavar": "BYTES", "help": "memory a node may use (what is available)"},
+    "gpu_memory": {"type": parse_bytes, "metavar": "BYTES", "help": "memory of each GPU that may be used (what is free)"},
+    "resume_rows": {"type": at_least(1), "metavar": "R", "help": "rows of a part (what takes about a minute)"},
+    "price": {"help": _PRICE},
+}  # fmt: skip
+
+
+def add_settings(parser: argparse._ActionsContainer, *names: str, **helps: str) -> None:
+    """The options of these settings. `helps`: by setting, for commands in which it means something else."""
+    for name in names:
+        given = {**_SETTINGS[name], **({"help": helps[name]} if name in helps else {})}
+        parser.add_argument(f"--{name.replace('_', '-')}", **given)
+
+
+def settings_of(options: argparse.Namespace, **others: Any) -> Settings:
+    """The settings that the options and the environment give. `others`: those that the command decides."""
+    return Settings.gather({**{name: getattr(options, name, None) for name in _SETTINGS}, **others})

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
-from hybrid.commands.parser import Parser, add_job_options, at_least, file_name
+from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of
 from hybrid.commands.streams import file_of_json
 from hybrid.core.problem import ITEM_SIZES, record
 from hybrid.core.settings import Settings, one_of
@@ -72,9 +72,8 @@ def build_parser() -> Parser:
     parser.add_argument("--directed", action="store_true", help="the lines of an edge list count one way only")
     how = parser.add_argument_group("how")
     how.add_argument("--dtype", default="float64", help="of the products, float32 or float64: exact in both (float64)")
-    how.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)")
-    how.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
-    add_job_options(how)
+    kernel = "auto, or a name: python -m hybrid.matmul --kernel list (auto)"
+    add_settings(how, "device", "kernel", "threads", "stall", kernel=kernel)
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--print", dest="printed", type=at_least(1), default=PRINTED, metavar="K",
                        help=f"at most K rows and columns ({PRINTED})")  # fmt: skip
@@ -102,8 +101,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     if options.out and (options.tail is not None or options.head is not None):
         raise UsageError("--out writes the whole matrix: not with --from or --to", code="option-combination")
     _refuse_without_ends(options)
-    flags = ("device", "kernel", "threads", "stall")
-    return options, Settings.gather({name: getattr(options, name) for name in flags})
+    return options, settings_of(options)
 
 
 def _refuse_without_ends(options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import hybrid
 from hybrid.commands.cli import PATIENCE, agree_on_options, answer_failed, fail, fail_before_start, is_switched_on, show_traceback
-from hybrid.commands.parser import Parser, add_job_options, number_of
+from hybrid.commands.parser import Parser, add_settings, number_of
 from hybrid.commands.streams import name_foreign_variables, print_line
 from hybrid.core.settings import ALLOWED, Settings
 from hybrid.errors import HybridError, UsageError
@@ -55,7 +55,7 @@ def build_parser() -> Parser:
     parser.add_argument("--device", choices=ALLOWED["device"], help="what multiplies (auto)")
     parser.add_argument("--precision", choices=ALLOWED["precision"], help="how GPUs compute (auto)")
     parser.add_argument("--check", choices=("on", "full", "host", "off"), help="how products are checked (on)")
-    add_job_options(parser)
+    add_settings(parser, "threads", "stall")
     return parser
 
 

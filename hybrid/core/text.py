@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 def readable(count: float) -> str:
@@ -41,6 +41,14 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str = "") -> Iterator[str]:
+    """The rows of a table with columns of equal width. `sides`: a letter for each column, l or r (r), where its text stands."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, sides or "r" * len(row), strict=True)
+        yield "  ".join(f"{cell:{'<' if side == 'l' else '>'}{width}}" for cell, width, side in cells).rstrip()
 
 
 def printable(text: str) -> str:

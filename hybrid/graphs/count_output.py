@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.core.text import aligned
 from hybrid.errors import UsageError
 from hybrid.host.files import atomic_write
 
@@ -50,9 +51,8 @@ def shortened(number: Any) -> str:
 
 def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
     """The numbers in aligned columns, with the vertices' names above and before them."""
-    cells = [["from\\to", *columns], *([name, *map(shortened, line)] for name, line in zip(rows, numbers, strict=True))]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in cells)
+    lines = ([name, *map(shortened, line)] for name, line in zip(rows, numbers, strict=True))
+    return "\n".join(aligned([["from\\to", *columns], *lines]))
 
 
 def refuse_ending(path: str) -> None:

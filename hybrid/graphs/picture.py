@@ -19,20 +19,9 @@ _ROUNDS = 300  # of the iteration that places the vertices
 # Lengths: the side of the only panel, of one of several, the margin of a panel, and the radius of a vertex.
 _SIDE, _SMALL, _MARGIN, _RADIUS = 460, 250, 34, 13
 _HEADER = 48  # height above the panels
-_EDGE, _STEP, _END = "edge", "step", "end"
-# Each on light and on dark ground. They can be told apart with red-green blindness.
-_COLOURS = {_EDGE: ("#9aa3ab", "#6d757d"), _STEP: ("#d55e00", "#f08a3c"), _END: ("#0072b2", "#56b4e9")}
-
-
-def _rules(scheme: int) -> str:
-    colours = {name: each[scheme] for name, each in _COLOURS.items()}
-    return " ".join(f".{name} {{ stroke: {it} }} svg .text-{name}, .way-{name} {{ fill: {it} }}" for name, it in colours.items())
-
-
-_STYLE = f"""\
-svg text {{ font-size: 13px }} .v {{ text-anchor: middle; dominant-baseline: central }} svg .small {{ font-size: 11px }}
-{_rules(0)}
-@media (prefers-color-scheme: dark) {{ {_rules(1)} }}
+_EDGE, _STEP, _END = "soft", "second", "first"  # colours of the palette
+_STYLE = """\
+svg text { font-size: 13px } .v { text-anchor: middle; dominant-baseline: central } svg .small { font-size: 11px }
 """
 
 Points = np.ndarray  # x and y of each vertex, from 0 to 1
@@ -108,7 +97,7 @@ def write(
             yield f'<g transform="translate({side * (index % across)} {_HEADER + down * (index // across):.0f})">'
             yield from _panel(spread, adjacency, names, ends, walk)
             if walk is not None:
-                yield svg.text(side / 2, down - 12, walk.told(names), f"v text-{_STEP}")
+                yield svg.text(side / 2, down - 12, walk.told(names), f"v fill-{_STEP}")
             yield "</g>"
 
     svg.write(path, title, (side * across, _HEADER + down * -(-len(shown) // across)), drawn(), _STYLE)
@@ -118,7 +107,7 @@ def _arrow(name: str, colour: str, size: int) -> str:
     """The definition of an arrow's head."""
     return (
         f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" markerHeight="{size}" '
-        f'markerUnits="userSpaceOnUse" orient="auto"><path class="way-{colour}" d="M0 0 10 5 0 10z"/></marker>'
+        f'markerUnits="userSpaceOnUse" orient="auto"><path class="fill-{colour}" d="M0 0 10 5 0 10z"/></marker>'
     )
 
 
@@ -135,12 +124,12 @@ def _panel(at: np.ndarray, adjacency: np.ndarray, names: Sequence[str], ends: Se
         bent = (head, tail) in steps or not both_ways
         yield _edge(at, tail, head, _STEP, not bent)
         x, y = _beside(at, tail, head, 20 if bent else 11)
-        yield svg.text(x, y, ",".join(map(str, numbers)), f"v small text-{_STEP}")
+        yield svg.text(x, y, ",".join(map(str, numbers)), f"v small fill-{_STEP}")
     marked = {*ends, *(walk.vertices if walk else ())}
     for vertex, (x, y) in enumerate(at.tolist()):
         name, colour = names[vertex], _END if vertex in ends else _STEP if vertex in marked else _EDGE
         weight = 3 if vertex in marked else 1.5
-        yield f'<circle class="fill-ground {colour}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}" stroke-width="{weight}"/>'
+        yield f'<circle class="fill-ground stroke-{colour}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}" stroke-width="{weight}"/>'
         size = 13 if len(name) < 3 else max(7, 38 // len(name))
         yield svg.text(x, y, name, "v", f'style="font-size: {size}px"')
 
@@ -159,7 +148,7 @@ def _edge(at: np.ndarray, tail: int, head: int, marker: str, straight: bool) -> 
         begin, end = at[tail] + _RADIUS * first, at[head] - (_RADIUS + (2 if marker else 0)) * last
         middle = (begin + end) / 2 + (0 if straight else 16) * np.array([way[1], -way[0]])
         path = f"M{begin[0]:.1f} {begin[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
-    return f'<path d="{path}" class="{colour}" fill="none" stroke-width="{width}"{arrow}/>'
+    return f'<path d="{path}" class="stroke-{colour}" fill="none" stroke-width="{width}"{arrow}/>'
 
 
 def _turned(way: np.ndarray, angle: float) -> np.ndarray:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from hybrid.core.problem import record
-from hybrid.core.text import counted
+from hybrid.core.text import aligned, counted
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs.count_output import shortened
 from hybrid.graphs.limits import MOST_LISTED, MOST_TERMS
@@ -84,8 +84,5 @@ def terms(
     tail, head = (names[end] for end in ends)
     heads = ("by way of", f"from {tail}, length 1", f"to {head}, length {length - 1}", "product")
     numbers = [(name, *map(shortened, (one, rest, one * rest))) for name, (one, rest) in zip(names, pairs, strict=True)]
-    lines = [heads, *numbers, ("", "", "sum", shortened(count))]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    for line in lines:
-        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
+    yield from aligned([heads, *numbers, ("", "", "sum", shortened(count))])
     yield " + ".join(f"{shortened(one)}·{shortened(rest)}" for one, rest in pairs) + f" = {shortened(count)}"

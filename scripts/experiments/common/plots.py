@@ -14,10 +14,11 @@ from typing import Any
 from hybrid.core.installation import install, temporary_folder
 from hybrid.errors import UsageError
 from hybrid.host import files
+from hybrid.reporting.svg import PALETTE
 from hybrid.runs.files import refuse_unwritable
 
-# Dark, middle and light (P. Tol's high contrast): told apart by those who see no red or no green, and in grey.
-HERE, LECTURE, OTHER, GREY = "#004488", "#bb5566", "#ddaa33", "#999999"
+HERE, LECTURE, OTHER = (PALETTE[name][0] for name in ("first", "second", "third"))
+GREY = "#999999"
 NARROW = 4.6  # inches, of a picture for a narrow page
 TEXT, GRID = "#333333", "#e4e4e4"
 Groups = Sequence[tuple[str, str, Sequence[Any]]]  # label, colour, values

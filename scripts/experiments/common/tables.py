@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybrid.core.text import aligned
 from hybrid.errors import UsageError
 from hybrid.host import files
 
@@ -42,16 +43,12 @@ def printed(blocks: Iterable[Block]) -> Iterator[str]:
         if block.title:
             yield block.title
         indent = "  " if block.title else ""
-        for line in _aligned(block) if isinstance(block, Table) else block.lines:
+        if isinstance(block, Table):
+            lines = aligned([block.heads, *block.rows] if any(block.heads) else block.rows, block.sides)
+        else:
+            lines = iter(block.lines)
+        for line in lines:
             yield indent + line
-
-
-def _aligned(table: Table) -> Iterator[str]:
-    rows = [table.heads, *table.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if any(table.heads) else table.rows:
-        cells = zip(row, widths, table.sides, strict=True)
-        yield "  ".join(f"{cell:{'>' if side == 'r' else '<'}{width}}" for cell, width, side in cells).rstrip()
 
 
 def markdown(block: Block) -> str:

@@ -23,6 +23,7 @@ import hybrid
 from experiments.common import cli, plots, records, results, tables
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
+from hybrid.core.text import aligned
 from hybrid.errors import UsageError
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.team import Team
@@ -68,11 +69,7 @@ def shown(matrices: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Each under its name, whole numbers in aligned columns, zeros as dots: the triangles can be seen."""
     for name, matrix in matrices.items():
         cells = [[f"{value:.12g}" if value else "·" for value in row] for row in matrix]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        yield name
-        for row in cells:
-            yield "  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        yield ""
+        yield from (name, *(f"  {line}" for line in aligned(cells)), "")
 
 
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
