@@ -41,8 +41,8 @@ from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import MOST_NAMED, Check, Suspect, most_exact, settle
 from hybrid.verification.copies import verify_gathered
-from hybrid.verification.freivalds import is_small_b, new_seed, odd_words
-from hybrid.verification.whole_numbers import times, wrapped
+from hybrid.verification.freivalds import is_small_b, new_seed
+from hybrid.verification.whole_numbers import odd_words, times, wrapped
 
 if TYPE_CHECKING:
     from hybrid.verification.check import WrongParts

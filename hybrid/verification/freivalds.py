@@ -47,6 +47,7 @@ from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import Team
+from hybrid.verification import whole_numbers
 from hybrid.verification.check import (
     FEW,
     LARGE,
@@ -74,7 +75,6 @@ _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those
 _SMALL_B = 1 << 20  # elements of B that a rank sums about as soon as it gets the sums of others
 _SUMMED = 1 << 25  # and that all ranks sum
 _USUAL_ROWS = 1000  # of A whose norms tell that of a usual one
-_NO_NORMS = np.empty(0)
 _SEEDS = 8  # from which the x of a process's products follow
 _ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
 
@@ -557,11 +557,11 @@ class HostCheck:
 
     def _in_whole_numbers(self, seed: int | None) -> Check:
         """Check a product of integers that is exact, while the sums that were compared are not."""
-        x, plan, team = odd_words(np.random.default_rng(seed), self._plan.problem.m), self._plan, self._team
+        x, plan, team = whole_numbers.odd_words(np.random.default_rng(seed), self._plan.problem.m), self._plan, self._team
         with team.phase("check") as through_b:
-            through_b.mine = wrapped_products(self._matrices[1][self._share.b_rows], x, self._threads)
+            through_b.mine = whole_numbers.times(self._matrices[1][self._share.b_rows], x, self._threads)
         with team.phase("check") as through_a:
-            through_a.mine = wrapped_products(self._a, joined_by_rows(plan, through_b.all, "b_rows"), self._threads)
+            through_a.mine = whole_numbers.times(self._a, joined_by_rows(plan, through_b.all, "b_rows"), self._threads)
         expected = joined_by_rows(plan, through_a.all, "rows")[self._rows_of_c.slice]
         with team.phase("check") as comparing:
             comparing.mine = (self._rows_of_c.lo + _wrong_rows(self._c, x, expected, self._threads)).tolist()
@@ -616,10 +616,10 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
         sizes, largest = np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
         exact = is_exact(problem, GROUP_COLUMNS, *largest)
         if not exact and is_exact_product(problem.dtype, problem.l, *largest):
-            x, exactly_wrong = odd_words(random, m), {}
-            of_b = wrapped_products(b.reshape(-1, m), x, threads).reshape(len(b), -1)
+            x, exactly_wrong = whole_numbers.odd_words(random, m), {}
+            of_b = whole_numbers.times(b.reshape(-1, m), x, threads).reshape(len(b), -1)
             for index in range(count):
-                expected = wrapped_products(a[index % len(a)], of_b[index % len(b)], threads)
+                expected = whole_numbers.times(a[index % len(a)], of_b[index % len(b)], threads)
                 if len(rows := _wrong_rows(c[index], x, expected, threads)):
                     exactly_wrong[index] = tuple(Fault(f"row {row} of C", row=int(row)) for row in rows[:MOST_NAMED])
             return StackCheck("exact", float(len(exactly_wrong)), exactly_wrong)
@@ -648,26 +648,10 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
 _MOST_EXACT = 2.0**53
 
 
-def odd_words(random: np.random.Generator, count: int) -> np.ndarray:
-    """Random odd numbers of 64 bits."""
-    return random.integers(0, 1 << 64, count, np.uint64).view(np.int64) | 1
-
-
-def wrapped_products(matrix: np.ndarray, vector: np.ndarray, threads: int) -> np.ndarray:
-    """matrix·vector modulo 2^64, of a matrix of integers up to 2^53."""
-    product = np.empty(len(matrix), np.int64)
-
-    def multiply(where: slice, values: np.ndarray) -> None:
-        np.einsum("ij,j->i", values.astype(np.int64), vector, out=product[where])
-
-    in_parts(matrix, threads, multiply)
-    return product
-
-
 def _wrong_rows(c: np.ndarray, x: np.ndarray, expected: np.ndarray, threads: int) -> np.ndarray:
     """The rows of C that are not as expected, or hold an element that no exact product of integers has: a fraction, or a number
     above 2^53."""
-    wrong = wrapped_products(c, x, threads) != expected
+    wrong = whole_numbers.times(c, x, threads) != expected
 
     def look(where: slice, values: np.ndarray) -> None:
         wrong[where] |= ~((np.rint(values) == values) & (np.abs(values) <= _MOST_EXACT)).all(axis=1)

@@ -16,15 +16,23 @@ from hybrid.arrays.interop import empty_beside, to_device_of
 from hybrid.core.spans import Span
 
 
+def odd_words(random: np.random.Generator, count: int) -> np.ndarray:
+    """Random odd numbers of 64 bits."""
+    return random.integers(0, 1 << 64, count, np.uint64).view(np.int64) | 1
+
+
 def times(matrix: Any, x: np.ndarray, threads: int) -> Any:
-    """matrix·x modulo 2⁶⁴, of integers of any type, on the GPU where the matrix lies, or in host memory."""
+    """matrix·x modulo 2⁶⁴, of integers of any type, or of floating-point numbers that are integers, on the GPU where the matrix
+    lies, or in host memory."""
     product, there = empty_beside(matrix, (len(matrix),), np.int64), to_device_of(matrix, x)
 
     def multiply(rows: Span, room: Room) -> None:
         part = matrix[rows.slice]
-        if part.dtype == np.uint64:  # which would become float64
-            part = part.astype(np.int64)
-        product[rows.slice] = (part * there).sum(axis=1)
+        if part.dtype.kind == "f" or part.dtype == np.uint64:  # whose products would be rounded
+            with np.errstate(invalid="ignore"):  # of what is no integer, any number will do
+                part = part.astype(np.int64)
+        on_host = type(part) is np.ndarray  # where this takes a third of the time
+        product[rows.slice] = np.einsum("ij,j->i", part, there) if on_host else (part * there).sum(axis=1)
 
     by_parts(matrix, matrix.shape, multiply, threads, with_room=False)
     return product
