@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.interop import empty_beside, on_device_of, on_gpu
+from hybrid.arrays.interop import on_device_of, on_gpu
 from hybrid.core.problem import INTEGERS, record
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, Overflow, UsageError
@@ -98,9 +98,9 @@ def _primes_above(number: int, terms: int, most: int | None = None) -> tuple[int
 Room = list[Any]  # memory for the steps of `balanced`, which is reused: fresh pages take longer than the arithmetic
 
 
-def _room(shape: tuple[int, ...], beside: Any) -> Room:
-    """Arrays of this shape, where `beside` lies or in host memory: for the result, and two temporary ones."""
-    return [empty_beside(beside, shape, dtype) for dtype in (np.int64, np.int64, np.float64)]
+def _room(shape: tuple[int, ...]) -> Room:
+    """Arrays of this shape in host memory: for the result, and two temporary ones."""
+    return [np.empty(shape, dtype) for dtype in (np.int64, np.int64, np.float64)]
 
 
 def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *, nearly: bool = False) -> Any:
@@ -112,10 +112,16 @@ def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *
 
     The quotient comes from a floating-point multiplication, ten times as fast as an integer division. It may be wrong by one, or
     for numbers beyond 2^53 by some: then the rest is small, but must be balanced once more. For integers of 32 bits it never is:
-    below 2^51 none comes as near to a half as its rounding error is large.
+    below 2^51 none comes as near to a half as its rounding error is large. On a GPU, where memory limits each step, an integer
+    division takes fewer of them.
     """
+    if on_gpu(numbers):
+        left = numbers if numbers.dtype == np.uint64 else numbers.astype(np.int64, copy=False)
+        left = (left % moduli).astype(np.int64, copy=False)
+        left -= (left > moduli // 2) * moduli
+        return left
     shape = np.broadcast_shapes(numbers.shape, np.shape(moduli))
-    left, whole, quotients = _room(shape, numbers) if room is None else (each[: shape[0]] for each in room)
+    left, whole, quotients = _room(shape) if room is None else (each[: shape[0]] for each in room)
     always_right = numbers.dtype.kind in "biu" and numbers.dtype.itemsize <= 4
     if room is None or numbers.base is not room[0]:
         left[...] = numbers  # uint64 modulo 2^64, and so is what is subtracted
@@ -165,14 +171,14 @@ def by_parts(
 ) -> None:
     """`work(rows, room)` for some rows at a time of a matrix of this shape, on the GPU of `beside` or by `threads`.
 
-    `with_room`: there is room for the remainders of these rows, which in host memory are then few.
+    `with_room`: in host memory these rows are few, and there is room for their remainders.
     """
     height, width = shape
     there = on_gpu(beside)
 
     def do(rows: Span) -> None:
         parts = list(rows_of_about(_CACHED_BYTES, rows, width * 8)) if with_room and not there else [rows]
-        room = _room((max(map(len, parts), default=0), width), beside) if with_room else []
+        room = _room((max(map(len, parts), default=0), width)) if with_room and not there else []
         for part in parts:
             work(part, room)
 
