@@ -137,6 +137,7 @@ CODES: dict[str, str] = {
     "no-value": "a variable is used that has no value yet",
     "several-writers": "elements of C are written by several threads",
     "never-written": "elements of C are written by no thread",
+    "too-early": "the clock is read before the kernel that it is to measure has ended",
     "unused": "device memory is filled that no kernel reads, or computed and never copied back",
     "wrong-elements": "elements of C are wrong",
     "wrong-operand": "C is the product of one factor with itself",

@@ -47,23 +47,22 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
         unused, more = telling.unused()
         found, notes = [*found, *unused], [*more, *notes]
     launches = end["launches"] if end else None
-    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, _looked_at(end, telling) if end else "")
+    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, _looked_at(end) if end else "")
 
 
 def _launches(number: int) -> str:
     return f"{number} launch{'' if number == 1 else 'es'}"
 
 
-def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
+def _looked_at(end: Mapping[str, int]) -> str:
     """What was looked at, and what was not."""
     launches, sampled, compared = (end[key] for key in ("launches", "sampled", "compared"))
     accesses = f"every access of {_launches(launches - sampled)}" if launches > sampled or not sampled else ""
     some = f"accesses of some blocks of {_launches(sampled)}, all writes among them" if sampled else ""
     of_products = f"the product of {_launches(compared)}" if compared else ""
-    kinds = {each["kind"] for each in telling.of("note")}
-    left = ["" if compared else "products (no launch has the shape of one)", "overlap of streams" if "streams" in kinds else ""]
-    looked = ", ".join(filter(None, [accesses, some, of_products, "copies and CUDA's calls"]))
-    return f"looked at: {looked}; not: {', '.join(filter(None, [*left, 'what the host computes']))}"
+    left = "" if compared else "products (no launch has the shape of one)"
+    looked = ", ".join(filter(None, [accesses, some, of_products, "copies, streams and CUDA's calls"]))
+    return f"looked at: {looked}; not: {', '.join(filter(None, [left, 'what the host computes']))}"
 
 
 def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling: Telling) -> str:

@@ -41,6 +41,9 @@ _CODES = {
     "race": "data-race",
     "race of blocks": "data-race",
     "product": "wrong-elements",
+    "order": "data-race",
+    "pinned": "data-race",
+    "clock": "too-early",
 }
 _MUCH = 8  # of an array: at least so large a part is told that no kernel reads
 # The codes of the signals that end a program.
@@ -171,6 +174,17 @@ class Telling:
     def _early(self, event: dict[str, Any], place: Place, _: Place) -> str:
         what = f"{self._does(event, place)} managed memory {self._what(event)} on the host while the kernel may still run"
         return f"data race: {what}: no cudaDeviceSynchronize() stands between them"
+
+    def _order(self, event: dict[str, Any], _: Place, __: Place) -> str:
+        return f"data race: {self.told(event['text'])}"
+
+    def _pinned(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        what = f"{self._does(event, place)} host memory that {event['text']} may still use"
+        return f"data race: {what}: no cudaStreamSynchronize() or other waiting stands between them"
+
+    def _clock(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        what = f"{self._line(place)} reads the clock while {event['of']}, launched in line {event['launch']}, may still run"
+        return f"too early: {what}, so it measures the launch: cudaDeviceSynchronize() waits for the kernel"
 
     def _race(self, event: dict[str, Any], place: Place, other: Place) -> str:
         return race_told(self._accesses(event, place, other), self._what(event), within_block=True) + self._two(

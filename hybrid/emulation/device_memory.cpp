@@ -77,7 +77,7 @@ Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line)
     return range.regions[begin] = new Region{kind, begin, bytes, cells, allocations};
 }
 
-static void tell_use(const Region& region)
+void tell_use(const Region& region)
 {
     size_t cells = (region.bytes + 3) / 4, unread = 0;  // at the end
     while (unread < cells && !region.cells[cells - 1 - unread].read_segment) ++unread;
@@ -152,25 +152,13 @@ long long first_unwritten(const Region& region, size_t offset, size_t bytes)
     return -1;
 }
 
-void release_all(const std::string& by)
+std::vector<Region*> live_regions()
 {
+    std::vector<Region*> live;
     for (const Range* range : {&device, &managed})
         for (const auto& [begin, region] : range->regions)
-            if (!region->freed) release(*region, by);
-}
-
-void tell_uses()
-{
-    for (const Range* range : {&device, &managed})
-        for (const auto& [begin, region] : range->regions)
-            if (!region->freed) tell_use(*region);
-}
-
-void tell_leaks()
-{
-    for (const Range* range : {&device, &managed})
-        for (const auto& [begin, region] : range->regions)
-            if (!region->freed) tell("{\"event\": \"leak\", \"number\": %d}", region->number);
+            if (!region->freed) live.push_back(region);
+    return live;
 }
 
 }  // namespace cuda_on_cpu

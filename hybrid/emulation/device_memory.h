@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The device memory of a whole program: what cudaMalloc allocates, and for each byte who has used it, and whether it was written.
 #pragma once
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "cuda_on_cpu.h"
 
@@ -28,7 +30,16 @@ struct Region {
     bool freed;
     std::string freed_by;                      // the call and its line
     unsigned used_by, written_by;              // the last launch that has used or written it, by its first segment; 0 for none
-    long long reads_of_launch, writes_of_launch;  // of the launch that has used it last
+    struct Used {
+        long long count;
+        const char *begin, *end;
+
+        void note(const char* at, size_t size)
+        {
+            begin = count ? std::min(begin, at) : at;
+            end = count++ ? std::max(end, at + size) : at + size;
+        }
+    } reads, writes;  // of the launch that has used it last
     bool is_filled, is_read, was_written, is_consumed;  // by the host; by a kernel; by one; and that read or copied later
     size_t copied_out;                         // bytes from its begin on, to the host
     unsigned item;                             // bytes of the last write of a kernel
@@ -40,7 +51,7 @@ constexpr size_t DEVICE_MEMORY = 256 << 20;  // bytes; each has six more of its 
 
 Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line);  // null where there is no room
 void release(Region& region, std::string by);
-void release_all(const std::string& by);
+std::vector<Region*> live_regions();
 Region* region_around(
     const char* at);  // an allocation that contains it or lies nearest, also one that was freed; null where none is
 size_t free_bytes();
@@ -49,8 +60,7 @@ void let_host_use_device_memory(bool may);
 void mark_written(Region& region, size_t offset, size_t bytes);
 void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes);  // as far as `from` is written
 long long first_unwritten(const Region& region, size_t offset, size_t bytes);                      // -1 where there is none
-void tell_leaks();
-void tell_uses();  // of all that have not been released: what kernels and copies have done with them
+void tell_use(const Region& region);  // what kernels and copies have done with it
 Cell* new_cells(size_t bytes);  // of so many bytes of memory; null where there is no room
 
 }  // namespace cuda_on_cpu

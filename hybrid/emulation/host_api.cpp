@@ -11,6 +11,7 @@
 
 #include "findings.h"
 #include "memory_check.h"
+#include "order.h"
 #include "product.h"
 
 namespace cuda_on_cpu {
@@ -48,16 +49,24 @@ std::string broken_by_copy(const void* to, const void* from, size_t bytes, cudaM
     return "";
 }
 
+bool is_pinned(const char* at)
+{
+    auto after = pinned.upper_bound(const_cast<char*>(at));
+    return after != pinned.begin() && at < std::prev(after)->first + std::prev(after)->second;
+}
+
 struct ForDevice {  // device memory can be used
     ForDevice() { let_host_use_device_memory(true); }
     ~ForDevice() { let_host_use_device_memory(false); }
 };
 
-cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, bool waits, const char* file,
-                   int line)
+const cudaStream_t WAITS = reinterpret_cast<cudaStream_t>(-1);  // of copies for which the host waits
+
+cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream,
+                   const char* file, int line)
 {
     Call call(name, file, line);
-    if (waits)
+    if (stream == WAITS)
         if (cudaError_t error = call.waits()) return error;
     if (lasting) return call.ends_with(lasting);
     if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return call.ends_with(cudaErrorInvalidMemcpyDirection);
@@ -70,6 +79,11 @@ cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, c
     }
     if (source) source->is_consumed = true;
     if (target) target->is_filled = true;
+    order::begins(stream == WAITS ? nullptr : stream, call.place(), file, line);
+    for (auto [region, at, writes] : {std::tuple{source, from, false}, {target, const_cast<const void*>(to), true}})
+        if (auto* begin = static_cast<const char*>(at); region || (stream != WAITS && is_pinned(begin)))
+            order::uses(begin, begin + bytes, writes, region);
+    if (stream == WAITS) order::host_waits(nullptr);
     ForDevice now;
     memmove(to, from, bytes);
     size_t offset = target ? static_cast<char*>(to) - target->begin : 0;
@@ -82,18 +96,18 @@ cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, c
 
 // Rows of `width` bytes, whose beginnings are a pitch apart.
 cudaError_t rows_copied(const char* name, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                        size_t height, cudaMemcpyKind kind, bool waits, const char* file, int line)
+                        size_t height, cudaMemcpyKind kind, cudaStream_t stream, const char* file, int line)
 {
     if (width > to_pitch || width > from_pitch) return Call(name, file, line).ends_with(cudaErrorInvalidPitchValue);
     for (size_t row = 0; row < height; ++row) {
         char* target = static_cast<char*>(to) + row * to_pitch;
         const char* source = static_cast<const char*>(from) + row * from_pitch;
-        if (cudaError_t error = copied(name, target, source, width, kind, waits && !row, file, line)) return error;
+        if (cudaError_t error = copied(name, target, source, width, kind, stream, file, line)) return error;
     }
     return cudaSuccess;
 }
 
-cudaError_t filled(const char* name, void* to, int value, size_t bytes, const char* file, int line)
+cudaError_t filled(const char* name, void* to, int value, size_t bytes, cudaStream_t stream, const char* file, int line)
 {
     Call call(name, file, line);
     if (lasting) return call.ends_with(lasting);
@@ -101,6 +115,8 @@ cudaError_t filled(const char* name, void* to, int value, size_t bytes, const ch
     Region* target = region_of(to);
     std::string why = target ? misuse(*target, to, bytes, "of") : "its memory is not the device's";
     if (!why.empty()) return call.ends_with(cudaErrorInvalidValue, target && !target->freed ? "it sets " + why : why);
+    order::begins(stream, call.place(), file, line);
+    order::uses(static_cast<char*>(to), static_cast<char*>(to) + bytes, true, target);
     ForDevice now;
     memset(to, value, bytes);
     mark_written(*target, static_cast<char*>(to) - target->begin, bytes);
@@ -130,8 +146,10 @@ struct AtEnd {
         if (in_flight)
             tell("{\"event\": \"unseen\", \"kernel\": %s, \"line\": %d}", quoted(under_way.kernel).c_str(), under_way.line);
         if (!lasting && !in_flight) {  // after a failure a program can free nothing
-            tell_uses();
-            tell_leaks();
+            for (const Region* each : live_regions()) {
+                tell_use(*each);
+                tell("{\"event\": \"leak\", \"number\": %d}", each->number);
+            }
         }
         tell("{\"event\": \"end\", \"launches\": %d, \"sampled\": %d, \"compared\": %d}", launches, memory_check::sampled(),
              product::compared);
@@ -145,6 +163,8 @@ cudaError_t copy_symbol(const char* name, void* symbol, size_t size, size_t offs
 {
     Call call(name, file, line);
     if (cudaError_t error = call.waits()) return error;
+    order::begins(nullptr, call.place(), file, line);
+    order::host_waits(nullptr);
     if (offset > size || bytes > size - offset) return call.ends_with(cudaErrorInvalidValue);
     char* at = static_cast<char*>(symbol) + offset;
     ForDevice now;
@@ -160,7 +180,7 @@ static std::string product_text(const dim3& size)
 void allow_shared(int bytes) { most_shared = min(max(USUAL_SHARED, static_cast<size_t>(bytes)), MOST_SHARED); }
 
 Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, const char* file, int line)
-    : kernel_(kernel), file_(file), line_(line), grid_(grid), block_(block), shared_(shared)
+    : kernel_(kernel), file_(file), line_(line), grid_(grid), block_(block), shared_(shared), stream_(stream)
 {
     if (stream) tell_note("streams");
 }
@@ -191,10 +211,12 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     under_way = {kernel_, file_, line_};
     memory_check::parameters_are(argument, bytes);
     product::launch_begins(given, count);
+    order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(line_) + ",", file_, line_);
     Launch launch{{grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, 0, 0, 0, 1};
     char error[1000];
     int failed = cuda_on_cpu::run(launch, thread, argument, error, sizeof(error));
     memory_check::launch_ends();
+    order::launched();
     if (failed) {
         std::string why(error), kind = why.substr(0, why.find('|'));
         in_flight = kind == "illegal" ? cudaErrorIllegalAddress : kind == "assert" ? cudaErrorAssert : cudaErrorLaunchFailure;
@@ -244,6 +266,7 @@ cudaError_t cudaFree(void* pointer, const char* file, int line)
 {
     Call call("cudaFree", file, line);
     if (cudaError_t error = call.waits()) return error;
+    order::host_waits();
     if (!pointer) return cudaSuccess;
     Region* region = region_around(static_cast<char*>(pointer));
     std::string why = !region         ? "its pointer is not the device's: free() takes what malloc() gave"
@@ -259,32 +282,32 @@ cudaError_t cudaFree(void* pointer, const char* file, int line)
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const char* file, int line)
 {
-    return copied("cudaMemcpy", to, from, bytes, kind, true, file, line);
+    return copied("cudaMemcpy", to, from, bytes, kind, WAITS, file, line);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream, const char* file,
                             int line)
 {
     if (stream) tell_note("streams");
-    return copied("cudaMemcpyAsync", to, from, bytes, kind, false, file, line);
+    return copied("cudaMemcpyAsync", to, from, bytes, kind, stream, file, line);
 }
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind, const char* file, int line)
 {
-    return rows_copied("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind, true, file, line);
+    return rows_copied("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind, WAITS, file, line);
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                               cudaMemcpyKind kind, cudaStream_t stream, const char* file, int line)
 {
     if (stream) tell_note("streams");
-    return rows_copied("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind, false, file, line);
+    return rows_copied("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind, stream, file, line);
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes, const char* file, int line)
 {
-    return filled("cudaMemset", to, value, bytes, file, line);
+    return filled("cudaMemset", to, value, bytes, nullptr, file, line);
 }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t, const char* file, int line)
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream, const char* file, int line)
 {
-    return filled("cudaMemsetAsync", to, value, bytes, file, line);
+    return filled("cudaMemsetAsync", to, value, bytes, stream, file, line);
 }
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total, const char* file, int line)
 {

@@ -161,6 +161,7 @@ private:
     int line_;
     dim3 grid_, block_;
     size_t shared_;
+    cudaStream_t stream_;
 };
 
 }  // namespace cuda_on_cpu

@@ -1,32 +1,183 @@
 // SPDX-License-Identifier: MIT
 // The runtime API's calls about the device, events and streams.
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include <algorithm>
 #include <chrono>
+#include <map>
 #include <set>
+#include <vector>
 
 #include "api_call.h"
 #include "findings.h"
+#include "order.h"
 
 using namespace cuda_on_cpu;
 
+namespace cuda_on_cpu {
+
+using Clock = std::map<int, unsigned>;  // by the number of a stream: how many of its works are over
+
+static void merge(Clock& clock, const Clock& other)
+{
+    for (auto [stream, works] : other) clock[stream] = max(clock[stream], works);
+}
+
+}  // namespace cuda_on_cpu
+
+struct CUstream_st {
+    int number;
+    bool waits_for_default;  // and that for it
+    Clock after;             // what its next work comes after
+};
 struct CUevent_st {
     double milliseconds;
     bool recorded;
+    Clock after;
 };
-struct CUstream_st {};
 
 namespace {
 
 std::set<cudaEvent_t>& events = *new std::set<cudaEvent_t>;  // used until the very end of the process
 std::set<cudaStream_t>& streams = *new std::set<cudaStream_t>;
+CUstream_st& usual = *new CUstream_st{0, false, {}};
+int streams_made;
+Clock& host = *new Clock;  // what the host has waited for
+
+struct Use {
+    const char *begin, *end;
+    bool writes;
+    int stream;
+    unsigned work;
+    std::string what;
+    const char* file;
+    int line;
+};
+std::vector<Use>& uses_so_far = *new std::vector<Use>;
+Use now{};  // the work that has begun
+
+CUstream_st& stream_of(cudaStream_t stream) { return stream ? *stream : usual; }
+
+bool is_over(const Use& use, const Clock& clock)
+{
+    auto found = clock.find(use.stream);
+    return found != clock.end() && found->second >= use.work;
+}
+
+bool clock_was_read, launch_is_timed, is_reading;
 
 double milliseconds_now()
 {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    is_reading = true;  // not the program's own
+    auto now = std::chrono::steady_clock::now().time_since_epoch();
+    is_reading = false;
+    return std::chrono::duration<double, std::milli>(now).count();
 }
 
-cudaError_t waited(const char* name, const char* file, int line) { return Call(name, file, line).waits(); }
+cudaError_t waited(const char* name, const char* file, int line)
+{
+    order::host_waits();
+    return Call(name, file, line).waits();
+}
 
 }  // namespace
+
+namespace cuda_on_cpu::order {
+
+void begins(cudaStream_t in, const std::string& what, const char* file, int line)
+{
+    CUstream_st& stream = stream_of(in);
+    Clock& after = stream.after;
+    merge(after, host);
+    // The default stream and others, but for non-blocking ones, wait for each other.
+    if (in && stream.waits_for_default) merge(after, usual.after);
+    for (cudaStream_t other : streams)
+        if (!in && other->waits_for_default) merge(after, other->after);
+    now = {nullptr, nullptr, false, stream.number, ++after[stream.number], what, file, line};
+}
+
+void uses(const char* begin, const char* end, bool writes, const Region* region)
+{
+    const Clock* after = &usual.after;
+    for (cudaStream_t stream : streams)
+        if (stream->number == now.stream) after = &stream->after;
+    for (const Use& each : uses_so_far) {
+        if (each.end <= begin || end <= each.begin || !(writes || each.writes) || is_over(each, *after)) continue;
+        std::string text = now.what + (writes ? " writes " : " reads ") + (region ? named(*region, true) : "host memory") +
+                           " while " + each.what + " may still " + (each.writes ? "write" : "read") +
+                           " it in another stream: cudaStreamWaitEvent, or waiting on the host, orders them";
+        tell("{\"event\": \"finding\", \"kind\": \"order\", \"file\": %s, \"line\": %d, \"text\": %s, \"kernel\": \"\"}",
+             quoted(now.file).c_str(), now.line, quoted(text.c_str()).c_str());
+    }
+    Use use = now;
+    use.begin = begin, use.end = end, use.writes = writes;
+    for (Use& each : uses_so_far)  // which this one comes after
+        if (each.stream == use.stream && each.begin == begin && each.end == end && each.writes == writes) return void(each = use);
+    uses_so_far.push_back(use);
+}
+
+// Whether this is C++'s library, in which std::chrono reads the clock.
+static bool is_of_the_library(void* at)
+{
+    Dl_info library;
+    return dladdr(at, &library) && strstr(library.dli_fname, "libstdc++");
+}
+
+void forget_what_is_over()
+{
+    clock_was_read = launch_is_timed = false;
+    uses_so_far.erase(std::remove_if(uses_so_far.begin(), uses_so_far.end(), [](const Use& use) { return is_over(use, host); }),
+                      uses_so_far.end());
+}
+
+void host_waits()
+{
+    merge(host, usual.after);
+    for (cudaStream_t stream : streams) merge(host, stream->after);
+    forget_what_is_over();
+}
+
+void host_waits(cudaStream_t stream)
+{
+    merge(host, stream_of(stream).after);
+    forget_what_is_over();
+}
+
+bool host_may_use(const char* at, bool writes, std::string& meanwhile)
+{
+    for (const Use& each : uses_so_far)
+        if (at >= each.begin && at < each.end && (writes || each.writes)) return meanwhile = each.what, false;
+    return true;
+}
+
+// The clocks that the host reads between a launch and waiting for it tell when the launch was made.
+void clock_is_read()
+{
+    if (current || is_reading) return;
+    if (!launch_is_timed) {
+        clock_was_read = true;
+        return;
+    }
+    is_reading = true;  // what follows may read it, too
+    void* frames[8];
+    int count = backtrace(frames, 8), i = 2;
+    while (i < count && !offset_of(frames[i])) ++i;
+    bool is_own = i < count && (i == 2 || is_of_the_library(frames[2]));
+    if (is_own)
+        tell("{\"event\": \"finding\", \"kind\": \"clock\", \"at\": %u, \"launch\": %d, \"of\": %s, \"kernel\": \"\"}",
+             offset_of(frames[i]), under_way.line, quoted(under_way.kernel).c_str());
+    launch_is_timed = launch_is_timed && !is_own;
+    is_reading = false;
+}
+
+void launched() { launch_is_timed = clock_was_read; }
+
+bool is_busy() { return !uses_so_far.empty(); }
+
+}  // namespace cuda_on_cpu::order
 
 cudaError_t cudaGetDeviceCount(int* count, const char*, int) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device, const char*, int) { return *device = 0, cudaSuccess; }
@@ -61,8 +212,9 @@ cudaError_t cudaThreadSynchronize(const char* file, int line) { return waited("c
 cudaError_t cudaDeviceReset(const char* file, int line)
 {
     cudaError_t error = waited("cudaDeviceReset", file, line);
-    release_all("cudaDeviceReset in line " + std::to_string(line));
+    for (Region* each : live_regions()) release(*each, "cudaDeviceReset in line " + std::to_string(line));
     events.clear();
+    for (cudaStream_t each : streams) delete each;
     streams.clear();
     lasting = last_error = cudaSuccess;
     return error;
@@ -73,14 +225,28 @@ cudaError_t cudaDriverGetVersion(int* version, const char*, int) { return *versi
 
 namespace {
 
+// The rule that a use of an event breaks; "" for none.
+std::string broken_by(cudaEvent_t event, bool recorded)
+{
+    if (!events.count(event)) return "its event was not created, or destroyed already";
+    return recorded && !event->recorded ? "its event was never recorded: cudaEventRecord does that" : "";
+}
+
 cudaError_t of_event(const char* name, cudaEvent_t event, bool recorded, const char* file, int line)
 {
-    bool is_valid = events.count(event) && (!recorded || event->recorded);
-    return Call(name, file, line).ends_with(is_valid ? cudaSuccess : cudaErrorInvalidResourceHandle);
+    std::string why = broken_by(event, recorded);
+    return Call(name, file, line).ends_with(why.empty() ? cudaSuccess : cudaErrorInvalidResourceHandle, why);
 }
 cudaError_t of_stream(const char* name, cudaStream_t stream, const char* file, int line)
 {
-    return Call(name, file, line).ends_with(!stream || streams.count(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle);
+    bool is_valid = !stream || streams.count(stream);
+    return Call(name, file, line)
+        .ends_with(is_valid ? cudaSuccess : cudaErrorInvalidResourceHandle, "its stream was not created, or destroyed already");
+}
+
+bool is_over(const Clock& clock)
+{
+    return std::all_of(clock.begin(), clock.end(), [](auto& each) { return host[each.first] >= each.second; });
 }
 
 }  // namespace
@@ -98,13 +264,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, const char* 
 {
     if (cudaError_t error = of_stream("cudaEventRecord", stream, file, line)) return error;
     if (cudaError_t error = of_event("cudaEventRecord", event, false, file, line)) return error;
-    *event = {milliseconds_now(), true};
+    order::begins(stream, "", file, line);
+    *event = {milliseconds_now(), true, stream_of(stream).after};
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event, const char* file, int line)
 {
     if (cudaError_t error = of_event("cudaEventSynchronize", event, false, file, line)) return error;
-    return waited("cudaEventSynchronize", file, line);
+    merge(host, event->after);
+    order::forget_what_is_over();
+    return Call("cudaEventSynchronize", file, line).waits();
 }
 cudaError_t cudaEventQuery(cudaEvent_t event, const char* file, int line)
 {
@@ -115,6 +284,9 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
     tell_note("times");
     for (cudaEvent_t each : {start, stop})
         if (cudaError_t error = of_event("cudaEventElapsedTime", each, true, file, line)) return error;
+    if (!is_over(start->after) || !is_over(stop->after))
+        return Call("cudaEventElapsedTime", file, line)
+            .ends_with(cudaErrorNotReady, "the host has not waited for the work before its events: cudaEventSynchronize does that");
     *milliseconds = static_cast<float>(stop->milliseconds - start->milliseconds);
     return cudaSuccess;
 }
@@ -129,17 +301,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t event, const char* file, int line)
 cudaError_t cudaStreamCreate(cudaStream_t* stream, const char*, int)
 {
     tell_note("streams");
-    streams.insert(*stream = new CUstream_st);
+    streams.insert(*stream = new CUstream_st{++streams_made, true, {}});
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned, const char* file, int line)
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags, const char* file, int line)
 {
-    return cudaStreamCreate(stream, file, line);
+    cudaError_t error = cudaStreamCreate(stream, file, line);
+    (*stream)->waits_for_default = flags != cudaStreamNonBlocking;
+    return error;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char* file, int line)
 {
     if (cudaError_t error = of_stream("cudaStreamSynchronize", stream, file, line)) return error;
-    return waited("cudaStreamSynchronize", file, line);
+    order::host_waits(stream);
+    return Call("cudaStreamSynchronize", file, line).waits();
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream, const char* file, int line)
 {
@@ -148,12 +323,26 @@ cudaError_t cudaStreamQuery(cudaStream_t stream, const char* file, int line)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, const char* file, int line)
 {
     if (cudaError_t error = of_stream("cudaStreamWaitEvent", stream, file, line)) return error;
-    return of_event("cudaStreamWaitEvent", event, false, file, line);
+    if (cudaError_t error = of_event("cudaStreamWaitEvent", event, false, file, line)) return error;
+    merge(stream_of(stream).after, event->after);
+    return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream, const char* file, int line)
 {
     if (cudaError_t error = of_stream("cudaStreamDestroy", stream, file, line)) return error;
+    merge(usual.after, stream->after);  // so that its work is not forgotten
     streams.erase(stream);
     delete stream;
     return cudaSuccess;
 }
+
+#define READS_CLOCK(Type, name, parameters, arguments)                                     \
+    extern "C" __attribute__((visibility("default"))) Type name parameters                 \
+    {                                                                                      \
+        static auto* real = reinterpret_cast<Type(*) parameters>(dlsym(RTLD_NEXT, #name)); \
+        order::clock_is_read();                                                            \
+        return real arguments;                                                             \
+    }
+READS_CLOCK(clock_t, clock, () noexcept, ())
+READS_CLOCK(int, gettimeofday, (struct timeval * time, void* zone) noexcept, (time, zone))
+READS_CLOCK(int, clock_gettime, (clockid_t which, struct timespec* time) noexcept, (which, time))

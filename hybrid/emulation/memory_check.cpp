@@ -13,6 +13,7 @@
 
 #include "device_memory.h"
 #include "findings.h"
+#include "order.h"
 
 // Variables that kernels may use (see host_api.h), if there are any; blockIdx and the like.
 extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));
@@ -185,15 +186,15 @@ bool is_known_read(const Cell& cell, const Access& access, unsigned mask)
 
 void note_use(Region& region, const Access& access)
 {
-    if (region.used_by != first_of_launch) region.reads_of_launch = region.writes_of_launch = 0;
+    if (region.used_by != first_of_launch) region.reads.count = region.writes.count = 0;
     region.used_by = first_of_launch;
     if (!access.writes || access.atomic) {
-        ++region.reads_of_launch;
+        region.reads.note(access.at, access.bytes);
         region.is_read = true;
         if (region.was_written && region.written_by != first_of_launch) region.is_consumed = true;
     }
     if (access.writes) {
-        ++region.writes_of_launch;
+        region.writes.note(access.at, access.bytes);
         region.was_written = true;
         region.written_by = first_of_launch;
         region.item = access.bytes;
@@ -237,6 +238,10 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
         look_at(access);
     else if (kernels_run && is_managed(access.at))
         found("early", access, region_around(access.at));
+    else if (std::string meanwhile; order::is_busy() && !order::host_may_use(access.at, writes, meanwhile) &&
+                                    told.insert({"pinned", access.instruction, 0}).second)
+        tell("{\"event\": \"finding\", \"kind\": \"pinned\", \"at\": %u, \"writes\": %d, \"text\": %s, \"kernel\": \"\"}",
+             access.instruction, writes, quoted(meanwhile.c_str()).c_str());
 }
 
 // Memory of the block or the thread.
@@ -332,7 +337,15 @@ void block_begins(char* dynamic_shared, size_t bytes)
     is_sampled |= !looks;
 }
 
-void launch_ends() { looks = true; }
+void launch_ends()
+{
+    looks = true;
+    for (Region* each : live_regions()) {
+        if (each->used_by != first_of_launch) continue;
+        if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);
+        if (each->writes.count) order::uses(each->writes.begin, each->writes.end, true, each);
+    }
+}
 
 void barrier_passed() { ++segment; }
 

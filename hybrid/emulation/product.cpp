@@ -207,12 +207,13 @@ struct Product {
             choose();
             if (samples.empty()) return;
             size_t count = compute(0, of.l, x, y);
+            if (std::any_of(samples.begin(), samples.end(), [](auto& each) { return !std::isfinite(each.sum); })) return;
             if (is_scaled()) return (void)(++compared, ++right);
             if (count > most) most = count, best = layout;
         }
         std::string x_name = named(*of_x.region), y_name = named(*of_y.region), c_name = named(*c->region);
         layout = 0, choose();
-        if (c->region->reads_of_launch || is_elementwise()) return;
+        if (c->region->reads.count || is_elementwise()) return;
         std::string why = explained(x_name, y_name);
         if (why.empty()) {
             if (10 * most < samples.size() && !is_meant) return;
@@ -283,7 +284,7 @@ void launch_begins(const Given* given, size_t count)
 
 void launch_ends(const dim3& grid, const dim3& block)
 {
-    auto is_written = [](const Operand& each) { return each.region->writes_of_launch > 0; };
+    auto is_written = [](const Operand& each) { return each.region->writes.count > 0; };
     if (std::count_if(operands.begin(), operands.end(), is_written) != 1) return;
     auto c = std::find_if(operands.begin(), operands.end(), is_written);
     std::rotate(c, c + 1, operands.end());  // the last
@@ -296,7 +297,7 @@ void launch_ends(const dim3& grid, const dim3& block)
     bool in_x = is_told(of.m, grid.x, block.x), in_y = is_told(of.n, grid.y, block.y);
     bool l_is_told = is_told(of.l, 0, 0) || of.l == of.n || of.l == of.m;
     if (!of.n || !in_x || !in_y || !l_is_told) return;
-    bool reads_often = x.region->reads_of_launch > elements(x) || y.region->reads_of_launch > elements(y);
+    bool reads_often = x.region->reads.count > elements(x) || y.region->reads.count > elements(y);
     bool is_meant = says_product(under_way.kernel) && reads_often;
     auto judge = [&](auto type) {
         using T = decltype(type);

@@ -125,7 +125,7 @@ def test_a_program_of_ranks_has_its_own_folder_small_files_and_no_network(tmp_pa
 
 LEAVES = {  # what a program does, and what may not come of it
     "a process in a session of its own": "if (!fork()) { setsid(); if (!fork()) { sleep(500); } _exit(0); } sleep(1);",
-    "a process that keeps its output open": 'if (system("sleep 500 &")) return 1;',
+    "a process that keeps its output open": 'if (system("sleep SECONDS &")) return 1;',
     "a deep folder without rights": 'if (chdir(getenv("TMPDIR"))) return 1; for (int i = 0; i < 2000; ++i) '
     '{ if (mkdir("deep", 0700) || chdir("deep")) return 1; } mkdir("locked", 0700), mkdir("locked/in", 0), chmod("locked", 0);',
     "output without a line's end": "static char x[1 << 20]; memset(x, 'x', sizeof x); "
@@ -136,11 +136,12 @@ LEAVES = {  # what a program does, and what may not come of it
 @pytest.mark.parametrize("what", exhaustive(["a process in a session of its own", "a deep folder without rights"], LEAVES))
 def test_what_a_program_leaves_behind_is_ended_and_removed(tmp_path, what):
     """Soon, not when its time is up; its output is cut; and it is not told what the environment has of others."""
+    seconds = str(500 + os.getpid())
     (tmp_path / "own").mkdir()
     (tmp_path / "mine.cu").write_text(
         "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <sys/stat.h>\n#include <unistd.h>\n"
         "__global__ void one() {}\nint main()\n{\n    one<<<1, 1>>>();\n    cudaDeviceSynchronize();\n"
-        f'    printf("token %d\\n", getenv("SOME_TOKEN") != nullptr);\n    {LEAVES[what]}\n}}\n'
+        f'    printf("token %d\\n", getenv("SOME_TOKEN") != nullptr);\n    {LEAVES[what].replace("SECONDS", seconds)}\n}}\n'
     )
     verdict = judged("run", tmp_path / "mine.cu", "--stall", 150, limit=140, TMPDIR=str(tmp_path / "own"), SOME_TOKEN="secret")
     assert (verdict.code, verdict.said[:8]) == (0, "token 0\n"), verdict.said[-300:]
@@ -149,7 +150,7 @@ def test_what_a_program_leaves_behind_is_ended_and_removed(tmp_path, what):
     assert not [
         each
         for each in Path("/proc").glob("[0-9]*/cmdline")
-        if b"sleep\x00500" in read(each) or str(tmp_path).encode() in read(each)
+        if f"sleep\0{seconds}".encode() in read(each) or str(tmp_path).encode() in read(each)
     ]
 
 

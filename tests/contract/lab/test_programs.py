@@ -177,6 +177,18 @@ def test_what_a_launch_computes_is_compared_with_the_product_of_what_it_was_give
     assert said.get(case, "") in verdict.said
 
 
+ORDER = (DATA / "order.cu").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", exhaustive(["", "copy not awaited", "clock", "not ready"], ["", *cases(ORDER)]))
+def test_what_nothing_orders_is_told(case):
+    """Copies and kernels in streams, results and clocks that the host reads too soon, events; halves of an array are no race."""
+    verdict = judged("run", DATA / "order.cu", "--", case)
+    assert verdict.findings == {mark for mark in marks(ORDER, case) if not mark[0].startswith("cuda")}, verdict.said
+    assert failed_in(verdict.record) == {mark for mark in marks(ORDER, case) if mark[0].startswith("cuda")}
+    assert (verdict.code == 0) == (not marks(ORDER, case))
+
+
 REASONS = {
     "copy of too much": r"it copies 80 bytes into d \(allocated in line \d+\), which has 10",
     "wrong direction": "cudaMemcpyHostToDevice, but its destination is host memory and its source x .*is cudaMemcpyDeviceToHost",
