@@ -205,7 +205,7 @@ class RootShapes:
             result = 0 if given.out is not None else math.prod(given.shape) * numpy_type(types.result).itemsize
             return cls(types, problem, result + copied, count=math.prod(given.batch), stacks=stacks)
         if not types.complex_b and is_transpose(a, b):
-            problem = replace(problem, symmetric=True)
+            problem = replace(problem, symmetric="A")
         problem = problem.with_operands(types.short_operands)  # no device multiplies stacks of such elements
         beside = types.bytes_beside(math.prod(given.core)) * (types.exact is not None or given.out is None)
         if on_gpu(a) or on_gpu(b):  # they need room in host memory, to be copied through it, and for the check
@@ -215,7 +215,10 @@ class RootShapes:
         in_place = [source.in_place(problem.operand_dtype) for source in sources]
         lying = [source.in_place(problem.operand_dtype, transposed=True) for source in sources]
         locations = [*(shared.location_of(array, transposed=True) for array in lying), shared.location_of(c)]
-        allocated_bytes = sum(each.nbytes for each in in_place[: 1 if problem.symmetric else 2] if each is not None)
+        if problem.symmetric and in_place[0] is None and lying[0] is not None:
+            problem = replace(problem, symmetric="B")
+        counted = {"A": in_place[:1], "B": in_place[1:]}.get(problem.symmetric, in_place)
+        allocated_bytes = sum(each.nbytes for each in counted if each is not None)
         if len(team.topology.nodes) > 1:  # what is computed from the root's arrays is kept, to be sent
             beside += sum(problem.bytes(*source.shape) for source in sources if isinstance(source, MadeMatrix))
         all_shared = len(team.topology.nodes) == 1 < team.size and None not in locations[:2]

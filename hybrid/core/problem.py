@@ -109,7 +109,8 @@ class Problem:
     """C (n×m) = A (n×l) · B (l×m). BLAS's names for n, m and l are M, N and K.
 
     `dtype`: the type of C and of all sums. `short_operands`: the type of A and B where that has 16 bits; empty where A and B are
-    of `dtype`, too. `symmetric`: B is the transpose of A, in the same memory: one triangle of C is computed, and mirrored.
+    of `dtype`, too. `symmetric`: "A" or "B", the operand that lies by rows, where the
+    other is its transpose in the same memory: one triangle of C is computed, and mirrored.
     """
 
     n: int
@@ -117,7 +118,7 @@ class Problem:
     m: int
     dtype: str = "float64"
     short_operands: str = ""
-    symmetric: bool = False
+    symmetric: str = ""
 
     def __post_init__(self) -> None:
         for name, size in (("n", self.n), ("l", self.l), ("m", self.m)):

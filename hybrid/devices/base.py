@@ -244,6 +244,10 @@ class Buffers:
         """These rows of A's buffer."""
         return self._a[buffer_rows.slice]
 
+    def columns_of_b(self, buffer_columns: Span) -> Any:
+        """These columns of B's only buffer."""
+        return self._b[0][:, buffer_columns.slice]
+
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:
         """The parts of A, B and C of one multiplication."""
         if tile not in self._operands:

@@ -321,7 +321,7 @@ class ModularProduct:
         return self._device.launch(work, after, _PRODUCTS)
 
     def _panels_in(self, operand: str, lines: Span) -> list[_Panel]:
-        return [panel for (name, _), panel in self._panels.items() if name == operand and panel.lines.lies_in(lines)]
+        return [panel for (name, _), panel in self._panels.items() if name == operand and panel.lines.meets(lines)]
 
     def _summary_of(self, panels: Sequence[_Panel]) -> Summary:
         whole = Summary(0.0, integral=True, in_range=True)

@@ -77,7 +77,8 @@ class Compiled:
         values = (root, *options.values())
         told_apart = tuple(map(type, values)), str(options["alpha"])  # 1, 1.0 and True are equal, and so are 0.0 and -0.0
         of_one_array = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # as a and a.T are
-        key = type(a), a.shape, b.shape, a.dtype, b.dtype, of_one_array, values, told_apart
+        lies = of_one_array and ("A" if a.flags.c_contiguous else "B")
+        key = type(a), a.shape, b.shape, a.dtype, b.dtype, lies, values, told_apart
         try:
             found = _kept.get(key)
         except TypeError:  # an option that cannot be hashed
@@ -280,8 +281,8 @@ class _ToGpu(_Kept):
     """A product of NumPy matrices that are copied to this process's GPU."""
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
-        same = is_transpose(a, b) == self.plan.problem.symmetric
-        return same and self.device is not None and self.takes_on_host(a, b, out)
+        lies = ("A" if a.flags.c_contiguous else "B") if is_transpose(a, b) else ""
+        return lies == self.plan.problem.symmetric and self.device is not None and self.takes_on_host(a, b, out)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         with self.on_gpu() as ready:

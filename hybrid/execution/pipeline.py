@@ -130,7 +130,8 @@ class ShareRun:
         if not self._copies:
             self._ask_ahead(modular, index)
         for following in range(index + 1, min(self._loaded, index + 1 + MEASURED_AHEAD)):
-            if self._arrivals[following].operand != "A" or not self._is_there(following):
+            needs_exchange = self._arrivals[following].operand != "A" and not self.share.blocks
+            if needs_exchange or not self._is_there(following):
                 return
             self._measure(modular, following)
             self._ask_ahead(modular, following)
@@ -160,9 +161,10 @@ class ShareRun:
             if readers and self.check is not None:
                 readers += self.check.before_overwriting(arrival)
             into = self.buffers.destination(arrival)
-            if self.share.blocks and arrival.operand == "B":  # the transpose of the rows of A before it
-                rows_of_a = self.buffers.rows_of_a(arrival.buffer_span)
-                event = self.device.mirror(into, rows_of_a, self._pieces[self._loaded - 1].loaded)
+            if self.share.blocks and arrival.operand != self.share.copied:  # the transpose of what the other operand has
+                there = self.buffers.columns_of_b if arrival.operand == "A" else self.buffers.rows_of_a
+                copied = self._pieces[0 if arrival.operand == "A" else self._loaded - 1].loaded
+                event = self.device.mirror(into, there(arrival.buffer_span), copied)
             else:
                 event = self.transport.load(arrival, into, readers)
             self._copies = self._copies or event is not None

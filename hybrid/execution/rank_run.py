@@ -261,8 +261,9 @@ class RankRun:
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self.device_check: RankCheck | None = None
         if plan.check == "device":
-            # B as the transpose of A on the device was not copied. Where it were wrong, C's mirrored half would not be A·B.
-            not_copied = {*in_place, "B"} if plan.problem.symmetric else set(in_place)
+            # What is made on the device, as the transpose of the other operand, was not copied. Where it is wrong, C's mirrored
+            # half is not A·B.
+            not_copied = {*in_place, *{"A": "B", "B": "A"}.get(plan.problem.symmetric, "")}
             if matrices is not None and matrices.rounded is not None:
                 not_copied.add("C")  # not as it was computed
             self.device_check = RankCheck(decision, self._rank_device, matrices, not_copied)

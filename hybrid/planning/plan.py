@@ -244,7 +244,9 @@ def make_plan(request: PlanRequest) -> Plan:
         row_panels = tuple(pieces(Span(0, len(rows)), tiling.panel_rows))
         node, layout = topology.node_of(rank), layout_of(problem, len(rows), tiling, device)
         blocks = request.rows_of_a if problem.symmetric else ()
-        shares.append(RankShare(rank, node, rows, b_rows, row_panels, column_panels, tiling, layout, slabs, blocks))
+        shares.append(
+            RankShare(rank, node, rows, b_rows, row_panels, column_panels, tiling, layout, slabs, blocks, problem.symmetric)
+        )
 
     plan = Plan(problem, topology, request.root, device, staged, check, tuple(shares), request.operands, device_memory=memory)
     if not request.grid:

@@ -308,8 +308,9 @@ def computed_beside_diagonal(blocks: Sequence[Span], rank: int) -> list[tuple[Sp
     return [(rows, columns) for rows, columns in found if len(rows) and len(columns)]
 
 
-def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: int) -> Iterator[Arrival]:
-    """The arrivals of a symmetric C: with each row panel of A comes its transpose, a column panel of B.
+def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: int, copied: str) -> Iterator[Arrival]:
+    """The arrivals of a symmetric C: with each row panel of A comes its transpose, a column panel of B; or where B is what is
+    `copied`, all of it comes first, in whole rows, and then the panels of A.
 
     `blocks`: all ranks' rows of C. What other ranks compute of this rank's rows is not among the tiles (`tiles_of_others`).
     """
@@ -319,6 +320,9 @@ def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: 
     def tile(rows: Span, columns: Span, *, mirrors: bool = False) -> Tile:
         return Tile(rows, columns, rows, columns, mirrors=mirrors)
 
+    if copied == "B" and row_panels:
+        all_of_b = Span(0, blocks[-1].hi)
+        yield Arrival("B", 0, all_of_b, all_of_b, 0, ())
     for number, panel in enumerate(row_panels):
         columns = Span(first + panel.lo, first + panel.hi)
         tiles = [tile(panel, Span(first, columns.lo)), tile(panel, columns)]
@@ -330,8 +334,10 @@ def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: 
             above = ((Span(0, done), done), *((each, each.hi) for each in waiting))
             tiles += [tile(rows, Span(first + lo, columns.hi), mirrors=True) for rows, lo in above]
             done, waiting = panel.hi, []
-        yield Arrival("A", number, panel, panel, 0, ())
-        yield Arrival("B", number, columns, columns, 0, tuple(each for each in tiles if len(each.rows) and len(each.columns)))
+        released = tuple(each for each in tiles if len(each.rows) and len(each.columns))
+        yield Arrival("A", number, panel, panel, 0, released if copied == "B" else ())
+        if copied == "A":
+            yield Arrival("B", number, columns, columns, 0, released)
 
 
 def tiles_of_others(blocks: Sequence[Span], rank: int) -> Iterator[Tile]:
@@ -389,6 +395,7 @@ class RankShare:
     layout: Layout  # of its buffers, where the device has any
     slabs: tuple[Slab, ...] = ()  # the k-slabs in which B comes instead of column panels
     blocks: tuple[Span, ...] = ()  # of a symmetric C all ranks' rows
+    copied: str = ""  # and the operand of which the other is the transpose
 
     @property
     def holds_all(self) -> bool:
@@ -402,7 +409,7 @@ class RankShare:
 
     def arrivals(self) -> Iterator[Arrival]:
         if self.blocks:
-            return triangle_arrivals(self.row_panels, self.blocks, self.rank)
+            return triangle_arrivals(self.row_panels, self.blocks, self.rank, self.copied)
         if self.slabs:
             columns = Span(0, self.column_panels[-1].hi)
             return slab_arrivals(self.row_panels, self.slabs, columns, self.tiling.interleaved, self.rank)

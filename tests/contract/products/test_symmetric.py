@@ -74,15 +74,16 @@ def test_what_any_rank_multiplies_wrong_is_found(comm, rng):
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("precision", ["native", "fast"])
 def test_a_gpu_gets_the_matrix_once_and_computes_half(rng, precision):
-    """On the emulated GPU; and what it multiplies or mirrors wrong is found."""
-    a = rng.standard_normal((3 * 128, 64))
-    with pretend(panel_rows=128, device="emulate", precision=precision):
-        with count() as counts:
-            c = hybrid.multiply(a, a.T)
-        np.testing.assert_array_equal(c, c.T)
-        np.testing.assert_allclose(c, a @ a.T, atol=1e-11)
-        assert (counts.copied_in, counts.copied_out, counts.multiplications) == (a.nbytes, c.nbytes, 5)
-        for kind, code in (("multiply", "check-product"), ("copy in", "check-copy"), ("copy out", "check-copy")):
-            with plant(kind, at=1), pytest.raises(CheckFailed) as refusal:
-                hybrid.multiply(a, a.T)
-            assert refusal.value.code == code
+    """On the emulated GPU, of a matrix that lies by rows or by columns; and what it multiplies wrong, or copies, is found."""
+    a = rng.standard_normal((3 * 128, 3 * 128))
+    for first, second in ((a, a.T), (a.T, a), (a, a.T)):
+        with pretend(panel_rows=128, device="emulate", precision=precision):
+            with count() as counts:
+                c = hybrid.multiply(first, second)
+            np.testing.assert_array_equal(c, c.T)
+            np.testing.assert_allclose(c, first @ second, atol=1e-11)
+            assert (counts.copied_in, counts.copied_out, counts.multiplications) == (a.nbytes, c.nbytes, 5)
+            for kind, code in (("multiply", "check-product"), ("copy in", "check-copy"), ("copy out", "check-copy")):
+                with plant(kind), pytest.raises(CheckFailed) as refusal:
+                    hybrid.multiply(first, second)
+                assert refusal.value.code == code
