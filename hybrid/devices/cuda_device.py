@@ -43,18 +43,9 @@ _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # the next tile the host waits, and those that transpose what was copied in, for which later multiplications wait. The check's get
 # the SMs that multiplications leave. A·(B·x) is limited by the matrix units: it runs beside the sums, which memory limits.
 _STREAMS = {
-    "copy in": (1, -3),
-    "arrivals": (1, -3),
-    "exchange": (4, 0),
-    "multiply": (2, -2),
-    "products": (1, -2),
-    "copy out": (1, 0),
-    "copy received": (1, 0),
-    "check": (1, -1),
-    "check beside": (1, 0),
-    "nccl": (1, -3),
-    "prepare": (1, -3),
-}
+    "copy in": (1, -3), "arrivals": (1, -3), "exchange": (4, 0), "multiply": (2, -2), "products": (1, -2), "copy out": (1, 0),
+    "copy received": (1, 0), "check": (1, -1), "check beside": (1, 0), "nccl": (1, -3), "prepare": (1, -3),
+}  # fmt: skip
 # Transposed bytes at once: they stay in a GPU's second-level cache, and are enough for the link's full rate.
 _TRANSPOSED_BYTES, _LEAST_TRANSPOSED_BYTES = 32 << 20, 1 << 20
 

@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     from hybrid.testing.spoils import Spoil
 
 _DATA = {
-    "multiply": ("devices",),
-    "copy in": ("devices",),
-    "copy out": ("devices",),
-    "arrive": ("devices", "messages"),
-}
+    "multiply": ("devices",), "copy in": ("devices",), "copy out": ("devices",), "arrive": ("devices", "messages"),
+}  # fmt: skip
 _OF_DISKS = ("full", "killed before", "killed amid", "killed after")
 _FILLING = ("pwrite", "fsync", "ftruncate", "truncate")
 

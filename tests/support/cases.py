@@ -28,19 +28,11 @@ COMPLEX = ("complex64", "complex128")
 TYPES = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
 SIZES = (0, 1, 2, 3, 5, 8, 13, 16, 17, 31, 32, 33, 40, 64, 65, 100, 129)
 FORMS = {  # the shapes of A and B; letters are sizes, numbers the dimensions of stacks
-    "matrix · matrix": ("nl", "lm"),
-    "vector · matrix": ("l", "lm"),
-    "matrix · vector": ("nl", "l"),
-    "vector · vector": ("l", "l"),
-    "stack · matrix": ("3nl", "lm"),
-    "matrix · stack": ("nl", "3lm"),
-    "stack · stack": ("5nl", "5lm"),
-    "stacks that are broadcast": ("21nl", "4lm"),
-    "stack · vector": ("3nl", "l"),
-    "vector · stack": ("l", "3lm"),
-    "stack of one · stack": ("1nl", "6lm"),
-    "empty stacks": ("0nl", "0lm"),
-}
+    "matrix · matrix": ("nl", "lm"), "vector · matrix": ("l", "lm"), "matrix · vector": ("nl", "l"),
+    "vector · vector": ("l", "l"), "stack · matrix": ("3nl", "lm"), "matrix · stack": ("nl", "3lm"),
+    "stack · stack": ("5nl", "5lm"), "stacks that are broadcast": ("21nl", "4lm"), "stack · vector": ("3nl", "l"),
+    "vector · stack": ("l", "3lm"), "stack of one · stack": ("1nl", "6lm"), "empty stacks": ("0nl", "0lm"),
+}  # fmt: skip
 VALUES = ("whole", "lecture", "constant", "normal", "scaled", "extreme")
 _EXACT_VALUES = VALUES[:3]  # with which no sum in float32 is rounded
 LAYOUTS = (

@@ -327,12 +327,9 @@ NAMES = ["rank 0 on a", "rank 1 on a", "rank 2 on b"]
 
 def test_the_rank_to_blame_is_the_faults_or_the_one_that_has_its_row():
     for fault, rank in [
-        (Fault("x", rank=12), 12),
-        (Fault("x", rank=1, row=9), 1),
-        (Fault("x", row=9), 2),
-        (Fault("x", row=4), 1),
+        (Fault("x", rank=12), 12), (Fault("x", rank=1, row=9), 1), (Fault("x", row=9), 2), (Fault("x", row=4), 1),
         (Fault("x"), None),
-    ]:
+    ]:  # fmt: skip
         assert blamed_rank(fault, [Span(0, 4), Span(4, 8), Span(8, 12)]) == rank
 
 

@@ -75,17 +75,11 @@ def test_what_is_asked_comes_before_slurm_before_openmp_before_the_cores(asked, 
 @pytest.mark.parametrize(
     ("cores", "quota", "counts"),
     [
-        ([EIGHT], None, [8]),
-        ([EIGHT] * 3, None, [2, 2, 2]),
-        ([EIGHT] * 20, None, [1] * 20),
-        ([(0, 1, 2), (3, 4), (5,)], None, [3, 2, 1]),
-        ([(0, 1, 2, 3), (2, 3, 4, 5)], None, [3, 3]),
-        ([EIGHT] * 2, 4.0, [2, 2]),
-        ([EIGHT] * 2, 3.0, [1, 1]),
-        ([EIGHT] * 2, 0.5, [1, 1]),
-        ([EIGHT] * 2, 100.0, [4, 4]),
+        ([EIGHT], None, [8]), ([EIGHT] * 3, None, [2, 2, 2]), ([EIGHT] * 20, None, [1] * 20),
+        ([(0, 1, 2), (3, 4), (5,)], None, [3, 2, 1]), ([(0, 1, 2, 3), (2, 3, 4, 5)], None, [3, 3]), ([EIGHT] * 2, 4.0, [2, 2]),
+        ([EIGHT] * 2, 3.0, [1, 1]), ([EIGHT] * 2, 0.5, [1, 1]), ([EIGHT] * 2, 100.0, [4, 4]),
     ],
-)
+)  # fmt: skip
 def test_ranks_share_the_cores_and_the_quota_of_their_node(cores, quota, counts):
     assert [choose_threads(0, rank, cores, {}, quota).count for rank in range(len(cores))] == counts
     assert choose_threads(6, 0, cores, {}, quota).count == 6  # what is asked for may be more

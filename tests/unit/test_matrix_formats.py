@@ -228,16 +228,9 @@ def test_what_is_no_matrix_in_an_hdf5_file_is_refused_by_what_it_is(tmp_path):
         file.create_dataset("text", data=[["a"]], dtype=h5py.string_dtype())
         file.create_dataset("empty", data=h5py.Empty("f8"))
     codes = {
-        "line": "dimensions",
-        "cube": "dimensions",
-        "empty": "dimensions",
-        "compound": "no-numbers",
-        "text": "no-numbers",
-        "soft": "dataset-missing",
-        "external": "dataset-missing",
-        "loop": "dataset-missing",
-        "none": "dataset-missing",
-    }
+        "line": "dimensions", "cube": "dimensions", "empty": "dimensions", "compound": "no-numbers", "text": "no-numbers",
+        "soft": "dataset-missing", "external": "dataset-missing", "loop": "dataset-missing", "none": "dataset-missing",
+    }  # fmt: skip
     for name, code in {"": "dataset-missing", **codes}.items():
         with pytest.raises(UsageError) as refused:
             open_matrix(f"{path}:{name}")

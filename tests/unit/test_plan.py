@@ -425,14 +425,10 @@ def even(problem, nodes):
 @pytest.mark.parametrize(
     ("sizes", "nodes", "grid"),
     [
-        ((4000, 4000, 4000), 16, "4x2x2"),
-        ((4000, 4000, 4000), 9, "3x3"),
-        ((500, 20000, 500), 4, "1x1x4"),
-        ((500, 500, 20000), 4, "1x4"),
-        ((20000, 500, 500), 4, "4x1"),
-        ((20000, 500, 500), 16, "16x1"),
+        ((4000, 4000, 4000), 16, "4x2x2"), ((4000, 4000, 4000), 9, "3x3"), ((500, 20000, 500), 4, "1x1x4"),
+        ((500, 500, 20000), 4, "1x4"), ((20000, 500, 500), 4, "4x1"), ((20000, 500, 500), 16, "16x1"),
     ],
-)
+)  # fmt: skip
 def test_the_grid_whose_busiest_node_receives_least_is_taken_where_it_fits(sizes, nodes, grid):
     asked = even(Problem(*sizes), nodes)
     assert str(choose(*asked, PLENTY)) == grid

@@ -199,12 +199,8 @@ def own(comm):
 
 
 RANKS = {  # ways of several ranks: whether others can compute a rank's rows again
-    "in place": True,
-    "host": True,
-    "peers": True,
-    "a node a rank": False,
-    "a node a rank, in place": False,
-}
+    "in place": True, "host": True, "peers": True, "a node a rank": False, "a node a rank, in place": False,
+}  # fmt: skip
 
 
 @pytest.mark.mpi(min_size=2)

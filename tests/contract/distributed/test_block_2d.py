@@ -147,16 +147,10 @@ def test_wrong_blocks_are_refused_where_they_are_made():
     good = {"array": np.ones((2, 3)), "shape": (2, 3), "rows": [(0, 2)], "columns": [(0, 3)]}
     hybrid.Block2D(**good)
     for code, wrong in (
-        ("shapes", {"columns": [(0, 2)]}),
-        ("shapes", {"shape": 6}),
-        ("shapes", {"shape": (2.0, 3)}),
-        ("shapes", {"shape": (-2, 3)}),
-        ("blocks", {"shape": (2, 2)}),
-        ("blocks", {"rows": 2}),
-        ("blocks", {"rows": [(0, 2, 3)]}),
-        ("blocks", {"rows": [(2, 0)]}),
-        ("blocks", {"columns": [("0", "3")]}),
-    ):
+        ("shapes", {"columns": [(0, 2)]}), ("shapes", {"shape": 6}), ("shapes", {"shape": (2.0, 3)}),
+        ("shapes", {"shape": (-2, 3)}), ("blocks", {"shape": (2, 2)}), ("blocks", {"rows": 2}),
+        ("blocks", {"rows": [(0, 2, 3)]}), ("blocks", {"rows": [(2, 0)]}), ("blocks", {"columns": [("0", "3")]}),
+    ):  # fmt: skip
         with refused(UsageError, code):
             hybrid.Block2D(**good | wrong)
 
@@ -167,17 +161,11 @@ DESCRIPTOR = {"DTYPE": 1, "CTXT": 0, "M": 5, "N": 3, "MB": 2, "NB": 3, "RSRC": 1
 @pytest.mark.parametrize(
     ("changed", "grid", "process"),
     [
-        ({"DTYPE": 502}, (2, 1), (0, 0)),
-        ({"MB": 0}, (2, 1), (0, 0)),
-        ({"NB": -1}, (2, 1), (0, 0)),
-        ({"RSRC": 2}, (2, 1), (0, 0)),
-        ({"CSRC": 1}, (2, 1), (0, 0)),
-        ({}, (0, 1), (0, 0)),
-        ({}, 2, (0, 0)),
-        ({}, (2, 1), (2, 0)),
-        ({}, (2, 1), (0, -1)),
+        ({"DTYPE": 502}, (2, 1), (0, 0)), ({"MB": 0}, (2, 1), (0, 0)), ({"NB": -1}, (2, 1), (0, 0)),
+        ({"RSRC": 2}, (2, 1), (0, 0)), ({"CSRC": 1}, (2, 1), (0, 0)), ({}, (0, 1), (0, 0)), ({}, 2, (0, 0)),
+        ({}, (2, 1), (2, 0)), ({}, (2, 1), (0, -1)),
     ],
-)
+)  # fmt: skip
 def test_descriptors_and_processes_that_there_are_not_are_refused(changed, grid, process):
     """Another process would be taken, whose blocks this one has not."""
     local = np.asfortranarray(np.arange(12.0).reshape(4, 3))

@@ -121,12 +121,9 @@ def test_parts_of_different_places_or_kinds_do_not_go_together():
     rows, block = hybrid.RowBlock(A), KINDS["block"](A)
     moved = hybrid.Block2D(A, (30, 70), rows=[(11, 14)], columns=block.columns)
     for code, first, second in (
-        ("shapes", rows, hybrid.RowBlock(A[:1])),
-        ("shapes", rows.T, hybrid.RowBlock(A[:1]).T),
-        ("shapes", block, moved),
-        ("mixed-kinds", rows, rows.T),
-        ("mixed-kinds", block, rows),
-    ):
+        ("shapes", rows, hybrid.RowBlock(A[:1])), ("shapes", rows.T, hybrid.RowBlock(A[:1]).T), ("shapes", block, moved),
+        ("mixed-kinds", rows, rows.T), ("mixed-kinds", block, rows),
+    ):  # fmt: skip
         for operation in (operator.add, operator.eq, np.maximum):
             with refused(UsageError, code):
                 operation(first, second)

@@ -20,12 +20,9 @@ SETUP = ConfigParser()
 SETUP.read(ROOT / "setup.cfg", encoding="utf-8")
 PACKAGES = SETUP["options"]["packages"].split()
 FOLDERS = {
-    "hybrid.kernels.cuda": "kernels",
-    "hybrid.classroom.course": "docs/course",
-    "hybrid.classroom.examples": "docs/examples",
-    "hybrid.classroom.programs": "docs/programs",
-    "hybrid.scripts": "scripts",
-}
+    "hybrid.kernels.cuda": "kernels", "hybrid.classroom.course": "docs/course", "hybrid.classroom.examples": "docs/examples",
+    "hybrid.classroom.programs": "docs/programs", "hybrid.scripts": "scripts",
+}  # fmt: skip
 
 
 def folder_of(package):

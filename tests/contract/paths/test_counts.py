@@ -80,14 +80,6 @@ def test_the_numbers_asked_for():
     assert successful(run("five", "--length", 8, "--from", "A", "--to", "B")).stdout == "208\n"
 
 
-@pytest.mark.exhaustive
-def test_a_row_and_a_column_alone():
-    """Figure 1.3: what --from and --to leave of the matrix."""
-    _, [vertex], [row] = shown(run("ten", "--from", "C", "--length", 1))
-    [above], _, column = shown(run("ten", "--to", "J", "--length", 3))
-    assert (vertex, above, sum(a * b for a, [b] in zip(row, column, strict=True))) == ("C", "J", 7)
-
-
 # --- exact arithmetic
 
 

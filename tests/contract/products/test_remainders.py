@@ -39,12 +39,8 @@ def test_the_bits_do_not_depend_on_panels(dtype):
     a, b = operands(dtype)
     alone = hybrid.multiply(a, b, **FAST)
     for settings in (
-        {"panel_columns": 128, "poison": True},
-        {"panel_rows": 128},
-        {"gpu_memory": "8M"},
-        {"threads": 1},
-        {"check": "host"},
-    ):
+        {"panel_columns": 128, "poison": True}, {"panel_rows": 128}, {"gpu_memory": "8M"}, {"threads": 1}, {"check": "host"},
+    ):  # fmt: skip
         with hybrid.testing.pretend(**settings):
             np.testing.assert_array_equal(hybrid.multiply(a, b, **FAST), alone)
     blocks_too = hybrid.multiply(hybrid.RowBlock(a), hybrid.RowBlock(b), **FAST).array
@@ -144,14 +140,9 @@ def matrices(kind, rng):
 
 # Which arithmetic elements get. Of the scaled ones only powers of two differ, which cost nothing.
 KINDS = {
-    "normal": r"14 moduli",
-    "uniform": r"14 moduli",
-    "bytes": r"exact|\d moduli, exact",
-    "integers": r"\d moduli, exact",
-    "wide": r"1[45] moduli",
-    "scaled": r"14 moduli",
-    "far apart": "native",
-}
+    "normal": r"14 moduli", "uniform": r"14 moduli", "bytes": r"exact|\d moduli, exact", "integers": r"\d moduli, exact",
+    "wide": r"1[45] moduli", "scaled": r"14 moduli", "far apart": "native",
+}  # fmt: skip
 ACCURACY = [(kind, dtype) for kind in KINDS for dtype in ("float64", "float32")]
 
 

@@ -141,12 +141,8 @@ def test_what_a_script_runs(run, tmp_path, script, arguments, nodes, more, comma
     if script == "scaling":
         assert calls[-1] == f"python {ROOT}/scripts/scaling.py --runs scaling-7.jsonl"
         assert [found[1] if (found := re.search(r"--ntasks=(\d+)", call)) else "8" for call in calls[:-1]] == [
-            "2",
-            "4",
-            "8",
-            "4",
-            "8",
-        ]
+            "2", "4", "8", "4", "8",
+        ]  # fmt: skip
     assert not list(tmp_path.glob("test-7.*")), "a temporary folder was left"
 
 

@@ -213,13 +213,8 @@ def test_nothing_is_left_of_it_after_an_exception():
 
 def test_what_is_no_fault_is_refused():
     for kind, how in (
-        ("multiply", "bitflip"),
-        ("rank", "SIGNAL"),
-        ("rank", "exit"),
-        ("disk", None),
-        ("clock", "fast"),
-        ("kernel", "sign"),
-    ):
+        ("multiply", "bitflip"), ("rank", "SIGNAL"), ("rank", "exit"), ("disk", None), ("clock", "fast"), ("kernel", "sign"),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="no fault"), hybrid.testing.plant(kind, how=how):
             pass
     with pytest.raises(KeyError):

@@ -195,11 +195,8 @@ def results_are_written_to_arrays_there():
     """Of matrices, vectors and stacks, wherever the operands lie, and also to the C that is added."""
     a, b = rng.integers(-9, 9, (3, 20, 10)).astype(float), rng.integers(-9, 9, (10, 30)).astype(float)
     for first, second, kind in (
-        (a[0], b, cupy.asarray),
-        (a[0], b, np.asarray),
-        (a[0], b[:, 0], cupy.asarray),
-        (a, b, cupy.asarray),
-    ):
+        (a[0], b, cupy.asarray), (a[0], b, np.asarray), (a[0], b[:, 0], cupy.asarray), (a, b, cupy.asarray),
+    ):  # fmt: skip
         out = cupy.asarray(np.full((first @ second).shape, 7.0))
         given = [kind(each) for each in (first, second)]
         found = hybrid.multiply(*at_root(*given), **ON_GPU, out=out if comm.rank == 0 else None)
@@ -325,18 +322,10 @@ def products_at_random(seed, count):
 
 
 for each in (
-    faults_are_found,
-    integers_stay_there,
-    integers_cross_the_link_in_their_own_types,
-    results_of_16_bits_are_rounded_there,
-    in_little_memory,
-    transposes_arrive_as_they_lie,
-    results_are_written_to_arrays_there,
-    products_like_the_one_before,
-    a_lost_launch_is_found,
-    small_products_are_left_to_the_cpu,
-    other_libraries_arrays_stay_there,
-):
+    faults_are_found, integers_stay_there, integers_cross_the_link_in_their_own_types, results_of_16_bits_are_rounded_there,
+    in_little_memory, transposes_arrive_as_they_lie, results_are_written_to_arrays_there, products_like_the_one_before,
+    a_lost_launch_is_found, small_products_are_left_to_the_cpu, other_libraries_arrays_stay_there,
+):  # fmt: skip
     each()
 products_at_random(*map(int, sys.argv[1:]))
 if comm.rank == 0:
