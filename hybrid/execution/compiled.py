@@ -31,7 +31,7 @@ from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.distributed_product import RealProduct
-from hybrid.execution.multiply import Asked, Call, DistributedCall, GpuCall, RootCall, call_of
+from hybrid.execution.multiply import Asked, Call, DistributedCall, GpuCall, IntegersCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
 from hybrid.host.blas import OF_ONE_THREAD
 from hybrid.host.memory import empty_result, is_transpose
@@ -120,8 +120,8 @@ class Compiled:
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
     def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:
-        """Who computes products of such operands where that are not all ranks together, and what is decided for them; None where
-        nothing is, on this rank."""
+        """Who computes products of such operands where that are not all ranks together, or how they reach the GPU; and what is
+        decided for them; None where nothing is, on this rank."""
         with one_call(self._comm, self._stall) as session:
             around = _surroundings()
             call = call_of(session, (a, b, c), None, self._asked)
@@ -133,6 +133,8 @@ class Compiled:
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 return "a sum of products: each rank multiplies its own rows", None
             self._keep(session, call, around)
+        if isinstance(call, IntegersCall):
+            return call.how, call.decision
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
     def _at_root(self, session: Session, operands: tuple[Any, Any, Any]) -> Compiled | None:

@@ -307,6 +307,12 @@ class IntegersCall:
         self._bring()
         self.decision = self._on_gpu.decision
 
+    @property
+    def how(self) -> str:
+        """What crosses the link, in words."""
+        first, second = (each.dtype for each in self._host[:2])
+        return f"A is copied to the GPU as {first}, B as {second}; C from there as {self._types.result}, from exact products of:"
+
     @classmethod
     def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> IntegersCall | None:
         """The call; None where it is another one's, which also finds out what is wrong with it."""

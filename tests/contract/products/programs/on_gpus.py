@@ -3,6 +3,7 @@
 through `python -m hybrid.testing --gpus N`."""
 
 import itertools
+import re
 import sys
 import warnings
 import weakref
@@ -110,6 +111,7 @@ def integers_cross_the_link_in_their_own_types():
         with hybrid.testing.count() as counts:
             found = hybrid.multiply(a, b, **how)
         assert (counts.copied_in, counts.copied_out) == (a.nbytes + b.nbytes, found.nbytes)
+        assert {dtype, result} <= {*re.findall(r"\w+", hybrid.plan(a, b, **how).explain())}
         assert (type(found), found.dtype, found.tolist()) == (np.ndarray, result, wanted.tolist())
         out = np.full((m, n), 99, result).T  # not in row-major order
         backwards, swapped = a[::-1].copy()[::-1], a.astype(a.dtype.newbyteorder())
