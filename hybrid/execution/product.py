@@ -178,9 +178,9 @@ class RootProduct(CheckedRun):
         """CheckFailed where C is not what the GPU has computed, rounded to 16 bits."""
         assert self.session.rank_device is not None
         device = self.session.rank_device.device
-        for tile, part in self.run.tiles_of_c():
-            if not device.is_rounded(part, self.views["C"].array[tile.rows.slice, tile.columns.slice]):
-                text = f"the product is wrong: rows {tile.rows}, columns {tile.columns} of C were rounded wrong on the GPU"
+        for rows, columns, part in self.run.c_on_device():
+            if not device.is_rounded(part, self.views["C"].array[rows.slice, columns.slice]):
+                text = f"the product is wrong: some of rows {rows}, columns {columns} of C were rounded wrong on the GPU"
                 raise CheckFailed(text, code="check-product")
 
     def _on_host_of_root(self) -> list[RowView]:
@@ -191,8 +191,8 @@ class RootProduct(CheckedRun):
             arrays["C"] = numbers_of(on_host(self.views["C"].array))
         else:
             arrays["C"] = np.empty((self.plan.problem.n, self.plan.problem.m), self.plan.problem.dtype)
-            for tile, part in self.run.tiles_of_c():
-                arrays["C"][tile.rows.slice, tile.columns.slice] = on_host(part)
+            for rows, columns, part in self.run.c_on_device():
+                arrays["C"][rows.slice, columns.slice] = on_host(part)
         return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self.views[key].rows) for key in "ABC"]
 
     @property

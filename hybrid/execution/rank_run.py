@@ -368,13 +368,17 @@ class RankRun:
         with self._team.phase("gather"):
             self._panels.finish()
 
-    def tiles_of_c(self) -> Iterator[tuple[Tile, Any]]:
-        """The tiles of C in the device's buffers, where nothing is overwritten and the product is complete."""
+    def c_on_device(self) -> Iterator[tuple[Span, Span, Any]]:
+        """C in the device's buffers, where nothing is overwritten, of a complete product: rows, columns, and what lies there."""
         assert self._buffers is not None
-        for arrival in self._share.order:
-            for tile in arrival.releases:
-                if tile.completes:
-                    yield tile, self._buffers.operands(tile)[2]
+        last: list[Tile] = []  # tiles below each other
+        for tile in (tile for arrival in self._share.order for tile in arrival.releases if tile.completes):
+            if last and not tile.follows(last[-1]):
+                yield self._buffers.c_of(last)
+                last = []
+            last.append(tile)
+        if last:
+            yield self._buffers.c_of(last)
 
     def abandon(self) -> None:
         """Give up the product, which has failed on this rank or another. When this returns, no thread reads or writes the
