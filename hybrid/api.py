@@ -61,8 +61,8 @@ def multiply(
     out
         At the root, a NumPy or CuPy array for the result, of its type, which must not overlap a or b; it may be c itself.
     alpha, beta
-        Numbers, the same on all ranks; whole numbers where the product is of integers. Without beta it is 0, and a c is refused;
-        with beta=0 a c may be given all the same, as to BLAS.
+        Numbers, the same on all ranks; whole numbers where the product is of integers. With alpha=0 a and b are not read. Without
+        beta it is 0, and a c is refused; with beta=0 a c may be given all the same, as to BLAS.
     transpose_a, transpose_b, conjugate_a, conjugate_b
         What op is: nothing, the transpose, the complex conjugate, or both. Rows of a transposed
         RowBlock (or of its view `a.T`) are moved between the ranks first, unless the product is a sum of what each rank has.

@@ -148,7 +148,10 @@ def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...], 
         raise UsageError(
             f"stacks of shapes {first.shape[:-2]} and {second.shape[:-2]} do not fit together", code="shapes"
         ) from None
-    return first, second, batch, batch + (first.shape[-2],) * (a.ndim > 1) + (second.shape[-1],) * (b.ndim > 1)
+    shape = batch + (first.shape[-2],) * (a.ndim > 1) + (second.shape[-1],) * (b.ndim > 1)
+    if gemm.alpha == 0:  # as in BLAS, A and B are not read
+        first, second = first[..., :0], second[..., :0, :]
+    return first, second, batch, shape
 
 
 def _as_stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:

@@ -75,7 +75,7 @@ class Compiled:
         if not plain or (comm is not None and not is_alone(comm)):
             return cls(common_communicator(operands) if comm is None else comm, root, options)
         values = (root, *options.values())
-        told_apart = tuple(map(type, values)), str(options["alpha"])  # 1, 1.0 and True are equal, and so are 0.0 and -0.0
+        told_apart = tuple(map(type, values))  # 1, 1.0 and True are equal
         of_one_array = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # as a and a.T are
         lies = of_one_array and ("A" if a.flags.c_contiguous else "B")
         key = type(a), a.shape, b.shape, a.dtype, b.dtype, lies, values, told_apart

@@ -163,6 +163,8 @@ class DistributedCall:
                 refuse_unused_c(self._operands[2], asked.gemm)
             said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
             self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
+            if gemm.alpha == 0:  # as in BLAS, A and B are not read
+                self._operands = _without_terms(self._operands, transposed)
             a, b, c = self._operands
             if any(transposed):
                 own_rows = OwnRows.of(a.array, b.array, gemm) if transposed == (True, False, False) and not gemm.beta else None
@@ -247,6 +249,13 @@ def _transposed(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
             raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank", code="mixed-kinds")
     a, b, c = (isinstance(each, TransposedRowBlock) for each in operands)
     return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
+
+
+def _without_terms(operands: tuple[Any, ...], transposed: tuple[bool, ...]) -> tuple[Any, ...]:
+    """RowBlocks of A, B and C whose product is a sum of no terms."""
+    a, b, c = operands
+    of_a, of_b = a.array[:0] if transposed[0] else a.array[:, :0], b.array[:, :0] if transposed[1] else b.array[:0]
+    return RowBlock(of_a), RowBlock(of_b), c
 
 
 def _rows_of(session: Session, block: RowBlock) -> RowBlock:

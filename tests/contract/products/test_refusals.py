@@ -189,6 +189,13 @@ def test_c_is_not_read_where_beta_is_0_and_factors_may_be_nan_or_infinite():
     for c in (np.full((4, 5), np.nan), None, "nothing"):
         np.testing.assert_array_equal(hybrid.multiply(A, B, c, beta=0), 3 * C)
     assert np.isnan(hybrid.multiply(A, B, np.full((4, 5), np.nan), beta=1)).all()
+    nothing, product = np.full(A.shape, np.nan), np.full((4, 5), np.nan)
+    for zero in (0, 0.0, -0.0):
+        np.testing.assert_array_equal(hybrid.multiply(nothing, B, C, alpha=zero, beta=2, out=product), 2 * C)
+    np.testing.assert_array_equal(hybrid.multiply([nothing, A], B, alpha=0), np.zeros((2, 4, 5)))
+    rows = hybrid.RowBlock(nothing)
+    np.testing.assert_array_equal(hybrid.multiply(rows, rows.T, alpha=0).array, np.zeros((4, 4)))
+    np.testing.assert_array_equal(hybrid.multiply(rows.T, rows, alpha=0).array, np.zeros((A.shape[1],) * 2))
     assert np.isnan(hybrid.multiply(A, B, alpha=np.nan)).all()
     np.testing.assert_array_equal(hybrid.multiply(A, B, alpha=-np.inf), np.full((4, 5), -np.inf))
 
