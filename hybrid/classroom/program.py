@@ -14,8 +14,7 @@ from pathlib import Path
 from hybrid.classroom.c_text import blanked, with_dynamic_shared
 from hybrid.classroom.compiled_text import INCLUDE, joined, ours
 from hybrid.classroom.launches import rewritten
-from hybrid.classroom.program_account import Account, account_of
-from hybrid.classroom.program_ranks import of_all_ranks
+from hybrid.classroom.program_account import Account, account_of, of_all_ranks
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import kernels_of
 from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported

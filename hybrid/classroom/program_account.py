@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The account of a whole program's run: how it ended, what was found, and which CUDA call failed first."""
+"""The account of a whole program's run, of one process or several: how it ended, what was found, which CUDA call failed first,
+what was looked at; and the lines and the JSON that tell it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,9 @@ from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.program_findings import Telling
 from hybrid.core.problem import record
 from hybrid.emulation.whole_program import Ran
+from hybrid.errors import with_code
+
+_MOST = 8  # findings that are shown
 
 
 @record
@@ -81,3 +87,67 @@ def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling
     sees = "the program looks at its error" if seen else "the program does not look at its error"
     tells = ", the first call that waits for the kernel" if first["of_kernel"] else ""
     return f"{first['call']} in line {first['line']}{tells}: {first['text']} ({first['name']}){why}; {sees}"
+
+
+def of_all_ranks(accounts: Sequence[Account]) -> Account:
+    """The account of all ranks. What was found on several ranks is said once, with their numbers; launches are added up."""
+    if len(accounts) == 1:
+        return accounts[0]
+    by_finding: dict[Finding, list[int]] = {}
+    by_failure: dict[str, list[int]] = {}
+    for rank, account in enumerate(accounts):
+        for finding in account.findings:
+            by_finding.setdefault(finding, []).append(rank)
+        if account.failed:
+            by_failure.setdefault(account.failed, []).append(rank)
+    launches = [account.launches for account in accounts if account.launches is not None]
+    return replace(
+        accounts[0],
+        launches=sum(launches) if len(launches) == len(accounts) else None,
+        findings=tuple(
+            replace(finding, text=f"{_named(ranks, len(accounts))}: {finding.text}") for finding, ranks in by_finding.items()
+        ),
+        notes=tuple(dict.fromkeys(note for account in accounts for note in account.notes)),
+        failed="; ".join(f"{_named(ranks, len(accounts))}: {failure}" for failure, ranks in by_failure.items()),
+    )
+
+
+def _named(ranks: Sequence[int], of: int) -> str:
+    if len(ranks) == of:
+        return f"all {of} ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def told(account: Account) -> Iterator[str]:
+    """The lines about a program's run."""
+    name = next(iter(account.sources))
+    how = f"exit status {account.status}" if account.status >= 0 else f"ended by {signal.Signals(-account.status).name}"
+    launches = "" if account.launches is None else f", {account.launches} kernel launch{'' if account.launches == 1 else 'es'}"
+    yield f"{name}: {how}{launches}"
+    for finding in account.findings[:_MOST]:
+        yield f"  * {finding.line}"
+        for file, line in finding.places:
+            lines = account.sources.get(file, ())
+            if 0 < line <= len(lines):
+                yield f"      {line:>4}  {lines[line - 1].strip()}"
+    if len(account.findings) > _MOST:
+        yield f"  and {len(account.findings) - _MOST} more; --json FILE keeps all"
+    yield from (f"  note: {note}" for note in account.notes)
+    if account.failed:
+        yield with_code(f"first CUDA call that failed: {account.failed}", "cuda-call")
+    yield "; ".join(filter(None, ["no error found" if account.is_right else "wrong", account.looked_at]))
+
+
+def as_record(account: Account, arguments: Sequence[str]) -> dict[str, Any]:
+    """The entries of a JSON line."""
+    return {
+        "file": next(iter(account.sources)),
+        "arguments": list(arguments),
+        "status": account.status,
+        "launches": account.launches,
+        "right": account.is_right,
+        "findings": [finding.as_record() for finding in account.findings],
+        "notes": list(account.notes),
+        "first_failed": account.failed or None,
+        "looked_at": account.looked_at or None,
+    }

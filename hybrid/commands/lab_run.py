@@ -168,7 +168,7 @@ def _on_gpu(gpu: GpuModel, trials: Trials, examination: Examination) -> OnGpu:
 
 def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
     from hybrid.classroom.program import ran
-    from hybrid.classroom.program_report import as_record, told
+    from hybrid.classroom.program_account import as_record, told
     from hybrid.reporting.progress import Progress
 
     stream = text_stream(options.json)

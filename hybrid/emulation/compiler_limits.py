@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hybrid.emulation import landlock
+from hybrid.emulation.child import supervised
 from hybrid.emulation.confined import installed_with, readable
 from hybrid.emulation.errors import EmulationError
 
@@ -50,59 +50,26 @@ def run_limited(
     rules = landlock.ruleset(
         [*readable(), *installed_with(command[0]), *named, *reads], [folder, Path(os.devnull)], lists, tcp=False
     )
+    limits = {"t": _SECONDS, "v": _MEMORY >> 10, "f": _FILE >> 9, "c": 0}
+    script = "".join(f"ulimit -{which} {most} 2> /dev/null; " for which, most in limits.items())
     try:
-        process = _started(command, environment, rules)
+        ended = supervised(
+            ["/bin/sh", "-c", f'{script}exec "$0" "$@"', *command],
+            _BY_THE_CLOCK,
+            None if rules is None else partial(landlock.restrict, rules),
+            stdin=subprocess.DEVNULL,
+            env={**environment, "CCACHE_DISABLE": "1"},  # ccache's files lie where it may not write
+        )
     finally:
         if rules is not None:
             os.close(rules)
-    with process:
-        overdue = threading.Timer(_BY_THE_CLOCK, _end, [process])
-        overdue.start()
-        try:
-            out, err = process.communicate()
-        finally:
-            overdue.cancel()
-            _end(process)
-    status = process.returncode
-    if status in (-signal.SIGKILL, -signal.SIGXCPU) or (status and any(text in err for text in _ENDED)):
+    status = -signal.SIGKILL if ended.status is None else ended.status
+    if status in (-signal.SIGKILL, -signal.SIGXCPU) or (status and any(text in ended.err for text in _ENDED)):
         raise _refused(what, f"{_SECONDS} s of processor time")
-    if status and any(text in err for text in _NO_MEMORY):
+    if status and any(text in ended.err for text in _NO_MEMORY):
         raise _refused(what, f"{_MEMORY >> 20} MiB of memory")
-    return subprocess.CompletedProcess(command, status, out, err)
-
-
-def _started(command: Sequence[str], environment: Mapping[str, str], rules: int | None) -> subprocess.Popen[str]:
-    """Start the compiler, from a new thread: Landlock's rules hold for the thread that takes them, and for what it starts."""
-    # A shell sets them, since Python code between fork and exec is not safe where other threads compile, too.
-    limits = {"t": _SECONDS, "v": _MEMORY >> 10, "f": _FILE >> 9, "c": 0}
-    script = "".join(f"ulimit -{which} {most} 2> /dev/null; " for which, most in limits.items())
-
-    def start() -> subprocess.Popen[str]:
-        if rules is not None:
-            landlock.restrict(rules)
-        return subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", f'{script}exec "$0" "$@"', *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**environment, "CCACHE_DISABLE": "1"},  # ccache's files lie where it may not write
-        )
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(start).result()
+    return subprocess.CompletedProcess(command, status, ended.out, ended.err)
 
 
 def _refused(what: str, limit: str) -> EmulationError:
     return EmulationError("build", f"{what} does not compile within {limit}: do its macros or templates expand without end?")
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill the compiler and the programs that it has started, which do the work and would outlive the driver."""
-    if process.poll() is not None:
-        return
-    with suppress(OSError):
-        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split():
-            os.kill(int(child), signal.SIGKILL)
-    process.kill()

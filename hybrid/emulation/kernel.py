@@ -64,7 +64,7 @@ class EmulatedKernel:
     """One instance of a kernel's template, such as tiled<double, 16>.
 
     `checks`: "", "loads" (count them), "requests" (tell how they use memory), "trace" (keep the accesses), or a sanitizer
-    ("address", "undefined", "threads"), which must be loaded before Python is: see checked.py.
+    ("address", "undefined", "threads"), which must be loaded before Python is: see child.py.
     """
 
     def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:

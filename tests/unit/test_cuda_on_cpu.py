@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from support.remainder_runs import sanitized
 
-from hybrid.emulation.checked import Job, run_checked
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.kernels.catalogue import CATALOGUE, KERNELS
+from hybrid.testing.checked_kernels import Job, run_checked
 
 pytestmark = pytest.mark.needs("compiler")
 

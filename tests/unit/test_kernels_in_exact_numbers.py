@@ -23,11 +23,11 @@ from hybrid.devices.check_operations import (
     subtraction,
 )
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, Sample, checksum_weights
-from hybrid.emulation.checked import stored
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.kernels import remainders
 from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, storage
 from hybrid.planning.arithmetic import INTEGER_BITS, MODULI, UNIT, Arithmetic, Summary, choose
+from hybrid.testing.checked_kernels import stored
 
 pytestmark = pytest.mark.needs("compiler")
 each_type = pytest.mark.parametrize("dtype", list(ELEMENTS))

@@ -34,7 +34,6 @@ from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
-from hybrid.emulation.checked import not_a_number, spread_of, stored
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.kernels.catalogue import (
     ALL,
@@ -49,6 +48,7 @@ from hybrid.kernels.catalogue import (
     refusal,
     sums_type,
 )
+from hybrid.testing.checked_kernels import not_a_number, spread_of, stored
 
 YARDSTICK = "cublas"
 ROW_BLOCK = (1000, 8000, 8000)  # what one of eight ranks has of 8000×8000

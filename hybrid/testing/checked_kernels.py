@@ -2,8 +2,7 @@
 """Runs the catalogue's kernels under checks (sanitizers, orders of threads, guarded matrices) in child processes, since they may
 crash or hang.
 
-`python -m hybrid.emulation.checked` is the child: it reads its jobs from standard input and prints a verdict on each, as JSON.
-Only tests use this module.
+`python -m hybrid.testing.checked_kernels` is the child: it reads jobs from standard input and prints a verdict on each as JSON.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ def _launches(job: Job) -> dict[int, Launch]:
 
 def _child(tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> list[Verdict]:
     """Verdicts of one child process on these tasks: on all, or on those up to the one that ended the process."""
-    ended = run_child("hybrid.emulation.checked", tasks, checks, seconds)
+    ended = run_child("hybrid.testing.checked_kernels", tasks, checks, seconds)
     verdicts = [Verdict(**json.loads(line)) for line in ended.out.splitlines() if line.startswith("{")]
     if len(verdicts) < len(tasks):
         hung = Verdict("hang", f"not done within {seconds:g} s")
