@@ -5,14 +5,14 @@ squaring.
 How large the numbers can become is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the
 norm of the largest row sum and in that of the largest column sum. This decides the arithmetic. As long as every sum stays below
 2^53 (2^24 in float32), floating point is exact and used directly. From the first product on whose sums might exceed that, all
-is computed modulo primes (modular.py). For small matrices one product serves many primes: [X Y …] · diag(X, Y, …) = [X² Y² …].
+is computed modulo primes, and joined by the Chinese remainder theorem. For small matrices one product serves many primes:
+[X Y …] · diag(X, Y, …) = [X² Y² …].
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -50,51 +50,23 @@ def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
     )
 
 
-class Reconstruction:
-    """Finds numbers, below the product of all primes, from their remainders modulo each (Chinese remainder theorem)."""
-
-    def __init__(self, primes: Sequence[int]) -> None:
-        self._primes = np.array(primes, np.int64)
-        self._products = _products(list(primes))
-        inverses = _remainders(self._derivative(), self._products)  # of M/p modulo p
-        self._weights = np.array([pow(number, -1, prime) for number, prime in zip(inverses, primes, strict=True)], np.int64)
-
-    def __call__(self, remainders: np.ndarray) -> np.ndarray:
-        """The numbers with these remainders, as Python integers. `remainders[prime, …]`: whole numbers."""
-        moduli = self._primes.reshape(-1, *[1] * (remainders.ndim - 1))
-        scaled = np.remainder(remainders, moduli) * self._weights.reshape(moduli.shape) % moduli
-        return np.remainder(self._sum(scaled.astype(object)), self._products[-1][0])
-
-    def _derivative(self) -> int:
-        """Σ M/p, with M the product of all primes: modulo each p it is M/p, the other terms being multiples of p."""
-        return int(self._sum(np.ones(len(self._primes), object)))
-
-    def _sum(self, numbers: np.ndarray) -> np.ndarray:
-        """Σ numbers[p]·M/p in a binary tree, so that the two factors of each multiplication have about the same length."""
-        for products in self._products[:-1]:
-            odd = numbers[-1:] if len(products) % 2 else numbers[:0]
-            pairs = len(products) // 2
-            shape = (pairs, *[1] * (numbers.ndim - 1))
-            left, right = (np.array(products[side : 2 * pairs : 2], object).reshape(shape) for side in (0, 1))
-            numbers = np.concatenate([numbers[0 : 2 * pairs : 2] * right + numbers[1 : 2 * pairs : 2] * left, odd])
-        return numbers[0]
+def reconstructed(primes: Sequence[int], remainders: np.ndarray) -> np.ndarray:
+    """The numbers, below the product M of all primes, with these remainders modulo each, as Python integers (Chinese remainder
+    theorem). `remainders[prime, …]`: whole numbers."""
+    derivative, whole = _sum_and_product(primes, [1] * len(primes))  # Σ M/p, which modulo each p is M/p
+    pairs = zip(primes, remainders, strict=True)
+    scaled = [np.remainder(of_prime, p) * pow(derivative % p, -1, p) % p for p, of_prime in pairs]
+    return np.remainder(_sum_and_product(primes, [each.astype(object) for each in scaled])[0], whole)
 
 
-def _products(numbers: list[int]) -> list[list[int]]:
-    """A tree of products, level by level: the numbers, the products of each two, and so on up to the product of all."""
-    levels = [numbers]
-    while len(levels[-1]) > 1:
-        below = levels[-1]
-        levels.append([reduce(int.__mul__, below[at : at + 2]) for at in range(0, len(below), 2)])
-    return levels
-
-
-def _remainders(number: int, products: list[list[int]]) -> list[int]:
-    """`number` modulo each of the numbers at the bottom of the tree."""
-    remainders = [number % products[-1][0]]
-    for level in reversed(products[:-1]):
-        remainders = [remainders[at // 2] % modulus for at, modulus in enumerate(level)]
-    return remainders
+def _sum_and_product(primes: Sequence[int], numbers: Sequence[Any]) -> tuple[Any, int]:
+    """Σ numbers[p]·M/p, and M. The factors of each multiplication have about the same length."""
+    if len(primes) == 1:
+        return numbers[0], primes[0]
+    half = len(primes) // 2
+    left, of_left = _sum_and_product(primes[:half], numbers[:half])
+    right, of_right = _sum_and_product(primes[half:], numbers[half:])
+    return left * of_right + right * of_left, of_left * of_right
 
 
 # The product of two matrices that rank 0 has, in host memory or on its GPU, called on all ranks together; the other ranks pass
@@ -285,7 +257,7 @@ def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
 
     CheckFailed for a number beyond the bound: there is one prime more than are needed, so wrong remainders give such a number.
     """
-    numbers = Reconstruction(arithmetic.primes)(found) if arithmetic.primes else found.astype(np.int64).astype(object)
+    numbers = reconstructed(arithmetic.primes, found) if arithmetic.primes else found.astype(np.int64).astype(object)
     if any(int(number).bit_length() > arithmetic.bits for number in numbers.flat):
         raise CheckFailed(
             f"a count exceeds 2^{arithmetic.bits}, which none can: a product, or what was computed from it, is wrong"
