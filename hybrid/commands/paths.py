@@ -170,9 +170,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData, Task]:
     """On rank 0: read the graph, and choose the arithmetic."""
     from hybrid.graphs import picture
+    from hybrid.graphs.count_output import refuse_many_terms
     from hybrid.graphs.graph import read_graph
     from hybrid.graphs.markov import choose_chain
-    from hybrid.graphs.walk_list import refuse_many_terms
     from hybrid.graphs.walks import choose_arithmetic
     from hybrid.runs.files import refuse_unwritable
 

@@ -16,9 +16,9 @@ from hybrid.core.text import printable
 if TYPE_CHECKING:
     import numpy as np
 
+    from hybrid.graphs.count_output import Walk
     from hybrid.graphs.graph import Graph
     from hybrid.graphs.markov import Chain
-    from hybrid.graphs.walk_list import Walk
     from hybrid.graphs.walks import Arithmetic
 
 NAME = "hybrid.paths"
@@ -69,7 +69,7 @@ def report(options: argparse.Namespace, counted: Counted, job: dict[str, Any]) -
 def _walks(options: argparse.Namespace, counted: Counted) -> list[Walk]:
     if not options.listed:
         return []
-    from hybrid.graphs.walk_list import listed
+    from hybrid.graphs.count_output import listed
 
     (tail,), (head,) = counted.rows, counted.columns
     return listed(counted.graph.adjacency, options.length, tail, head, int(counted.numbers[0, 0]))
@@ -78,7 +78,7 @@ def _walks(options: argparse.Namespace, counted: Counted) -> list[Walk]:
 def _terms(options: argparse.Namespace, counted: Counted) -> Sequence[str]:
     if counted.column is None:
         return []
-    from hybrid.graphs.walk_list import terms
+    from hybrid.graphs.count_output import terms
 
     (tail,), (head,) = counted.rows, counted.columns
     row = counted.graph.adjacency[tail]

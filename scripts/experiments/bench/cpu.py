@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.common.cli import at_least_1, command, plain_parser, shown
-from experiments.common.programs import matmul
+from experiments.common.records import matmul
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.ranks.launcher import mpirun
 

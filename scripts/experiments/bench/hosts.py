@@ -17,7 +17,7 @@ from pathlib import Path
 
 from experiments.common import cli, hosts_results, records
 from experiments.common.hosts_results import Results, size_of_picture
-from experiments.common.wording import told_error
+from experiments.common.records import told_error
 from experiments.start import ROOT
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.devices.cuda_gpus import usable_gpus

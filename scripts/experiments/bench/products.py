@@ -18,8 +18,8 @@ import numpy as np
 
 import hybrid
 from experiments.common import cli, records, results, tables
+from experiments.common.cuda import matrices
 from experiments.common.product_check import IntegerCheck, ProductCheck
-from experiments.common.timing import matrices
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.devices.cuda_gpus import usable_gpus
 

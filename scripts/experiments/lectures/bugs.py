@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.common.cli import command, plain_parser
-from experiments.common.timing import kernel_of
+from experiments.common.cuda import kernel_of
 from hybrid.classroom.c_map import map_lines
 from hybrid.emulation.build import compiler
 from hybrid.emulation.errors import EmulationError

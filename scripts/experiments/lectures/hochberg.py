@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from experiments.common import cli, cuda, plots, product_check, records, results, tables, timing, wording
+from experiments.common import cli, cuda, plots, product_check, records, results, tables
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.errors import HybridError, UsageError
 from hybrid.reporting.run_report import top_left
@@ -51,7 +51,7 @@ def run_program(
     out = out or sys.stdout
     a1, a2, b2 = sizes
     cli.refuse_too_large(a1, a2, b2)
-    a, b = timing.matrices("lecture", DTYPE, a1, a2, b2, secrets.randbits(63) if seed is None else seed)
+    a, b = cuda.matrices("lecture", DTYPE, a1, a2, b2, secrets.randbits(63) if seed is None else seed)
     c = np.full((a1, b2), np.nan, DTYPE)
 
     def call(what: str, work: Callable[[], Any]) -> Any:
@@ -65,7 +65,7 @@ def run_program(
         return result
 
     def run_kernel() -> None:
-        runtime.launch(timing.kernel_of(MODULE_PROGRAMS[program]), on_a, on_b, on_c)
+        runtime.launch(cuda.kernel_of(MODULE_PROGRAMS[program]), on_a, on_b, on_c)
         runtime.synchronize()
 
     try:
@@ -109,14 +109,14 @@ def run_whole(program: str, size: int) -> None:
     words = [sys.executable, "-m", "hybrid.lectures", "hochberg", program, *[str(size)] * 3, "--device", "cuda", "--no-check"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise HybridError(f"{program} {size} {size} {size} failed: {wording.told_error(done.stderr)}")
+        raise HybridError(f"{program} {size} {size} {size} failed: {records.told_error(done.stderr)}")
 
 
 def measured(runtime: cuda.CudaRuntime, sizes: Sequence[int], wall_sizes: Sequence[int]) -> Iterator[records.Line]:
     for size in cli.shown(sizes, "kernels"):
-        a, b = timing.matrices("lecture", DTYPE, size, size, size)
+        a, b = cuda.matrices("lecture", DTYPE, size, size, size)
         for program, kernel in MODULE_PROGRAMS.items():
-            times = timing.kernel_seconds(runtime, timing.kernel_of(kernel), a, b, REPEAT)
+            times = cuda.kernel_seconds(runtime, cuda.kernel_of(kernel), a, b, REPEAT)
             yield {"part": "kernel", "program": program, "size": size, "seconds": records.spread(times)}
     for size in cli.shown(wall_sizes, "whole programs"):
         of_programs: dict[str, list[float]] = {program: [] for program in MODULE_PROGRAMS}
@@ -167,14 +167,14 @@ class Results(results.Results):
 
     def _emulated(self, program: str, size: int) -> str:
         seconds = self._seconds.get(("kernel", program, size))
-        return wording.number(seconds) if seconds else "–"
+        return records.number(seconds) if seconds else "–"
 
     def _times_at(self, size: int) -> list[str]:
         cells = [str(size)]
         for part, scale in (("kernel", 1e3), ("wall", 1.0)):
             times = [self.seconds(part, program, size) for program in MODULE_PROGRAMS]
             ratio = self.ratio(part, size)
-            both = " / ".join(wording.number(scale * seconds) for seconds in times if seconds)
+            both = " / ".join(records.number(scale * seconds) for seconds in times if seconds)
             cells += [both or "–", "–" if ratio is None else f"{ratio:.2f}"]
         return cells
 

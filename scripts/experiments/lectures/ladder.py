@@ -24,9 +24,9 @@ import numpy as np
 
 from experiments.common import cli, plots, records, results, tables
 from experiments.common.cli import shown
+from experiments.common.cuda import kernel_of
 from experiments.common.product_check import IntegerCheck, ProductCheck
 from experiments.common.records import Line, spread
-from experiments.common.timing import kernel_of
 from experiments.lectures.loads import Shape, count_loads, form_of, loads_per_multiply_add, loads_table
 from experiments.start import ROOT
 from hybrid.classroom.own_kernel import resources

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import cli, cuda, plots, records, results, tables, timing, wording
+from experiments.common import cli, cuda, plots, records, results, tables
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.spans import Span, pieces
@@ -204,7 +204,7 @@ def measured(
         # With and without shared memory; on a GPU the fastest alone: the others take minutes there.
         on_gpu = runtime.device == "cuda" and [fastest("cuda", dtype, most, runtime.capability).name]
         for name in kernels or on_gpu or ("naive", "tiled"):
-            n, seconds = largest_in_core(runtime, timing.kernel_of(name), dtype, most)
+            n, seconds = largest_in_core(runtime, cuda.kernel_of(name), dtype, most)
             yield {**about, "part": "in core", "n": n, "kernel": name, "seconds": seconds}
         yield from ({**about, **line} for line in runner.lines(dtype, most, times))
 
@@ -253,7 +253,7 @@ class Results(results.Results):
 def _about(line: records.Line, most: int) -> str:
     if line["part"] == "theoretical":
         return f"floor(sqrt({line['memory']:,} / (3 · {ITEM_SIZES[line['dtype']]})))"
-    seconds = f" in {wording.duration(line['seconds'])}" if line["device"] == "cuda" else ""
+    seconds = f" in {records.duration(line['seconds'])}" if line["device"] == "cuda" else ""
     right = f"{line['kernel']}: multiplied{seconds} and right"
     far = f"{line['n'] / most:.3g} × {most}" if line["part"] == "out of core" else f"{most - line['n']} short"
     return f"{right}, {far}" + (f"; {line['ended_by']}" if line.get("ended_by") else "")
@@ -276,7 +276,7 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
     for name in options.kernels or ():
         kernel_asked_for(Settings(device=runtime.device, kernel=name))
         for dtype in dtypes:
-            if refused := refusal(timing.kernel_of(name), dtype, columns=2, capability=runtime.capability):
+            if refused := refusal(cuda.kernel_of(name), dtype, columns=2, capability=runtime.capability):
                 raise UsageError(refused)
     yield from cuda.on(runtime, measured(runtime, dtypes, options.kernels, memory, options.times))
 

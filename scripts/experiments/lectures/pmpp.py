@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from experiments.common import cli, cuda, plots, product_check, records, results, tables, timing, wording
+from experiments.common import cli, cuda, plots, product_check, records, results, tables
 from experiments.common.tables import Table, printed
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
@@ -219,7 +219,7 @@ def stub_on(runtime: cuda.CudaRuntime) -> Stub:
             on_matrix, on_vector, on_out = (runtime.allocate(n, columns, DTYPE) for columns in (n, 1, 1))
             runtime.copy(on_matrix, matrix.reshape(n, n))
             runtime.copy(on_vector, vector.reshape(n, 1))
-            runtime.launch(timing.kernel_of("matvec"), on_matrix, on_vector, on_out)
+            runtime.launch(cuda.kernel_of("matvec"), on_matrix, on_vector, on_out)
             runtime.copy(out.reshape(n, 1), on_out)
         finally:
             runtime.release()
@@ -230,15 +230,15 @@ def stub_on(runtime: cuda.CudaRuntime) -> Stub:
 def measured(runtime: cuda.CudaRuntime, size: int, vector: int) -> Iterator[records.Line]:
     jobs = [(shape, design) for shape in shapes(size).items() for design in DESIGNS]
     for (form, (n, l, m)), design in cli.shown(jobs, "exercise 1"):
-        a, b = timing.matrices("uniform", DTYPE, n, l, m)
-        seconds = records.spread(timing.kernel_seconds(runtime, timing.kernel_of(design), a, b, REPEAT))
+        a, b = cuda.matrices("uniform", DTYPE, n, l, m)
+        seconds = records.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(design), a, b, REPEAT))
         yield {"part": "exercise 1", "kernel": design, "form": form, "n": n, "l": l, "m": m, "seconds": seconds}
-    a, b = timing.matrices("uniform", DTYPE, vector, vector, 1)
+    a, b = cuda.matrices("uniform", DTYPE, vector, vector, 1)
     out = np.full(vector, np.nan, DTYPE)
     stub_on(runtime)(out, a, b[:, 0].copy(), vector)
     product_check.refuse_wrong("stub", a, b, out[:, None])
     for kernel in cli.shown(VECTOR_KERNELS, "exercise 2"):
-        seconds = records.spread(timing.kernel_seconds(runtime, timing.kernel_of(kernel), a, b, REPEAT))
+        seconds = records.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(kernel), a, b, REPEAT))
         yield {"part": "exercise 2", "kernel": kernel, "n": vector, "seconds": seconds}
 
 
@@ -263,7 +263,7 @@ class Results(results.Results):
         for (form, design), line in self.designs.items():
             shape = f"{line['n']}×{line['l']} · {line['l']}×{line['m']}"
             threads = threads_at_work(design, line["n"], line["m"])
-            speed = [wording.duration(line["seconds"]["median"]), f"{self.gigaflops(form, design):.4g}"]
+            speed = [records.duration(line["seconds"]["median"]), f"{self.gigaflops(form, design):.4g}"]
             launch = _launch(design, line["n"], line["m"])
             rows.append([form, shape, design, launch, f"{threads:,}", *(speed if self.of_gpu else ["right"])])
         yield tables.Table(heads, "llllrrr"[: len(heads)], rows, f"exercise 1, {DTYPE}")
@@ -274,7 +274,7 @@ class Results(results.Results):
 
     def _of_vector(self, line: records.Line) -> str:
         n, seconds = line["n"], line["seconds"]["median"]
-        return f"{wording.duration(seconds)}, {ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix" if self.of_gpu else "right"
+        return f"{records.duration(seconds)}, {ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix" if self.of_gpu else "right"
 
     def _for_and_against(self) -> Iterator[str]:
         square = self.designs["square", "naive"]
@@ -323,7 +323,7 @@ class Results(results.Results):
 
 def _launch(design: str, n: int, m: int) -> str:
     """Grid and block, as they stand between <<< and >>>; sides of 1 are left out, as dim3 allows."""
-    launch = launch_of(timing.kernel_of(design), DTYPE, n, m, EMULATED_CAPABILITY)
+    launch = launch_of(cuda.kernel_of(design), DTYPE, n, m, EMULATED_CAPABILITY)
     grid, block = (", ".join(map(str, side if side[1] > 1 else side[:1])) for side in (launch.grid, launch.block))
     return f"grid({grid}), block({block})"
 

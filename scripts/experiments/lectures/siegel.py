@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import cli, cuda, plots, product_check, programs, records, results, tables, timing, wording
+from experiments.common import cli, cuda, plots, product_check, records, results, tables
 from experiments.lectures.loads import count_loads, form_of, loads_of_elements
 from hybrid.core.spans import block
 from hybrid.core.text import counted
@@ -42,13 +42,13 @@ def formulas(program: str) -> tuple[str, str]:
     """Reads of each element of a and of b."""
     if PROGRAMS[program] == "naive":
         return "m", "n"
-    rows, columns = form_of(timing.kernel_of(PROGRAMS[program]), DTYPE, EMULATED_CAPABILITY).tile
+    rows, columns = form_of(cuda.kernel_of(PROGRAMS[program]), DTYPE, EMULATED_CAPABILITY).tile
     return f"ceil(m / {columns})", f"ceil(n / {rows})"
 
 
 def reads(program: str, shape: tuple[int, int, int] = (N, N, N)) -> tuple[int, int]:
     """The same in numbers."""
-    kernel = timing.kernel_of(PROGRAMS[program])
+    kernel = cuda.kernel_of(PROGRAMS[program])
     return loads_of_elements(kernel.name, form_of(kernel, DTYPE, EMULATED_CAPABILITY).tile, shape)
 
 
@@ -97,10 +97,10 @@ class Results(results.Results):
             sizes = [n for name, n in self.seq if name == kernel]
             if not sizes:
                 return "not measured"
-            return f"{wording.duration(self.seq[kernel, max(sizes)])} at {max(sizes)}, which says nothing of {N}"
+            return f"{records.duration(self.seq[kernel, max(sizes)])} at {max(sizes)}, which says nothing of {N}"
         seconds, size = found
-        measured = wording.duration(self.seq[kernel, size])
-        return f"{wording.duration(seconds)}, extrapolated by n³ from {measured} at {size}; not measured"
+        measured = records.duration(self.seq[kernel, size])
+        return f"{records.duration(seconds)}, extrapolated by n³ from {measured} at {size}; not measured"
 
     def _memory_table(self) -> tables.Table:
         rows = []
@@ -139,7 +139,7 @@ class Results(results.Results):
         rows = [("seq, lecture", LECTURE_SEQ_LEAST, "> 1 h", plots.LECTURE)]
         for kernel, order in ORDERS.items():
             if found := self.extrapolated(kernel):
-                text = f"{wording.number(found[0])} s,{chr(10) if plots.narrow() else ' '}extrapolated from {found[1]}"
+                text = f"{records.number(found[0])} s,{chr(10) if plots.narrow() else ' '}extrapolated from {found[1]}"
                 rows.append((f"seq {order}, here", found[0], text, plots.GREY))
         for program, seconds in LECTURE_SECONDS.items():
             rows.append((f"{program}, lecture", seconds, f"{seconds} s", plots.LECTURE))
@@ -174,7 +174,7 @@ class Results(results.Results):
 
 
 def _median(line: records.Line, key: str = "seconds") -> str:
-    return wording.duration(line[key]["median"])
+    return records.duration(line[key]["median"])
 
 
 def _draw_reads(panel: Any) -> None:
@@ -195,11 +195,11 @@ REPEAT, LOOPS_REPEAT, WHOLE_REPEAT = 5, 3, 3
 
 def measured(runtime: cuda.CudaRuntime, n: int, seq_sizes: Sequence[int]) -> Iterator[records.Line]:
     yield from _seq(seq_sizes)
-    a, b = timing.matrices("uniform", DTYPE, n, n, n)
+    a, b = cuda.matrices("uniform", DTYPE, n, n, n)
     for program, kernel in cli.shown(list(PROGRAMS.items()), "kernels"):
-        seconds = records.spread(timing.kernel_seconds(runtime, timing.kernel_of(kernel), a, b, REPEAT))
+        seconds = records.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(kernel), a, b, REPEAT))
         repeat = WHOLE_REPEAT if runtime.device == "cuda" else 1
-        whole = records.spread(timing.whole_seconds(runtime, timing.kernel_of(kernel), a, b, repeat))
+        whole = records.spread(cuda.whole_seconds(runtime, cuda.kernel_of(kernel), a, b, repeat))
         yield {"part": "kernel", "program": program, "n": n, "seconds": seconds, "whole": whole}
     yield from loads()
     kernel, runtimes = PROGRAMS["matmul2"], runtimes_like(runtime)
@@ -215,9 +215,9 @@ def measured(runtime: cuda.CudaRuntime, n: int, seq_sizes: Sequence[int]) -> Ite
 def _seq(sizes: Sequence[int]) -> Iterator[records.Line]:
     jobs = [(size, kernel) for size in sizes for kernel in ORDERS]
     for size, kernel in cli.shown(jobs, "seq"):
-        a, b = timing.matrices("uniform", DTYPE, size, size, size)
+        a, b = cuda.matrices("uniform", DTYPE, size, size, size)
         try:
-            seconds = records.spread(timing.loops_seconds(kernel, a, b, LOOPS_REPEAT))
+            seconds = records.spread(cuda.loops_seconds(kernel, a, b, LOOPS_REPEAT))
         except DeviceUnavailable as missing:
             print(f"seq is left out: {missing}", file=sys.stderr)
             return
@@ -228,7 +228,7 @@ def loads() -> Iterator[records.Line]:
     """How often each element is read, counted on the emulated GPU."""
     for program, kernel in PROGRAMS.items():
         try:
-            counted = count_loads(timing.kernel_of(kernel), DTYPE, COUNTED)
+            counted = count_loads(cuda.kernel_of(kernel), DTYPE, COUNTED)
         except DeviceUnavailable as missing:
             print(f"loads are not counted: {missing}", file=sys.stderr)
             return
@@ -262,7 +262,7 @@ def by_one_process(runtimes: Sequence[cuda.CudaRuntime], kernel: str, a: np.ndar
 
         def multiply() -> None:
             for runtime, (on_a, on_b, on_c) in zip(runtimes, operands, strict=True):
-                runtime.launch(timing.kernel_of(kernel), on_a, on_b, on_c)
+                runtime.launch(cuda.kernel_of(kernel), on_a, on_b, on_c)
             for runtime in runtimes:
                 runtime.synchronize()
 
@@ -278,7 +278,7 @@ def by_one_process(runtimes: Sequence[cuda.CudaRuntime], kernel: str, a: np.ndar
 
 def by_ranks(ranks: int, device: str, kernel: str, n: int, repeat: int) -> records.Line:
     """The runner's own line of n×n float64 matrices on so many ranks, a device each."""
-    return programs.matmul(ranks, n, "--device", device, "--kernel", kernel, "--fill", "uniform", "--repeat", str(repeat))
+    return records.matmul(ranks, n, "--device", device, "--kernel", kernel, "--fill", "uniform", "--repeat", str(repeat))
 
 
 def _measured(options: argparse.Namespace) -> Iterator[records.Line]:

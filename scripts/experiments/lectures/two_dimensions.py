@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import cli, cuda, plots, records, results, tables, timing, wording
+from experiments.common import cli, cuda, plots, records, results, tables
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import Kernel, fastest
@@ -73,11 +73,11 @@ def measured_roof(runtime: cuda.CudaRuntime) -> Iterator[records.Line]:
     """A GPU, or where there is none a core of the CPU: the best of some copies, and the fastest multiplication there is."""
     moved = 2 * ITEM * COPIED[0] * COPIED[1]  # read and written
     size = MULTIPLIED[runtime.device]
-    a, b = timing.matrices("uniform", "float32", size, size, size)
+    a, b = cuda.matrices("uniform", "float32", size, size, size)
     if runtime.device == "cuda":
         copy = min(_copies_on_gpu(runtime))
         kernel = fastest("cuda", "float32", size, runtime.capability)
-        product = min(timing.kernel_seconds(runtime, kernel, a, b, REPEAT))
+        product = min(cuda.kernel_seconds(runtime, kernel, a, b, REPEAT))
         name, how = runtime.name, kernel.name
     else:
         with limited_threads(1):
@@ -113,13 +113,13 @@ def roof_tables(roof: Roof, points: Sequence[Point]) -> Iterator[tables.Table]:
     """The lecture's argument in its numbers, then in these; then what was reached. `points`: programs on `roof`."""
     rows = []
     for one in (LECTURE, roof):
-        memory, numbers, peak = (wording.number(rate / 1e9) for rate in (one.bytes, one.numbers, one.operations))
+        memory, numbers, peak = (records.number(rate / 1e9) for rate in (one.bytes, one.numbers, one.operations))
         share = f"{100 * one.numbers / one.operations:.2g} %"
         rows.append([one.name, f"{memory} GB/s", f"{numbers} G/s", f"{numbers} GF/s", f"{peak} GF/s", share])
     yield tables.Table(["", "memory", "numbers", "an operation each", "arithmetic", "share"], "lrrrrr", rows, "the roofline")
     rows = []
     for each in points:
-        bound, reached = (wording.number(rate / 1e9) for rate in (roof.bound(each.intensity), each.operations))
+        bound, reached = (records.number(rate / 1e9) for rate in (roof.bound(each.intensity), each.operations))
         note = " (above: caches hold what was loaded before)" if each.operations > roof.bound(each.intensity) else ""
         rows.append([each.program, f"{each.intensity:g}", f"{bound} GF/s", f"{reached} GF/s{note}"])
     if rows:
@@ -131,7 +131,7 @@ def draw_roof(panel: Any, roof: Roof, points: Sequence[Point], lecture: Sequence
     plots.plain(panel, "what memory and arithmetic allow")
     across = np.geomspace(1 / 64, 256, 200)
     for one, reached, color in ((LECTURE, lecture, plots.LECTURE), (roof, points, plots.HERE)):
-        rates = f"{wording.number(one.bytes / 1e9)} GB/s, {wording.number(one.operations / 1e9)} GF/s"
+        rates = f"{records.number(one.bytes / 1e9)} GB/s, {records.number(one.operations / 1e9)} GF/s"
         label = f"{one.name}:{chr(10) if plots.narrow() else ' '}{rates}"
         panel.plot(across, [one.bound(intensity) / 1e9 for intensity in across], color=color, label=label)
         for each in reached:
@@ -169,7 +169,7 @@ LECTURE_TIMES_FASTER = {"MM-GPU-GM": 772, "MM-GPU-SM": 1664}
 
 
 def kernel_for(program: str) -> Kernel:
-    return timing.with_block("naive", SIDE) if program == "MM-GPU-GM" else timing.kernel_of(PROGRAMS[program])
+    return cuda.with_block("naive", SIDE) if program == "MM-GPU-GM" else cuda.kernel_of(PROGRAMS[program])
 
 
 def left_out(width: int, side: int = SIDE) -> int:
@@ -178,18 +178,18 @@ def left_out(width: int, side: int = SIDE) -> int:
 
 
 def measured(runtime: cuda.CudaRuntime, cpu_width: int, width: int, ragged: int) -> Iterator[records.Line]:
-    a, b = timing.matrices("index", DTYPE, cpu_width, cpu_width, cpu_width)
+    a, b = cuda.matrices("index", DTYPE, cpu_width, cpu_width, cpu_width)
     try:
-        times = [seconds for _ in cli.shown(range(RUNS), "MM-CPU") for seconds in timing.loops_seconds("loops", a, b, 1)]
+        times = [seconds for _ in cli.shown(range(RUNS), "MM-CPU") for seconds in cuda.loops_seconds("loops", a, b, 1)]
         yield {"part": "programs", "program": "MM-CPU", "width": cpu_width, "runs": times, "kernel_seconds": None}
     except DeviceUnavailable as missing:
         print(f"MM-CPU is left out: {missing}", file=sys.stderr)
     on_gpu = runtime.device == "cuda"
     for part, at in (("programs", width), ("ragged", ragged)):
-        a, b = timing.matrices("index", DTYPE, at, at, at)
+        a, b = cuda.matrices("index", DTYPE, at, at, at)
         for program in cli.shown(("MM-GPU-GM", "MM-GPU-SM"), f"width {at}"):
-            times = timing.whole_seconds(runtime, kernel_for(program), a, b, RUNS if on_gpu else 1)
-            alone = records.spread(timing.kernel_seconds(runtime, kernel_for(program), a, b, RUNS)) if on_gpu else None
+            times = cuda.whole_seconds(runtime, kernel_for(program), a, b, RUNS if on_gpu else 1)
+            alone = records.spread(cuda.kernel_seconds(runtime, kernel_for(program), a, b, RUNS)) if on_gpu else None
             yield {"part": part, "program": program, "width": at, "runs": times, "kernel_seconds": alone}
     yield from measured_roof(runtime)
 
@@ -264,7 +264,7 @@ class Results(results.Results):
         with plots.figure(path, (10.5, 4.4), title, self.caption()) as figure:
             left, right = plots.panels(figure, 1, 2)
             plots.plain(left, "average of five runs" + ("" if self.of_gpu else " (no GPU here)"))
-            plots.bars(left, names, values, [f"{wording.number(value)} ms" for value in values], colors)
+            plots.bars(left, names, values, [f"{records.number(value)} ms" for value in values], colors)
             left.set_xlabel("ms")
             told = [point(program, LECTURE_WIDTH, LECTURE_MEAN_MS[program] / 1e3) for program in PROGRAMS if "GPU" in program]
             draw_roof(right, roof_of(self.lines), self.points(), told)
