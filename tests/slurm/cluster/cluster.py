@@ -10,12 +10,10 @@ By hand:  python tests/slurm/cluster/cluster.py [COMMAND…]     starts a cluste
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -28,8 +26,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
-PLACE = Path(tempfile.gettempdir())
-PREFIX = "hybrid-cluster-"
 PROGRAMS = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sbatch": "slurm-wlm", "ip": "iproute2"}
 START_SECONDS = 30
 COMMAND_SECONDS = 60
@@ -63,17 +59,13 @@ class Cluster:
     """A running cluster; use it in a `with`."""
 
     def __enter__(self) -> Cluster:
-        place = _lock(PLACE)  # a folder that is not yet locked would look left behind to another test run
-        remove_leftovers()
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=PLACE))
+        self._place = tempfile.TemporaryDirectory(prefix="hybrid-cluster-", ignore_cleanup_errors=True)
+        self.folder = Path(self._place.name)
         self.folder.chmod(0o755)
-        # The kernel unlocks it when this process ends: what can be locked was left behind.
-        self._held = _lock(self.folder)
-        os.close(place)
+        _configure(self.folder)
+        self.shared = self.folder / "shared"  # for jobs: the same folder on every node
+        self.shared.mkdir()
         try:
-            _configure(self.folder)
-            self.shared = self.folder / "shared"  # for jobs: the same folder on every node
-            self.shared.mkdir()
             self._start()
         except BaseException:
             self.__exit__()
@@ -81,9 +73,9 @@ class Cluster:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        _stop(self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._held)
+        self._process.kill()
+        self._process.wait()
+        self._place.cleanup()
 
     def _start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "HYBRID"))}
@@ -98,7 +90,6 @@ class Cluster:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**environment, "PATH": _path(environment)},
             )  # fmt: skip
-        (self.folder / "pid").write_text(str(self._process.pid))
         deadline = time.monotonic() + START_SECONDS
         while self._idle_nodes() < len(NODES):
             if time.monotonic() > deadline or self._process.poll() is not None:
@@ -133,63 +124,6 @@ class Cluster:
 
     def logs(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in sorted((self.folder / "log").iterdir()))
-
-
-def remove_leftovers() -> None:
-    """Stop and remove clusters whose test run is gone."""
-    for folder in PLACE.glob(f"{PREFIX}*"):
-        if folder.lstat().st_uid != os.geteuid():
-            continue
-        try:
-            lock = _lock(folder, fcntl.LOCK_NB)
-        except OSError:  # in use, or gone
-            continue
-        _stop(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _lock(folder: Path, how: int = 0) -> int:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | how)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _stop(folder: Path) -> None:
-    """End the process in the pid file, if it is still this cluster's, and wait until it is gone."""
-    try:
-        pid = int((folder / "pid").read_text())
-    except (OSError, ValueError):
-        return
-    deadline = time.monotonic() + START_SECONDS
-    while _is_of(pid, folder) and time.monotonic() < deadline:
-        for process in (*_children(pid), pid):
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        try:
-            os.waitpid(pid, 0)
-        except ChildProcessError:  # started by a test run that was killed
-            time.sleep(0.1)
-
-
-def _is_of(pid: int, folder: Path) -> bool:
-    try:
-        return str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 # The nodes, and the files that tell Slurm about them
