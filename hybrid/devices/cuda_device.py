@@ -108,6 +108,13 @@ def is_transposed(matrix: Any) -> bool:
     return columns > 1 and matrix.strides[1] != matrix.itemsize and (rows == 1 or matrix.strides[0] == matrix.itemsize)
 
 
+def _follow(stream: Any, event: Event) -> None:
+    """Have a stream wait for this event."""
+    recorded = event.recorded() if isinstance(event, SlotCopy) else event
+    if recorded is not None:
+        stream.wait_event(recorded)
+
+
 class _Enqueued(NamedTuple):
     """An operation on a stream, behind the events in `after`."""
 
@@ -316,11 +323,8 @@ class CudaDevice(Device):
     def have_caller_follow(self, events: Sequence[Event]) -> None:
         """Have CuPy's current stream wait for these events."""
         with self._context:
-            stream = self._cupy.cuda.get_current_stream()
             for event in events:
-                recorded = event.recorded() if isinstance(event, SlotCopy) else event
-                if recorded is not None:
-                    stream.wait_event(recorded)
+                _follow(self._cupy.cuda.get_current_stream(), event)
 
     def done(self, event: Event) -> bool:
         if isinstance(event, SlotCopy):
@@ -490,9 +494,7 @@ class CudaDevice(Device):
         awaited = self._awaited.setdefault(stream.ptr, set())
         for event in after:
             if event not in awaited:
-                recorded = event.recorded() if isinstance(event, SlotCopy) else event
-                if recorded is not None:
-                    stream.wait_event(recorded)
+                _follow(stream, event)
         awaited.update(after)
         self._used[stream.ptr] = stream
 
