@@ -146,6 +146,23 @@ def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]:
+    """The name and line of each array without __shared__, from line `first` on, that a kernel with barriers writes at an index of
+    its thread, as if others could read it there."""
+    if not re.search(r"\b__syncthreads\b|\bsync\s*\(", body):
+        return []
+    of_thread = "|".join(["threadIdx", *re.findall(r"(\w+)\s*=(?!=)[^;,]*\bthreadIdx\b", body)])
+    found = []
+    for number, line in enumerate(blanked(text).split("\n")[first - 1 :], first):
+        declared = re.match(
+            r"\s*(?:volatile\s+)?(?:float|double|int|half|__half)\s+((?:\w+\s*(?:\[[^\]]*\]\s*)+[,;]\s*)+)$", line
+        )
+        for name in re.findall(r"(\w+)\s*\[[^;]*?\]\s*[,;]", declared[1]) if declared else ():
+            if re.search(rf"\b{name}\s*(?:\[[^\]=;]*\])*\[[^\]=;]*\b(?:{of_thread})\b[^;=]*\]\s*=(?!=)", body):
+                found.append((name, number))
+    return found
+
+
 def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """The extents of each __shared__ array, by its name; arrays whose extents are not known are left out."""
     found = {}

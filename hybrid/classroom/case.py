@@ -23,10 +23,11 @@ class Case:
     grid: Extents
     block: Extents
     outcomes: dict[str, Outcome]  # by the order of the threads; after one that was stopped there are no more
-    sites: tuple[Site, ...] = ()  # for a right kernel, how its lines use memory
-    branches: tuple[Branch, ...] = ()  # for a right kernel, where the lanes of warps diverge
+    sites: tuple[Site, ...] = ()  # where no fault is found, how its lines use memory
+    branches: tuple[Branch, ...] = ()  # where no fault is found, where the lanes of warps diverge
     shared: int = 0  # bytes of dynamic shared memory
     faults: tuple[Finding, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
+    hints: tuple[Finding, ...] = ()  # what may be why C is wrong, and is no fault where it is right
     notes: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
 

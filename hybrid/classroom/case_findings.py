@@ -11,6 +11,7 @@ from hybrid.classroom.counters import Names
 from hybrid.classroom.finding import Finding
 from hybrid.classroom.trial import Outcome
 from hybrid.core.text import counted
+from hybrid.emulation.requests import SHARED
 
 # Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
 _CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
@@ -34,17 +35,22 @@ def findings(case: Case, names: Names) -> list[Finding]:
     if case.uncertain and not is_stray:
         found.append(Finding(f"{counted(len(case.uncertain), 'element')} of {c} written by several threads", "several-writers"))
     if case.never:
-        found.append(Finding(f"{len(case.never)} of {c}'s {n * m} elements never written", "never-written"))
+        what = f"{len(case.never)} of {c}'s {n * m} elements never written{_part(sorted(case.never), n, m)}"
+        found.append(Finding(f"{what}{_lines('; {} stores to ' + c, case, {2}, 'store')}", "never-written"))
     worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
-    if worst is not None and worst.mistaken_for:
-        found.append(_mistaken(worst.mistaken_for, names))
+    if worst is not None and worst.mistake:
+        code, text = worst.mistake
+        where = _lines("; {} stores it", case, {2}, "store") if "index of {C}:" in text else _sums(case)
+        found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))
     if worst is not None and worst.first_wrong is not None:
         is_now, right = worst.first_wrong
-        if not (has_race or is_stray or has_no_value):
-            if worst.nan > len(case.never):
+        if not (has_race or is_stray or has_no_value or worst.mistake):
+            if case.hints:
+                found += case.hints
+            elif worst.nan > len(case.never):
                 text = f"{c} has NaN, and its factors have none: memory or a variable that nothing has written is read"
                 found.append(Finding(text, "uninitialised"))
-            if is_now < _NO_VALUE:
+            elif is_now < _NO_VALUE:
                 text = "a variable is used that has never been given a value: here it then begins with a huge negative one"
                 found.append(Finding(text, "no-value"))
         row, column = divmod(worst.wrong[0], m)
@@ -55,19 +61,26 @@ def findings(case: Case, names: Names) -> list[Finding]:
     return found
 
 
-def _mistaken(matrices: str, names: Names) -> Finding:
-    """A sentence about the other product that C is. `matrices`: as `mistaken_for` of elements.py returns them."""
-    called = dict(zip("ABC", names, strict=True))
-    if matrices in ("AA", "BB"):
-        same, other = called[matrices[0]], called["AB".replace(matrices[0], "")]
-        return Finding(f"{called['C']} is {same} · {same}: what should be of {other} is read from {same}", "wrong-operand")
-    *others, last = (called[letter] for letter in matrices)
-    listed = " and ".join(filter(None, (", ".join(others), last)))
-    by_columns = "column by column" + (", as BLAS and Fortran have it" if matrices == "ABC" else "")
-    text = (
-        f"row and column are exchanged in the index of {listed}: with {listed} stored {by_columns}, {called['C']} would be right"
-    )
-    return Finding(text, "transposed-index")
+def _part(numbers: Sequence[int], n: int, m: int) -> str:
+    """Which rows or columns of C, of n×m, these elements are, where they are whole ones; else the first of them."""
+    rows, columns = sorted({number // m for number in numbers}), sorted({number % m for number in numbers})
+    is_block = len(numbers) == len(rows) * len(columns)
+    for several, of, others, name in ((columns, m, len(rows) == n, "columns"), (rows, n, len(columns) == m, "rows")):
+        if is_block and others and len(several) < of and several[-1] - several[0] < len(several):
+            return f": the {name} {several[0]} to {several[-1]}"
+    return f", the first [{numbers[0] // m}][{numbers[0] % m}]" if len(numbers) < n * m else ""
+
+
+def _sums(case: Case) -> str:
+    """Where the factors of the products are read, as far as that is known: in shared memory, or else those of A."""
+    in_shared = any(site.space == SHARED and site.kind == "load" for site in case.sites)
+    return _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
+
+
+def _lines(text: str, case: Case, spaces: set[int], kind: str) -> str:
+    """The text with the lines that use such memory so; "" where they are not known."""
+    lines = sorted({site.line for site in case.sites if site.space in spaces and site.kind == kind})
+    return text.format(" and ".join(f"line {line}" for line in lines[:2])) if lines else ""
 
 
 def without_repetition(faults: Sequence[Finding]) -> list[Finding]:

@@ -73,20 +73,3 @@ def wrong_in(c: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, tuple[float,
     """The numbers of the wrong elements; and what the first one is, and what is right."""
     wrong = np.flatnonzero(c != right)
     return wrong, (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if len(wrong) else None
-
-
-def mistaken_for(c: np.ndarray, a: np.ndarray, b: np.ndarray, alpha: float) -> str:
-    """Which other product this wrong C is, element by element; "" if it is none that is known.
-
-    "B" or "ABC", say, are the matrices of which row and column are exchanged; "AA" and "BB" are these products.
-    """
-    if np.isnan(c).any():
-        return ""
-    as_read = [(each, each.ravel().reshape(each.shape[::-1]).T) for each in (a.astype(np.float64), b.astype(np.float64))]
-    for matrices in ("A", "B", "C", "AB", "ABC", "AC", "BC"):
-        x, y = (both[letter in matrices] for both, letter in zip(as_read, "AB", strict=True))
-        product = alpha * (x @ y)
-        if np.array_equal(c, product.T.reshape(c.shape) if "C" in matrices else product):
-            return matrices
-    squares = {"AA": as_read[0][0], "BB": as_read[1][0]} if a.shape == b.shape == a.shape[::-1] else {}
-    return next((name for name, each in squares.items() if np.array_equal(c, alpha * (each @ each))), "")

@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: MIT
-"""Finds out whether a student's kernel is right: it is run with each access checked, in several orders of its threads, and under
-sanitizers."""
+"""Finds out whether a student's kernel is right: it is run with each access checked, and in several orders of its threads."""
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hybrid.classroom import kernel_program
+from hybrid.classroom.c_text import arrays_of_threads
 from hybrid.classroom.case import Case, Examination, Sizes
 from hybrid.classroom.compiled_text import joined
+from hybrid.classroom.elements import operands
 from hybrid.classroom.finding import Finding
 from hybrid.classroom.kernel_findings import Looked
 from hybrid.classroom.launch import Launch
 from hybrid.classroom.launched import Run, launched
 from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.sanitizers import stray_access_in
 from hybrid.classroom.side_by_side import SideBySide
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
+from hybrid.classroom.trace_reading import astray
 from hybrid.classroom.trial import Outcome, Task
 from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped
@@ -37,7 +40,10 @@ from hybrid.emulation.requests import Site, shared_variables
 from hybrid.emulation.trace import Access
 from hybrid.errors import UsageError
 
-_CHECKS = ("loads", "address", "requests")
+_CHECKS = ("loads", "requests")
+_MOST_TRACED = 1 << 15  # products
+_MANY, _LONG_SUM = 1 << 15, 256  # elements of C, or products of each, from which on one order of the threads is enough
+_LONG = 261  # more than a byte counts
 _LEAST, _MOST = 8, 64  # bounds for the tile of which one shape consists, and another does not
 
 
@@ -68,7 +74,7 @@ class Trials:
                 threads.end()
                 raise
             judged = iter(self._cases(libraries, tasks, cases_of_program))
-        cases = tuple(refused.get(number) or next(judged) for number in range(len(shapes)))
+        cases = self._traced_astray([refused.get(number) or next(judged) for number in range(len(shapes))])
         variables = shared_variables(Path(libraries["requests"]))
         static = None if variables is None else sum(size for _, _, size in variables)
         return Examination(self.kernel, self.meaning, self.launch, cases, static)
@@ -85,6 +91,22 @@ class Trials:
                 if len(refused) == len(shapes):
                     raise
         return tasks, refused
+
+    def _traced_astray(self, cases: list[Case]) -> tuple[Case, ...]:
+        """The cases; where none of the wrong ones is explained, the smallest with what its accesses to memory tell."""
+        outcomes = {i: case.outcomes[ORDERS[0]] for i, case in enumerate(cases) if case.outcomes and not case.faults}
+        first = {i: each.first_wrong[0] for i, each in outcomes.items() if each.first_wrong}
+        small = [i for i, is_now in first.items() if math.isfinite(is_now) and math.prod(cases[i].sizes) <= _MOST_TRACED]
+        if not small or any(each.mistake for each in outcomes.values()):
+            return tuple(cases)
+        i = min(small, key=lambda each: math.prod(cases[each].sizes))
+        a, b, before, _ = operands(cases[i].sizes, self.meaning.dtype, self.seed, self.meaning.scales)
+        (alpha, beta), element = self.meaning.scales, outcomes[i].wrong[0]
+        is_now = first[i] - (beta * float(before.flat[element]) if beta else 0)
+        with suppress(EmulationError):
+            found = astray(self.traced(cases[i].sizes)[1], a, b, element, is_now / alpha, self.meaning.names(self.kernel))
+            cases[i] = replace(cases[i], hints=(*cases[i].hints, *([found] if found else [])))
+        return tuple(cases)
 
     def traced(self, sizes: Sizes) -> tuple[Case, list[Access]]:
         """A launch on this shape, and all of its accesses to memory in their order. EmulationError if the kernel does not compile
@@ -126,40 +148,38 @@ class Trials:
     def _looked_at(self, folder: Path, tasks: Sequence[Task]) -> list[Looked]:
         """What the CPU runtime finds in each launch, when a whole program makes it."""
         folder.mkdir()
-        return list(kernel_program.looks(self.file, self.kernel, self.instance, self.meaning, tasks, folder))
+        looked = kernel_program.looks(self.file, self.kernel, self.instance, self.meaning, tasks, folder)
+        own = tuple(
+            Finding(f"line {line}: each thread has an array {name} of its own: is __shared__ missing before it?", "no-value")
+            for name, line in arrays_of_threads(self.file.text, self.kernel.line, self.kernel.body)
+        )
+        return [replace(each, hints=own or each.hints) for each in looked]
 
     def _cases(self, libraries: dict[str, str], tasks: Sequence[Task], looked: Sequence[Looked]) -> tuple[Case, ...]:
         """What is found of each launch. Each further run is made only where the runs before leave its question open."""
         cases = [
-            Case(task.sizes, task.grid, task.block, {}, (), (), task.shared, look.findings, look.notes, look.printed)
+            Case(task.sizes, task.grid, task.block, {}, (), (), task.shared, look.findings, look.hints, look.notes, look.printed)
             for task, look in zip(tasks, looked, strict=True)
         ]
         ending = [number for number, look in enumerate(looked) if not look.is_endless]
-        runs = self._launched(libraries, [tasks[number] for number in ending], "loads", ORDERS)
-        for number, run in zip(ending, runs, strict=True):
-            cases[number] = self._with_outcomes(cases[number], *run)
-        unclear = [number for number, case in enumerate(cases) if not case.faults]
-        runs = self._launched(libraries, [tasks[number] for number in unclear], "address", ORDERS[:1])
-        for number, (ended, found) in zip(unclear, runs, strict=True):
-            if ended.status is None:
-                why = f"accesses out of bounds could not be looked for within {self.seconds:g} s, which --stall sets"
-                cases[number] = replace(cases[number], faults=(Finding(why, "not-searched"),))
-            elif ended.status and not found:
-                cases[number] = replace(cases[number], faults=(stray_access_in(ended) or _crash(ended),))
-        right = [number for number, case in enumerate(cases) if case.is_right]
-        runs = self._launched(libraries, [tasks[number] for number in right], "requests", ORDERS[:1])
-        for number, (_, found) in zip(right, runs, strict=True):
-            counted = [outcome for outcome in found if not outcome["wrong"]]
-            sites = tuple(Site(**each) for outcome in counted for each in outcome["sites"])
-            branches = tuple(Branch(**each) for outcome in counted for each in outcome["branches"])
+        large = {i for i, case in enumerate(cases) if len(cases) > 1 and _is_large(case.sizes)}
+        for orders, numbers in ((ORDERS, [i for i in ending if i not in large]), (ORDERS[:1], [i for i in ending if i in large])):
+            runs = self._launched(libraries, [tasks[number] for number in numbers], "loads", orders)
+            for number, run in zip(numbers, runs, strict=True):
+                cases[number] = self._with_outcomes(cases[number], *run, orders)
+        without_faults = [number for number, case in enumerate(cases) if not case.faults and (number not in large or case.wrong)]
+        runs = self._launched(libraries, [tasks[number] for number in without_faults], "requests", ORDERS[:1])
+        for number, (_, found) in zip(without_faults, runs, strict=True):
+            sites = tuple(Site(**each) for outcome in found for each in outcome["sites"])
+            branches = tuple(Branch(**each) for outcome in found for each in outcome["branches"])
             cases[number] = replace(cases[number], sites=sites, branches=branches)
         return tuple(cases)
 
-    def _with_outcomes(self, case: Case, ended: Ended, found: Sequence[dict[str, Any]]) -> Case:
+    def _with_outcomes(self, case: Case, ended: Ended, found: Sequence[dict[str, Any]], orders: Sequence[str]) -> Case:
         """The case with the outcomes of a run, and with a fault where a launch was stopped or crashed and no fault is known."""
-        outcomes = dict(zip(ORDERS, (Outcome(**_tuples(each)) for each in found), strict=False))
+        outcomes = dict(zip(orders, (Outcome(**_tuples(each)) for each in found), strict=False))
         faults = case.faults or tuple(_stopped(outcomes, ended, self.seconds))
-        if len(outcomes) < len(ORDERS) and not faults:
+        if len(outcomes) < len(orders) and not faults:
             faults = (_crash(ended),)
         return replace(case, outcomes=outcomes, faults=faults)
 
@@ -170,16 +190,21 @@ class Trials:
 
 
 def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:
-    """A shape that consists of whole blocks and tiles, and one that does not. UsageError if its block is no arithmetic
-    of sizes and constants."""
+    """A shape of whole blocks and tiles, and one that is not; one smaller than a tile; one with a long sum; and one whose
+    elements a short cannot number. UsageError if the block is no arithmetic of sizes and constants."""
     small = meaning.on((_LEAST, _LEAST, _LEAST))
     if "blockIdx" not in kernel.body:
         return [small, meaning.on((5, 5, 5) if meaning.square else (5, 7, 6))]
     block = launch.block_at({**constants, **dict(zip("nlm", small, strict=True))})
     tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
     if meaning.square:
-        return [meaning.on((2 * tile,) * 3), meaning.on((2 * tile + 5,) * 3)]
-    return [meaning.on((2 * tile, 3 * tile, tile)), meaning.on((2 * tile + 5, tile + 3, tile + 9))]
+        return [meaning.on((size,) * 3) for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
+    shapes = [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9), (3, 5, 2), (7, _LONG, 5), (_LONG, 3, 139)]
+    return [meaning.on(shape) for shape in shapes]
+
+
+def _is_large(sizes: Sizes) -> bool:
+    return sizes[0] * sizes[2] > _MANY or sizes[1] > _LONG_SUM
 
 
 def _tuples(outcome: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.compiler_warnings import used_without_value
+from hybrid.classroom.compiler_warnings import perhaps_without_value, used_without_value
 from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.program_findings import Telling
 from hybrid.classroom.wording import index_text, thread_text
@@ -23,6 +23,7 @@ class Looked:
     """What was found in one launch."""
 
     findings: tuple[Finding, ...]
+    hints: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()  # lines
 
@@ -56,7 +57,15 @@ def looked(
     found = telling.findings()
     if not found and ran.status > 0 and not without_value:
         found = [Finding(f"the kernel ended the process with exit status {ran.status}", "exit-status")]
-    return Looked((*without_value, *found), tuple(telling.notes()), tuple(printed.splitlines()))
+    hints = [
+        Finding(f"line {line}: {name} may be used before it has a value", "no-value")
+        for file, line, name in perhaps_without_value(warnings)
+        if file == own
+    ]
+    for each in telling.of("undefined"):
+        text = f"line {each['line']} takes values of lanes that take no part in this shuffle: have they left the loop or kernel?"
+        hints.append(Finding(text, "uninitialised"))
+    return Looked((*without_value, *found), tuple(hints), tuple(telling.notes()), tuple(printed.splitlines()))
 
 
 class _OfKernel(Telling):

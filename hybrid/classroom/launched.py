@@ -12,7 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.elements import compared, decoded, mistaken_for, operands
+from hybrid.classroom.elements import compared, decoded, operands
+from hybrid.classroom.mistakes import mistake_in
 from hybrid.classroom.trial import Outcome, Task
 from hybrid.emulation.child import Ended, run_child
 
@@ -75,8 +76,7 @@ def _judged(task: Task, outcome: dict[str, Any]) -> dict[str, Any]:
         c = decoded(outcome["c"], task.sizes, task.dtype)
     except ValueError:
         return asdict(Outcome("report", "its process reported what is no C of this shape"))
-    a, b, _, right = operands(task.sizes, task.dtype, task.seed, task.scales)
-    found = compared(c, right)
-    alpha, beta = task.scales
-    mistaken = mistaken_for(c, a, b, alpha) if found.wrong and not beta else ""
-    return {**outcome, "c": "", **asdict(found), "mistaken_for": mistaken}
+    a, b, before, right = operands(task.sizes, task.dtype, task.seed, task.scales)
+    found, (alpha, beta) = compared(c, right), task.scales
+    is_now, should_be = ((each.astype("float64") - (beta * before if beta else 0)) / alpha for each in (c, right))
+    return {**outcome, "c": "", **asdict(found), "mistake": mistake_in(is_now, should_be, a, b) if found.wrong else None}

@@ -34,6 +34,7 @@ _CODES = {
     "index": "out-of-bounds",
     "freed": "illegal-address",
     "null": "illegal-address",
+    "misaligned": "illegal-address",
     "host": "illegal-address",
     "unwritten": "uninitialised",
     "copies unwritten": "uninitialised",
@@ -151,6 +152,10 @@ class Telling:
 
     def _freed(self, event: dict[str, Any], place: Place, _: Place) -> str:
         return f"illegal address: {self._does(event, place)} {self._what(event)} after cudaFree"
+
+    def _misaligned(self, event: dict[str, Any], place: Place, _: Place) -> str:
+        what = f"{event['bytes']} bytes together, from {self._what(event)} on"
+        return f"misaligned address: {self._does(event, place)} {what}, whose address is no multiple of {event['bytes']}"
 
     def _null(self, event: dict[str, Any], place: Place, _: Place) -> str:
         return f"illegal address: {self._does(event, place)} through a null pointer: was it allocated with cudaMalloc?"

@@ -48,7 +48,7 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
         yield ""
         yield from _of_case(case, meaning.names(kernel), file.lines, shown)
         # Only for the first shape: the other's rows begin anywhere in a sector, and its edges leave lanes without work.
-        if case is examination.cases[0]:
+        if case is examination.cases[0] and case.is_right:
             counters = [use_of_memory(site, meaning.names(kernel)) for site in case.sites]
             yield from (f"    line {counter.line} {counter.text}" for counter in counters)
             if operations := intensity(case, meaning.dtype):
@@ -67,7 +67,7 @@ def _by_columns(strides: Mapping[str, str]) -> str:
 
 def _is_explained(case: Case) -> bool:
     """Whether wrong elements are explained by the kernel itself, and not by a wrong guess of the launch."""
-    return any(outcome.mistaken_for for outcome in case.outcomes.values()) or any(
+    return any(outcome.mistake for outcome in case.outcomes.values()) or any(
         fault.code in ("data-race", "kernel-barrier", "uninitialised") for fault in case.faults
     )
 
@@ -75,8 +75,9 @@ def _is_explained(case: Case) -> bool:
 def verdict(examination: Examination) -> str:
     """Whether the kernel is right, in a few words."""
     right = [case.is_right for case in examination.cases]
-    if right == [True, False]:
-        return "right where C consists of whole blocks, wrong where it does not"
+    if right[0] and not all(right):
+        sizes = ("×".join(map(str, case.sizes)) for case in examination.cases if not case.is_right)
+        return f"right on the first shape, wrong on {', '.join(sizes)}"
     return "right" if all(right) else "wrong"
 
 
@@ -112,8 +113,9 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
         if len(case.printed) > _MOST_PRINTED:
             yield f"      and {counted(len(case.printed) - _MOST_PRINTED, 'line')} more; --json FILE keeps all"
     if case.is_right:
-        divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
         yield f"  {traffic(case, names)}"
+    if case.is_right and case.sites:
+        divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
         yield f"  divergent branches: {', '.join(divergent) or 'none'}"
 
 
@@ -139,7 +141,8 @@ def heading(case: Case, names: Names) -> str:
     """The shape, the launch and whether C is right."""
     (n, l, m), (a, b, c) = case.sizes, names
     grid, block = ("×".join(map(str, each)) for each in (case.grid, case.block))
-    is_right = "right in every order of the threads" if case.is_right else "WRONG"
+    orders = " in every order of the threads" if len(case.outcomes) > 1 else ""
+    is_right = f"right{orders}" if case.is_right else "WRONG"
     launch = f", {grid} blocks of {block} threads" if any(case.grid) else ""
     return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}){launch}: {is_right}"
 
@@ -166,8 +169,8 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
             "notes": list(case.notes),
             "printed": list(case.printed),
             "wrong": len(case.wrong),
-            "requests": [asdict(site) for site in case.sites],
-            "branches": [asdict(branch) for branch in case.branches],
+            "requests": [asdict(site) for site in case.sites if case.is_right],
+            "branches": [asdict(branch) for branch in case.branches if case.is_right],
             "loads": list(next(iter(case.outcomes.values())).loads) if case.outcomes else None,
         }
         for case in examination.cases

@@ -12,9 +12,8 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,7 +55,7 @@ class Task:
 
 @record
 class Outcome:
-    """What came of a launch. Elements of C are numbered row by row. `wrong`, `first_wrong`, `nan`, `mistaken_for` and `digest`
+    """What came of a launch. Elements of C are numbered row by row. `wrong`, `first_wrong`, `nan`, `mistake` and `digest`
     are set by the process that compares C."""
 
     stopped: str = ""  # the kind of error for which the runtime stopped the kernel
@@ -66,7 +65,7 @@ class Outcome:
     first_wrong: tuple[float, float] | None = None  # what it is, and what is right
     first_writer: tuple[tuple[int, ...], ...] = ()  # the block and the thread that wrote it last, as extents of the launch
     nan: int = 0  # how many elements are NaN
-    mistaken_for: str = ""  # what a wrong C is instead, as `elements.mistaken_for` says
+    mistake: tuple[str, str] | None = None  # that explains a wrong C, as `mistake_in` says
     never: tuple[int, ...] = ()  # elements that no thread has written
     several: tuple[int, ...] = ()  # elements that more than one thread has written
     writers: int = 0  # threads that have written to C, each the last to write some element
@@ -79,11 +78,8 @@ class Outcome:
     accesses: tuple[Access, ...] = ()  # in their order
 
 
-def carried_out(task: Task, told: Callable[[str, Mapping[str, Any]], None]) -> tuple[Outcome, bool]:
-    """The outcome of a launch, and whether nothing was wrong, so that the process is as it was before.
-
-    Before the kernel runs, `told` is called with where the matrices are.
-    """
+def carried_out(task: Task) -> tuple[Outcome, bool]:
+    """The outcome of a launch, and whether nothing was wrong, so that the process is as it was before."""
     n, l, m = task.sizes
     *values, right = operands(task.sizes, task.dtype, task.seed, task.scales)
     a, b = (Guarded(rows, columns, task.dtype, np.nan, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
@@ -92,19 +88,10 @@ def carried_out(task: Task, told: Callable[[str, Mapping[str, Any]], None]) -> t
         matrix.inner[:] = value
     kernel = EmulatedKernel.built(Path(task.shared_object), [ENTRY], task.checks)[ENTRY]
     matrices = dict(zip(task.names, (a, b, c), strict=True))
-    places = {key: (each.inner.ctypes.data, each.inner.shape, each.inner.itemsize) for key, each in matrices.items()}
-    told("places", places)
-    if task.checks == "address":
-        for each in matrices.values():
-            each.guard()
     try:
         kernel(task.grid, task.block, task.shared, (a.inner, b.inner, c.inner), order=task.order, seed=task.seed)
     except EmulationError as error:
         return Outcome(error.kind, one_line(error).removeprefix(f"{ENTRY}: ")), False
-    finally:
-        if task.checks == "address":
-            for each in matrices.values():
-                each.guard(off=True)
     if task.checks == "trace":
         return Outcome(accesses=tuple(kernel.accesses(task.file_name))), True
     outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
@@ -173,7 +160,7 @@ def main() -> None:
         if faulty and faulty != given.sizes:
             return
         signal.setitimer(signal.ITIMER_REAL, given.seconds)  # its signal ends this process
-        outcome, is_clean = carried_out(given, partial(tell, results, given.mark))
+        outcome, is_clean = carried_out(given)
         signal.setitimer(signal.ITIMER_REAL, 0)
         tell(results, given.mark, "outcome", asdict(outcome))
         if not is_clean:

@@ -2,14 +2,26 @@
 // What code compiled with -fsanitize=thread calls at each access to memory, instead of ThreadSanitizer's own functions. The file
 // that includes this defines what happens then, in an anonymous namespace:
 //     void accessed(void* address, int bytes, bool writes, void* instruction)
+//     LOOK_AT_ALIGNMENT(address, bytes, writes), a macro, if it looks at addresses that must be multiples of `bytes`
 #pragma once
+#ifndef LOOK_AT_ALIGNMENT
+#define LOOK_AT_ALIGNMENT(address, bytes, writes)
+#endif
 
 extern "C" {
 
 #define HERE __builtin_return_address(0)
 #define ACCESSES(bytes)                                                                         \
-    void __tsan_read##bytes(void* address) { accessed(address, bytes, false, HERE); }           \
-    void __tsan_write##bytes(void* address) { accessed(address, bytes, true, HERE); }           \
+    void __tsan_read##bytes(void* address)                                                      \
+    {                                                                                           \
+        LOOK_AT_ALIGNMENT(address, bytes, false);                                               \
+        accessed(address, bytes, false, HERE);                                                  \
+    }                                                                                           \
+    void __tsan_write##bytes(void* address)                                                     \
+    {                                                                                           \
+        LOOK_AT_ALIGNMENT(address, bytes, true);                                                \
+        accessed(address, bytes, true, HERE);                                                   \
+    }                                                                                           \
     void __tsan_unaligned_read##bytes(void* address) { accessed(address, bytes, false, HERE); } \
     void __tsan_unaligned_write##bytes(void* address) { accessed(address, bytes, true, HERE); } \
     void __tsan_volatile_read##bytes(void* address) { accessed(address, bytes, false, HERE); }  \

@@ -207,8 +207,10 @@ using TheSame = typename Itself<T>::Type;  // of a parameter that is converted, 
 #ifdef WHOLE_PROGRAM
 void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value);
 void note_copy(void* at, size_t bytes, bool writes, void* instruction);  // which an asynchronous copy reads or writes
+void undefined_shuffle(const char* file, int line);  // tells that a lane takes the value of one that takes no part
 void fence();  // from here on nothing is said of the order of blocks
 #else
+inline void undefined_shuffle(const char*, int) {}
 inline void fence() {}
 #endif
 
@@ -226,8 +228,10 @@ NOT_INSTRUMENTED void shuffle(const Lanes& lanes)
         int from = static_cast<const ShuffleInput<T>*>(lanes.input[lane])->from;
         if (lanes.mask >> from & 1)
             memcpy(lanes.output[lane], &static_cast<const ShuffleInput<T>*>(lanes.input[from])->value, sizeof(T));
-        else
+        else {
             memset(lanes.output[lane], 0xFF, sizeof(T));  // undefined in CUDA: here NaN
+            static_cast<ShuffleInput<T>*>(const_cast<void*>(lanes.input[lane]))->from = -1;
+        }
     }
 }
 
@@ -238,6 +242,7 @@ T shuffled(unsigned mask, T value, int from, const char* file, int line)
     ShuffleInput<T> shuffle_input{value, from};
     T output;
     warp_sync(mask, shuffle<T>, &shuffle_input, &output, false, file, line);
+    if (shuffle_input.from < 0) undefined_shuffle(file, line);
     return output;
 }
 

@@ -12,6 +12,16 @@ std::set<unsigned>& told = *new std::set<unsigned>;  // lines
 
 }  // namespace
 
+namespace cuda_on_cpu {
+
+void undefined_shuffle(const char* file, int line)
+{
+    static auto& shuffles = *new std::set<int>;  // lines
+    if (shuffles.insert(line).second) tell("{\"event\": \"undefined\", \"file\": %s, \"line\": %d}", quoted(file).c_str(), line);
+}
+
+}  // namespace cuda_on_cpu
+
 extern "C" {
 
 // Host code's atomic variables among them.

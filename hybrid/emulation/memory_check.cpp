@@ -289,6 +289,12 @@ void give_cells(Region& region, size_t& room, size_t bytes)
 
 bool written_by_launch(const Cell& cell) { return cell.write_segment >= first_of_launch; }
 
+void misaligned(void* at, int bytes, bool writes, const void* instruction)
+{
+    Access access{static_cast<const char*>(at), bytes, writes, false, offset_of(instruction), false};
+    if (Region* region = region_of(access, nullptr)) refuse("misaligned", access, region);
+}
+
 void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value)
 {
     if (current) look_at({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction), needs_value});
@@ -369,4 +375,6 @@ void accessed(void* address, int bytes, bool writes, void* instruction) { cuda_o
 
 }  // namespace
 
+#define LOOK_AT_ALIGNMENT(address, bytes, writes) \
+    if (reinterpret_cast<uintptr_t>(address) % bytes && cuda_on_cpu::current) cuda_on_cpu::misaligned(address, bytes, writes, HERE)
 #include "accesses.h"

@@ -38,7 +38,8 @@ _FLAGS = (*(flag for flag in COMMON if flag != "-w"), "-DWHOLE_PROGRAM", "-D__CU
 _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of headers in DWARF 5 for another file's
     *("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-fsanitize=bounds", "-fno-builtin-printf", "-fno-omit-frame-pointer"),
     "-fno-ipa-reference-addressable",  # static variables of the host, which kernels may not use, stay variables
-    *("-Wunused-result", "-Wuninitialized"),
+    "-fno-tree-sra",  # a float4 is loaded by one instruction, as by a GPU
+    *("-Wunused-result", "-Wuninitialized", "-Wmaybe-uninitialized"),
 )
 _LATER = 5  # seconds that a program has beyond its limit, at which it tells where it is
 _MOST_OUTPUT = 1 << 20  # bytes that are shown
