@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from hybrid.classroom.case import Case
 from hybrid.classroom.gpu_models import WARP
-from hybrid.core.problem import Problem, record
+from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
 
@@ -35,10 +36,10 @@ def traffic(case: Case, names: Names) -> str:
     return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
 
 
-def intensity(case: Case, dtype: str) -> float | None:
+def intensity(case: Case) -> float | None:
     """Operations for each byte of global memory that is moved, in whole sectors; None where no memory was looked at."""
     moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
-    return Problem(*case.sizes, dtype).operations / moved if moved else None
+    return 2 * math.prod(case.sizes) / moved if moved else None
 
 
 def divergence(case: Case) -> Iterator[Counter]:

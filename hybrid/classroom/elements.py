@@ -13,8 +13,13 @@ import numpy as np
 
 from hybrid.core.problem import record
 
-_EXACT = {"float32": 2**24, "float64": 2**53}  # every integer up to this is a number of the type
-_LARGEST = {"float32": 99, "float64": 1 << 20}  # in float64 so large that sums in float32 are wrong
+_EXACT = {
+    "float32": 2**24,
+    "float64": 2**53,
+    "float16": 2**11,
+    "int32": 2**31 - 1,
+}  # every integer up to this is a number of the type
+_LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99}  # in float64 so large that sums in float32 are wrong
 _FRACTION = 8  # elements are multiples of 1/8, so that sums in an int are wrong
 
 
@@ -40,8 +45,9 @@ def operands(
     random = np.random.default_rng([seed, n, l, m])
     (alpha, beta), terms = scales, l + (tuple(scales) != (1, 0))
     most = min(_LARGEST[dtype], math.isqrt(_EXACT[dtype] // max(1, terms)))
-    a, b = ((random.integers(1, most, shape, endpoint=True) / _FRACTION).astype(dtype) for shape in ((n, l), (l, m)))
-    c = np.full((n, m), np.nan, dtype)
+    parts = 1 if dtype == "int32" else _FRACTION
+    a, b = ((random.integers(1, most, shape, endpoint=True) / parts).astype(dtype) for shape in ((n, l), (l, m)))
+    c = np.full((n, m), np.iinfo(dtype).min if parts == 1 else np.nan, dtype)
     right = alpha * (a.astype(np.float64) @ b.astype(np.float64))
     if beta:
         c[:] = random.integers(1, _FRACTION, c.shape, endpoint=True)

@@ -265,6 +265,10 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     arguments = [text.strip() for text in inner[1].split(",")] if inner else []
     if arguments and not kernel.template:
         raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}", code="lab-kernel")
+    launched = set(re.findall(rf"\b{kernel.name}\s*<([^<>;]*)>\s*<<<", file.text))
+    if kernel.template and not arguments and len(launched) == 1:
+        wanted = f"{kernel.name}<{launched.pop()}>"  # as host code launches it
+        arguments = [text.strip() for text in wanted[len(kernel.name) + 1 : -1].split(",")]
     if len(arguments) != len(kernel.template):
         raise UsageError(
             f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them",

@@ -15,7 +15,7 @@ from hybrid.classroom.wording import index_text, thread_text
 from hybrid.core.problem import record
 from hybrid.emulation.whole_program import Ran
 
-Matrix = tuple[str, int, int]  # its name in the kernel, its rows and columns
+Matrix = tuple[str, int, int]  # its name in the kernel, its rows and columns; of an array 0 rows, and its length
 
 
 @record
@@ -110,13 +110,15 @@ class _Matrices:
         return "", 0
 
     def element(self, number: int, offset: int, item: int) -> str:
-        name, _, columns = self._of[number]
+        name, rows, columns = self._of[number]
+        if not rows:
+            return f"{name}[{offset // item}]"
         row, column = divmod(offset // item, columns)
         return f"{name}[{row}][{column}]"
 
     def size(self, number: int, item: int) -> str:
         name, rows, columns = self._of[number]
-        return f"{name} is {rows}×{columns}"
+        return f"{name} is {rows}×{columns}" if rows else f"{name} has {columns} elements"
 
     def by_line(self, numbers: object) -> dict[int, list[str]]:
         return {}

@@ -70,7 +70,7 @@ def _view(case: Case, names: tuple[str, str, str], dtype: str) -> CaseView:
     if case.is_right:
         divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
         told = [_sentence(traffic(case, names)), f"Divergent branches: {', '.join(divergent) or 'none'}."]
-        if operations := intensity(case, dtype):
+        if operations := intensity(case):
             told.append(f"{operations:.3g} operations for each byte of global memory that is moved.")
         return CaseView(heading(case, names), True, (), told)
     if not (case.wrong or case.uncertain):

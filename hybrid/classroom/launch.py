@@ -121,6 +121,26 @@ def _guess(file: StudentFile, kernel: StudentKernel, outer: tuple[str, str]) -> 
     )
 
 
+def launch_of_arrays(file: StudentFile, kernel: StudentKernel, flags: Mapping[str, str]) -> Launch:
+    """The launch of a kernel that multiplies no matrices: with a thread for each of n elements, or of n rows and m columns."""
+    given = {name: flags.get(name) or within_comment(file.launch_comment, name) for name in ("grid", "block", "shared")}
+    numbers = [each.name for each in kernel.parameters if each.is_number]
+    given = {name: re.sub(rf"\b(?:{'|'.join(numbers)})\b", "n", text) for name, text in given.items()}
+    extents = [evaluated_or_0(each[0], file.constants) for each in shared_arrays(kernel.body).values() if len(each) == 1]
+    is_flat = not re.search(r"(threadIdx|blockIdx)\.y", kernel.body)
+    tile = _tile(file, kernel) or (str(max(extents)) if is_flat and extents and 0 < max(extents) <= 1024 else "")
+    usual = (tile or "256", "1") if is_flat else (tile or str(_DEFAULT_TILE),) * 2
+    block = _extents(given["block"]) if given["block"] else usual
+    grid: tuple[str, ...] = ("1", "1")
+    if given["grid"]:
+        grid = _extents(given["grid"])
+    elif "blockIdx" in kernel.body:
+        grid = (_blocks_of("n", block[0]), "1") if is_flat else (_blocks_of("m", block[0]), _blocks_of("n", block[1]))
+    shared = given["shared"] or (f"8 * {block[0]} * {block[1]}" if "cuda_on_cpu::dynamic_shared_memory" in file.compiled else "0")
+    why = "from the comment // lab:, or as asked for" if given["grid"] or given["block"] else "guessed: a thread for each element"
+    return Launch(grid, block, shared, why, is_guess=not given["grid"])
+
+
 def _has_rows_along_x(kernel: StudentKernel, meaning: Meaning) -> bool:
     """Whether the kernel compares what it makes of x with the number of C's rows, and what it makes of y with that of columns."""
     sizes = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}

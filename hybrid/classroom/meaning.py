@@ -99,14 +99,14 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
     elements = {_element(file, each) for each in matrices}
     if len(elements) > 1 or not elements <= ELEMENTS.keys():
         raise UsageError(
-            f"{file.path.name}, line {kernel.line}: {kernel}: the elements are {', '.join(sorted(elements))}; float and double "
-            "matrices are multiplied here",
+            f"{file.path.name}, line {kernel.line}: {kernel}: the elements are {', '.join(sorted(elements))}; matrices of "
+            "float, double, half or int are multiplied here",
             code="lab-parameters",
         )
     numbers = [each for each in kernel.parameters if each.is_number]
-    of_numbers = _sizes([each.name for each in numbers], let)
     names = [each.name for each in matrices]
     by_a_vector = _by_a_vector(names, kernel.body)
+    of_numbers = _sizes([each.name for each in numbers], let, by_a_vector=bool(by_a_vector))
     letters = dict(zip(names, by_a_vector or _letters(names, kernel.body), strict=True))
     of = tuple({**of_numbers, **letters}.get(each.name, each.name.lower()) for each in kernel.parameters)
     vector = bool(by_a_vector) or any(letter == "B" and _VECTOR.search(name) for name, letter in letters.items())
@@ -123,7 +123,7 @@ def _letters(names: Sequence[str], body: str) -> str:
     for usual in ("abc", "mnp"):
         if sorted(bare) == sorted(usual):
             return "".join("ABC"[usual.index(name)] for name in bare)
-    written = [name for name in names if _is_written(name, body)]
+    written = [name for name in names if is_written(name, body)]
     result = written[0] if len(written) == 1 else names[-1]
     factors = [name for name in names if name != result]
     if _VECTOR.search(factors[0]) and not _VECTOR.search(factors[1]):
@@ -137,7 +137,7 @@ def _by_a_vector(names: Sequence[str], body: str) -> str:
     It is one where a factor and the result are indexed by a single variable, and the other factor by both, as in
     out[i] += matrix[i * n + j] * vector[j].
     """
-    written = [name for name in names if _is_written(name, body)]
+    written = [name for name in names if is_written(name, body)]
     indices = {name: re.findall(rf"(?<![\w.]){name}\s*\[([^\[\]]*)\]", body) for name in names}
     simple = [name for name, found in indices.items() if found and all(re.fullmatch(r"\s*\w+\s*", each) for each in found)]
     computed = [name for name, found in indices.items() if any("*" in each for each in found)]
@@ -149,7 +149,12 @@ def _by_a_vector(names: Sequence[str], body: str) -> str:
     return "".join("C" if name == written[0] else "A" if name in computed else "B" for name in names)
 
 
-def _is_written(name: str, body: str) -> bool:
+def indices_of(name: str, body: str) -> list[str]:
+    """The texts of the indices by which a kernel uses this array."""
+    return re.findall(rf"(?<![\w.]){name}\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", body)
+
+
+def is_written(name: str, body: str) -> bool:
     """Whether the kernel assigns to an element of this matrix, as name[…] = or name.elements[…] +=, or adds to one atomically."""
     index = r"(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]"
     return re.search(rf"(?<![\w.]){name}{index}\s*(?:[-+*/]?=(?!=)|\+\+)|\batomic\w+\s*\(\s*&\s*{name}\b", body) is not None
@@ -168,7 +173,7 @@ def _element(file: StudentFile, parameter: Parameter) -> str:
     return pointers[0]
 
 
-def _sizes(names: Sequence[str], let: Mapping[str, str]) -> dict[str, str]:
+def _sizes(names: Sequence[str], let: Mapping[str, str], *, by_a_vector: bool) -> dict[str, str]:
     """Which of "n", "l" and "m" each whole number is, by its name."""
     if unknown := set(let) - set(names):
         raise UsageError(
@@ -187,6 +192,8 @@ def _sizes(names: Sequence[str], let: Mapping[str, str]) -> dict[str, str]:
     sizes = {}
     for name in names:
         size = let.get(name) or usual.get(name.lower()) or _by_matrix(name.lower())
+        if by_a_vector and not size:  # there is one matrix
+            size = "n" if name.lower() in _ROWS else "l" if name.lower() in _COLUMNS else ""
         if not size:
             raise UsageError(f"what {name} stands for cannot be told: --let {name}=SIZE says it, {_SIZES}", code="lab-parameters")
         sizes[name] = size

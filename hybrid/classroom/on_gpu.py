@@ -82,4 +82,4 @@ def on_gpu(gpu: GpuModel, taken: Taken, examination: Examination) -> OnGpu:
     static = taken.of.shared if taken.of else examination.static_shared
     shared = (static or 0) + case.shared
     found = occupancy(gpu.multiprocessor, threads, taken.of.registers if taken.of else None, shared)
-    return OnGpu(gpu, taken, threads, shared, found, examination.meaning.dtype, intensity(case, examination.meaning.dtype))
+    return OnGpu(gpu, taken, threads, shared, found, examination.meaning.dtype, intensity(case))

@@ -12,6 +12,7 @@ from hybrid.classroom.case import Case, Examination
 from hybrid.classroom.case_findings import findings, kind_of, lines_named
 from hybrid.classroom.counters import Names, divergence, intensity, traffic, use_of_memory
 from hybrid.classroom.finding import Finding
+from hybrid.classroom.first_kernel import FirstKernel
 from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.text import counted
@@ -51,13 +52,40 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
         if case is examination.cases[0] and case.is_right:
             counters = [use_of_memory(site, meaning.names(kernel)) for site in case.sites]
             yield from (f"    line {counter.line} {counter.text}" for counter in counters)
-            if operations := intensity(case, meaning.dtype):
+            if operations := intensity(case):
                 yield f"  arithmetic: {operations:.3g} operations for each byte of global memory that is moved"
     if gpu is not None:
         yield ""
         yield from gpu.told()
     yield ""
     yield verdict(examination)
+
+
+def told_of_first(first: FirstKernel, cases: Sequence[tuple[tuple[int, ...], Sequence[Finding]]]) -> Iterator[str]:
+    """The lines about a first kernel and what was found on its shapes."""
+    yield f"{first.file.path.name}, line {first.kernel.line}: {first.kernel}"
+    yield f"  {first.launch}"
+    yield f"  {first.launch.why}"
+    shown = _Shown()
+    for sizes, found in cases:
+        yield f"{'×'.join(map(str, sizes))} elements: {'WRONG' if found else 'no error found'}"
+        for finding in found:
+            yield from _with_lines(finding, first.file.lines, shown)
+    if any(found for _, found in cases):
+        yield "wrong"
+    elif first.is_plain:
+        yield f"right: {first.promised}"
+    else:
+        yield f"no error found; what {first.kernel.name} should compute is not known, so its results were not compared"
+
+
+def _with_lines(finding: Finding, source: Sequence[str], shown: _Shown) -> Iterator[str]:
+    """A finding, and the lines that it names and that were not shown before."""
+    yield f"  * {finding.line}"
+    for line in sorted(lines_named(finding) - shown.lines):
+        if 0 < line <= len(source):
+            shown.lines.add(line)
+            yield f"      {line:>4}  {source[line - 1].strip()}"
 
 
 def _by_columns(strides: Mapping[str, str]) -> str:
@@ -94,11 +122,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
         again = "; ".join([*told[:_MOST], *([f"{len(told) - _MOST} more"] if len(told) > _MOST else [])])
         yield f"  * {'also' if new else 'again'} what was found above: {again}"
     for finding in [*new[:_MOST], *(finding for finding in found if finding not in faults)]:
-        yield f"  * {finding.line}"
-        for line in sorted(lines_named(finding) - shown.lines):
-            if 0 < line <= len(source):
-                shown.lines.add(line)
-                yield f"      {line:>4}  {source[line - 1].strip()}"
+        yield from _with_lines(finding, source, shown)
     if len(new) > _MOST:
         yield f"  and {len(new) - _MOST} more; --json FILE keeps all"
     differing = case.wrong | case.uncertain

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from hybrid.classroom.arithmetic import evaluated
 from hybrid.classroom.case import Case
 from hybrid.classroom.examination import Trials
@@ -114,7 +116,7 @@ def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
     case, accesses = trials.traced(sizes)
     arrays = _arrays(trials, case, accesses)
     number = {array.name: index for index, array in enumerate(arrays)}
-    item = {"float32": 4, "float64": 8}[trials.meaning.dtype]
+    item = np.dtype(trials.meaning.dtype).itemsize
     by_block: dict[tuple[int, int], list[Access]] = {}
     for access in accesses:
         by_block.setdefault(access.block, []).append(access)
@@ -166,7 +168,7 @@ def _arrays(trials: Trials, case: Case, accesses: Sequence[Access]) -> tuple[Arr
     (n, l, m), names = case.sizes, trials.meaning.names(trials.kernel)
     shapes = ((n, l), (l, m), (n, m))
     arrays = [Array(name, *shape, False) for name, shape in zip(names, shapes, strict=True)]
-    item = {"float32": 4, "float64": 8}[trials.meaning.dtype]
+    item = np.dtype(trials.meaning.dtype).itemsize
     for name in dict.fromkeys(access.of for access in accesses if isinstance(access.of, str)):
         elements = 1 + max(access.byte for access in accesses if access.of == name) // item
         columns = _columns(trials, name) or elements

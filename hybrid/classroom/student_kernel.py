@@ -17,7 +17,8 @@ _KERNEL = re.compile(
 )
 _PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)(?P<name>\w+)\s*(?P<array>\[\s*\])?$")
 _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
-ELEMENTS = {"float": "float32", "double": "float64"}
+ELEMENTS = {"float": "float32", "double": "float64", "int": "int32", "half": "float16", "__half": "float16"}
+REALS = ("float", "double")
 SCALES = ("alpha", "beta")
 _NUMBERS = {  # words of the types of whole numbers
     *("unsigned", "signed", "short", "long", "int", "size_t", "uint", "ulong"),
@@ -40,7 +41,7 @@ class Parameter:
     @property
     def is_scale(self) -> bool:
         """Whether it is alpha or beta of C = alpha·A·B + beta·C."""
-        return not self.is_pointer and self.type in ELEMENTS and self.name.lower() in SCALES
+        return not self.is_pointer and self.type in REALS and self.name.lower() in SCALES
 
     def __str__(self) -> str:
         return f"{self.type}{'*' if self.is_pointer else ''} {self.name}".strip()

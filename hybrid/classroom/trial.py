@@ -82,7 +82,8 @@ def carried_out(task: Task) -> tuple[Outcome, bool]:
     """The outcome of a launch, and whether nothing was wrong, so that the process is as it was before."""
     n, l, m = task.sizes
     *values, right = operands(task.sizes, task.dtype, task.seed, task.scales)
-    a, b = (Guarded(rows, columns, task.dtype, np.nan, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
+    beside = UNTOUCHED if task.dtype == "int32" else np.nan
+    a, b = (Guarded(rows, columns, task.dtype, beside, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
     c = Guarded(n, m, task.dtype, UNTOUCHED, aligned=True, between=False)
     for matrix, value in zip((a, b, c), values, strict=True):
         matrix.inner[:] = value

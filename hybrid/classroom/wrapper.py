@@ -4,13 +4,15 @@ whole program."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import SCALES, Parameter, StudentKernel
 from hybrid.errors import UsageError
 
 ENTRY = "lab_entry"
-_ELEMENTS = {"float32": "float", "float64": "double"}
+_ELEMENTS = {"float32": "float", "float64": "double", "int32": "int", "float16": "half"}
 _SIZES = {"n": "lab_c.lab_rows", "l": "lab_a.lab_columns", "m": "lab_c.lab_columns"}
 # For declarations of host functions and variables, which stay.
 _HOST_TYPES = """typedef int cudaError_t, cudaMemcpyKind;
@@ -77,6 +79,63 @@ int main(int, char** lab_given)
     dim3 lab_grid(lab_number[3], lab_number[4], lab_number[5]), lab_block(lab_number[6], lab_number[7], lab_number[8]);
     cuda_on_cpu::Launched("{kernel.name}", lab_grid, lab_block, lab_number[9]).call({instance}{given});
     return cudaDeviceSynchronize();
+}}
+"""
+
+
+def program_of_arrays(file: StudentFile, kernel: StudentKernel, instance: str, kinds: Sequence[str]) -> str:
+    """The file's text, followed by a main function that launches a kernel of arrays and numbers, and writes all arrays to a file.
+    The program's arguments are that file, x, y and z of the grid and of the block, the bytes of dynamic shared memory, and for
+    each parameter its value or its length. `kinds`: of the arrays, how each begins."""
+    begins, arguments = iter(kinds), []
+    arrays: list[str] = []
+    for number, each in enumerate(kernel.parameters, 8):
+        value = f"lab_number({number})"
+        if each.is_pointer:
+            values = sum(text == "values" for text in kinds[: len(arrays)])
+            kind = ("values", "zeros", "unwritten").index(next(begins))
+            arrays.append(f"    auto lab_{each.name} = lab_array<{each.type}>({value}, {values}, {kind});")
+            arguments.append(f"lab_{each.name}.data")
+        else:
+            arguments.append(f"static_cast<{each.type}>({value})")
+    kept = "\n".join(f"    lab_{each.name}.keep(lab_file);" for each in kernel.parameters if each.is_pointer)
+    return f"""{_headers(file)}namespace {{
+#line 1 "{file.path.name}"
+{file.compiled}
+#line 1 "launch"
+template <typename LabT> struct LabArray {{
+    LabT *data, *values;
+    size_t size;
+    void keep(FILE* lab_file)
+    {{
+        (void)cudaMemcpy(values, data, size * sizeof(LabT), cudaMemcpyDeviceToHost);
+        fwrite(values, sizeof(LabT), size, lab_file);
+    }}
+}};
+template <typename LabT> LabArray<LabT> lab_array(long long lab_size, int lab_which, int lab_kind)
+{{
+    LabArray<LabT> lab_one{{nullptr, static_cast<LabT*>(malloc(lab_size * sizeof(LabT))), static_cast<size_t>(lab_size)}};
+    memset(lab_one.values, lab_kind == 2 ? 0xA5 : 0, lab_size * sizeof(LabT));
+    for (unsigned lab_i = 0; lab_i < lab_size && !lab_kind; ++lab_i) {{
+        int lab_value = ((lab_i + 7919 * lab_which) * 2654435761u >> 16) % 19;
+        lab_one.values[lab_i] = static_cast<LabT>(LabT(-1) < LabT(0) ? lab_value - 9 : lab_value);
+    }}
+    (void)cudaMalloc(&lab_one.data, lab_size * sizeof(LabT));
+    (void)cudaMemcpy(lab_one.data, lab_one.values, lab_size * sizeof(LabT), cudaMemcpyHostToDevice);
+    return lab_one;
+}}
+}}
+int main(int, char** lab_given)
+{{
+    auto lab_number = [&](int lab_i) {{ return atoll(lab_given[lab_i + 1]); }};
+{chr(10).join(arrays)}
+    cuda_on_cpu::allow_shared(static_cast<int>(lab_number(7)));
+    dim3 lab_grid(lab_number(1), lab_number(2), lab_number(3)), lab_block(lab_number(4), lab_number(5), lab_number(6));
+    cuda_on_cpu::Launched("{kernel.name}", lab_grid, lab_block, lab_number(7)).call({", ".join([instance, *arguments])});
+    if (cudaError_t lab_error = cudaDeviceSynchronize()) return lab_error;
+    FILE* lab_file = fopen(lab_given[1], "wb");
+{kept}
+    return fclose(lab_file);
 }}
 """
 

@@ -15,6 +15,7 @@ from hybrid.errors import UsageError
 if TYPE_CHECKING:
     from hybrid.classroom.case import Examination
     from hybrid.classroom.examination import Trials
+    from hybrid.classroom.first_kernel import FirstKernel
     from hybrid.classroom.gpu_models import GpuModel
     from hybrid.classroom.on_gpu import OnGpu
     from hybrid.classroom.student_file import StudentFile
@@ -118,6 +119,8 @@ def work(options: argparse.Namespace, trials_of: Callable[..., Trials]) -> int:
             f"{options.file} is not run as a whole program, which has main() and launches: nothing can follow --, and no --ranks",
             code="option-combination",
         )
+    if not (options.sizes or options.let or options.html or options.picture or options.gpu) and (first := _first(file, options)):
+        return _run_first(first, options)
     trials = trials_of(file, options)
     kernel, meaning = trials.kernel, trials.meaning
     shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
@@ -164,6 +167,36 @@ def _on_gpu(gpu: GpuModel, trials: Trials, examination: Examination) -> OnGpu:
     from hybrid.classroom.registers import taken
 
     return on_gpu(gpu, taken(trials.file, trials.kernel, trials.instance, gpu.capability), examination)
+
+
+def _first(file: StudentFile, options: argparse.Namespace) -> FirstKernel | None:
+    from hybrid.classroom.examination import chosen
+    from hybrid.classroom.first_kernel import first_kernel
+    from hybrid.classroom.launch import within_comment
+
+    file, kernel, instance = chosen(file, options.kernel or within_comment(file.launch_comment, "kernel"))
+    return first_kernel(file, kernel, instance, {name: getattr(options, name) for name in ("grid", "block", "shared")})
+
+
+def _run_first(first: FirstKernel, options: argparse.Namespace) -> int:
+    from hybrid.classroom.report import told_of_first
+    from hybrid.reporting import jsonl
+    from hybrid.reporting.progress import Progress
+
+    with Progress(part=lambda: f"run {first.file.path.name}"):
+        cases = first.judged(options.stall or _PROGRAM_STALL)
+    print("\n".join(told_of_first(first, cases)), file=text_stream(options.json))
+    is_right = not any(found for _, found in cases)
+    if options.json:
+        records = [{"sizes": sizes, "findings": [each.as_record() for each in found]} for sizes, found in cases]
+        about = {
+            "command": "lab run",
+            "file": first.file.path.name,
+            "kernel": first.kernel.name,
+            "computes": first.promised if first.is_plain else "",
+        }
+        jsonl.write({**about, "right": is_right, "cases": records}, options.json)
+    return 0 if is_right else 1
 
 
 def _run_program(file: StudentFile, options: argparse.Namespace) -> int:

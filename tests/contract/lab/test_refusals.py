@@ -20,9 +20,9 @@ MAIN = "int main() { k<<<1, 1>>>(); }\n"
 REFUSED = {
     "no kernel": ("int main() { return 0; }", "lab-kernel", 0),
     "two kernels": ("__global__ void k(float* a) {}\n__global__ void q(float* a) {}", "lab-kernel", 0),
-    "two matrices": ("__global__ void k(float* a, float* b, int n) {}", "lab-parameters", 0),
+    "no result": ("__global__ void k(float* a, float* b, int n) {}", "lab-parameters", 1),
     "an unknown size": (f"{ABC}, int n, int what) {{}}", "lab-parameters", 0),
-    "integers": ("__global__ void k(int* a, int* b, int* c, int n) {}", "lab-parameters", 1),
+    "other integers": ("__global__ void k(long* a, long* b, long* c, int n) {}", "lab-parameters", 1),
     "a struct that is not there": ("__global__ void k(M a, M b, M c) {}", "lab-parameters", 0),
     "an unknown member": ("struct M { int depth; float* e; };\n__global__ void k(M a, M b, M c) {}", "lab-parameters", 0),
     "arrays of rows": ("__global__ void k(float A[8][8], float B[8][8], float C[8][8]) {}", "lab-parameters", 0),
@@ -33,7 +33,7 @@ REFUSED = {
     "too deep": (f"// lab: block(2, 2, 65)\n{ABC}, int n) {{ blockIdx.x; }}", "lab-launch", 0),
     "no arithmetic": (f"// lab: block(n.x)\n{ABC}, int n) {{ blockIdx.x; }}", "lab-launch", 0),
     "a word that is not known": (f"// lab: blocks(16, 16)\n{ABC}, int n) {{}}", "lab-launch", 0),
-    "dynamic shared memory": (f"extern __shared__ float s[];\n{ABC}, int n) {{ c[0] = s[0]; }}", "lab-launch", 0),
+    "dynamic shared memory": (f"extern __shared__ float s[];\n{ABC}, int n) {{ c[n * n - 1] = s[0] + a[0]; }}", "lab-launch", 0),
     "PTX": (KERNEL.replace("BODY", 'asm volatile("nop;");'), "lab-unsupported", 3),
     "matrix units": ("#include <mma.h>\n" + KERNEL.replace("BODY", "nvcuda::wmma::fill_fragment(f, 0);"), "lab-unsupported", 4),
     "groups of several blocks": (KERNEL.replace("BODY", "cooperative_groups::this_grid().sync();"), "lab-unsupported", 3),
@@ -170,7 +170,7 @@ ENDS = [(signal.SIGINT, 1, "interrupted"), (signal.SIGTERM, 143, "terminated"), 
 def test_an_interrupt_ends_it_in_a_line_and_leaves_nothing(tmp_path, signum, status, code):
     """Of a kernel that never ends: neither a process nor a file."""
     (tmp_path / "endless.cu").write_text(
-        f"{ABC}, int n)\n{{\n    for (volatile int k = 0; k < 1;) {{}}\n    c[0] = a[0] * b[0];\n}}\n"
+        f"{ABC}, int n)\n{{\n    for (volatile int k = 0; k < 1;) {{}}\n    c[n * n - 1] = a[0] * b[0];\n}}\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [*LAB, "run", "endless.cu", "--stall", "200"]

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""docs/learn.md, Your own kernel: a first kernel is judged as what its name says, on shapes with and without whole blocks."""
+
+import pytest
+from support.lab import changed, judged
+from support.selection import exhaustive
+
+pytestmark = pytest.mark.needs("compiler", "addr2line")
+
+INDEX = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+KERNELS = {
+    "vector_add": f"void vector_add(const double* a, const double* b, double* c, int n) {{ {INDEX}\n    if (i < n)\n"
+    "        c[i] = a[i] + b[i];\n}",
+    "saxpy": "void saxpy(int n, float a, const float* x, float* y) {\n"
+    f"    for ({INDEX} i < n; i += blockDim.x * gridDim.x)\n        y[i] = a * x[i] + y[i];\n}}",
+    "reduce": "void reduce(const int* in, int* out, int n) {\n    __shared__ int s[128];\n"
+    f"    {INDEX}\n    int t = threadIdx.x;\n    s[t] = i < n ? in[i] : 0;\n    for (int d = 64; d > 0; d /= 2) {{\n"
+    "        __syncthreads();\n        if (t < d) s[t] += s[t + d];\n    }\n    if (t == 0)\n        atomicAdd(out, s[0]);\n}",
+    "histogram": f"void histogram(const unsigned char* data, unsigned int* bins, int n) {{ {INDEX}\n    if (i < n)\n"
+    "        atomicAdd(&bins[data[i]], 1);\n}",
+    "transpose": "void transpose(const float* in, float* out, int width, int height) {\n    __shared__ float tile[16][17];\n"
+    "    int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;\n"
+    "    if (x < width && y < height) tile[threadIdx.y][threadIdx.x] = in[y * width + x];\n    __syncthreads();\n"
+    "    x = blockIdx.y * 16 + threadIdx.x, y = blockIdx.x * 16 + threadIdx.y;\n    if (x < height && y < width)\n"
+    "        out[y * height + x] = tile[threadIdx.x][threadIdx.y];\n}",
+    "stencil": f"#define R 2\n__global__ void stencil(const float* in, float* out, int n) {{ {INDEX}\n"
+    "    if (i < R || i >= n - R) return;\n    float sum = 0;\n    for (int d = -R; d <= R; ++d) sum += in[i + d];\n"
+    "    out[i] = sum;\n}",
+}
+# A kernel, what is replaced by what, the code and a part of the line that are found ("": in none).
+FAULTS = [
+    ("vector_add", "if (i < n)", "if (i <= n)", "out-of-bounds", "c[i]"),
+    ("vector_add", "if (i < n)", "if (i < n - 1)", "never-written", "c[i]"),
+    ("saxpy", " + y[i]", "", "wrong-elements", "y[i]"),
+    ("reduce", "        __syncthreads();\n", "", "data-race", "s[t] ="),
+    ("reduce", "atomicAdd(out, s[0])", "*out += s[0]", "data-race", "*out"),
+    ("histogram", "atomicAdd(&bins[data[i]], 1)", "bins[data[i]]++", "data-race", "bins"),
+    ("transpose", "tile[threadIdx.x][threadIdx.y]", "tile[threadIdx.y][threadIdx.x]", "wrong-elements", "out["),
+    ("stencil", "d <= R", "d < R", "wrong-elements", "out[i]"),
+]
+
+
+def text(name):
+    return KERNELS[name] if name == "stencil" else f"__global__ {KERNELS[name]}"
+
+
+@pytest.mark.parametrize("name", exhaustive(["reduce", "transpose"], KERNELS))
+def test_a_right_one_is_right_and_named(tmp_path, name):
+    path = tmp_path / "first.cu"
+    path.write_text(text(name))
+    verdict = judged("run", path)
+    assert (verdict.code, verdict.findings) == (0, set()), verdict.said
+    assert verdict.record["computes"]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "code", "part"), exhaustive(FAULTS[2:4], FAULTS))
+def test_a_wrong_one_is_found_with_its_line(tmp_path, name, old, new, code, part):
+    path = tmp_path / "first.cu"
+    path.write_text(changed(text(name), [(old, new)]))
+    verdict = judged("run", path)
+    lines = path.read_text().splitlines()
+    assert verdict.code == 1
+    assert [each for each, line in verdict.findings if each == code and part in lines[line - 1]], verdict.said
