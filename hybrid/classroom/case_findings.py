@@ -38,7 +38,7 @@ def findings(case: Case, names: Names) -> list[Finding]:
         what = f"{len(case.never)} of {c}'s {n * m} elements never written{_part(sorted(case.never), n, m)}"
         found.append(Finding(f"{what}{_lines('; {} stores to ' + c, case, {2}, 'store')}", "never-written"))
     worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
-    if worst is not None and worst.mistake:
+    if worst is not None and worst.mistake and not (has_race or is_stray or has_no_value or case.outside):
         code, text = worst.mistake
         where = _lines("; {} stores it", case, {2}, "store") if "index of {C}:" in text else _sums(case)
         found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))

@@ -5,6 +5,7 @@ shapes."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from hybrid.classroom import shapes
@@ -18,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 Part = tuple[str, int, int]  # of a judgement: what it is about, the points that were got, and those that there are
 _RIGHT_POINTS = 6  # for right results, divided among the shapes
 _DEMAND_POINTS = 4  # for each demand
+_ALL = 4  # shapes, of which there are at most so many
 
 
 @record
@@ -26,6 +28,7 @@ class Demand:
 
     text: str
     holds: Callable[[Case], bool]
+    at_start: bool = False  # the file to begin with meets it already
 
 
 @record
@@ -40,6 +43,8 @@ class Exercise:
     tile: Sizes = (16, 16, 16)  # the first shape consists of whole ones
     tiny: bool = False  # solutions are also tried on a shape smaller than a tile
     vector: bool = False  # m is 1
+    begins_right: int = 0  # on how many of the shapes, of the first ones, the file to begin with is right
+    only_with: Demand | None = None  # without which a right kernel is no solution
     of_ranks: bool = False  # a Python program of MPI, judged by rank_exercise, and not a kernel
 
     @property
@@ -58,11 +63,20 @@ class Exercise:
 
     def judged(self, cases: tuple[Case, ...]) -> list[Part]:
         """The parts of the judgement of a solution."""
-        right = sum(case.is_right for case in cases)
-        parts = [(f"right on {right} of {len(cases)} shapes", _RIGHT_POINTS * right // len(cases), _RIGHT_POINTS)]
-        for demand in self.demands:
-            met = bool(cases[0].is_right and demand.holds(cases[0]))
-            parts.append((demand.text, _DEMAND_POINTS * met, _DEMAND_POINTS))
+        right = [case.is_right for case in cases]
+        met = [bool(right[0] and demand.holds(cases[0])) for demand in self.demands]
+        does_more = any(is_met and not demand.at_start for is_met, demand in zip(met, self.demands, strict=True))
+        counted = right[self.begins_right :]
+        if self.begins_right >= len(right):  # what the file to begin with does has points only together with what it does not
+            counted = right if does_more else []
+            met = met if does_more else [False] * len(met)
+        lacking = (
+            "" if self.only_with is None or any(map(self.only_with.holds, cases)) else f", but not so that {self.only_with.text}"
+        )
+        points = 0 if lacking or not counted else _RIGHT_POINTS * sum(counted) // len(counted)
+        parts = [(f"right on {sum(right)} of {len(right)} shapes{lacking}", points, _RIGHT_POINTS)]
+        for is_met, demand in zip(met, self.demands, strict=True):
+            parts.append((demand.text, _DEMAND_POINTS * is_met, _DEMAND_POINTS))
         return parts
 
     def text(self) -> str:
@@ -78,12 +92,12 @@ def named(name: str) -> Exercise:
     raise UsageError(f"there is no exercise {name}: {', '.join(each.name for each in EXERCISES)}", code="setting")
 
 
-def _loads_at_most(most: float) -> Demand:
+def _loads_at_most(most: float, *, at_start: bool = False) -> Demand:
     def holds(case: Case) -> bool:
         n, l, m = case.sizes
         return sum(next(iter(case.outcomes.values())).loads) <= most * n * l * m
 
-    return Demand(f"at most {most:g} global loads per multiply-add", holds)
+    return Demand(f"at most {most:g} global loads per multiply-add", holds, at_start)
 
 
 def _threads_at_most(text: str, most: Callable[[int, int], float]) -> Demand:
@@ -109,7 +123,11 @@ def _has_no_conflicts(case: Case) -> bool:
 
 
 def _uses_shared_memory(case: Case) -> bool:
-    return any(site.space == SHARED for site in case.sites)
+    """Whether elements are stored in shared memory, and read there more often than they were loaded."""
+    lanes = {
+        kind: sum(site.lanes for site in case.sites if site.space == SHARED and site.kind == kind) for kind in ("load", "store")
+    }
+    return 0 < lanes["store"] < lanes["load"]
 
 
 _COALESCED = Demand("all loads and stores of global memory are coalesced, or broadcast", _is_coalesced)
@@ -152,6 +170,7 @@ EXERCISES = (
         "Two barriers are missing",
         "The tiled kernel of the lecture, from which somebody has removed both __syncthreads(). Put them back.",
         ("When may a thread read what others have stored?", "When may a thread overwrite what others still read?"),
+        only_with=_SHARED,
     ),
     Exercise(
         "edges",
@@ -162,6 +181,8 @@ EXERCISES = (
             "No thread may leave before the last barrier. How many tiles along k are there, if the last is not whole?",
         ),
         tiny=True,
+        begins_right=1,
+        only_with=_SHARED,
     ),
     Exercise(
         "tiles",
@@ -173,6 +194,7 @@ EXERCISES = (
             "Each thread loads one element of each tile, then waits, then adds 16 products, then waits.",
         ),
         (_loads_at_most(2 / 16), _SHARED),
+        begins_right=_ALL,
     ),
     Exercise(
         "stride",
@@ -192,6 +214,7 @@ EXERCISES = (
         ("Threads of a warp differ in threadIdx.x first.", "Neighbours in memory are neighbours in a row."),
         (_COALESCED,),
         tile=(32, 32, 32),
+        begins_right=_ALL,
     ),
     Exercise(
         "conflicts",
@@ -202,8 +225,9 @@ EXERCISES = (
             "Bank = word number modulo 32. How far apart are neighbours of a column?",
             "A row may be longer than what is used of it.",
         ),
-        (_NO_CONFLICTS, _loads_at_most(2 / 32)),
+        (_NO_CONFLICTS, _loads_at_most(2 / 32, at_start=True)),
         tile=(32, 32, 32),
+        begins_right=_ALL,
     ),
     Exercise(
         "registers",
@@ -217,9 +241,10 @@ EXERCISES = (
         (
             _threads_at_most("at most a thread for every four elements computes C", lambda n, m: n * m / 4),
             _loads_at_most(2 / 32),
-            _SHARED,
+            replace(_SHARED, at_start=True),
         ),
         tile=(32, 32, 32),
+        begins_right=_ALL,
     ),
     Exercise(
         "ranks",

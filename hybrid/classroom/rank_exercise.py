@@ -97,10 +97,11 @@ def told(tries: list[Try]) -> list[str]:
 
 def judged(tries: list[Try]) -> list[Part]:
     """The parts of the judgement of a solution."""
-    right = sum(not each.faults for each in tries)
-    shared = right == len(_RANKS) and all(each.is_shared for each in tries)
+    several = [each for each in tries if each.ranks > 1]  # the file to begin with is right on one
+    right = sum(not each.faults and each.is_shared for each in several)
+    shared = right == len(several) and not any(each.faults for each in tries)
     return [
-        (f"right on {right} of {len(_RANKS)} numbers of ranks", _RIGHT_POINTS * right // len(_RANKS), _RIGHT_POINTS),
+        (f"right and shared on {right} of {len(several)} numbers of ranks", _RIGHT_POINTS * right // len(several), _RIGHT_POINTS),
         ("each rank multiplies its share of the rows, and no more", _SHARED_POINTS * shared, _SHARED_POINTS),
     ]
 

@@ -68,8 +68,11 @@ def told_of_first(first: FirstKernel, cases: Sequence[tuple[tuple[int, ...], Seq
     yield f"  {first.launch.why}"
     shown = _Shown()
     for sizes, found in cases:
-        yield f"{'×'.join(map(str, sizes))} elements: {'WRONG' if found else 'no error found'}"
-        for finding in found:
+        new = [finding for finding in found if kind_of(finding) not in shown.kinds]
+        shown.kinds.update(map(kind_of, new))
+        again = ", as found above" * (len(new) < len(found))
+        yield f"{'×'.join(map(str, sizes))} elements: {f'WRONG{again}' if found else 'no error found'}"
+        for finding in new:
             yield from _with_lines(finding, first.file.lines, shown)
     if any(found for _, found in cases):
         yield "wrong"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Draws the shapes on which an exercise's solutions are tried, by a seed, so that no solution is right for known shapes alone."""
+"""The shapes on which an exercise's solutions are tried: one is the same for all, others are drawn by a seed, so that no solution
+is right for known shapes alone."""
 
 from __future__ import annotations
 
@@ -10,21 +11,19 @@ import numpy as np
 from hybrid.classroom.case import Sizes
 
 _WHOLE = range(32, 65)  # from which multiples of a tile are drawn
-_EDGE, _WIDE, _SHORT, _LONG, _TINY = range(33, 48), range(67, 100), range(17, 32), range(150, 250), range(1, 8)
+_SHORT, _LONG, _TINY = range(17, 32), range(150, 250), range(1, 8)
+_EDGES = (67, 71, 79)  # odd, and beyond what two tiles of 32 cover
 
 
 def of_kernel(tile: Sizes, seed: int, *, tiny: bool, vector: bool) -> tuple[Sizes, ...]:
-    """Shapes for a kernel: one of whole tiles; one with edges everywhere, and n or m larger than the other; one with a long sum;
-    and with `tiny` one smaller than a tile.
+    """Shapes for a kernel: one of whole tiles; the one with edges everywhere; one with a long sum; and with `tiny` one smaller
+    than a tile.
 
     Odd sizes have edges for every usual tile. `vector`: m is 1.
     """
     random = np.random.default_rng([seed, *tile, vector])
     whole = tuple(_one_of(random, [size for size in _WHOLE if size % of == 0]) for of in tile)
-    outer = [_odd(random, _EDGE), _odd(random, _WIDE)]
-    random.shuffle(outer)
-    n, m = outer
-    drawn = [whole, (n, _odd(random, _SHORT), m), tuple(_odd(random, which) for which in (_SHORT, _LONG, _SHORT))]
+    drawn = [whole, _EDGES, tuple(_odd(random, which) for which in (_SHORT, _LONG, _SHORT))]
     if tiny:
         drawn.append(tuple(_one_of(random, _TINY) for _ in tile))
     return tuple((n, l, 1 if vector else m) for n, l, m in drawn)

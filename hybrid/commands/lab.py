@@ -41,6 +41,7 @@ def build_parser() -> Parser:
         judging.add_argument("files", type=file_name, nargs=files or 1, metavar="FILE", help="yours, .cu or for ranks .py")
         _add_launch(judging)
         _add_json(judging)
+    grade.add_argument("--csv", type=file_name, metavar="FILE", help="write a line of points for each file")
     lab_show.add_to(commands, _add_launch)
     lab_gpus.add_to(commands)
     return parser
@@ -68,7 +69,9 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stall", type=at_least(1), metavar="S", help="seconds after which a launch is given up (20), or a whole program (60)"
     )
-    parser.add_argument("--seed", type=at_least(0), default=None, help="of the elements, and of the shapes of an exercise")
+    parser.add_argument(
+        "--seed", type=at_least(0), default=None, help="of the elements, and of the shapes of an exercise (grade: 0)"
+    )
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +89,7 @@ def work(options: argparse.Namespace) -> int:
     """Carry out one of the commands; returns the exit code."""
     from hybrid.runs.files import refuse_same, refuse_unwritable
 
-    written = {f"--{name}": getattr(options, name, None) for name in ("html", "picture", "json")}
+    written = {f"--{name}": getattr(options, name, None) for name in ("html", "picture", "json", "csv")}
     paths = {option: path for option, path in written.items() if path and path != "-"}
     refuse_same(paths, {})
     for path in paths.values():

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import secrets
 import textwrap
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
 from hybrid.commands.streams import text_stream
 from hybrid.core.problem import record
 from hybrid.core.text import counted
-from hybrid.errors import DeviceUnavailable, HybridError, one_line, with_code
+from hybrid.errors import CODES, DeviceUnavailable, HybridError, one_line, with_code
 
 if TYPE_CHECKING:
     from hybrid.classroom.examination import Trials
@@ -34,7 +36,7 @@ def work(options: argparse.Namespace, trials_of: TrialsOf) -> int:
         print(exercise.text(), end="")
         return 0
     if options.seed is None:
-        options.seed = secrets.randbits(32)
+        options.seed = 0 if options.command == "grade" else secrets.randbits(32)  # grades are the same each time
     return (_check if options.command == "check" else _grade)(exercise, options, trials_of)
 
 
@@ -109,25 +111,49 @@ def _judged_silently(exercise: Exercise, path: str, options: argparse.Namespace,
 
 
 def _grade(exercise: Exercise, options: argparse.Namespace, trials_of: TrialsOf) -> int:
-    """Judge all files on the same shapes. A file that cannot be judged has no points, and the others are judged all the same."""
-    stream = text_stream(options.json)
+    """Judge all files on the same shapes. A file that cannot be judged has no points, and the others are judged all the same; one
+    that uses what the CPU runtime does not have is not judged."""
+    stream, rows = text_stream(options.json), []
     for path in options.files:
-        got, why = 0, ""
+        got: int | None = 0
+        why, code = "", ""
         try:
             judgement = _judged(exercise, path, options, trials_of)
             got = judgement.points
             parts = [f"{text} ({points} of {of})" for text, points, of in judgement.parts]
             why = "; ".join([*parts, *filter(None, [judgement.why])])
+            code = judgement.why.rpartition("[")[2].rstrip("]")
         except DeviceUnavailable:
             raise
         except HybridError as error:
-            why = with_code(one_line(error), error.code)
-        print(f"{got:>3} of {exercise.points}  {path}  {why}", file=stream, flush=True)
-        _keep(options, {**_record(exercise, options, path, got), "why": why})
+            why, code = with_code(one_line(error), error.code), error.code
+            got = None if code == "lab-unsupported" else 0
+        except (OSError, RecursionError) as error:  # of a file that is no source at all, say: the class goes on
+            why, code = one_line(error), type(error).__name__
+        print(f"{'?' if got is None else got:>3} of {exercise.points}  {path}  {why}", file=stream, flush=True)
+        rows.append({**_record(exercise, options, path, got), "code": code, "why": why})
+        _keep(options, rows[-1])
+    print("\n".join(_summary(exercise, rows)), file=stream)
+    if options.csv:
+        with open(options.csv, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
     return 0
 
 
-def _record(exercise: Exercise, options: argparse.Namespace, path: str, got: int) -> dict[str, Any]:
+def _summary(exercise: Exercise, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """How a class did: the points, and what is wrong how often."""
+    judged = [row["points"] for row in rows if row["points"] is not None]
+    full = sum(points == exercise.points for points in judged)
+    yield f"{exercise.name}: {counted(len(judged), 'file')} judged of {len(rows)}, {full} with all {exercise.points} points"
+    if judged:
+        yield f"  points: {min(judged)} to {max(judged)}, on average {sum(judged) / len(judged):.3g}"
+    for code, times in Counter(row["code"] for row in rows if row["code"]).most_common():
+        yield f"  {times:>3} × {CODES.get(code, code)} [{code}]"
+
+
+def _record(exercise: Exercise, options: argparse.Namespace, path: str, got: int | None) -> dict[str, Any]:
     return {"exercise": exercise.name, "file": path, "seed": options.seed, "points": got, "of": exercise.points}
 
 

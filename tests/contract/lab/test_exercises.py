@@ -2,6 +2,7 @@
 """docs/learn.md, Exercises: solutions get all points however they are written, errors cost some; a class is graded on the same
 shapes, which are drawn anew and given again by --seed."""
 
+import csv
 import json
 import re
 
@@ -91,9 +92,11 @@ VARIANTS = {
         "the second at the beginning": ("tiles", [(TILES, f"{TILES}\n        __syncthreads();"),
             (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 6),
         "none after the products": ("tiles", [(f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 0),
+        "no tiles at all": ("element", [], 0),
     },
     "edges": {
-        "whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 1),
+        "whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 0),
+        "no tiles at all": ("element", [], 0),
     },
     "tiles": {
         "by blocks of one dimension": ("tiles",
@@ -105,7 +108,7 @@ VARIANTS = {
             ("a_tile[y][x] =", "a_tile[y * TILE + x] ="), ("b_tile[y][x] =", "b_tile[y * TILE + x] ="),
             ("a_tile[y][k] * b_tile[k][x]", "a_tile[y * TILE + k] * b_tile[k * TILE + x]")], 14),
         "tiles of 8": ("tiles", [("TILE 16", "TILE 8")], 10),
-        "no tiles": ("element", [], 6),
+        "no tiles": ("element", [], 0),
     },
     "coalesce": {
         "neighbours by the remainder": ("coalesce",
@@ -113,14 +116,14 @@ VARIANTS = {
             ("blockIdx.y * blockDim.y + threadIdx.y", "blockIdx.y * 8 + threadIdx.x / 32"),
             ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x * 32 + threadIdx.x % 32")], 10),
         "every other column": ("coalesce", [("(m + 31) / 32,", "(m + 63) / 64 * 2,"),
-            ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x / 2 * 64 + blockIdx.x % 2 + threadIdx.x * 2")], 6),
+            ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x / 2 * 64 + blockIdx.x % 2 + threadIdx.x * 2")], 0),
         "rows along x": ("coalesce",
-            [("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(1, 256) grid(m, (n + 255) / 256)")], 6),
+            [("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(1, 256) grid(m, (n + 255) / 256)")], 0),
     },
     "conflicts": {
         "columns by exclusive or": ("conflicts", [("[TILE + 1]", "[TILE]"), ("a_turned[x][y] =", "a_turned[x][y ^ x] ="),
             ("a_turned[k][y]", "a_turned[k][y ^ k]")], 14),
-        "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 10),
+        "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 0),
     },
     "registers": {
         "an element a thread": ("tiles", [("TILE 16", "TILE 32")], 14),
@@ -142,27 +145,30 @@ def solution(name):
     ("name", "variants"), exhaustive([FIRST], [FIRST, *((name, tuple(VARIANTS[name])) for name in VARIANTS)])
 )
 def test_points_for_each_way_to_write_it(tmp_path, name, variants):
-    """The solution, other ways, those with errors, and the file to begin with; all on the same shapes in one run. A file that
-    cannot be judged stops nothing."""
+    """The solution, other ways, those with errors, and the file to begin with, which has no points; all on the same shapes in one
+    run. A file that cannot be judged stops nothing."""
     (tmp_path / "begin.cu").write_text(lab("start", name).stdout)
     (tmp_path / "broken.cu").write_text(f"{HEAD}{{ undeclared(1); }}\n")
-    files = [tmp_path / "begin.cu", tmp_path / "none.cu", tmp_path / "broken.cu", solution(name)]
-    expected = {"none.cu": 0, "broken.cu": 0, solution(name).name: POINTS[name]}
+    (tmp_path / "not_ours.cu").write_text(f'{HEAD}{{ asm("nop;"); }}\n')
+    files = [tmp_path / f"{each}.cu" for each in ("begin", "none", "broken", "not_ours")] + [solution(name)]
+    expected = {"begin.cu": 0, "none.cu": 0, "broken.cu": 0, "not_ours.cu": None, solution(name).name: POINTS[name]}
     for number, variant in enumerate(variants):
         base, changes, points = VARIANTS[name][variant]
         text = base if "\n" in base else (SOLUTIONS / f"{base}.cu").read_text(encoding="utf-8")
         files.append(tmp_path / f"{number} {variant}.cu".replace(" ", "_"))
         files[-1].write_text(changed(text, changes), encoding="utf-8")
         expected[files[-1].name] = points
-    lines = tmp_path / "grades.jsonl"
-    done = lab("grade", name, *files, "--stall", 90, "--seed", 1, "--json", lines, limit=280)
+    lines, table = tmp_path / "grades.jsonl", tmp_path / "grades.csv"
+    done = lab("grade", name, *files, "--stall", 90, "--seed", 1, "--json", lines, "--csv", table, limit=280)
     assert done.returncode == 0, done.stderr
     graded = {line["file"].rpartition("/")[2]: line for line in map(json.loads, lines.read_text().splitlines())}
-    assert graded.pop("begin.cu")["points"] < POINTS[name]
     assert {file: line["points"] for file, line in graded.items()} == expected, done.stdout
     assert {(line["of"], line["seed"], line["exercise"]) for line in graded.values()} == {(POINTS[name], 1, name)}
     assert "file-missing" in done.stdout
     assert "broken.cu:2" in done.stdout
+    in_table = {line["file"].rpartition("/")[2]: line["points"] for line in csv.DictReader(table.read_text().splitlines())}
+    assert in_table == {file: "" if points is None else str(points) for file, points in expected.items()}
+    assert f"{len(files) - 1} files judged of {len(files)}" in done.stdout
 
 
 @pytest.mark.needs("compiler", "addr2line")
@@ -215,15 +221,15 @@ def test_exercises_are_listed_and_their_hints_come_one_by_one():
 
 ENDS = "comm.rank or product(a[:3], b)\n    raise SystemExit(0)"
 RANKS = {
-    "B is not sent": ("comm.bcast(b)", "b if comm.rank == 0 else None", 1),
-    "all rows at rank 0": ("np.array_split(a, comm.size)", "[a] + [a[:0]] * (comm.size - 1)", 6),
-    "parts the wrong way round": ("np.concatenate(parts)", "np.concatenate(parts[::-1])", 1),
-    "one part": ("np.concatenate(parts)", "parts[0]", 1),
+    "B is not sent": ("comm.bcast(b)", "b if comm.rank == 0 else None", 0),
+    "all rows at rank 0": ("np.array_split(a, comm.size)", "[a] + [a[:0]] * (comm.size - 1)", 0),
+    "parts the wrong way round": ("np.concatenate(parts)", "np.concatenate(parts[::-1])", 0),
+    "one part": ("np.concatenate(parts)", "parts[0]", 0),
     "nothing returned": ("np.concatenate(parts)", "None", 0),
     "no Python": ("product):", "product)", 0),
     "no such function": ("def multiply", "def product", 0),
-    "rows that must divide": ("np.array_split(a, comm.size)", "np.split(a, comm.size)", 1),
-    "ranks that wait for each other": ("b = comm.bcast(b)", "b = comm.bcast(b) if comm.rank < 2 else comm.recv()", 3),
+    "rows that must divide": ("np.array_split(a, comm.size)", "np.split(a, comm.size)", 0),
+    "ranks that wait for each other": ("b = comm.bcast(b)", "b = comm.bcast(b) if comm.rank < 2 else comm.recv()", 2),
     "ended early": ("b = comm.bcast(b)", ENDS, 0),
 }
 
