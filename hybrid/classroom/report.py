@@ -129,7 +129,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
     if len(new) > _MOST:
         yield f"  and {len(new) - _MOST} more; --json FILE keeps all"
     differing = case.wrong | case.uncertain
-    if differing and len(case.wrong) < n * m and not shown.map:
+    if differing and len(case.wrong) < n * m and (new or not faults) and not shown.map:
         shown.map = True
         yield from (f"    {line}" for line in drawn(names[2], (n, m), case.wrong, case.never, case.uncertain))
     yield from (f"  note: {note}" for note in case.notes)
