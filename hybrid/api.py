@@ -31,6 +31,7 @@ def multiply(
     conjugate_a: bool = False,
     conjugate_b: bool = False,
     dtype: Any = None,
+    modulus: int | None = None,
     kernel: str | None = None,
     device: str | None = None,
     precision: str | None = None,
@@ -71,6 +72,9 @@ def multiply(
         does not hold is refused: `Overflow`. Others are computed in float32, or in float64 where an operand or the result needs
         it (to which integers of 64 bits are rounded), and rounded to the result's type once. Two operands of float16, or of
         bfloat16, are multiplied as they are where GPUs can, with sums in float32.
+    modulus
+        A whole number from 1 to 2⁶³: the elements of a product of integers, from 0 on, are the remainders modulo it, in int64 or
+        the type that dtype names. Exact, whatever the size of the operands.
     kernel
         A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
         the environment (HYBRID_KERNEL for this one), and to the defaults.
@@ -111,9 +115,9 @@ def multiply(
         Any error on one rank is raised on all of them, and the next call works; see `hybrid.errors`.
     """
     options = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b, "conjugate_a": conjugate_a,
-               "conjugate_b": conjugate_b, "dtype": dtype, "kernel": kernel, "device": device, "precision": precision,
-               "check": check, "on_fault": on_fault, "threads": threads, "transport": transport, "host_memory": host_memory,
-               "gpu_memory": gpu_memory, "stall": stall}  # fmt: skip
+               "conjugate_b": conjugate_b, "dtype": dtype, "modulus": modulus, "kernel": kernel, "device": device,
+               "precision": precision, "check": check, "on_fault": on_fault, "threads": threads, "transport": transport,
+               "host_memory": host_memory, "gpu_memory": gpu_memory, "stall": stall}  # fmt: skip
     return Compiled.of((a, b, c), comm, root, options).run(a, b, c, out)
 
 

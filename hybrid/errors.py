@@ -25,6 +25,7 @@ CODES: dict[str, str] = {
     "mixed-kinds": "root arrays, RowBlocks and Block2Ds, or devices, are mixed",
     "masked": "a masked array was passed, and masked elements have no product",
     "scalars": "alpha, beta or op has a value that this product cannot have",
+    "modulus": "the modulus is no whole number from 1 to 2⁶³, or the product is not of integers that hold its remainders",
     "addend": "c does not fit the product, or is given without beta, or missing",
     "out": "out cannot hold the result: its shape, type or strides, or it is read-only or not wanted",
     "overlap": "out shares memory with an operand",

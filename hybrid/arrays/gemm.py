@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.integers import Exact, write_remainders
+from hybrid.arrays.integers import LARGEST_MODULUS, Exact, write_remainders
 from hybrid.arrays.interop import as_rows, empty_beside, on_device_of, on_gpu, on_host, to_device_of
 from hybrid.core.installation import install
 from hybrid.core.problem import DTYPES, INTEGERS, Problem, record
@@ -46,7 +46,8 @@ _LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
 
 @record
 class Gemm:
-    """The numbers and flags of a call: op is the matrix, its transpose, its conjugate, or both. `dtype`: of C; "": NumPy's."""
+    """The numbers and flags of a call: op is the matrix, its transpose, its conjugate, or both. `dtype`: of C; "": NumPy's.
+    `modulus`: C's elements are remainders modulo it; 0: they are not."""
 
     alpha: Any = 1
     beta: Any = 0
@@ -55,6 +56,7 @@ class Gemm:
     conjugate_a: bool = False
     conjugate_b: bool = False
     dtype: str = ""
+    modulus: int = 0
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> Gemm:
@@ -67,10 +69,14 @@ class Gemm:
                 known[name] = type_name(value)
             elif name in ("alpha", "beta"):
                 known[name] = _number(name, 0 if name == "beta" and value is None else value)
+            elif name == "modulus":
+                known[name] = _modulus(value)
             elif isinstance(value, (bool, np.bool_)):
                 known[name] = bool(value)
             else:
                 raise UsageError(f"{name} must be True or False, not {value!r}", code="scalars")
+        if known.get("modulus") and not known.get("dtype"):
+            known["dtype"] = "int64"
         return cls(**known)
 
     def as_dict(self) -> dict[str, str]:
@@ -88,7 +94,7 @@ class Gemm:
 
 
 PRODUCT = Gemm()  # C = A · B
-_USUAL = vars(PRODUCT) | {"beta": None, "dtype": None}  # what most calls ask for: it need not be validated
+_USUAL = vars(PRODUCT) | {"beta": None, "dtype": None, "modulus": None}  # what most calls ask for: it need not be validated
 
 
 def _number(name: str, value: Any) -> Any:
@@ -105,6 +111,14 @@ def _number(name: str, value: Any) -> Any:
     if isinstance(value, (complex, np.complexfloating)):
         return complex(value)
     raise UsageError(f"{name} must be a number, not {value!r}", code="scalars")
+
+
+def _modulus(value: Any) -> int:
+    """The modulus, 0 for None. UsageError where it is no whole number from 1 to 2⁶³."""
+    whole = 0 if value is None else as_int(value)
+    if value is not None and (type(whole) is not int or not 1 <= whole <= LARGEST_MODULUS):
+        raise UsageError(f"modulus {value!r} is no whole number from 1 to 2⁶³", code="modulus")
+    return int(whole)
 
 
 # The types of results, and the least type of real numbers from which each is computed: 16 bits are rounded from sums of 32.
@@ -130,6 +144,9 @@ class ProductType:
         """The same with this alpha, beta and op. UsageError where alpha and beta are no numbers of C's kind."""
         if gemm is PRODUCT:
             return self
+        if gemm.modulus and (self.exact is None or gemm.modulus - 1 > np.iinfo(self.result).max):
+            of = f"which {self.result} does not hold" if self.exact is not None else f"and this product is of {self.result}"
+            raise UsageError(f"modulo {gemm.modulus} there are integers up to {gemm.modulus - 1}, {of}", code="modulus")
         if not (gemm.alpha is PRODUCT.alpha and gemm.beta is PRODUCT.beta):
             gemm = replace(gemm, alpha=_of_kind("alpha", gemm.alpha, self), beta=_of_kind("beta", gemm.beta, self))
         return replace(self, gemm=gemm)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.interop import on_device_of, on_gpu
+from hybrid.arrays.interop import empty_beside, on_device_of, on_gpu
 from hybrid.core.problem import INTEGERS, record
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, Overflow, UsageError
@@ -28,6 +28,58 @@ DIGIT = np.dtype(np.int32)  # of what is known of an element of C by one prime
 _SEGMENT = 1 << 18  # numbers sieved at once
 _CACHED_BYTES = CALL_BYTES // 16  # of elements that go through several steps together; temporary arrays take as much each
 _GPU_BYTES = 32 << 20  # the same on a GPU
+LARGEST_MODULUS = 1 << 63  # of the remainders that a product may be asked for
+
+
+def least_remainders(matrix: Any, modulus: int, threads: int = 1) -> Any:
+    """The remainders of integers modulo this number, from -modulus/2 to modulus/2, as int64; the array itself where that has no
+    others."""
+    if not modulus or (matrix.dtype.kind in "bi" and matrix.dtype.itemsize < 8 and largest_of(matrix, threads) <= modulus // 2):
+        return matrix
+    made = empty_beside(matrix, matrix.shape, np.int64)
+
+    def write(rows: Span) -> None:
+        made[rows.slice] = _balanced_in_64_bits(matrix[rows.slice], modulus)
+
+    rows = Span(0, len(matrix))
+    with on_device_of(matrix):
+        if on_gpu(matrix):
+            write(rows)
+        else:
+            on_threads(threads, write, rows_of_about(CALL_BYTES, rows, max(1, made.nbytes // max(1, len(made)))))
+    return made
+
+
+def _balanced_in_64_bits(numbers: Any, modulus: int) -> Any:
+    """The remainders modulo a number up to 2^63, which int64 does not hold: of such, the bits of a negative number are right as
+    those of a positive one, too."""
+    unsigned = numbers.dtype == np.uint64 or modulus == LARGEST_MODULUS
+    numbers = numbers.astype(np.int64 if numbers.dtype != np.uint64 else np.uint64)
+    rest = np.remainder(numbers.view(np.uint64), np.uint64(modulus)) if unsigned else np.remainder(numbers, modulus)
+    rest = rest.view(np.int64)
+    return rest - (rest > modulus // 2) * _wrapped(modulus)
+
+
+def _wrapped(modulus: int) -> np.int64:
+    """The bits of the modulus: additions and products modulo 2^64 need no others."""
+    return np.uint64(modulus).astype(np.int64)
+
+
+def joined_modulo(digits: Any, primes: tuple[int, ...], modulus: int) -> Any:
+    """d₀ + p₀·(d₁ + p₁·(…)) modulo a number up to 2^63, from 0 on, as int64.
+
+    The quotient of each step is below a prime, 2^28, so that in float64 it is wrong by one at most; what is left when the modulus
+    was subtracted so often is computed modulo 2^64, and small.
+    """
+    *lower, highest = digits
+    left, bits, half = highest.astype(np.int64), _wrapped(modulus), modulus // 2
+    with np.errstate(over="ignore"):
+        for digit, prime in zip(reversed(lower), reversed(primes[:-1]), strict=True):
+            quotients = np.rint((left.astype(np.float64) * prime + digit) / modulus).astype(np.int64)
+            left = left * prime + digit - quotients * bits
+            left -= (left > half) * bits
+            left += (left < -half) * bits
+        return np.remainder(left, modulus) if modulus < LARGEST_MODULUS else left + (left < 0) * bits
 
 
 def largest_modulus(terms: int, dtype: str, most: int | None = None) -> int:

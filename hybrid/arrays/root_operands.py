@@ -13,7 +13,7 @@ import numpy as np
 
 from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view
-from hybrid.arrays.integers import DIGIT, largest_of, temporary_bytes
+from hybrid.arrays.integers import DIGIT, largest_of, least_remainders, temporary_bytes
 from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, is_masked, on_gpu, on_host
 from hybrid.arrays.sources import MadeMatrix, RootMatrix
 from hybrid.core.problem import Problem, record
@@ -62,6 +62,8 @@ class RootOperands:
             c = c.reshape(math.prod(batch), *core) if batch else c.reshape(core)
         if types.exact is not None:
             count = threads()
+            first, second = (least_remainders(each, gemm.modulus, count) for each in (first, second))
+            c = None if c is None else least_remainders(c, gemm.modulus, count)
             largest = tuple(0 if each is None else largest_of(each, count) for each in (first, second, c))
             types = types.bounded(first.shape[-1], [largest])
         if batch:

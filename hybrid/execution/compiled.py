@@ -45,7 +45,7 @@ from hybrid.verification.check import settle
 from hybrid.verification.freivalds import verify_alone
 
 _MOST_KEPT = 256  # plans; none of them holds a matrix
-_OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype")
+_OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype", "modulus")
 _ARRAYS = ("__array_interface__", "__array__", "__cuda_array_interface__", "__dlpack__", "__buffer__")
 
 

@@ -346,7 +346,8 @@ class DistributedProduct:
 
 def checks_as_a_whole(settings: Settings, types: ProductType) -> bool:
     """Whether a product of integers on GPUs is checked in its own type, and not each real product."""
-    return settings.check in ("on", "full") and settings.on_fault == "raise" and types.result != "bool"
+    as_integers = types.result != "bool" and not types.gemm.modulus
+    return settings.check in ("on", "full") and settings.on_fault == "raise" and as_integers
 
 
 class RealProduct(CheckedRun):

@@ -14,6 +14,7 @@ import numpy as np
 
 from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
 from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, numpy_type, product_type, real_operands, type_name
+from hybrid.arrays.integers import least_remainders
 from hybrid.arrays.interop import (
     as_rows,
     await_callers_work,
@@ -167,10 +168,16 @@ class DistributedCall:
                 self._operands = _without_terms(self._operands, transposed)
             a, b, c = self._operands
             if any(transposed):
-                own_rows = OwnRows.of(a.array, b.array, gemm) if transposed == (True, False, False) and not gemm.beta else None
+                is_sum = transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
+                own_rows = OwnRows.of(a.array, b.array, gemm) if is_sum else None
                 looking.mine = said, take_inventory(session, settings), own_rows
             else:
                 threads = partial(threads_until_decided, team, settings)
+                if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
+                    self._operands = a, b, c = tuple(
+                        None if each is None else RowBlock(least_remainders(each.array, gemm.modulus, threads()))
+                        for each in (a, b, c)
+                    )
                 shares_here = Shares.of(a, b, c, gemm, settings, threads)
                 looking.mine = said, take_inventory(session, settings), shares_here
         same_on_all_ranks([said for said, *_ in looking.all])
@@ -235,7 +242,8 @@ def _of_block_2d(settings: Settings, gemm: Gemm, c: Any) -> Settings:
     """The settings of a product of Block2Ds. UsageError for what such a product cannot have."""
     if c is not None or replace(gemm, dtype="") != PRODUCT:
         raise UsageError(
-            "a product of Block2Ds is of a and b alone: for alpha, beta, c and op use RowBlocks", code="option-combination"
+            "a product of Block2Ds is of a and b alone: for alpha, beta, c, op and modulus use RowBlocks",
+            code="option-combination",
         )
     return replace(settings, device="cpu") if settings.device == "auto" else settings
 
@@ -331,7 +339,7 @@ class IntegersCall:
             settings, gemm = asked.read()
             a, b = arrays_of(*operands[:2], on_device=True)
             types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
-            if types.exact is None or max(a.ndim, b.ndim) > 2 or settings.check == "host":
+            if types.exact is None or gemm.modulus or max(a.ndim, b.ndim) > 2 or settings.check == "host":
                 return None
             first, second, _, shape = matrices_of(a, b, gemm)
             refuse_no_rank(session.team, asked.root)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.gemm import ProductType, complex_view, finished
-from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, magnitude, refusal
+from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, joined_modulo, magnitude, refusal
 from hybrid.arrays.interop import empty_beside
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
@@ -116,6 +116,10 @@ class RealProducts:
 
     def _write(self, exact: Exact, c: Any, rows: Span) -> list[tuple[int, int]]:
         """Write these rows of a C of integers, or return the place of the first element that cannot be written."""
+        if modulus := self._gemm.modulus:
+            digits = self._digits[:, rows.slice] if self._primes else self._of_plain(rows)[None]
+            c[rows.slice] = joined_modulo(digits, self._primes, modulus)
+            return []
         values, wrong = self._of_digits(exact, rows) if self._primes else (self._of_plain(rows), None)
         dtype = np.dtype(self._types.result)
         if dtype.kind == "b":

@@ -116,7 +116,7 @@ def test_a_wrong_part_of_a_sum_is_refused_on_all_ranks_and_one_that_overflows(co
     victim = comm.size - 1
     for kind, code in (("multiply", "check-product"), ("arrive", "check-exchange")):
         planted = hybrid.testing.plant(kind) if comm.rank == victim else nullcontext()
-        with hybrid.testing.pretend(device="cpu"), planted, refused(code, CheckFailed) as refusal:
+        with hybrid.testing.pretend(device="cpu"), planted, refused(CheckFailed, code) as refusal:
             first.T @ second
         assert f"rank {victim}" in str(refusal.value)
     for dtype, value, other in (
@@ -124,7 +124,7 @@ def test_a_wrong_part_of_a_sum_is_refused_on_all_ranks_and_one_that_overflows(co
         ("int64", 1 << 27, 206_000_000),
     ):  # only all ranks' parts together are too large
         ones, others = (rows_of(comm, np.full((LONG, 3), each, dtype), known=True) for each in (value, other))
-        with refused("overflow", OverflowError) as refusal:
+        with refused(OverflowError, "overflow") as refusal:
             ones.T @ others
         assert str(LONG * value * other) in str(refusal.value)
 
@@ -159,7 +159,7 @@ def test_a_row_block_shows_its_rows_and_its_rank_where_they_are_known(comm):
 
 
 REFUSED = {
-    "an array beside it": ("mixed-kinds", lambda rows, comm: (rows, np.ones((2 * comm.size, 2)), {})),
+    "an array before it": ("mixed-kinds", lambda rows, comm: (np.ones((2, 2 * comm.size)), rows, {})),
     "a Block2D beside it": ("mixed-kinds", lambda rows, comm: (rows, hybrid.Block2D(np.ones((0, 2)), (2, 2), [], [(0, 2)]), {})),
     "fewer columns": ("shapes", lambda rows, comm: (hybrid.RowBlock(np.ones((2, 1))), rows, {})),
     "more columns": ("shapes", lambda rows, comm: (hybrid.RowBlock(np.ones((2, 9 * comm.size))), rows, {})),
