@@ -40,7 +40,7 @@ from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import LARGEST_SIZE, record
 from hybrid.core.settings import Settings
 from hybrid.core.text import warn
-from hybrid.devices.cuda_gpus import Gpu
+from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
 from hybrid.execution.distributed_product import Complete, DistributedProduct, Shares, request_of, untold
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
@@ -333,9 +333,10 @@ class IntegersCall:
     @classmethod
     def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> IntegersCall | None:
         """The call; None where it is another one's, which also finds out what is wrong with it."""
-        if any(getattr(each, "dtype", np.dtype(float)).kind not in "biu" for each in operands[:2]):
+        if any(getattr(getattr(each, "dtype", None), "kind", "-") not in "biu" for each in operands[:2]):
             return None
         try:
+            usable_gpus()  # where there are none, the rest would take as long as a small product
             settings, gemm = asked.read()
             a, b = arrays_of(*operands[:2], on_device=True)
             types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
@@ -354,7 +355,7 @@ class IntegersCall:
                 return None
             gpu = gpu_for_arrays(Machine(session.team.topology, (inventory,)), types.problem(n, l, m), settings)
             lie_on = {each.device.id for each in (a, b, c) if each is not None and on_gpu(each)}
-            if gpu is None or lie_on > {gpu.index}:
+            if gpu is None or not lie_on <= {gpu.index}:
                 return None
             added = None if c is None else c.reshape(n, m)
             call = cls(session, (first, second, added), out, asked, gpu, shape)
