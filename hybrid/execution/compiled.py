@@ -134,6 +134,7 @@ class Compiled:
                 return "a sum of products: each rank multiplies its own rows", None
             self._keep(session, call, around)
         if isinstance(call, IntegersCall):
+            call.abandon()
             return call.how, call.decision
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 

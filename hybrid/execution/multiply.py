@@ -361,7 +361,10 @@ class IntegersCall:
             call = cls(session, (first, second, added), out, asked, gpu, shape)
         except (UsageError, DeviceUnavailable, DoesNotFit):
             return None
-        return call if call._on_gpu.integers_stay else None
+        if call._on_gpu.integers_stay:
+            return call
+        call.abandon()
+        return None
 
     def _bring(self) -> None:
         """Copy the operands to the GPU, and decide on their product."""
@@ -372,37 +375,38 @@ class IntegersCall:
             self._into = out.reshape(self._core)
         else:
             self._into = empty_result(*self._core, self._types.result)
+        copied = [each for each in self._host if each is not None and not on_gpu(each)]
+        if settings.gpu_memory:
+            left = settings.gpu_memory - sum(each.nbytes for each in copied)
+            if left <= 0:
+                raise DoesNotFit("integers have no room in the GPU's memory that may be used", code="gpu-memory")
+            asked = replace(asked, flags={**asked.flags, "gpu_memory": left})
+        threads, where = threads_until_decided(session.team, settings), f"the device of {session.team.host}, {self._gpu.name}"
         with session.team.phase("scatter", timed=False), busy():
             made = session.device_of_alone(self._gpu)
-            copied = [each for each in self._host if each is not None and not on_gpu(each)]
-            threads, where = threads_until_decided(session.team, settings), f"the device of {session.team.host}, {self._gpu.name}"
             self._copies = WholeCopies(made, copied, self._into, threads, check=settings.check, where=where)
-            names = ("A", "B", "the C that is added")
-            try:
-                there: list[Any] = []
-                for name, each in zip(names, self._host, strict=True):
-                    if name == "B" and is_transpose(self._host[0], each):
-                        there.append(there[0].T)
-                    else:
-                        there.append(each if each is None or on_gpu(each) else self._copies.to_gpu(name, each))
-            except BaseException:
-                self._copies.abandon()
-                raise
+        try:
+            a, b, c = self._host
+            there = a if on_gpu(a) else self._copies.to_gpu("A", a)
+            beside = b if on_gpu(b) else there.T if is_transpose(a, b) else self._copies.to_gpu("B", b)
+            added = c if c is None or on_gpu(c) else self._copies.to_gpu("the C that is added", c)
             self._copies.follow()
-        brought = sum(each.nbytes for each in copied)
-        if settings.gpu_memory:
-            if settings.gpu_memory <= brought:
-                raise DoesNotFit("no room for integers in the GPU's memory that may be used", code="gpu-memory")
-            asked = replace(asked, flags={**asked.flags, "gpu_memory": settings.gpu_memory - brought})
-        operands = there[0], there[1], there[2]
-        self._on_gpu = GpuCall(session, operands, None if self._into is not None else out.reshape(self._core), asked)
+            into = None if self._into is not None else out.reshape(self._core)
+            self._on_gpu = GpuCall(session, (there, beside, added), into, asked)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Compute no product. When this returns, no copy reads host memory."""
+        self._copies.abandon()
 
     def product(self) -> Any:
         """C in host memory; or on the GPU, in `out`."""
         try:
             return self._product()
         except CheckFailed as wrong:
-            lost = self._host[2] is not None and self._out is not None and np.may_share_memory(self._host[2], self._out)
+            lost = self._host[2] is not None and self._out is not None  # C may have been overwritten
             if wrong.code != "check-copy" or self.settings.on_fault != "repair" or lost:
                 raise
             warn(f"repaired: {wrong}; computed once more")
@@ -418,7 +422,7 @@ class IntegersCall:
             copies.verify()  # a wrong operand may have been too large
             raise
         except BaseException:
-            copies.abandon()
+            self.abandon()
             raise
         if out is None:
             return into.reshape(self._shape) if self._shape else into[0, 0]
