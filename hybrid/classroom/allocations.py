@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hybrid.classroom.c_text import blanked
 from hybrid.core.text import counted
@@ -18,31 +18,9 @@ _BYTES = {"double": 8, "long": 8, "size_t": 8, "char": 1, "bool": 1, "short": 2}
 _USUAL = 4  # bytes of an element
 
 
-class Arrays(Protocol):
-    """What device arrays are called in messages. Each has a number, which the runtime gave it."""
-
-    def name(self, number: int) -> str:
-        """The name of an array."""
-
-    def named(self, number: int, *, with_line: bool) -> str:
-        """The name of an array, maybe with the line that allocates it."""
-
-    def place(self, number: int) -> tuple[str, int]:
-        """The file and the line that allocate it."""
-
-    def element(self, number: int, offset: int, item: int) -> str:
-        """The name of the element that is so many bytes after the first. `item`: bytes of an element; 0: the array's cudaMalloc
-        tells."""
-
-    def size(self, number: int, item: int) -> str:
-        """A clause that says how many elements the array has."""
-
-    def by_line(self, numbers: Iterable[int]) -> dict[int, list[str]]:
-        """The names of these arrays, by the line that allocates them."""
-
-
 class Allocations:
-    """The Arrays that a program's text allocates."""
+    """What device arrays are called in messages: the variables that a program gives to cudaMalloc. Each has a number, which
+    the runtime gave it."""
 
     def __init__(self, events: Iterable[dict[str, Any]], sources: Mapping[str, Sequence[str]]) -> None:
         self._of = {each["number"]: each for each in events if each["event"] == "allocation"}
@@ -68,12 +46,14 @@ class Allocations:
         return self._called.get(number, ("", _USUAL))
 
     def name(self, number: int) -> str:
+        """The name of an array."""
         name = self._call(number)[0]
         if name:
             return name
         return f"the array of line {self._of[number]['line']}" if number in self._of else "an array"
 
     def named(self, number: int, *, with_line: bool) -> str:
+        """The name of an array, maybe with the line that allocates it."""
         is_known = number in self._of and self._call(number)[0]
         return (
             f"{self.name(number)} (allocated in line {self._of[number]['line']})" if with_line and is_known else self.name(number)
@@ -84,15 +64,18 @@ class Allocations:
         return self._of[number]["file"], self._of[number]["line"]
 
     def element(self, number: int, offset: int, item: int) -> str:
+        """The name of the element so many bytes after the first. `item`: bytes of an element; 0: the array's cudaMalloc tells."""
         return f"{self.name(number)}[{offset // (item or self._call(number)[1])}]"
 
     def size(self, number: int, item: int) -> str:
+        """A clause that says how many elements the array has."""
         event = self._of.get(number)
         if event is None:
             return "it has fewer elements"
         return f"it has {counted(event['bytes'] // item, 'element')} (allocated in line {event['line']})"
 
     def by_line(self, numbers: Iterable[int]) -> dict[int, list[str]]:
+        """The names of these arrays, by the line that allocates them."""
         found: dict[int, list[str]] = {}
         for number in numbers:
             if number in self._of:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hybrid.classroom.allocations import Allocations
 from hybrid.classroom.compiler_warnings import perhaps_without_value, used_without_value
 from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.program_findings import Telling
@@ -76,8 +77,7 @@ class _OfKernel(Telling):
     def __init__(
         self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], limit: str, matrices: Sequence[Matrix]
     ) -> None:
-        of_the_kernel = (each for each in ran.findings if each["event"] not in ("leak", "unseen", "use"))
-        without_ends = Ran(ran.status, tuple(each for each in of_the_kernel if each.get("kind") != "product"))
+        without_ends = Ran(ran.status, tuple(each for each in ran.findings if each["event"] not in ("leak", "unseen", "use")))
         super().__init__(without_ends, program, sources, limit, _Matrices(matrices))
 
     def _by(self, event: dict[str, Any]) -> str:
@@ -94,31 +94,26 @@ class _OfKernel(Telling):
         return f"out of bounds: {self._does(event, place)} memory that is no matrix's"
 
 
-class _Matrices:
-    """The Arrays of a kernel: its matrices, which are numbered from 1 on in the order in which they are allocated."""
+class _Matrices(Allocations):
+    """The arrays of a kernel: its matrices, which are numbered from 1 on in the order in which they are allocated."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
-        self._of = dict(enumerate(matrices, 1))
+        super().__init__((), {})
+        self._matrices = dict(enumerate(matrices, 1))
 
     def name(self, number: int) -> str:
-        return self._of[number][0]
+        return self._matrices[number][0]
 
     def named(self, number: int, *, with_line: bool) -> str:
         return self.name(number)
 
-    def place(self, number: int) -> tuple[str, int]:
-        return "", 0
-
     def element(self, number: int, offset: int, item: int) -> str:
-        name, rows, columns = self._of[number]
+        name, rows, columns = self._matrices[number]
         if not rows:
             return f"{name}[{offset // item}]"
         row, column = divmod(offset // item, columns)
         return f"{name}[{row}][{column}]"
 
     def size(self, number: int, item: int) -> str:
-        name, rows, columns = self._of[number]
+        name, rows, columns = self._matrices[number]
         return f"{name} is {rows}×{columns}" if rows else f"{name} has {columns} elements"
-
-    def by_line(self, numbers: object) -> dict[int, list[str]]:
-        return {}

@@ -53,16 +53,16 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
         unused, more = telling.unused()
         found, notes = [*found, *unused], [*more, *notes]
     launches = end["launches"] if end else None
-    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, _looked_at(end) if end else "")
+    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, _looked_at(end, telling) if end else "")
 
 
 def _launches(number: int) -> str:
     return f"{number} launch{'' if number == 1 else 'es'}"
 
 
-def _looked_at(end: Mapping[str, int]) -> str:
+def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
     """What was looked at, and what was not."""
-    launches, sampled, compared = (end[key] for key in ("launches", "sampled", "compared"))
+    launches, sampled, compared = (end["launches"], end["sampled"], len(telling.products))
     accesses = f"every access of {_launches(launches - sampled)}" if launches > sampled or not sampled else ""
     some = f"accesses of some blocks of {_launches(sampled)}, all writes among them" if sampled else ""
     of_products = f"the product of {_launches(compared)}" if compared else ""

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.allocations import Allocations, Arrays
+from hybrid.classroom.allocations import Allocations
 from hybrid.classroom.finding import Finding, Place
+from hybrid.classroom.products import Judged, judged
 from hybrid.classroom.symbols import Variables
 from hybrid.classroom.wording import index_text, index_told, race_told, thread_of_block, thread_text
 from hybrid.core.text import counted
@@ -41,7 +42,6 @@ _CODES = {
     "early": "data-race",
     "race": "data-race",
     "race of blocks": "data-race",
-    "product": "wrong-elements",
     "order": "data-race",
     "pinned": "data-race",
     "clock": "too-early",
@@ -57,14 +57,17 @@ class Telling:
     _never = "which no copy, cudaMemset or kernel has written"
 
     def __init__(
-        self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], limit: str, arrays: Arrays | None = None
+        self, ran: Ran, program: Path, sources: Mapping[str, Sequence[str]], limit: str, arrays: Allocations | None = None
     ) -> None:
         """`limit`: the time that the process had. `arrays`: names of arrays, where they are not those in the program's text."""
         self._events, self._limit = ran.findings, limit
         self._sources, self._own = sources, next(iter(sources))
-        self._allocations: Arrays = arrays or Allocations(ran.findings, sources)
+        self._allocations = arrays or Allocations(ran.findings, sources)
         self._variables = Variables(program, sources)
-        offsets = sorted({offset for each in ran.findings for key in _PLACES for offset in _listed(each.get(key, 0)) if offset})
+        launches = ((each, judged(each)) for each in self.of("product"))
+        self.products = [(each, found) for each, found in launches if found is not None]
+        named = {offset for each in ran.findings for key in _PLACES for offset in _listed(each.get(key, 0))}
+        offsets = sorted({*named, *(found.at for _, found in self.products)} - {0})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
         self._status = ran.status
         self._is_sampled = any(each["sampled"] for each in self.of("end"))
@@ -76,6 +79,7 @@ class Telling:
     def findings(self) -> list[Finding]:
         """What was found, each once."""
         found = [self._finding(each) for each in self.of("finding")]
+        found += [self._product(event, judged) for event, judged in self.products if judged.text]
         ended = [self._ended(each) for each in self.of("ended")]
         if not ended and not any(self.of("end")) and self._status < 0:
             ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
@@ -115,8 +119,10 @@ class Telling:
         place = self._allocations.place(number)
         return Finding(f"unused: {text.format(self._allocations.named(number, with_line=True))}", "unused", (place,))
 
-    def _product(self, event: dict[str, Any], place: Place, _: Place) -> str:
-        return f"wrong product: {self._line(place)} writes {self.told(event['text'])}"
+    def _product(self, event: dict[str, Any], judged: Judged) -> Finding:
+        place = self._places[judged.at]
+        text = f"wrong product: {self._line(place)} writes {self.told(judged.text)}{self._by(event)}"
+        return Finding(text, "wrong-elements", (place,) if place[1] else ())
 
     def _by(self, event: dict[str, Any]) -> str:
         """The kernel and the thread that did it."""

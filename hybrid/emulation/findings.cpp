@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@ namespace cuda_on_cpu {
 
 UnderWay under_way{"", "", 0};
 uintptr_t first_byte, last_byte;
+char* arrays;
 
 namespace {
 
@@ -63,7 +65,13 @@ __attribute__((constructor)) void begin()
     unsetenv("HYBRID_LAB_MARK");
     // Of several ranks each has a file of its own. The launcher says in a variable which rank this is.
     const char *variable = getenv("HYBRID_LAB_RANK"), *rank = variable ? getenv(variable) : nullptr;
-    findings_file = open((std::string(path) + "." + (rank ? rank : "0")).c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    std::string file = std::string(path) + "." + (rank ? rank : "0");
+    findings_file = open(file.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (int shared = open((file + ".arrays").c_str(), O_RDWR | O_CLOEXEC); shared >= 0) {
+        void* memory = mmap(nullptr, MOST_OF_ARRAYS, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0);
+        if (memory != MAP_FAILED) arrays = static_cast<char*>(memory);
+        close(shared);
+    }
     static char stack[SIGNAL_STACK];
     stack_t own = {};
     own.ss_sp = stack;

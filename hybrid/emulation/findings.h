@@ -19,6 +19,9 @@ void tell(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void tell_note(const char* kind);  // once
 std::string quoted(const char* text);  // as a string of JSON
 
+constexpr size_t MOST_OF_ARRAYS = 64 << 20;  // bytes
+extern char* arrays;                           // memory that is shared with that process; null for none
+
 extern uintptr_t first_byte, last_byte;  // of the program's own file in memory
 inline unsigned offset_of(const void* at)  // in that file, for addr2line; 0 of what is elsewhere
 {

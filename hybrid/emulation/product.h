@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Compares what a launch has computed with the product of what it was given, where it has the shape of one.
+// Hands over the arrays of each launch that reads two and writes a third, for hybrid.classroom.products: they may be a product.
 #pragma once
 #include "host_api.h"
 
 namespace cuda_on_cpu::product {
-
-extern int compared, right;  // launches
 
 void launch_begins(const Given* given, size_t count);
 void launch_ends(const dim3& grid, const dim3& block);

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hybrid.core.problem import record
 from hybrid.emulation.build import COMMON, HERE, POISON, compile_file, compiler, native, runtime_object, takes
 from hybrid.emulation.cache import cache_folder
@@ -43,6 +45,7 @@ _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of h
 )
 _LATER = 5  # seconds that a program has beyond its limit, at which it tells where it is
 _MOST_OUTPUT = 1 << 20  # bytes that are shown
+_MOST_OF_ARRAYS = 64 << 20  # bytes, as in findings.h
 
 
 @record
@@ -116,6 +119,9 @@ def run(
     for file in files:
         file.unlink(missing_ok=True)  # of an earlier run, which may have made it a link to another file
         file.touch(exist_ok=False)
+        if current == Path.cwd():  # a program of its own, whose products are looked at
+            with open(f"{file}.arrays", "xb") as arrays:
+                arrays.truncate(_MOST_OF_ARRAYS)
     mark = secrets.token_hex(16)
     given = [(current / argument).resolve() for argument in arguments if (current / argument).is_file()]
     reads = [source.resolve().parent, *given, *(installed_with(ranks.launcher[0]) if ranks else ())]
@@ -155,7 +161,21 @@ def _findings(file: Path, mark: str) -> Iterator[dict[str, Any]]:
         begins, _, text = line.partition(" ")
         if begins == mark:
             each = json.loads(text)
+            if each["event"] == "product":
+                each["arrays"] = _arrays(each, file)
             yield {**each, "file": Path(each["file"]).name} if "file" in each else each
+
+
+def _arrays(event: dict[str, Any], file: Path) -> list[np.ndarray]:
+    """The arrays of a launch: two that it has read, the third, also as it was before, and which instruction has written what."""
+    memory, place = np.memmap(f"{file}.arrays", mode="r"), event["place"]
+    dtype = {"f": "f4", "d": "f8", "i": "i4"}[event["type"]]
+    counts = [count for _, count, _ in event["operands"]]
+    found = []
+    for kind, count in ((dtype, counts[0]), (dtype, counts[1]), (dtype, counts[2]), (dtype, counts[2]), ("u4", counts[2])):
+        found.append(np.frombuffer(memory, kind, count, place))
+        place += -(-found[-1].nbytes // 8) * 8
+    return found
 
 
 def _is_file(stream: Any) -> bool:
