@@ -32,11 +32,6 @@ def _path(path: Path, called: str) -> Callable[[], str]:
     return lambda: "" if path.exists() else called
 
 
-def hadolint() -> str | None:
-    """The linter of Containerfiles, on PATH or in this Python's environment."""
-    return shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-
-
 def _git() -> str:
     if not shutil.which("git"):
         return "git"
@@ -57,7 +52,6 @@ _LACKING: dict[str, Callable[[], str]] = {
     "environment modules": _program("modulecmd", called="Environment Modules"),
     "git": _git,
     "h5py": _package("h5py"),
-    "hadolint": lambda: "" if hadolint() else "hadolint (extra dev)",
     "matplotlib": _package("matplotlib"),
     "ml_dtypes": _package("ml_dtypes"),
     "namespaces": _namespaces,
