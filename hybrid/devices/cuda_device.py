@@ -291,7 +291,8 @@ class CudaDevice(Device):
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         if self._uses_slots(into):
             return self._copy_through_slots("copy out", into, source, after)
-        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
+        beside = "prepare" if into.dtype != source.dtype else ""  # what is rounded waits for no copy, nor for multiplications
+        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), beside)
 
     def copy_received(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy to host memory what was received by NCCL. Such copies run in the order in which they were enqueued, but not behind
