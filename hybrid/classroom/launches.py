@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 
 from hybrid.classroom.c_text import blanked, with_device_variables
+from hybrid.classroom.student_kernel import kernels_of
 from hybrid.core.problem import record
 from hybrid.errors import UsageError
 
@@ -68,6 +70,26 @@ def rewritten(text: str, name: str, templates: Mapping[str, int]) -> str:
             parts.append(f".call({kernel}{comma}{arguments})")
         place = launch.end
     return with_device_variables("".join([*parts, text[place:]]))
+
+
+def exchanged(text: str, kernel: str) -> str:
+    """Which arguments the only launch of this kernel in a text exchanges, by their names: dB for a and dA for b; "" for none."""
+    plain, name = blanked(text), kernel.partition("<")[0].strip()
+    launches = [each for each in launches_in(text, "") if each.kernel(text).partition("<")[0].strip() == name]
+    parameters = [[each.name for each in found.parameters] for found in kernels_of(text) if found.name == name]
+    if len(launches) != 1 or len(parameters) != 1:
+        return ""
+    given = [part.strip() for part in plain[launches[0].arguments + 1 : launches[0].end - 1].split(",")]
+    of_given, wanted = ([_bare(each) for each in names] for names in (given, parameters[0]))
+    for one, other in combinations(range(len(wanted)), 2) if len(given) == len(wanted) else ():
+        if of_given[one] == wanted[other] != wanted[one] == of_given[other]:
+            return f"{given[one]} for {parameters[0][one]} and {given[other]} for {parameters[0][other]}"
+    return ""
+
+
+def _bare(name: str) -> str:
+    """A variable's name without what says that it is of the device: a for dA, d_a and a_d, m for Md."""
+    return re.sub(r"^(d|dev|device|gpu)(_|(?=[A-Z]))|(?<=\w)_?(d|dev|device|gpu)$", "", name).lower()
 
 
 def _closing(plain: str, place: int) -> int:

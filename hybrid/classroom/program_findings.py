@@ -11,6 +11,7 @@ from typing import Any
 
 from hybrid.classroom.allocations import Allocations
 from hybrid.classroom.finding import Finding, Place
+from hybrid.classroom.launches import exchanged
 from hybrid.classroom.products import Judged, judged
 from hybrid.classroom.symbols import Variables
 from hybrid.classroom.wording import index_text, index_told, race_told, thread_of_block, thread_text
@@ -79,7 +80,7 @@ class Telling:
     def findings(self) -> list[Finding]:
         """What was found, each once."""
         found = [self._finding(each) for each in self.of("finding")]
-        found += [self._product(event, judged) for event, judged in self.products if judged.text]
+        found += [each for event, judged in self.products if (each := self._product(event, judged))]
         ended = [self._ended(each) for each in self.of("ended")]
         if not ended and not any(self.of("end")) and self._status < 0:
             ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
@@ -105,6 +106,11 @@ class Telling:
         kept = [each for each in uses if each["written"] and not each["consumed"]]
         shown = any(each["written"] and each["consumed"] for each in uses)
         found = [self._unused(each["number"], "no kernel reads {}, and no copy either") for each in never_read]
+        of_products = {event["operands"][2][0] for event, _ in self.products}
+        for each in uses:
+            if each["number"] in of_products and 0 < each["copied_out"] < each["bytes"]:
+                part = f"{each['copied_out']:,} of {each['bytes']:,}"
+                found.append(self._unused(each["number"], f"{part} bytes of {{}} are copied back, and no others"))
         lost = "kernels write {}, and it is never copied back"
         found += [self._unused(each["number"], lost) for each in kept if not shown]
         notes = [self._unused(each["number"], lost).text for each in kept if shown]
@@ -119,9 +125,15 @@ class Telling:
         place = self._allocations.place(number)
         return Finding(f"unused: {text.format(self._allocations.named(number, with_line=True))}", "unused", (place,))
 
-    def _product(self, event: dict[str, Any], judged: Judged) -> Finding:
+    def _product(self, event: dict[str, Any], judged: Judged) -> Finding | None:
+        gives = exchanged("\n".join(self._sources[self._own]), event["kernel"])
+        gives = gives and f"the launch in line {event['launched']} gives {gives}"
+        if not judged.text:
+            return Finding(f"exchanged: {gives}", "wrong-operand", ((self._own, event["launched"]),)) if gives else None
         place = self._places[judged.at]
-        text = f"wrong product: {self._line(place)} writes {self.told(judged.text)}{self._by(event)}"
+        text = (
+            f"wrong product: {self._line(place)} writes {self.told(judged.text)}{'; ' if gives else ''}{gives}{self._by(event)}"
+        )
         return Finding(text, "wrong-elements", (place,) if place[1] else ())
 
     def _by(self, event: dict[str, Any]) -> str:
