@@ -109,8 +109,8 @@ class Problem:
     """C (n×m) = A (n×l) · B (l×m). BLAS's names for n, m and l are M, N and K.
 
     `dtype`: the type of C and of all sums. `short_operands`: the type of A and B where that has 16 bits; empty where A and B are
-    of `dtype`, too. `symmetric`: "A" or "B", the operand that lies by rows, where the
-    other is its transpose in the same memory: one triangle of C is computed, and mirrored.
+    of `dtype`, too. `symmetric`: where B is the transpose of A, and one triangle of C
+    is computed and mirrored: "A" or "B", the operand that lies by rows and of which the other is made; "AB": both are there.
     """
 
     n: int

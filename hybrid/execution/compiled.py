@@ -305,7 +305,7 @@ class _OnGpu(_Kept):
 
     def takes(self, a: Any, b: Any, out: Any) -> bool:
         made = self.device
-        if made is None or made.gpu is None:
+        if made is None or made.gpu is None or is_transpose(a, b) != bool(self.plan.problem.symmetric):
             return False
         for each in (a, b):
             flags = each.flags

@@ -28,7 +28,7 @@ from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, tell_nobody
 from hybrid.execution.real_products import RealProducts, exactly
-from hybrid.host.memory import RowView
+from hybrid.host.memory import RowView, is_transpose
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
 from hybrid.planning.check_layout import GROUP_COLUMNS
@@ -67,6 +67,7 @@ class Shares:
     whole: tuple[Shape, ...]  # of Block2Ds the shapes of A and B
     places: tuple[Part, ...]  # of Block2Ds, where these parts lie in A and B
     seed: int  # rank 0's is that of the host's check of the first real product
+    is_gram: bool  # B is the transpose of A, in the same memory, and neither is complex
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, settings: Settings, threads: Callable[[], int]) -> Shares:
@@ -107,7 +108,10 @@ class Shares:
             )  # fmt: skip
         whole, places = tuple(each.shape for each in in_2d), tuple(each.part for each in in_2d)
         copied_bytes = sum(copied) * real.item_size
-        return cls((n, l), (depth, m), types, copied_bytes, expanded + copied_there, largest, there, whole, places, new_seed())
+        is_gram = not (in_2d or types.complex_b) and is_transpose(a.array, b.array)
+        return cls(
+            (n, l), (depth, m), types, copied_bytes, expanded + copied_there, largest, there, whole, places, new_seed(), is_gram
+        )
 
     @property
     def depth(self) -> int:
@@ -169,6 +173,8 @@ def request_of(
         rows_b = tuple(consecutive(share.b[0] * (1 + types.complex_a) for share in shares))
         problem, operands = types.problem(rows_a[-1].hi, l, first.b[1]), OperandLocation.ROW_BLOCKS
         placed, problem = Placement.of_rows(problem, rows_a, rows_b, rows_a), problem.with_operands(types.short_operands)
+        if len(shares) == 1 and first.is_gram:
+            problem = replace(problem, symmetric="AB")
     return PlanRequest(
         replace(problem, dtype=computed),
         operands=operands,

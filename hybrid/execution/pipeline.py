@@ -161,7 +161,7 @@ class ShareRun:
             if readers and self.check is not None:
                 readers += self.check.before_overwriting(arrival)
             into = self.buffers.destination(arrival)
-            if self.share.blocks and arrival.operand != self.share.copied:  # the transpose of what the other operand has
+            if self.share.blocks and arrival.operand not in self.share.copied:  # the transpose of what the other operand has
                 there = self.buffers.columns_of_b if arrival.operand == "A" else self.buffers.rows_of_a
                 copied = self._pieces[0 if arrival.operand == "A" else self._loaded - 1].loaded
                 event = self.device.mirror(into, there(arrival.buffer_span), copied)

@@ -341,7 +341,7 @@ def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: 
             done, waiting = panel.hi, []
         released = tuple(each for each in tiles if len(each.rows) and len(each.columns))
         yield Arrival("A", number, panel, panel, 0, released if copied == "B" else ())
-        if copied == "A":
+        if copied != "B":
             yield Arrival("B", number, columns, columns, 0, released)
 
 
@@ -400,7 +400,7 @@ class RankShare:
     layout: Layout  # of its buffers, where the device has any
     slabs: tuple[Slab, ...] = ()  # the k-slabs in which B comes instead of column panels
     blocks: tuple[Span, ...] = ()  # of a symmetric C all ranks' rows
-    copied: str = ""  # and the operand of which the other is the transpose
+    copied: str = ""  # and `Problem.symmetric`
 
     @property
     def holds_all(self) -> bool:

@@ -152,7 +152,8 @@ class PlanRequest:
         if p.symmetric and self.copies_to_buffers:
             # B's column panels are transposes of A's row panels. From remainders, float32 at 8000 took 24.6 ms with panels of 512
             # rows, 14.3 with 1024 and 10.5 with 2048 on an H200; natively, float64 took 21.2, 25.3 and 25.9.
-            height = width = self.panel_rows or _panel_rows(self) * (4 if self.moduli else 1)
+            least = _panel_rows(self) if self.links else 2 * self.model.least_panel_rows  # nothing arrives piece by piece
+            height = width = self.panel_rows or least * (4 if self.moduli and self.links else 1)
         row_panels, column_panels = max(1, -(-self.rows // height)), max(1, -(-p.m // width))
         if self.device == "cpu":  # panels of equal sizes; on a GPU all but the last are whole tiles
             height, width = max(1, -(-self.rows // row_panels)), max(1, -(-p.m // column_panels))

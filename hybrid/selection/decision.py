@@ -256,7 +256,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
             raise
         request = request.converted
         kernel = _choose_kernel(asked_for, device, request.problem, capability)
-    if request.problem.symmetric and not _by_triangle(machine.topology, device, kernel, settings):
+    if request.problem.symmetric and not _by_triangle(machine.topology, device, kernel, settings, request.row_blocks):
         request = replace(request, problem=request.problem.whole)
     asked = replace(
         request,
@@ -313,13 +313,13 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     return Decision(plan, kernel, *reasons, placements, missing, needs_reserved, of_kernels)
 
 
-def _by_triangle(topology: Topology, device: str, kernel: Kernel, settings: Settings) -> bool:
+def _by_triangle(topology: Topology, device: str, kernel: Kernel, settings: Settings, row_blocks: bool) -> bool:
     """Whether one triangle of a symmetric C is computed, and the other is its mirror image: by the CPUs of a node, or by one GPU.
     A repair asks which rank was wrong, and a full check compares all of B with its memory."""
     if settings.on_fault == "repair" or len(topology.nodes) > 1:
         return False
     if device == "cpu" and not settings.staged:
-        return kernel.name == "blas"
+        return kernel.name == "blas" and not row_blocks
     return topology.size == 1 and settings.check != "full"
 
 

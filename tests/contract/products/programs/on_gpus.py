@@ -174,6 +174,20 @@ def transposes_arrive_as_they_lie():
     assert (counts.copied_in, counts.copied_out) == (0, 0)
 
 
+def products_with_the_own_transpose_are_symmetric():
+    """Beside others of the same shapes, which are not; of arrays in host memory and on the GPU."""
+    if comm.size > 1:
+        return
+    a, b = rng.standard_normal((2, 300, 300))
+    for first, second in ((a, b), (cupy.asarray(a), cupy.asarray(b))):
+        with hybrid.testing.pretend(panel_rows=128):
+            for _ in range(2):  # the second time with what is kept
+                for x, y in ((first, first.T), (first.T, first), (first, second), (first, first), (first, first.T)):
+                    found = cupy.asnumpy(hybrid.multiply(x, y, **ON_GPU))
+                    np.testing.assert_allclose(found, cupy.asnumpy(x) @ cupy.asnumpy(y), atol=1e-11)
+                    assert y is second or x is y or np.array_equal(found, found.T)
+
+
 def results_are_written_to_arrays_there():
     """Of matrices, vectors and stacks, wherever the operands lie, and also to the C that is added."""
     a, b = rng.integers(-9, 9, (3, 20, 10)).astype(float), rng.integers(-9, 9, (10, 30)).astype(float)
@@ -306,7 +320,8 @@ def products_at_random(seed, count):
 
 for each in (
     integers_stay_there, integers_cross_the_link_in_their_own_types, results_of_16_bits_are_rounded_there, in_little_memory,
-    transposes_arrive_as_they_lie, results_are_written_to_arrays_there, products_like_the_one_before,
+    transposes_arrive_as_they_lie, products_with_the_own_transpose_are_symmetric,
+    results_are_written_to_arrays_there, products_like_the_one_before,
     a_lost_launch_is_found, small_products_are_left_to_the_cpu, other_libraries_arrays_stay_there,
 ):  # fmt: skip
     each()
