@@ -539,7 +539,8 @@ class RootCall:
         settle(product.result()[1], warns=True)
         if plan.check != "off":
             product.verify_rounding()
-        copies = WholeCopies(made, [], None, threads, check=settings.check, where=decision.placements[0].name)
+        how = {"check": settings.check, "where": decision.placements[0].name, "by_others": into.nbytes}
+        copies = WholeCopies(made, [], None, threads, **how)
         copies.was_copied(there, into)
         copies.verify()
         return into

@@ -43,9 +43,10 @@ class WholeCopies:
         *,
         check: str,
         where: str,
+        by_others: int = 0,
     ) -> None:
         """`read`, `written`: all that will be copied. `threads`: that copy and sum. `check`: as in the settings. `where`: the
-        device, for messages."""
+        device, for messages. `by_others`: bytes for `was_copied`."""
         arrays = [*read] if written is None else [*read, written]
         device = self._device = rank_device.device
         self._threads, self._where = threads, where
@@ -54,7 +55,7 @@ class WholeCopies:
         self._use_slots()
         if written is not None and any(each is written for each in self._slots):
             device.populate(written)
-        sampled = check != "full" and sum(each.nbytes for each in arrays) >= _SAMPLED
+        sampled = check != "full" and by_others + sum(each.nbytes for each in arrays) >= _SAMPLED
         self._sample = Sample(SHARE, secrets.randbelow(SHARE)) if sampled else ALL
         self._sums = None if check == "off" else RowChecksums(threads, 1, self._sample)
         self._arriving: list[Event] = []  # of what goes to the GPU
