@@ -128,7 +128,9 @@ def launch_of_arrays(file: StudentFile, kernel: StudentKernel, flags: Mapping[st
     given = {name: re.sub(rf"\b(?:{'|'.join(numbers)})\b", "n", text) for name, text in given.items()}
     extents = [evaluated_or_0(each[0], file.constants) for each in shared_arrays(kernel.body).values() if len(each) == 1]
     is_flat = not re.search(r"(threadIdx|blockIdx)\.y", kernel.body)
-    tile = _tile(file, kernel) or (str(max(extents)) if is_flat and extents and 0 < max(extents) <= 1024 else "")
+    longest = max(extents, default=0) if is_flat else 0
+    longest -= longest % 32 if longest > 32 else 0  # an array may have neighbours of the block, too
+    tile = _tile(file, kernel) or (str(longest) if 0 < longest <= _MOST_THREADS else "")
     usual = (tile or "256", "1") if is_flat else (tile or str(_DEFAULT_TILE),) * 2
     block = _extents(given["block"]) if given["block"] else usual
     grid: tuple[str, ...] = ("1", "1")

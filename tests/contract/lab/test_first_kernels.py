@@ -23,6 +23,9 @@ KERNELS = {
     "    if (x < width && y < height) tile[threadIdx.y][threadIdx.x] = in[y * width + x];\n    __syncthreads();\n"
     "    x = blockIdx.y * 16 + threadIdx.x, y = blockIdx.x * 16 + threadIdx.y;\n    if (x < height && y < width)\n"
     "        out[y * height + x] = tile[threadIdx.x][threadIdx.y];\n}",
+    "shift": f"void shift(const float* in, float* out, int n) {{\n    __shared__ float s[129];\n    {INDEX}\n"
+    "    int t = threadIdx.x;\n    s[t] = i < n ? in[i] : 0;\n    if (t == 0) s[128] = 0;\n    __syncthreads();\n"
+    "    float next = s[t + 1];\n    __syncthreads();\n    s[t] = next;\n    if (i < n) out[i] = s[t];\n}",
     "stencil": f"#define R 2\n__global__ void stencil(const float* in, float* out, int n) {{ {INDEX}\n"
     "    if (i < R || i >= n - R) return;\n    float sum = 0;\n    for (int d = -R; d <= R; ++d) sum += in[i + d];\n"
     "    out[i] = sum;\n}",
@@ -34,6 +37,7 @@ FAULTS = [
     ("saxpy", " + y[i]", "", "wrong-elements", "y[i]"),
     ("reduce", "        __syncthreads();\n", "", "data-race", "s[t] ="),
     ("reduce", "atomicAdd(out, s[0])", "*out += s[0]", "data-race", "*out"),
+    ("shift", "float next = s[t + 1];\n    __syncthreads();", "float next = s[t + 1];", "data-race", "float next"),
     ("histogram", "atomicAdd(&bins[data[i]], 1)", "bins[data[i]]++", "data-race", "bins"),
     ("transpose", "tile[threadIdx.x][threadIdx.y]", "tile[threadIdx.y][threadIdx.x]", "wrong-elements", "out["),
     ("stencil", "d <= R", "d < R", "wrong-elements", "out[i]"),
@@ -50,7 +54,7 @@ def test_a_right_one_is_right_and_named(tmp_path, name):
     path.write_text(text(name))
     verdict = judged("run", path)
     assert (verdict.code, verdict.findings) == (0, set()), verdict.said
-    assert verdict.record["computes"]
+    assert bool(verdict.record["computes"]) == (name != "shift")
 
 
 @pytest.mark.parametrize(("name", "old", "new", "code", "part"), exhaustive(FAULTS[2:4], FAULTS))

@@ -63,7 +63,7 @@ FAULTS = {
     "no test at B's edge": ("tiles", [(LOAD_B, LOAD_B.replace("first + y < l && ", ""))],
         {(BEYOND, "b_tile[y][x] ="), (WRONG, "")}),
     "no test before the store": ("tiles", [("if (row < n && column < m) c[", "c[")],
-        {(BEYOND, "c[row * m"), (RACE, "c[row * m"), (WRONG, "")}),
+        {(BEYOND, "c[row * m"), (RACE, "c[row * m"), (WRONG, ""), ("order-dependent", "")}),
     "a tile that is too small": ("tiles", [("b_tile[TILE][TILE]", "b_tile[TILE - 1][TILE]")],
         {(BEYOND, "b_tile[y][x] ="), ("order-dependent", ""), (WRONG, "")}),
     "beyond a row of a tile": ("tiles", [("k < TILE; ++k", "k <= TILE; ++k")], {(BEYOND, "k <= TILE"), (WRONG, "")}),
