@@ -27,7 +27,8 @@ _WORDS = {
     r"\btexture\s*<|\btex[123]D\w*\s*[(<]|\bcudaTextureObject_t\b|\bsurf[123]D": "textures",
     r"\bcublas[A-Z]\w*\s*\(": "cuBLAS",
     r"\bcurand\w*\s*\(": "cuRAND",
-    r"\bcudaGraph\w+": "CUDA graphs",
+    r"\bcudaGraph(?!ics)\w+": "CUDA graphs",
+    r"\bcudaGraphics\w+|\bcudaGL\w+": "OpenGL",
     r"\bthis_(?:multi_)?grid\b|\bgrid_group\b|\b(?:this_cluster|cluster_group)\b": "groups of several blocks",
 }
 _DEVICE_WORDS = {  # in functions that run on the device

@@ -204,7 +204,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, cons
     properties->maxThreadsPerMultiProcessor = 2048;
     properties->maxBlocksPerMultiProcessor = 32;
     properties->major = 9;
-    properties->multiProcessorCount = properties->unifiedAddressing = properties->managedMemory = 1;
+    properties->multiProcessorCount = properties->unifiedAddressing = properties->managedMemory = properties->deviceOverlap = 1;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(const char* file, int line) { return waited("cudaDeviceSynchronize", file, line); }
