@@ -26,7 +26,7 @@ from hybrid.ranks.launcher import family_of, mpirun
 _OF_CUDA = {  # whose contents the CPU runtime has
     *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
     *("device_functions.h", "math_functions.h", "builtin_types.h", "math_constants.h", "vector_functions.h"),
-    *("cuda_fp16.h", "cooperative_groups.h", "cooperative_groups/reduce.h", "cooperative_groups/scan.h"),
+    *("cuda_fp16.h", "cooperative_groups.h", "cooperative_groups/reduce.h"),
     *("cuda_pipeline.h", "cuda_pipeline_primitives.h"),
 }
 _OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)

@@ -21,7 +21,7 @@ _HEADERS = {
     r"curand": "cuRAND",
     r"thrust/|cub/|cuda/": "Thrust, CUB and libcu++",
     r"cuda_bf16|cuda_fp8|mma\.h": "bfloat16, 8-bit numbers and matrix units",
-    r"cooperative_groups/memcpy_async": "copies of cooperative groups",
+    r"cooperative_groups/(?:memcpy_async|scan)": "copies and scans of cooperative groups",
 }
 _WORDS = {
     r"\btexture\s*<|\btex[123]D\w*\s*[(<]|\bcudaTextureObject_t\b|\bsurf[123]D": "textures",

@@ -25,9 +25,12 @@ _MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU
 _MOST_ON_GPU = 8192
 
 _MORE = """\
-The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float or double. It takes three pointers, or three structs with width,
-height and elements, called A, B, C or M, N, P, else A before B, and C is what is written; and sizes by any usual name:
+The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float, double, half or int. It takes three pointers, or structs with
+width, height and elements, called A, B, C or M, N, P, else A before B, and C is what is written; and sizes by any usual name:
 Width alone for square matrices, n l m, m n k as BLAS has them, wA, numBRows and the like; and BLAS's alpha and beta.
+
+A kernel of arrays, one or two sizes and numbers that multiplies no matrices, as vectorAdd(a, b, c, n), is looked at for races,
+bounds and values. Its result is compared where its name tells what it should be, as add, saxpy, sum, dot, transpose or histogram.
 
 A file with main() and launches is run as a whole program on the CPU runtime, with the arguments after --, if none of the options
 about a kernel is given. After its output come what is wrong with its kernels and with its use of memory, each with its line, and
@@ -63,7 +66,11 @@ def add_to(
     add_launch(run)
     add_json(run)
     run.add_argument(
-        "--sizes", nargs=3, type=_size, metavar=("n", "l", "m"), help="on this shape alone (one of whole tiles, one not)"
+        "--sizes",
+        nargs=3,
+        type=_size,
+        metavar=("n", "l", "m"),
+        help="on this shape alone (five: whole tiles, edges, tiny, long, wide)",
     )
     run.add_argument(
         "--device",

@@ -132,19 +132,13 @@ OPERATION(bit_xor, x ^ y)
 template <typename Group, typename T, typename Operation>
 T reduce(const Group& group, T value, Operation operation, CALLED_FROM)
 {
-    T result = group.shfl(value, 0, file, line);
-    for (unsigned rank = 1; rank < group.size(); ++rank) result = operation(result, group.shfl(value, rank, file, line));
-    return result;
-}
-
-template <typename Group, typename T, typename Operation = plus<T>>
-T inclusive_scan(const Group& group, T value, Operation operation = {}, CALLED_FROM)
-{
-    T result = group.shfl(value, 0, file, line);
-    for (unsigned rank = 1; rank < group.size(); ++rank) {
-        T next = group.shfl(value, rank, file, line);
-        if (rank <= group.thread_rank()) result = operation(result, next);
-    }
+    unsigned size = group.size(), distance = 1;
+    T result = value;
+    for (; !(size & (size - 1)) && distance < size; distance *= 2)
+        result = operation(result, group.shfl_xor(result, distance, file, line));
+    if (distance >= size) return result;
+    result = group.shfl(value, 0, file, line);
+    for (unsigned rank = 1; rank < size; ++rank) result = operation(result, group.shfl(value, rank, file, line));
     return result;
 }
 
