@@ -93,6 +93,8 @@ static uint64_t mixed(uint64_t checksum, uint64_t number)
     return bits ^ (bits >> 31);
 }
 
+enum { COLUMNS_AHEAD = 4 };
+enum { ROWS_BY_COLUMNS = 512 };  // of a transposed matrix, that are summed together: 4 KiB of each column
 enum { WEIGHTED_ROWS = 32 };  // in one of so many rows, elements are multiplied by their columns' weights
 
 // Rows to be summed: `from`, from + step, from + 2·step …, of a piece of a matrix. Of row i those lines are summed whose number plus i
@@ -106,7 +108,41 @@ typedef struct {
     uint64_t number;  // of the piece's first row
     uint64_t* total;  // of the rows' checksums, each mixed with the row's number
     int64_t lines, first_line;
+    int64_t column_bytes;  // from one column to the next: item_size, or more where neighbours in memory are neighbours in a column
 } Checksums;
+
+// Adds to the sums of some rows the elements of one column that belong to summed lines, as `sum_of_lines` does it row by row.
+static INLINE void add_column(const Checksums* of, int64_t j, int64_t first, int64_t end, int64_t item_size)
+{
+    const char* column = of->rows.elements + j * of->column_bytes;
+    int64_t row_bytes = of->rows.row_bytes, lines = of->lines, line = j * item_size / LINE + of->first_line;
+    uint64_t weight = of->weights[j];
+    int shift = __builtin_ctzll(weight);
+    for (int64_t i = first + (lines - (line + first) % lines) % lines; i < end; i += lines) {
+        __builtin_prefetch(column + i * row_bytes + COLUMNS_AHEAD * of->column_bytes, 0, 1);
+        of->sums[i] += element(column + i * row_bytes, item_size) << shift;
+    }
+    if (line % lines) return;  // WEIGHTED_ROWS is a multiple of `lines`
+    for (int64_t i = (first + WEIGHTED_ROWS - 1) / WEIGHTED_ROWS * WEIGHTED_ROWS; i < end; i += WEIGHTED_ROWS)
+        of->sums[i] += element(column + i * row_bytes, item_size) * (weight - ((uint64_t)1 << shift));
+}
+
+// As `sum_bits`, of a transposed matrix, in the order of its memory.
+static void sum_bits_by_columns(const void* of_checksums, int64_t first, int64_t end)
+{
+    const Checksums* of = of_checksums;
+    uint64_t total = 0;
+    memset(of->sums + first, 0, (size_t)(end - first) * sizeof *of->sums);
+    for (int64_t j = 0; j < of->rows.columns; ++j)
+        if (of->rows.item_size == 8)
+            add_column(of, j, first, end, 8);
+        else if (of->rows.item_size == 4)
+            add_column(of, j, first, end, 4);
+        else
+            add_column(of, j, first, end, 2);
+    for (int64_t i = first; i < end; ++i) total += mixed(of->sums[i], of->number + (uint64_t)i);
+    __atomic_fetch_add(of->total, total, __ATOMIC_RELAXED);
+}
 
 static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
 {
@@ -134,20 +170,24 @@ static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
 }
 
 // Has the rows of a piece summed, after this event of a lane; where `how` is NULL, at once. Returns 0, or 1 if there is no memory.
-int put(Pool* pool, Batch* batch, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
-        const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines, int64_t first_line,
-        const EventWait* how, void* event, int lane)
+int put(Pool* pool, Batch* batch, int64_t column_bytes, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes,
+        int64_t item_size, const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines,
+        int64_t first_line, const EventWait* how, void* event, int lane)
 {
     if (!rows) return 0;
     Checksums* of = malloc(sizeof *of);
     if (!of) return 1;
     int64_t together = 1 + lines * BYTES_AT_ONCE / (columns * item_size + 1);  // always as many: more would make the lock matter
-    Loop loop = {.batch = batch, .body = sum_bits, .operands = of, .end = rows, .unit = together, .most = together, .freed = 1};
+    int by_columns = column_bytes != item_size;
+    if (by_columns) together = ROWS_BY_COLUMNS;
+    Loop loop = {.batch = batch, .operands = of, .end = rows, .unit = together, .most = together, .freed = 1};
+    loop.body = by_columns ? sum_bits_by_columns : sum_bits;
     if (how) {
         loop.how = *how;
         loop.event = event;
     }
-    *of = (Checksums){loop, {first_row, columns, row_bytes, item_size}, 0, 1, weights, sums, number, total, lines, first_line};
+    *of = (Checksums){
+        loop, {first_row, columns, row_bytes, item_size}, 0, 1, weights, sums, number, total, lines, first_line, column_bytes};
     pthread_mutex_lock(&pool->lock);
     batch->left += rows;
     int wakes = enqueue(pool, &of->loop, how ? &batch->lanes[lane % LANES] : NULL);
@@ -161,6 +201,7 @@ void sum_again(const void* first_row, int64_t rows, int64_t columns, int64_t row
                uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines, int64_t first_line, int64_t step)
 {
     int64_t from = rows > 1;  // the first row has weights: it takes longer than all the rest
-    Checksums of = {{0}, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total, lines, first_line};
+    Checksums of = {
+        {0}, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total, lines, first_line, item_size};
     sum_bits(&of, 0, (rows - from + step - 1) / step);
 }

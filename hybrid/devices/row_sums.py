@@ -111,7 +111,7 @@ def _load() -> Any:
     library.new_pool.restype = library.new_batch.restype = _ADDRESS
     library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
     matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER, _NUMBER]
-    library.put.argtypes = [_ADDRESS, _ADDRESS, *matrix, *sums, _ADDRESS, _ADDRESS, _COUNT]
+    library.put.argtypes = [_ADDRESS, _ADDRESS, _NUMBER, *matrix, *sums, _ADDRESS, _ADDRESS, _COUNT]
     library.sum_again.argtypes = [*matrix, *sums, _NUMBER]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
     pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
@@ -681,7 +681,7 @@ class RowChecksums:
     def sum(self, rows: RowsToSum, event: Event, device: Device, link: int = 0) -> None:
         """Have these rows summed after the event of the device. Those of one link and direction come in this order."""
         how = device.event_wait
-        if not self._batch or _is_transposed(rows.matrix):
+        if not self._batch:
             self._calls.soon(partial(self._sum_by_numpy, rows, event, device))
         elif how is None:
             self._put(rows)
@@ -691,7 +691,7 @@ class RowChecksums:
 
     def _sum_by_numpy(self, rows: RowsToSum, event: Event, device: Device) -> None:
         device.wait(event)
-        self._by_numpy.append(rows)  # which reads a transposed matrix in the order of its memory
+        self._by_numpy.append(rows)
         elements, weights, into = _elements(rows)
         for part in row_parts(elements, _CALL_BYTES):
             row_checksums(elements[part], weights, into[part], self._sample)
@@ -724,12 +724,12 @@ class RowChecksums:
 
     def _put(self, rows: RowsToSum, how: Any = None, event: int = 0, lane: int = 0) -> None:
         matrix, columns, address = rows.matrix, rows.columns, self._address
-        stride, item_size = matrix.strides[0], matrix.itemsize
-        first = address(matrix) + rows.rows.lo * stride + columns.lo * item_size
+        (stride, column_stride), item_size = matrix.strides, matrix.itemsize
+        first = address(matrix) + rows.rows.lo * stride + columns.lo * column_stride
         weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
         layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
         where = first, *layout, weights, checksums, rows.number, total, *self._sample
-        if self._library.loaded.put(self._library.pool, self._batch, *where, how, event, lane):
+        if self._library.loaded.put(self._library.pool, self._batch, column_stride, *where, how, event, lane):
             raise MemoryError("no memory for checksums")
         if rows.operand == "C" and len(rows.rows):
             self._of_c.append(where)
@@ -739,10 +739,6 @@ class RowChecksums:
         if known is None:
             known = self._arrays[id(array)] = array, array.ctypes.data
         return known[1]
-
-
-def _is_transposed(matrix: np.ndarray) -> bool:
-    return matrix.strides[1] != matrix.itemsize
 
 
 def _elements(rows: RowsToSum) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

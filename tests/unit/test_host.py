@@ -375,20 +375,21 @@ def test_a_rank_alone_compares_in_one_pass_what_it_sums_of_a_and_b(
 @pytest.mark.needs("c compiler")
 @settings(max_examples=60)
 @given(
-    st.integers(0, 300),
+    st.integers(0, 700),
     st.integers(0, 200),
     st.integers(0, 5),
     st.sampled_from(["f2", "f4", "f8"]),
     st.sampled_from("ABC"),
     st.builds(Sample, st.sampled_from([1, 1, 2, 16]), st.integers(0, 15)),
+    st.sampled_from("CF"),
     SEEDS,
 )
-def test_checksums_of_rows(rows, columns, first, dtype, operand, sample, seed):
+def test_checksums_of_rows(rows, columns, first, dtype, operand, sample, order, seed):
     """Of all bits: any bytes may be elements. Results are added to what was there, and nothing beside them is written."""
     rng = np.random.default_rng(seed)
     whole = rng.integers(0, 256, (rows, np.dtype(dtype).itemsize * (columns + 8)), np.uint8).view(dtype)
     weights, where = checksum_weights(columns + 8, whole.itemsize), Span(first, first + columns)
-    wanted = np.empty(rows, np.uint64)
+    wanted, whole = np.empty(rows, np.uint64), whole.copy(order)
     row_checksums(whole[:, where.slice], weights[where.slice], wanted, sample)
     lines = (np.arange(columns) * whole.itemsize // 64 + np.arange(rows)[:, None] + sample.first) % sample.step == 0
     bits, by_hand = whole[:, where.slice].view(f"u{whole.itemsize}"), np.empty(rows, np.uint64)
