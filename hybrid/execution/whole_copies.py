@@ -50,6 +50,7 @@ class WholeCopies:
         arrays = [*read] if written is None else [*read, written]
         device = self._device = rank_device.device
         self._threads, self._where = threads, where
+        self._overwrites = written is not None and any(np.may_share_memory(each, written) for each in read)
         self._left = f"C left {where} with other values than it has in memory"
         self._slots = device.pin_again(arrays, threads)
         self._use_slots()
@@ -88,6 +89,8 @@ class WholeCopies:
 
     def to_host(self, source: Any, into: np.ndarray) -> None:
         """Copy contiguous C from the GPU, where it is complete; it has arrived when `verify` returns."""
+        if self._overwrites and self._sums is not None:
+            self._sums.wait()  # for those of the C that is added, which lies there
         self._use_slots()
         self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
 
