@@ -414,7 +414,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     plan, p = decision.plan, decision.plan.problem
     yield (
         f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}  {p.operations / 1e9:.3g} GF  "
-        f"matrices {readable(p.bytes_of_matrices)}"
+        f"matrices {readable(p.bytes_of_matrices)}{'  one triangle of C, mirrored' if p.symmetric else ''}"
     )
     yield f"kernel {decision.kernel.name} on {plan.device}: {decision.kernel_reason}; {decision.device_reason}"
     yield f"transport {plan.transport}: {decision.transport_reason}"
