@@ -141,7 +141,7 @@ CODES: dict[str, str] = {
     "too-early": "the clock is read before the measured kernel has ended",
     "unused": "device memory is filled but not read, or computed but not copied back",
     "wrong-elements": "elements of C are wrong",
-    "wrong-operand": "C is the product of one factor with itself",
+    "wrong-operand": "C is the product of one factor with itself, or of exchanged ones",
     "wrong-terms": "C's elements are other sums than those of their l products",
     "wrong-stride": "the rows of a factor are read at another distance",
     "transposed-index": "row and column are exchanged in an index",

@@ -171,6 +171,8 @@ def test_what_a_launch_computes_is_compared_with_the_product_of_what_it_was_give
         "last term only": "the last product only",
         "without B": "it is A · A, without B",
         "edge": "all rows from 6 on",
+        "exchanged": "gives B for a and A for b",
+        "half back": "912 of 1,824 bytes of C",
         "": "the product of 1 launch",
         "other": "the product of 1 launch",  # that with B transposed
     }

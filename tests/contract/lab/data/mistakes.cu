@@ -20,6 +20,13 @@ __global__ void square_of(const float* A, const float* B, float* C, int n)
     for (int k = 0; k < n; ++k) sum += A[row * n + k] * A[k * n + column];
     C[row * n + column] = sum;  //! without B: wrong-elements
 }
+__global__ void exchanged(const float* a, const float* b, float* c, int n)
+{
+    int row = blockIdx.y * TILE + threadIdx.y, column = blockIdx.x * TILE + threadIdx.x;
+    float sum = 0;
+    for (int k = 0; k < n; ++k) sum += a[row * n + k] * b[k * n + column];
+    c[row * n + column] = sum;
+}
 __global__ void two_rows(const int* A, const int* B, int* C, int n)
 {
     int row = threadIdx.y, column = threadIdx.x, sum = 0;
@@ -40,18 +47,21 @@ __global__ void other(const float* A, const float* B, float* C, int n, char what
 int main(int argc, char** argv)
 {
     auto is = [&](const char* name) { return argc > 1 && !strcmp(argv[1], name); };
-    const int n = 24, l = is("without B") || is("other") ? 24 : 30, m = is("without B") || is("other") ? 24 : 19;
+    bool is_square = is("without B") || is("other") || is("exchanged");
+    const int n = 24, l = is_square ? 24 : 30, m = is_square ? 24 : 19;
     float host[30 * 30], *A, *B, *C;
     for (int i = 0; i < 900; ++i) host[i] = rand() % 10 - 4;
     cudaMalloc(&A, n * l * sizeof(float));
     cudaMalloc(&B, l * m * sizeof(float));  //! without B: unused
-    cudaMalloc(&C, n * m * sizeof(float));  //! kept: unused
+    cudaMalloc(&C, n * m * sizeof(float));  //! kept: unused //! half back: unused
     cudaMemcpy(A, host, n * l * sizeof(float), cudaMemcpyHostToDevice);
     cudaMemcpy(B, host + 7, l * m * sizeof(float), cudaMemcpyHostToDevice);
     dim3 grid((m + TILE - 1) / TILE, (n + TILE - 1) / TILE), block(TILE, TILE);
     int begin = is("first term missing") ? 1 : is("last term only") ? l - 1 : 0, end = is("rounded down") ? l / TILE * TILE : l;
     if (is("without B")) {
         square_of<<<grid, block>>>(A, B, C, n);
+    } else if (is("exchanged")) {
+        exchanged<<<grid, block>>>(B, A, C, n);  //! exchanged: wrong-operand
     } else if (is("edge")) {
         int *of[3], ones[64];
         for (int& one : ones) one = rand() % 9;
@@ -66,7 +76,7 @@ int main(int argc, char** argv)
     } else {
         multiply<<<grid, block>>>(A, B, C, n, l, m, begin, end, is("scaled") ? 2.5f : 1);
     }
-    if (!is("kept")) cudaMemcpy(host, C, n * m * sizeof(float), cudaMemcpyDeviceToHost);
+    if (!is("kept")) cudaMemcpy(host, C, n * m * sizeof(float) / (is("half back") ? 2 : 1), cudaMemcpyDeviceToHost);
     for (float* each : {A, B, C}) cudaFree(each);
     return 0;
 }
