@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
-from hybrid.arrays.gemm import PRODUCT, Gemm, ProductType, numpy_type, product_type, real_operands, type_name
+from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_operands, type_name
 from hybrid.arrays.integers import least_remainders
 from hybrid.arrays.interop import (
     as_rows,
@@ -51,6 +51,7 @@ from hybrid.execution.summed import OwnRows, SumOfProducts
 from hybrid.execution.whole_copies import WholeCopies
 from hybrid.host.memory import empty_matrix, empty_result, is_transpose
 from hybrid.kernels.catalogue import elements_of, storage
+from hybrid.planning.grid import Part
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
@@ -157,14 +158,15 @@ class DistributedCall:
             transposed: tuple[bool, ...] = ()
             if self._is_everywhere and not (gemm.transpose_a or gemm.transpose_b):
                 kind = f"a RowBlock and {self._take_own_rows_of_b(settings)}"
+            refuse_unused_c(self._operands[2], asked.gemm)
             if self._in_2d:
-                settings = _of_block_2d(settings, gemm, self._operands[2])
+                settings = replace(settings, device="cpu") if settings.device == "auto" else settings
+                self._operands = _of_block_2d(self._operands, gemm)
             else:
                 transposed = _transposed(self._operands, gemm)
-                refuse_unused_c(self._operands[2], asked.gemm)
             said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
             self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
-            if gemm.alpha == 0:  # as in BLAS, A and B are not read
+            if gemm.alpha == 0 and not self._in_2d:  # as in BLAS, A and B are not read
                 self._operands = _without_terms(self._operands, transposed)
             a, b, c = self._operands
             if any(transposed):
@@ -188,8 +190,8 @@ class DistributedCall:
             return transposed
         if self._in_2d and team.size == 1:
             request_of(shares, shares[0].types.computed)  # which refuses what does not fit together
-            rows, of_type = (RowBlock(a.in_order()), RowBlock(b.in_order()), None), {"dtype": gemm.dtype or None}
-            self._of_rows = DistributedCall(session, rows, None, replace(asked, gemm=of_type))
+            rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None if c is None else RowBlock(c.in_order())
+            self._of_rows = DistributedCall(session, rows, None, asked.without_transposes())
             self.decision, self.settings = self._of_rows.decision, self._of_rows.settings
         else:
             self._of_parts = DistributedProduct(session, shares, inventories, settings)
@@ -235,17 +237,23 @@ class DistributedCall:
         def named(row: int, column: int) -> str:
             return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
 
-        return Block2D(self._of_parts.part(a.array, b.array, None, named), *place)
+        return Block2D(self._of_parts.part(a.array, b.array, None if c is None else c.array, named), *place)
 
 
-def _of_block_2d(settings: Settings, gemm: Gemm, c: Any) -> Settings:
-    """The settings of a product of Block2Ds. UsageError for what such a product cannot have."""
-    if c is not None or replace(gemm, dtype="") != PRODUCT:
-        raise UsageError(
-            "a product of Block2Ds is of a and b alone: for alpha, beta, c, op and modulus use RowBlocks",
-            code="option-combination",
-        )
-    return replace(settings, device="cpu") if settings.device == "auto" else settings
+def _of_block_2d(operands: tuple[Any, ...], gemm: Gemm) -> tuple[Any, ...]:
+    """op(A), op(B) and C, of Block2Ds. UsageError for what a product of them cannot have."""
+    if gemm.modulus or gemm.alpha == 0:
+        what = "modulus" if gemm.modulus else "alpha=0"
+        raise UsageError(f"a product of Block2Ds has no {what}: use RowBlocks", code="option-combination")
+    a, b, c = operands
+    if not (isinstance(a, Block2D) and isinstance(b, Block2D)):
+        return operands  # which `Shares` refuses
+    a, b = a.T if gemm.transpose_a else a, b.T if gemm.transpose_b else b
+    if c is None or not gemm.beta:
+        return a, b, None
+    if not isinstance(c, Block2D) or (c.shape, c.part) != ((a.shape[0], b.shape[1]), Part(a.part.rows, b.part.columns)):
+        raise UsageError("c does not lie as the product, which has A's rows and B's columns on each rank", code="addend")
+    return a, b, c
 
 
 def _transposed(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:

@@ -63,6 +63,24 @@ def test_the_product_has_the_rows_of_a_and_the_columns_of_b_and_knows_its_commun
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
+def test_alpha_beta_and_c_are_as_blas_s(comm, rng, dtype):
+    a, b, c = ((9 * rng.standard_normal((40, 40))).astype(dtype) * (1 - 2j if dtype == "complex64" else 1) for _ in "abc")
+    scalars = {"alpha": 3, "beta": -2, "conjugate_a": True, "conjugate_b": True}
+    for grid in grids(comm.size):
+        parts = dealt(comm, a, grid, (7, 6)), dealt(comm, b, grid, (6, 9)), dealt(comm, c, grid, (7, 9))
+        found = whole(comm, hybrid.multiply(*parts, comm=comm, **scalars))
+        np.testing.assert_allclose(found, 3 * (a.conj() @ b.conj()) - 2 * c, rtol=0, atol=1e-2 if dtype == "complex64" else 1e-9)
+        assert np.array_equal(
+            whole(comm, hybrid.multiply(*parts[:2], parts[2], beta=0, comm=comm)),
+            whole(comm, hybrid.multiply(*parts[:2], comm=comm)),
+        )
+        if comm.size > 1:
+            with refused(UsageError, "addend"):
+                hybrid.multiply(*parts[:2], dealt(comm, c, grid, (5, 3)), beta=1, comm=comm)
+
+
+@pytest.mark.mpi
 def test_ranks_may_have_blocks_of_any_size_or_nothing(comm, rng):
     a = rng.integers(-9, 9, (60, 60)).astype(float)
     cut, pairs, beside = int(rng.integers(0, 61)), max(1, comm.size // 2), comm.rank // 2
@@ -126,7 +144,7 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
         ("mixed-kinds", lambda: hybrid.multiply(of_first, ONES, comm=comm)),
         ("mixed-kinds", lambda: hybrid.multiply(of_first, hybrid.RowBlock(ONES), comm=comm)),
         ("out", lambda: hybrid.multiply(of_first, of_first, comm=comm, out=ONES)),
-        ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, alpha=2)),
+        ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, modulus=2)),
         ("shapes", lambda: hybrid.multiply(of_first, higher, comm=comm)),
         *([] if comm.size == 1 else [
             ("blocks", lambda: hybrid.multiply(twice, twice, comm=comm)),
