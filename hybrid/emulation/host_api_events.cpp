@@ -87,6 +87,8 @@ cudaError_t waited(const char* name, const char* file, int line)
 
 namespace cuda_on_cpu::order {
 
+bool is_busy;
+
 void begins(cudaStream_t in, const std::string& what, const char* file, int line)
 {
     CUstream_st& stream = stream_of(in);
@@ -117,6 +119,7 @@ void uses(const char* begin, const char* end, bool writes, const Region* region)
     for (Use& each : uses_so_far)  // which this one comes after
         if (each.stream == use.stream && each.begin == begin && each.end == end && each.writes == writes) return void(each = use);
     uses_so_far.push_back(use);
+    is_busy = true;
 }
 
 // Whether this is C++'s library, in which std::chrono reads the clock.
@@ -131,6 +134,7 @@ void forget_what_is_over()
     clock_was_read = launch_is_timed = false;
     uses_so_far.erase(std::remove_if(uses_so_far.begin(), uses_so_far.end(), [](const Use& use) { return is_over(use, host); }),
                       uses_so_far.end());
+    is_busy = !uses_so_far.empty();
 }
 
 void host_waits()
@@ -174,8 +178,6 @@ void clock_is_read()
 }
 
 void launched() { launch_is_timed = clock_was_read; }
-
-bool is_busy() { return !uses_so_far.empty(); }
 
 }  // namespace cuda_on_cpu::order
 

@@ -238,7 +238,7 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
         look_at(access);
     else if (kernels_run && is_managed(access.at))
         found("early", access, region_around(access.at));
-    else if (std::string meanwhile; order::is_busy() && !order::host_may_use(access.at, writes, meanwhile) &&
+    else if (std::string meanwhile; order::is_busy && !order::host_may_use(access.at, writes, meanwhile) &&
                                     told.insert({"pinned", access.instruction, 0}).second)
         tell("{\"event\": \"finding\", \"kind\": \"pinned\", \"at\": %u, \"writes\": %d, \"text\": %s, \"kernel\": \"\"}",
              access.instruction, writes, quoted(meanwhile.c_str()).c_str());
@@ -252,7 +252,7 @@ bool is_own(const char* at)
 
 inline void note(const void* at, size_t bytes, bool writes, const void* instruction)
 {
-    if (!looks && (!writes || is_own(static_cast<const char*>(at)))) return;
+    if (!current ? !kernels_run && !order::is_busy : !looks && (!writes || is_own(static_cast<const char*>(at)))) return;
     note_slowly(at, bytes, writes, instruction);
 }
 

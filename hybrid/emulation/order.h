@@ -18,6 +18,6 @@ bool host_may_use(const char* at, bool writes, std::string& meanwhile);  // page
 void forget_what_is_over();
 void launched();  // a kernel, by the work that has begun
 void clock_is_read();
-bool is_busy();                        // whether work may be under way that the host has not waited for
+extern bool is_busy;                   // whether work may be under way that the host has not waited for
 
 }  // namespace cuda_on_cpu::order
