@@ -40,7 +40,7 @@ def findings(case: Case, names: Names) -> list[Finding]:
     worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
     if worst is not None and worst.mistake and not (has_race or is_stray or has_no_value or case.outside):
         code, text = worst.mistake
-        where = _lines("; {} stores it", case, {2}, "store") if "index of {C}:" in text else _sums(case)
+        where = _lines("; {} stores it", case, {2}, "store") if "index of {C}:" in text else _sums(case, code)
         found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))
     if worst is not None and worst.first_wrong is not None:
         is_now, right = worst.first_wrong
@@ -71,9 +71,10 @@ def _part(numbers: Sequence[int], n: int, m: int) -> str:
     return f", the first [{numbers[0] // m}][{numbers[0] % m}]" if len(numbers) < n * m else ""
 
 
-def _sums(case: Case) -> str:
-    """Where the factors of the products are read, as far as that is known: in shared memory, or else those of A."""
-    in_shared = any(site.space == SHARED and site.kind == "load" for site in case.sites)
+def _sums(case: Case, code: str) -> str:
+    """Where the factors of the products are read, as far as that is known: where they are in shared memory, there, unless wrong
+    ones are loaded."""
+    in_shared = code == "wrong-terms" and any(site.space == SHARED and site.kind == "load" for site in case.sites)
     return _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
 
 
