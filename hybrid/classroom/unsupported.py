@@ -17,6 +17,7 @@ from hybrid.errors import HybridError, UsageError
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
 _HEADERS = {
     r"cublas": "cuBLAS",
+    r"GL/|glut": "OpenGL",
     r"cusparse|cusolver|cufft|cudnn|nccl": "a library of CUDA's",
     r"curand": "cuRAND",
     r"thrust/|cub/|cuda/": "Thrust, CUB and libcu++",
