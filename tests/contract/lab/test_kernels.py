@@ -104,7 +104,7 @@ FAULTS = {
     "C by columns": ("square", [("P[row * Width + column]", "P[column * Width + row]")],
         {("transposed-index", "P[column"), (WRONG, "")}),
     "M in N's place": ("square", [("N[k * Width", "M[k * Width")], {("wrong-operand", "M[k"), (WRONG, "")}),
-    "A in B's place": ("element", [("b[k * m", "a[k * m")], {("wrong-operand", "a[k * m"), (BEYOND, "a[k * m"), (WRONG, "")}),
+    "A in B's place": ("element", [("b[k * m", "a[k * m")], {("wrong-operand", "a[k * m"), (WRONG, "")}),
     "another row stride": ("element", [("a[row * l", "a[row * m")],
         {("wrong-stride", "a[row * m"), (BEYOND, "a[row * m"), (WRONG, "")}),
     # numbers that are too small, on large shapes
