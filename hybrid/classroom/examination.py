@@ -265,6 +265,8 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
             refuse_unsupported(joined(file.texts), file.path.name)  # which may be why there is none
         raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void", code="lab-kernel")
     if not wanted and len(names) > 1:
+        if for_cpu and file.has_main:
+            refuse_unsupported(joined(file.texts), file.path.name)  # which may be why its main function is not run
         raise UsageError(
             f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME, or a line // lab: kernel(NAME), chooses one",
             code="lab-kernel",
