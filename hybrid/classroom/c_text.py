@@ -40,6 +40,9 @@ _READ_ONLY = re.compile(r"\b__constant__(?=\s+(?:const|constexpr)\b)|(?<=\bconst
 _QUALIFIERS = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:\b(?:__\w+__|inline|static|void|extern)\b[ \t]*)+)$", re.MULTILINE
 )
+_NAMED = re.compile(  # as #define KERNEL(name) __global__ void name
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)\)[ \t]+((?:\b(?:__\w+__|inline|static|void|extern)\b[ \t]*)+)\2[ \t]*$", re.MULTILINE
+)
 _DIRECTIVE_OR_WORD = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*|\b\w+\b", re.MULTILINE)
 _OF_DEVICE = re.compile(r"\b__(?:global|device)__\b")
 
@@ -52,6 +55,8 @@ def blanked(text: str) -> str:
 def with_qualifiers(text: str, whole: str = "") -> str:
     """The text with __device__ and __global__ in place of macros that stand for them. `whole`: the text with its own headers,
     which may define some."""
+    for macro, _, value in _NAMED.findall(blanked(whole or text)):
+        text = re.sub(rf"^([ \t]*[^\s#\n][^\n]*?|[ \t]*)\b{macro}\s*\(\s*(\w+)\s*\)", rf"\1{value}\2", text, flags=re.MULTILINE)
     defined = {name: value.strip() for name, value in _QUALIFIERS.findall(blanked(whole or text)) if _OF_DEVICE.search(value)}
     parts, place = [], 0
     for found in _DIRECTIVE_OR_WORD.finditer(blanked(text)) if defined else ():
