@@ -24,6 +24,7 @@ from hybrid.arrays.interop import (
     is_masked,
     on_gpu,
     on_host,
+    refuse_masked,
     to_device_of,
 )
 from hybrid.arrays.root_operands import (
@@ -157,7 +158,7 @@ class DistributedCall:
                 raise UsageError(f"a product of {kind} has neither out nor root: every rank keeps its {kept}", code="out")
             transposed: tuple[bool, ...] = ()
             if self._is_everywhere and not (gemm.transpose_a or gemm.transpose_b):
-                kind = f"a RowBlock and {self._take_own_rows_of_b(settings)}"
+                kind = f"a RowBlock and {self._take_own_rows_of_b(settings, gemm)}"
             refuse_unused_c(self._operands[2], asked.gemm)
             if self._in_2d:
                 settings = replace(settings, device="cpu") if settings.device == "auto" else settings
@@ -198,13 +199,15 @@ class DistributedCall:
             self.decision, self.settings = self._of_parts.decision, self._of_parts.settings
         return transposed
 
-    def _take_own_rows_of_b(self, settings: Settings) -> str:
+    def _take_own_rows_of_b(self, settings: Settings, gemm: Gemm) -> str:
         """Make B a RowBlock of this rank's share of its rows. What all ranks have to have in common of it."""
         team, (a, b, c) = self._session.team, self._operands
         if b.ndim != 2:
             raise UsageError(
                 f"b is an array of {b.ndim} dimensions: beside a RowBlock pass a matrix, x[:, None]", code="dimensions"
             )
+        refuse_masked(b, "b")
+        product_type(a.array.dtype, b.dtype, gemm.dtype)  # which refuses elements that are no numbers
         lo, hi = (len(b) * rank // team.size for rank in (team.rank, team.rank + 1))
         self._operands = a, RowBlock(to_device_of(a.array, b[lo:hi]) if on_gpu(a.array) else on_host(b[lo:hi])), c
         sum_of_all = checksum(on_host(b), threads_until_decided(team, settings))

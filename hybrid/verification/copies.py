@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -390,27 +391,18 @@ def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: st
     on_threads(threads, add, row_parts(rows, CALL_BYTES))
 
 
-_ROW = 4096  # words of 64 bits
-
-
 def checksum(matrix: np.ndarray, threads: int, dtype: str | None = None) -> int:
-    """One checksum of all elements of any type, converted to `dtype`; another one where the same elements come in another
-    order."""
+    """One checksum of all elements of any type, converted to `dtype`, and of their order. No sum, since changes of neighbouring
+    elements, such as of their signs, may cancel in sums."""
     if not matrix.size:
         return 0
     rows = matrix.reshape(len(matrix), -1)
-    weights = checksum_weights(_ROW, 8)
 
     def of_part(part: Span) -> int:
-        elements = np.ascontiguousarray(rows[part.slice], dtype).reshape(-1).view(np.uint8)
-        words = (np.pad(elements, (0, -len(elements) % 8)) if len(elements) % 8 else elements).view(np.uint64)
-        whole = len(words) // _ROW * _ROW
-        sums = np.zeros(whole // _ROW + 1, np.uint64)
-        row_checksums(words[:whole].reshape(-1, _ROW), weights, sums[:-1])
-        row_checksums(words[None, whole:], weights[: len(words) - whole], sums[-1:])
-        return int(mixed_total(sums, part.lo << 32))
+        elements = np.ascontiguousarray(rows[part.slice], dtype).view(np.uint8)
+        return int(mixed_total(np.array([crc32(elements.data)], np.uint64), part.lo))
 
-    parts = rows_of_about(CALL_BYTES, Span(0, len(rows)), rows.shape[1] * rows.itemsize)
+    parts = rows_of_about(CALL_BYTES, Span(0, len(rows)), rows.shape[1] * np.dtype(dtype or rows.dtype).itemsize)
     return sum(on_threads(threads, of_part, parts)) % (1 << 64)
 
 

@@ -47,6 +47,14 @@ def test_on_every_grid_the_product_is_right(comm, rng, count):
         assert at_root is None if comm.rank != root else np.array_equal(at_root, a @ b), (nodes, settings)
 
 
+def test_operands_that_are_converted_reach_other_nodes_in_several_parts(comm, rng):
+    a, b = rng.standard_normal((450 * comm.size, 3000)).astype("float32"), rng.standard_normal((3000, 3))
+    given = (a, b) if comm.rank == 0 else (None, None)
+    with hybrid.testing.pretend(device="cpu", ranks_per_node=1, transport="host"):
+        c = hybrid.multiply(*given, comm=comm)
+    assert comm.rank or np.allclose(c, a @ b)
+
+
 @pytest.mark.needs("compiler")
 def test_from_remainders_a_rank_of_a_grid_may_have_no_terms(comm, rng):
     a, b = rng.standard_normal((30, 1)), rng.standard_normal((1, 40))

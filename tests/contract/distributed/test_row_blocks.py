@@ -58,11 +58,13 @@ def test_the_second_operand_may_be_a_matrix_that_every_rank_has(comm, rng, dtype
     other, moved = b.copy(), b.copy()
     other[0, 0] += comm.rank
     moved[[0, 1]] = moved[[1, 0]] if comm.rank else moved[[0, 1]]
-    for wrong in (other, moved, rows_of(comm, b) if comm.rank else b):
+    opposite = b * (-1) ** comm.rank if b.dtype.kind != "i" else other  # whose signs' bits cancel in a sum
+    for wrong in (other, moved, opposite, rows_of(comm, b) if comm.rank else b):
         if comm.size > 1:
             with refused(UsageError, "ranks-differ"):
                 rows @ wrong
-    for code, wrong in (("shapes", b[1:]), ("dimensions", b[:, 0])):
+    no_matrices = ("shapes", b[1:]), ("dimensions", b[:, 0]), ("dtype", b.astype(object)), ("masked", np.ma.masked_less(b, 0))
+    for code, wrong in no_matrices:
         with refused(UsageError, code):
             rows @ wrong
 
