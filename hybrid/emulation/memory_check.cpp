@@ -244,9 +244,14 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
              access.instruction, writes, quoted(meanwhile.c_str()).c_str());
 }
 
-// Memory of the block or the thread.
+const void* last_written;  // in a block that is not looked at: where, and by whom
+const Thread* last_writer;
+
+// Memory of the block or the thread, or what the thread has just written already.
 bool is_own(const char* at)
 {
+    if (at == last_written && current == last_writer) return true;
+    last_written = at, last_writer = current;
     return statics.has(at, 1) || dynamics.has(at, 1) || (at >= current->stack && at < current->stack + STACK);
 }
 
@@ -336,6 +341,7 @@ void block_begins(char* dynamic_shared, size_t bytes)
     dynamics.begin = dynamic_shared;
     dynamics.bytes = bytes;
     first_of_block = ++segment;
+    last_writer = nullptr;
     auto is_edge = [](unsigned index, unsigned size) { return index == 0 || index == size - 1; };
     bool is_corner = is_edge(block_index.x, grid_size.x) && is_edge(block_index.y, grid_size.y);
     unsigned number = block_index.x + 7 * block_index.y + 13 * block_index.z;
