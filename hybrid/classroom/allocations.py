@@ -64,7 +64,7 @@ class Allocations:
         return self._of[number]["file"], self._of[number]["line"]
 
     def element(self, number: int, offset: int, item: int) -> str:
-        """The name of the element so many bytes after the first. `item`: bytes of an element; 0: the array's cudaMalloc tells."""
+        """The name of the element at this byte offset. `item`: bytes of an element; 0: the array's cudaMalloc tells."""
         return f"{self.name(number)}[{offset // (item or self._call(number)[1])}]"
 
     def size(self, number: int, item: int) -> str:

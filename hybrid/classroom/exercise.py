@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 Part = tuple[str, int, int]  # of a judgement: what it is about, the points that were got, and those that there are
 _RIGHT_POINTS = 6  # for right results, divided among the shapes
 _DEMAND_POINTS = 4  # for each demand
-_ALL = 4  # shapes, of which there are at most so many
+_ALL = 4  # the most shapes
 
 
 @record

@@ -88,7 +88,7 @@ class FirstKernel:
         return [(4 * threads,), (4 * threads - 27,), (3,), (40_001,)]
 
     def _found(self, sizes: tuple[int, ...], seconds: int, source: Path, program: Path, warnings: str) -> list[Finding]:
-        """What is found on arrays of `sizes`: of rows and columns, or of so many elements."""
+        """What is found on arrays of `sizes`: rows and columns, or the number of elements."""
         rows, columns = (1, *sizes)[-2:]
         grid, block, shared = self.launch.at({**self.file.constants, "n": sizes[0], "m": columns})
         of_length = {"one": 1, "blocks": grid[0], "bins": _BINS, "all": rows * columns}

@@ -48,7 +48,7 @@ class _Layout:
         self.right = self.is_near(self.product, self.size)
 
     def is_near(self, expected: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Which elements are near these, of which so much is added up. Those that the launch has not written are."""
+        """Which elements are near the expected ones, sums of terms of this size, or were not written by the launch."""
         if not self.unit:
             return (self.writers == 0) | ((self.c.astype("i8") - expected.astype("i8")) << 32 == 0)
         return (self.writers == 0) | (abs(self.c - expected) <= 4 * (self.x.shape[1] + 2) * self.unit * size)
@@ -141,7 +141,7 @@ def judged(event: dict[str, Any]) -> Judged | None:
 
 
 def _sizes(x: int, y: int, c: int, event: dict[str, Any]) -> tuple[int, int, int] | None:
-    """n, l and m of arrays with so many elements, if there are such and the launch's numbers or its grid tell them."""
+    """n, l and m of arrays of these numbers of elements, if they exist and the launch's numbers or its grid tell them."""
     if not x * y * c:
         return None
     n, l, m = (round(math.sqrt(first * second / third)) for first, second, third in ((x, c, y), (x, y, c), (y, c, x)))

@@ -96,7 +96,7 @@ class EnergyMeter:
             self._sums[kind] = self._sums.get(kind, 0.0) + after[kind] - before[kind]
 
     def total(self, products: int) -> Energy:
-        """The energy of so many products by all ranks. Every rank calls it, and gets the same."""
+        """The energy that all ranks take for this number of products. Every rank calls it, and gets the same."""
         self._closed.set()
         if self._opened.is_set() and self._thread.is_alive():
             self._thread.join(_PATIENCE)  # it calls nothing while the process ends, unless NVML holds it

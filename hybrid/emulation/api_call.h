@@ -34,7 +34,7 @@ private:
 void show_printed();
 std::string grouped(unsigned long long number);  // 4096 as 4,096
 std::string named(const Region& region, bool with_line = false);
-// The rule that an operation breaks on so many bytes of device memory; "" for none. `preposition`: into or from.
+// The rule that an operation breaks on this range of device memory; "" for none. `preposition`: into or from.
 std::string misuse(const Region& region, const void* at, size_t bytes, const char* preposition);
 
 }  // namespace cuda_on_cpu

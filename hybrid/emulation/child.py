@@ -98,7 +98,7 @@ def supervised(
     show: Callable[[bytes], None] | None = None,
     **options: Any,
 ) -> Ended:
-    """Run a command until it ends, or for so many seconds; then nothing that it has started runs any more.
+    """Run a command until it ends, or the time is over; then nothing that it has started runs any more.
 
     `confine`: is called in the child before the command. `show`: is given what it prints, also to standard error, as it comes.
     """

@@ -25,7 +25,7 @@ namespace {
 
 // Of the launches at one place: reads up to which all blocks are looked at, and then the grid's corners and some others.
 constexpr unsigned long long ALL_READS = 20'000'000, MOST_READS = 2 * ALL_READS;
-constexpr unsigned SOME = 61;  // one block of so many
+constexpr unsigned SOME = 61;  // of the others, one block in this number
 constexpr size_t MOST_FINDINGS = 60, STACK = 256 << 10, FIRST_PAGE = 4096, SITES = 256;
 
 struct Access {

@@ -398,7 +398,7 @@ class Product:
         return product
 
     def start(self, times: int) -> None:
-        """Start to multiply so many times, without waiting for the end."""
+        """Enqueue this number of multiplications."""
         for _ in range(times):
             self._device.multiply(self._a, self._b, self._c, [])
 
