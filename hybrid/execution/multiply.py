@@ -170,12 +170,12 @@ class DistributedCall:
             if gemm.alpha == 0 and not self._in_2d:  # as in BLAS, A and B are not read
                 self._operands = _without_terms(self._operands, transposed)
             a, b, c = self._operands
+            threads = partial(threads_until_decided, team, settings)
             if any(transposed):
                 is_sum = transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
-                own_rows = OwnRows.of(a.array, b.array, gemm) if is_sum else None
+                own_rows = OwnRows.of(a.array, b.array, gemm, threads) if is_sum else None
                 looking.mine = said, take_inventory(session, settings), own_rows
             else:
-                threads = partial(threads_until_decided, team, settings)
                 if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
                     self._operands = a, b, c = tuple(
                         None if each is None else RowBlock(least_remainders(each.array, gemm.modulus, threads()))

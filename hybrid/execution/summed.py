@@ -4,13 +4,13 @@ these products, of which each rank adds up some rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type
-from hybrid.arrays.integers import Exact, refusal
+from hybrid.arrays.integers import Exact, largest_of, refusal
 from hybrid.arrays.interop import on_gpu
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
@@ -23,8 +23,6 @@ from hybrid.ranks.team import Team
 from hybrid.selection.decision import Inventory, may_use_gpus
 from hybrid.verification.copies import verify_exchange
 
-_LARGEST = float(1 << 63)  # a sum of 64-bit integers that reaches it has wrapped around
-
 
 @record
 class OwnRows:
@@ -33,23 +31,27 @@ class OwnRows:
     a: tuple[int, int]
     b: tuple[int, int]
     types: ProductType
+    largest: int  # the most that these rows add to an element of C, of integers
     on_host: bool
 
     @classmethod
-    def of(cls, a: Any, b: Any, gemm: Gemm) -> OwnRows | None:
+    def of(cls, a: Any, b: Any, gemm: Gemm, threads: Callable[[], int]) -> OwnRows | None:
         """Those of a product Aᵀ·B; None for types that have none, as the other way of computing it will say."""
         try:
             types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
         except UsageError:
             return None
-        return cls(a.shape, b.shape, types, not (on_gpu(a) or on_gpu(b)))
+        on_host, largest = not (on_gpu(a) or on_gpu(b)), 0
+        if on_host and types.exact is not None:
+            largest = int(abs(gemm.alpha)) * len(a) * largest_of(a, threads()) * largest_of(b, threads())
+        return cls(a.shape, b.shape, types, largest, on_host)
 
 
 class SumOfProducts:
     """The product of all ranks' RowBlocks of A, transposed, and B."""
 
-    def __init__(self, team: Team, settings: Settings, types: ProductType, shape: tuple[int, int]) -> None:
-        self._team, self._settings, self._types, self._shape = team, settings, types, shape
+    def __init__(self, team: Team, settings: Settings, types: ProductType, shape: tuple[int, int], largest: int) -> None:
+        self._team, self._settings, self._types, self._shape, self._largest = team, settings, types, shape, largest
         self.dtype = "int64" if types.exact is not None else types.operand("B")  # of the products and their sum
 
     @classmethod
@@ -57,7 +59,8 @@ class SumOfProducts:
         cls, team: Team, settings: Settings, rows: Sequence[OwnRows | None], inventories: Sequence[Inventory]
     ) -> SumOfProducts | None:
         """The sum of products of these rows on CPUs, the same on all ranks; None where A is moved instead: to the ranks of other
-        rows of B, to GPUs, or since C is large. DoesNotFit where the ranks' products have no room."""
+        rows of B, to GPUs, or since C is large, or sums of integers may not fit into 64 bits. DoesNotFit where the ranks'
+        products have no room."""
         first = rows[0]
         if team.size == 1 or first is None or first.types.result == "uint64":
             return None
@@ -70,10 +73,12 @@ class SumOfProducts:
             each is None or each.a[0] != each.b[0] or (each.a[1], each.b[1], each.types, each.on_host) != alike for each in rows
         ):
             return None
-        terms = sum(each.a[0] for each in rows if each is not None)
-        if 2 * team.size * n * m > terms * (n + m):
+        terms, largest = (
+            sum(each) for each in zip(*((each.a[0], each.largest) for each in rows if each is not None), strict=True)
+        )
+        if 2 * team.size * n * m > terms * (n + m) or largest > np.iinfo(np.int64).max:
             return None
-        made = cls(team, settings, first.types, (n, m))
+        made = cls(team, settings, first.types, (n, m), largest)
         needed = 2 * n * m * np.dtype(made.dtype).itemsize
         for node in team.topology.nodes:
             free = [inventories[rank].free for rank in node]
@@ -109,17 +114,15 @@ class SumOfProducts:
     def _finished(self, products: np.ndarray, own: Span) -> np.ndarray:
         """The sum of the products, in the type of the result. Overflow where that does not hold an element."""
         total, types = products[0].copy(), self._types
-        approximately = products.astype(np.float64).sum(axis=0) if types.exact is not None else None
         with np.errstate(all="ignore"):
             for product in products[1:]:
                 total += product
-        if approximately is None or types.result == "bool":
-            return total.astype(numpy_type(types.result), copy=False)
-        dtype = np.dtype(types.result)
-        limits = np.iinfo(dtype)
-        outside = (total < limits.min) | (total > limits.max) | (np.abs(approximately) >= _LARGEST)
-        if outside.any():
-            row, column = (int(each) for each in np.argwhere(outside)[0])
-            value = sum(map(int, products[:, row, column]))
-            raise refusal(Exact(1 << 64, "float64"), dtype, value, element_of_rows(own.lo)(row, column))
+        dtype = numpy_type(types.result)
+        if types.exact is not None and types.result != "bool":
+            limits = np.iinfo(dtype)
+            outside = (total < limits.min) | (total > limits.max)
+            if outside.any():
+                row, column = (int(each) for each in np.argwhere(outside)[0])
+                place = element_of_rows(own.lo)(row, column)
+                raise refusal(Exact(self._largest, "float64"), dtype, int(total[row, column]), place)
         return total.astype(dtype, copy=False)

@@ -129,6 +129,13 @@ def test_a_wrong_part_of_a_sum_is_refused_on_all_ranks_and_one_that_overflows(co
         with refused(OverflowError, "overflow") as refusal:
             ones.T @ others
         assert str(LONG * value * other) in str(refusal.value)
+    most = 1 << 62
+    for of_first, of_last in ((most, most - 1), (2 * most - 1, 0), (-most, -most), (0, 0)):
+        values = np.zeros((LONG, 2), "int64")
+        values[[0, -1], 0], values[[0, 1, -2, -1], 1] = (of_first, of_last), (most, most, -most, -most)
+        ones = rows_of(comm, np.ones_like(values), known=True)
+        found = hybrid.gather(rows_of(comm, values, known=True).T @ ones, root=None)
+        assert found.tolist() == [[of_first + of_last] * 2, [0, 0]]  # though ranks' parts are too large
 
 
 @pytest.mark.mpi(min_size=2)
