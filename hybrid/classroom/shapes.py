@@ -11,7 +11,7 @@ import numpy as np
 from hybrid.classroom.case import Sizes
 
 _WHOLE = range(32, 65)  # from which multiples of a tile are drawn
-_SHORT, _LONG, _TINY = range(17, 32), range(150, 250), range(1, 8)
+_SHORT, _LONG, _TINY = range(17, 32), range(150, 250), range(2, 8)
 _EDGES = (67, 71, 79)  # odd, and beyond what two tiles of 32 cover
 
 
