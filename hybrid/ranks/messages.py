@@ -108,10 +108,7 @@ class Messages:
 
     def end_if_others_failed(self) -> None:
         """PhaseEnded if a rank has failed in this phase."""
-        status, serial = self._new_status(), bytearray(8)
-        while self._control.Iprobe(tag=_NOTICE, status=status):
-            self._control.Recv([serial, self._byte], status.source, _NOTICE)
-            self._failed = max(self._failed, int.from_bytes(serial, "little"))
+        self._receive_notices()
         if self._failed == self.serial or self._control.Iprobe(tag=_LOST):
             raise PhaseEnded
 
@@ -230,12 +227,19 @@ class Messages:
         """Send every other rank the notice that this one has failed, so that none waits for its messages."""
         self._tell_others(self.serial.to_bytes(8, "little"), _NOTICE)
 
+    def _receive_notices(self) -> None:
+        status, serial = self._new_status(), bytearray(8)
+        while self._control.Iprobe(tag=_NOTICE, status=status):
+            self._control.Recv([serial, self._byte], status.source, _NOTICE)
+            self._failed = max(self._failed, int.from_bytes(serial, "little"))
+
     def clear_up(self) -> None:
         """Complete the collectives that the phase has left unfinished. Every rank calls it after an exchange that told of a
         failure."""
         self._owed = None
         # For each kind the number of the latest series, its ranks, and how many of its collectives this rank has started.
         of_ranks = self.exchange({kind: each.state for kind, each in self._series.items()})
+        self._receive_notices()  # which a communicator that MPI makes in place of this one would get
         for kind in {kind for series in of_ranks for kind in series}:
             serial, ranks, _ = max(series[kind] for series in of_ranks if kind in series)
             states = [of_ranks[rank].get(kind, (-1, (), 0)) for rank in ranks]

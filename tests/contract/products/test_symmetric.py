@@ -17,6 +17,7 @@ LAYOUTS = {  # the operands, flags, and the matrix whose product with its transp
     "not contiguous": lambda a: (a[::2, ::-1], a[::2, ::-1].T, {}, a[::2, ::-1]),
 }
 WAYS = {"CPU": {}, "small tiles": {"panel_rows": 16}, "loops": {"kernel": "loops"}, "staged": {"staged": 1, "panel_rows": 48}}
+LOOPS = [pytest.mark.needs("c compiler")]
 
 
 def assert_symmetric(comm, rng, layout, dtype, **way):
@@ -33,7 +34,7 @@ def assert_symmetric(comm, rng, layout, dtype, **way):
             np.testing.assert_allclose(c, (wide @ wide.T).astype(c.dtype), rtol=0, atol=rounded)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=LOOPS * (way == "loops")) for way in WAYS])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_of_one_process(rng, layout, way):
     for dtype in ("float64", "float32", "int64", "float16"):
@@ -41,7 +42,7 @@ def test_of_one_process(rng, layout, way):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("way", ["CPU", "small tiles", "loops"])
+@pytest.mark.parametrize("way", ["CPU", "small tiles", pytest.param("loops", marks=LOOPS)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_of_ranks(comm, rng, layout, way):
     for dtype in ("float64", "int64"):
