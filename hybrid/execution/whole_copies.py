@@ -154,7 +154,7 @@ class WholeCopies:
             self._summed.append((text, checksums, rows_there))
         if end.size:
             self._copied(end, end_there, key)
-            self._ends.append((text, end, end_there))
+            self._ends.append((text, end.copy() if key == "A" else end, end_there))  # C may overwrite it
 
     def _copied(self, on_host: np.ndarray, there: Any, key: str) -> Event:
         if not key:
