@@ -223,7 +223,7 @@ def told(outcome: Outcome, energy: Energy, price: Price | None) -> tuple[list[st
 
 
 def cost_line(price: Price, seconds: float, gpus: int, nodes: int, joules: float | None) -> str:
-    """The line about the cost of a product that takes so many seconds and, where that is known, joules."""
+    """The line about the cost of a product, from its seconds and, where they are known, its joules."""
     cost = price.cost(seconds, gpus, nodes, joules)
     return f"cost: not known at {price}, {price.missing}" if cost is None else f"cost: {_figure(cost)} a product at {price}"
 

@@ -110,7 +110,7 @@ class Problem:
 
     `dtype`: the type of C and of all sums. `short_operands`: the type of A and B where that has 16 bits; empty where A and B are
     of `dtype`, too. `symmetric`: where B is the transpose of A, and one triangle of C
-    is computed and mirrored: "A" or "B", the operand that lies by rows and of which the other is made; "AB": both are there.
+    is computed and mirrored: "A" or "B", the operand that lies by rows, whose transpose is the other; "AB": both are there.
     """
 
     n: int

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, int]
 Complete = Callable[[Any], None]
 
-_SHORT_SUM = 1 << 20  # terms: with so many integers of 16 bits are multiplied exactly in float64
+_SHORT_SUM = 1 << 20  # terms: sums of up to this many products of 16-bit integers are exact in float64
 
 
 @record

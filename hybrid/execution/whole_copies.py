@@ -171,7 +171,7 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
 
 
 def _rows_of(memory: Any) -> tuple[Any, Any]:
-    """The bytes as rows of words, and what is left of them, as a row of bytes."""
+    """The bytes as rows of words, and the rest as a row of bytes."""
     words = _WORDS if memory.size >= _LARGE else _FEW_WORDS
     whole = memory.size // (8 * words) * 8 * words
     return memory[:whole].view("float64").reshape(whole // (8 * words), words), memory[None, whole:]

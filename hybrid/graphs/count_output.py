@@ -45,7 +45,7 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
             code="number",
         )
     edges = adjacency > 0
-    ends = [np.arange(len(adjacency)) == head]  # for each number of steps, the vertices from which so many can end at `head`
+    ends = [np.arange(len(adjacency)) == head]  # for each number of steps, the vertices from which a walk can end at `head`
     for _ in range(length):
         ends.append((edges & ends[-1]).any(axis=1))
     found: list[tuple[int, ...]] = [(tail,)] if ends[length][tail] else []

@@ -62,7 +62,7 @@ class MachineModel:
     least_cpu_panel_rows: int = 2000
     most_cpu_row_panels: int = 512  # estimated
     # The next seven decide between CPU, one GPU and several. They follow from a table of shapes on two H200 and their host's 32
-    # virtual cores, without a recorded line (bench_hosts.py --choices), but for the rate of a core.
+    # virtual cores, without a recorded line, but for the rate of a core.
     # Multiply-adds of a CPU core by BLAS in float64; in float32 it does twice as many. NumPy took 4.6 ms for 1024×1024 on 16.
     core_multiply_adds_per_second: float = 15e9
     core_edge: int = 144  # BLAS keeps a core busy for each of these in the edge of a cube, of as many multiply-adds as there are
