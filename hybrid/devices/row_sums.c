@@ -197,11 +197,18 @@ int put(Pool* pool, Batch* batch, int64_t column_bytes, const void* first_row, i
 }
 
 // Sums again one of `step` rows of a piece that has been summed.
-void sum_again(const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size, const uint64_t* weights,
-               uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines, int64_t first_line, int64_t step)
+void sum_again(int64_t column_bytes, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
+               const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines, int64_t first_line,
+               int64_t step)
 {
     int64_t from = rows > 1;  // the first row has weights: it takes longer than all the rest
     Checksums of = {
-        {0}, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total, lines, first_line, item_size};
-    sum_bits(&of, 0, (rows - from + step - 1) / step);
+        {0}, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total, lines, first_line, column_bytes};
+    if (column_bytes == item_size)
+        sum_bits(&of, 0, (rows - from + step - 1) / step);
+    else
+        for (int64_t i = from; i < rows; i += step) {
+            *total -= mixed(sums[i], number + (uint64_t)i);
+            sum_bits_by_columns(&of, i, i + 1);
+        }
 }

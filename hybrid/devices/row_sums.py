@@ -112,7 +112,7 @@ def _load() -> Any:
     library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
     matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER, _NUMBER]
     library.put.argtypes = [_ADDRESS, _ADDRESS, _NUMBER, *matrix, *sums, _ADDRESS, _ADDRESS, _COUNT]
-    library.sum_again.argtypes = [*matrix, *sums, _NUMBER]
+    library.sum_again.argtypes = [_NUMBER, *matrix, *sums, _NUMBER]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
     pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
     library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
@@ -728,8 +728,8 @@ class RowChecksums:
         first = address(matrix) + rows.rows.lo * stride + columns.lo * column_stride
         weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
         layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
-        where = first, *layout, weights, checksums, rows.number, total, *self._sample
-        if self._library.loaded.put(self._library.pool, self._batch, column_stride, *where, how, event, lane):
+        where = column_stride, first, *layout, weights, checksums, rows.number, total, *self._sample
+        if self._library.loaded.put(self._library.pool, self._batch, *where, how, event, lane):
             raise MemoryError("no memory for checksums")
         if rows.operand == "C" and len(rows.rows):
             self._of_c.append(where)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.fake_rapl import RANGE, add, two_processors, zone
 from support.selection import examples
@@ -373,6 +373,7 @@ def test_a_rank_alone_compares_in_one_pass_what_it_sums_of_a_and_b(
 
 
 @pytest.mark.needs("c compiler")
+@example(2, 2, 0, "f2", "C", Sample(1, 0), "F", 0)
 @settings(max_examples=60)
 @given(
     st.integers(0, 700),
