@@ -62,10 +62,6 @@ precision() { # whole products from remainders beside cuBLAS: bench_precision
     measure 300 bench_precision --sizes 4096 8192 1000x8000x8000 --rounds 5
 }
 
-energy() { # the energy of a product: hybrid.matmul
-    product 16000 16000 16000 --repeat 20
-}
-
 hosts() { # from host memory to host memory, beside the program that one writes by hand, and cuBLASXt: bench_hosts
     measure 560 bench_hosts --gpus "${GPUS[@]}" --sizes 4000 8000 16000 --rounds 3 --total 520
 }
@@ -74,7 +70,7 @@ kernels() { # every kernel beside cuBLAS: ladder
     measure 560 ladder --rounds 5 --longest 2
 }
 
-STEPS=(tests ranks check wall lab repair bytes types precision energy hosts kernels)
+STEPS=(tests ranks check wall lab repair bytes types precision hosts kernels)
 
 measure() {
     local limit=$1 script=$2

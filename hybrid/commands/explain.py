@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from hybrid.commands.energy import cost_line, joules_in_units
 from hybrid.core.problem import Problem, record
-from hybrid.core.settings import Price, Settings
+from hybrid.core.settings import Settings
 from hybrid.core.spans import Topology
-from hybrid.core.text import counted, readable, rounded_up
+from hybrid.core.text import readable, rounded_up
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
@@ -258,9 +257,7 @@ def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings:
         yield f"order of arrival on rank 0: {order if len(order) < _LONGEST_ORDER else order[:_LONGEST_ORDER] + ' …'}"
     nodes = len(plan.topology.nodes)
     if nodes == 1 and plan.device == "cuda" and decision.speed is not None:
-        yield from _forecast(decision, machine, decision.speed, settings)
-    elif settings.price:
-        yield "cost: not estimated, because the time of a product is expected of GPUs of one node only"
+        yield from _forecast(decision, machine, decision.speed)
     if nodes > 1:
         yield _between_nodes(plan, settings)
 
@@ -365,7 +362,7 @@ def _otherwise(machine: Machine, request: PlanRequest, settings: Settings) -> st
     return decision.plan.transport
 
 
-def _forecast(decision: Decision, machine: Machine, speed: float, settings: Settings) -> Iterator[str]:
+def _forecast(decision: Decision, machine: Machine, speed: float) -> Iterator[str]:
     """When rank 0, whose row block is among the tallest, will have copied and multiplied everything; nothing for a product in
     very many pieces."""
     plan = decision.plan
@@ -379,16 +376,6 @@ def _forecast(decision: Decision, machine: Machine, speed: float, settings: Sett
         f"expected of rank 0, by a link of {model.link_bytes_per_second / 1e9:.3g} GB/s and without the check: A and B copied "
         f"after {copied_in}, multiplied after {multiplied}, C copied back after {copied_out}"
     )
-    yield _estimate(decision, moments[-1] / model.link_bytes_per_second, model.gpu_power_limit_watts, settings.price)
-
-
-def _estimate(decision: Decision, seconds: float, watts: float, price: str) -> str:
-    """The energy and the cost of a product that takes so many seconds, on GPUs at their power limit."""
-    gpus = len({placement.gpu.uuid for placement in decision.placements if placement.gpu})
-    joules = gpus * watts * seconds
-    cost = f"; {cost_line(Price.parse(price), seconds, gpus, len(decision.plan.topology.nodes), joules)}" if price else ""
-    who = f"{counted(gpus, 'GPU')} at the limit of {watts:g} W"
-    return f"estimated of a product: {joules_in_units(joules)} at most, by {who}, hosts not counted{cost}"
 
 
 def _arrival(arrival: Arrival) -> str:

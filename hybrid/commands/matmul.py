@@ -108,7 +108,6 @@ def _add_shown(shown: argparse._ArgumentGroup) -> None:
                        help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
-    add_settings(shown, "price")
     shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
     shown.add_argument("--ranks", type=at_least(1, _MOST_RANKS), metavar="P", help="with --explain: for P ranks")
     shown.add_argument("--nodes", type=at_least(1, _MOST_RANKS), metavar="N", help="with --explain: on N nodes")

@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -523,12 +523,10 @@ class ProductInParts:
         wall.enter("resume")
         self._disk.look(self._parts)
 
-    def run(
-        self, progress: Progress, told: Callable[[], None], measuring: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> Outcome:
+    def run(self, progress: Progress, told: Callable[[], None]) -> Outcome:
         """Compute, check and write the parts that are missing, and give the file its name. A part that fails its check ends it.
 
-        `told`: called whenever more rows are there. `measuring`: a context around each part's product and its check.
+        `told`: called whenever more rows are there.
         """
         made: Outcome | None = None
         plans, before = list[Plan](), self.rows_there
@@ -543,7 +541,7 @@ class ProductInParts:
                 if phase == "multiply" and of:
                     progress(phase, int(_STEPS * (done + len(part) * multiplied / of) / left), _STEPS)
 
-            how = RunOptions(progress=tell, after=made, measuring=measuring)
+            how = RunOptions(progress=tell, after=made)
             a, b = self._sources
             outcome = run_product(self._session, self._decisions[len(part)], _PartOfA(a, part), b, self._settings, how)
             plans.append(outcome.decision.plan)
@@ -646,15 +644,10 @@ def prepared(
     return product
 
 
-def carried_out(
-    product: ProductInParts, progress: Callable[[str, int, int], None], measuring: Callable[[], AbstractContextManager[None]]
-) -> Outcome:
-    """Compute the parts that are missing. Every rank calls it. Whoever ends the job meanwhile is told how to go on.
-
-    `measuring`: as for `ProductInParts.run`.
-    """
+def carried_out(product: ProductInParts, progress: Callable[[str, int, int], None]) -> Outcome:
+    """Compute the parts that are missing. Every rank calls it. Whoever ends the job meanwhile is told how to go on."""
     with closing(product):
-        outcome = product.run(progress, partial(_tell, product), measuring)
+        outcome = product.run(progress, partial(_tell, product))
     tell_how_to_go_on("")
     return outcome
 

@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid.commands import energy as energy_of
-from hybrid.commands.energy import Energy, EnergyMeter
 from hybrid.commands.matmul import how_computed, product_asked_for
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.problem import AskedProduct, record
-from hybrid.core.settings import Price, Settings
+from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import with_code
@@ -85,7 +83,7 @@ class Speaker:
 
         return Progress(repeats=products, rate=partial(rate, plan), part=lambda: wall.part, note=note)
 
-    def end(self, outcome: Outcome, extra: dict[str, Any], settings: Settings, energy: Energy) -> None:
+    def end(self, outcome: Outcome, extra: dict[str, Any], settings: Settings) -> None:
         """Say what came of the product, and write the files that the options name. `extra`: more for the JSON line."""
         if self._silent:
             return
@@ -102,12 +100,8 @@ class Speaker:
         print(table(plan, outcome.phases, outcome.total), file=self._stream)
         if outcome.arithmetic:
             print(arithmetic_line(outcome.arithmetic), file=self._stream)
-        price = Price.parse(settings.price) if settings.price else None
-        lines, entries = energy_of.told(outcome, energy, price)
-        for line in lines:
-            print(line, file=self._stream)
         if options.json:
-            self._write_record(outcome, {**extra, **entries}, settings)
+            self._write_record(outcome, extra, settings)
         if options.trace:
             from hybrid.reporting.run_report import write_trace
 
@@ -210,17 +204,16 @@ def _multiply(job: _Job, output: MatrixOutput | None) -> int:
     team, options, product = job.session.team, job.options, job.product
     besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
     decision = agree(job.session, PlanRequest(product.problem, besides=besides), job.settings, job.inventories)
-    meter = EnergyMeter(team, decision.placements)
     job.speaker.begin(decision)
     team.timeline = Timeline(traced=bool(options.trace))
     warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
     with job.speaker.progress(decision.plan, (warmup + options.repeat) * len(product.types.primes)) as progress:
-        how = RunOptions(options.repeat, warmup, progress=progress, measuring=meter.reading)
+        how = RunOptions(options.repeat, warmup, progress=progress)
         outcome = run_typed_product(job.session, decision, product, job.settings, how)
         wall.enter("write")
         if output and _is_right(outcome):  # a product that failed its check is not worth a file
             _write(team, decision.plan, outcome.c.array, output)
-    _report(job, outcome, meter, warmup)
+    _report(job, outcome, warmup)
     if not _is_right(outcome):
         return _CHECK_FAILED
     return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
@@ -255,12 +248,12 @@ def _resume(job: _Job) -> int:
 
     problem = job.product.problem
     product = prepared(job.session, job.options, job.settings, job.product, job.inventories)
-    there, meter = product.rows_there, EnergyMeter(job.session.team, product.decision.placements)
+    there = product.rows_there
     job.speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
     plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
     with job.speaker.progress(plan, 1, lambda: f", {product.rows_there} of {problem.n} rows are on the disk") as progress:
-        outcome = carried_out(product, progress, meter.reading)
-    _report(job, outcome, meter, warmup=0)
+        outcome = carried_out(product, progress)
+    _report(job, outcome, warmup=0)
     return 0 if _is_right(outcome) else _CHECK_FAILED
 
 
@@ -268,9 +261,8 @@ def _is_right(outcome: Outcome) -> bool:
     return outcome.check is None or outcome.check.ok
 
 
-def _report(job: _Job, outcome: Outcome, meter: EnergyMeter, warmup: int) -> None:
+def _report(job: _Job, outcome: Outcome, warmup: int) -> None:
     wall.enter("end")
-    energy = meter.total(outcome.repeats)
     with job.session.team.phase("report", timed=False):
-        job.speaker.end(outcome, {"warmup": warmup}, job.settings, energy)
+        job.speaker.end(outcome, {"warmup": warmup}, job.settings)
     give_back()

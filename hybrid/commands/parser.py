@@ -137,7 +137,6 @@ _CHECK = (
     "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), off (on)"
 )
 _GATEWAYS = "ranks of a node that exchange panels with other nodes, each some columns (1)"
-_PRICE = "of an hour of a GPU or node, or of energy: 2.50/GPU-h, 20/node-h, 0.30/kWh; then the cost of a product is told"
 # The settings that are options, in any command: what argparse is told of each.
 _SETTINGS: dict[str, dict[str, Any]] = {
     "device": {"help": "auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)"},
@@ -161,7 +160,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "host_memory": {"type": parse_bytes, "metavar": "BYTES", "help": "memory a node may use (what is available)"},
     "gpu_memory": {"type": parse_bytes, "metavar": "BYTES", "help": "memory of each GPU that may be used (what is free)"},
     "resume_rows": {"type": at_least(1), "metavar": "R", "help": "rows of a part (what takes about a minute)"},
-    "price": {"help": _PRICE},
 }  # fmt: skip
 
 

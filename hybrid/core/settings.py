@@ -43,7 +43,6 @@ class Settings:
     ranks_per_node: int = 0  # pretend that each node has this number of ranks; 0: the real nodes
     host_memory: int = 0  # bytes of host memory a node may use; 0: what the system has available
     gpu_memory: int = 0  # bytes of each GPU that may be used; 0: what is free
-    price: str = ""  # by which the command tells what a product costs, such as 2.50/GPU-h, 20/node-h or 0.30/kWh
     machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
 
     @classmethod
@@ -134,8 +133,6 @@ def _validated(setting: Field[Any], value: Any) -> Any:
         raise UsageError(f"{setting.name} must not be negative, not {value}", code="setting")
     if kind is float and not math.isfinite(value):
         raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never", code="setting")
-    if setting.name == "price" and value:
-        Price.parse(value)
     if setting.name in ALLOWED:
         one_of(setting.name, value, ALLOWED[setting.name])
     if setting.name in ("message_bytes", "gateways") and value == 0:
@@ -186,42 +183,6 @@ def nearest(name: str, known: Iterable[str], prefix: str = "", likeness: float =
 
     near = difflib.get_close_matches(name.removeprefix(prefix), [each.removeprefix(prefix) for each in known], 1, likeness)
     return prefix + near[0] if near else None
-
-
-_PRICED = {"gpu-h": "GPU-h", "node-h": "node-h", "kwh": "kWh"}  # what a price is for
-_SECONDS_OF_AN_HOUR, _JOULES_OF_A_KILOWATT_HOUR = 3600.0, 3.6e6
-
-
-@record
-class Price:
-    """An amount, in any currency, for an hour of a GPU or a node, or for a kilowatt-hour. Costs are in the same currency."""
-
-    amount: float
-    per: str
-
-    @classmethod
-    def parse(cls, text: str) -> Price:
-        """The price that a user writes: `2.50/GPU-h`, `20/node-h` or `0.30/kWh`. UsageError for any other text."""
-        amount, _, unit = text.strip().partition("/")
-        if re.fullmatch(r"\d+(\.\d+)?", amount, re.ASCII) is None or unit.lower() not in _PRICED:
-            raise UsageError(f"{text!r} is no price: such as 2.50/GPU-h, 20/node-h or 0.30/kWh", code="number")
-        return cls(float(amount), _PRICED[unit.lower()])
-
-    def __str__(self) -> str:
-        return f"{self.amount:.12g}/{self.per}"
-
-    def cost(self, seconds: float, gpus: int, nodes: int, joules: float | None) -> float | None:
-        """What these GPUs or nodes cost for the time, or the energy. None where the energy is not known, or there is no
-        GPU to pay for."""
-        if self.per == "kWh":
-            return None if joules is None else self.amount * joules / _JOULES_OF_A_KILOWATT_HOUR
-        paid_for = gpus if self.per == "GPU-h" else nodes
-        return self.amount * paid_for * seconds / _SECONDS_OF_AN_HOUR if paid_for else None
-
-    @property
-    def missing(self) -> str:
-        """Why `cost` gave None."""
-        return "its energy is not known" if self.per == "kWh" else "no GPU is used"
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

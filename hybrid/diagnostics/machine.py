@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybrid.core.problem import record
-from hybrid.devices.cuda_gpus import Gpu, GpuEnergy
+from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.links import Link
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe
-from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.errors import HybridError
 from hybrid.planning.machine_model import RECORD_KEY, MachineModel
 from hybrid.planning.schedule import KERNEL_TILE
 from hybrid.ranks.team import Team
@@ -40,22 +40,13 @@ def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> 
     with team.phase("machine", timed=False) as phase:
         mine = chosen[team.rank]
         if team.rank == measured[0] and mine is not None:
-            phase.mine = run_probe("rates.machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT), _watts(mine)
-    result, watts = phase.all[measured[0]]
-    return interpret(result, [link.alone.to_gpu for link in links], watts)
+            phase.mine = run_probe("rates.machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT)
+    return interpret(phase.all[measured[0]], [link.alone.to_gpu for link in links])
 
 
-def _watts(gpu: Gpu) -> float | None:
-    """The GPU's power limit; None where NVML does not tell it, without which the plan does."""
-    try:
-        return GpuEnergy(gpu.uuid).power_limit()
-    except DeviceUnavailable:
-        return None
-
-
-def interpret(result: ProbeResult, link_rates: Sequence[float], watts: float | None = None) -> Machine | Unknown:
+def interpret(result: ProbeResult, link_rates: Sequence[float]) -> Machine | Unknown:
     """The machine's numbers, from what the probe reported. `link_rates`: bytes a second to each GPU of the job, of which the
-    slowest counts, since the others wait for it. `watts`: a GPU's power limit."""
+    slowest counts, since the others wait for it."""
     found = result.report
     if result.ended or found.get("stage") != "done":
         return Unknown(f"{found.get('stage', 'starting')}: {result.ended or found.get('failed', 'it ended early')}")
@@ -69,8 +60,6 @@ def interpret(result: ProbeResult, link_rates: Sequence[float], watts: float | N
             model["memory_bytes_per_byte"] = found["memory"] / link_rate
         if found["multiprocessors"]:
             model["least_tile_elements"] = found["multiprocessors"] * KERNEL_TILE**2
-        if watts:
-            model["gpu_power_limit_watts"] = watts
         MachineModel(**model)
     except (ArithmeticError, HybridError, LookupError) as error:
         return Unknown(f"the measured rates make no sense: {error}")

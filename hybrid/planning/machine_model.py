@@ -73,8 +73,6 @@ class MachineModel:
     gpu_call_seconds: float = 1.6e-3
     hidden_share: float = 2 / 3  # what the longest of H2D copies, kernels and D2H copies hides of the other two
     joining_seconds: float = 1.5e-3  # what several ranks take to share a product of the root's arrays on their GPUs
-    # For --explain alone; estimated: an H200 SXM's usual setting; the doctor asks NVML.
-    gpu_power_limit_watts: float = 700.0
     # Of a node's link to others; estimated: 200 Gbit/s; the doctor measures it in a job of several nodes.
     network_bytes_per_second: float = 25e9
 

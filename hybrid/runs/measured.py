@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -37,15 +36,13 @@ class RunOptions:
     """How often the product is computed, and what is told meanwhile.
 
     `after`: a product of other rows of A with the same B, by the same ranks, of which this one takes over the matrices; B is
-    there already. `measuring`: a context that is entered before the first product that is timed, and left after the last one's
-    check.
+    there already.
     """
 
     repeat: int = 1
     warmup: int = 0
     progress: Progress = tell_nobody
     after: Outcome | None = None
-    measuring: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @record
@@ -131,8 +128,7 @@ class _Repeated(RootProduct):
         with limited_threads(self.threads):
             self.prepare(self._kept())
             try:
-                with ExitStack() as measured:
-                    totals = self._repeat(measured)
+                totals = self._repeat()
             except BaseException:
                 self.run.abandon()
                 raise
@@ -166,19 +162,15 @@ class _Repeated(RootProduct):
             alike.discard("B")
         return {key: view for key, view in found.items() if key in alike}
 
-    def _repeat(self, measured: ExitStack) -> list[float]:
+    def _repeat(self) -> list[float]:
         """The seconds of each product after the warm-up, from the operands in host memory to C at the root; fewer than asked for
-        where a signal has asked the job to end.
-
-        `measured`: on it `options.measuring` is entered before the first of them.
-        """
+        where a signal has asked the job to end."""
         team, options, totals = self.team, self._options, list[float]()
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
         for index in range(-options.warmup, options.repeat):
             team.timeline.repeat = index
             if index == 0:
                 wait_until_loaded()  # what follows is timed, as are all products after the first ones on a machine
-                measured.enter_context(options.measuring())
             self.make_ready()
             with wall.within("product" if index >= 0 else "warm-up"):
                 began = time.perf_counter()

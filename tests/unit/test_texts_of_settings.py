@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""How texts of settings are read: numbers of bytes, rates of networks, prices, and names that were nearly meant."""
+"""How texts of settings are read: numbers of bytes, rates of networks, and names that were nearly meant."""
 
 import pytest
 
 from hybrid.commands.matmul import rate
-from hybrid.core.settings import Price, Settings, foreign_variables, nearest, parse_bytes
+from hybrid.core.settings import Settings, foreign_variables, nearest, parse_bytes
 from hybrid.core.text import readable
 from hybrid.errors import UsageError
 
@@ -35,31 +35,6 @@ def test_rates_are_read_in_powers_of_1000(text, per_second):
 def test_what_is_no_rate_is_refused(text):
     with pytest.raises(UsageError):
         rate(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown", "cost"),
-    [
-        ("2.50/GPU-h", "2.5/GPU-h", 2.5 * 8 * 0.5),
-        ("20/node-h", "20/node-h", 20 * 2 * 0.5),
-        (" 0.30/kwh ", "0.3/kWh", 0.3 * 2.0),
-        ("0/gpu-H", "0/GPU-h", 0.0),
-    ],
-)
-def test_what_half_an_hour_of_eight_gpus_on_two_nodes_costs(text, shown, cost):
-    price = Price.parse(text)
-    assert str(price) == shown
-    assert price.cost(1800.0, 8, 2, 7.2e6) == pytest.approx(cost)
-    unknown = price.cost(1800.0, 0, 2, None)  # without GPUs, and joules
-    assert unknown is None if "node" not in text else unknown == cost
-
-
-@pytest.mark.parametrize(
-    "text", ["2.50", "2.50/h", "-1/GPU-h", "1e3/GPU-h", "nan/kWh", "2,50/GPU-h", "/kWh", "٣/kWh", "2/GPU-h/x"]
-)
-def test_what_is_no_price_is_refused(text):
-    with pytest.raises(UsageError):
-        Price.parse(text)
 
 
 def test_names_that_are_nearly_ours_are_refused_and_others_left_alone():

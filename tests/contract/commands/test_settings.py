@@ -34,7 +34,7 @@ FLAGS = {  # what the flag gives, and what the variable would
     "device": ("cpu", "cpu", "auto"), "kernel": ("blas", "blas", "auto"), "precision": ("native", "native", "fast"),
     "transport": ("host", "host", "auto"), "grid": ("rows", "rows", "auto"), "gateways": ("2", 2, "3"), "threads": ("1", 1, "2"),
     "check": ("host", "host", "off"), "on_fault": ("repair", "repair", "raise"), "stall": ("50", 50.0, "40"),
-    "host_memory": ("2G", 2 << 30, "3G"), "gpu_memory": ("64MiB", 64 << 20, "1k"), "price": ("2/node-h", "2/node-h", "3/kWh"),
+    "host_memory": ("2G", 2 << 30, "3G"), "gpu_memory": ("64MiB", 64 << 20, "1k"),
     "resume_rows": ("5", 5, "6"),
 }  # fmt: skip
 
@@ -50,12 +50,12 @@ def test_a_flag_wins_over_its_variable_and_that_over_the_default(tmp_path):
     assert {name: settings[name] for name in others} == others
     ran = record(20, 8, 8, **{name: text for name, text in variables.items() if "MEMORY" not in name and "RESUME" not in name})
     assert ran["settings"]["threads"] == ran["placements"][0]["threads"] == 2
-    assert [ran["settings"][name] for name in ("check", "price", "stall")] == ["off", "3/kWh", 40.0]
+    assert [ran["settings"][name] for name in ("check", "stall")] == ["off", 40.0]
 
 
 WRONG = [
     ("STAGED", "maybe"), ("CHECK", "maybe"), ("THREADS", "two"), ("THREADS", "-1"), ("GPU_MEMORY", "3X"), ("STALL", "nan"),
-    ("MESSAGE_BYTES", "0"), ("DEVICE", "gpu"), ("PRICE", "3"), ("GUARD", "maybe"), ("DEBUG", "maybe"), ("MACHINE", "none.json"),
+    ("MESSAGE_BYTES", "0"), ("DEVICE", "gpu"), ("GUARD", "maybe"), ("DEBUG", "maybe"), ("MACHINE", "none.json"),
     ("KERNAL", "naive"), ("THREAD", "2"), ("ONFAULT", "raise"), ("ROAD", "nccl"), ("CHUNK_ROWS", "3"),
 ]  # fmt: skip
 

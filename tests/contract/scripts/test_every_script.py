@@ -11,7 +11,7 @@ from support.commands import ROOT, start
 from support.forked import quickly
 
 PUBLIC = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
-MEASURE = ("check", "wall", "lab", "repair", "bytes", "types", "precision", "energy", "hosts", "kernels")
+MEASURE = ("check", "wall", "lab", "repair", "bytes", "types", "precision", "hosts", "kernels")
 ON_GPU = ("bash", ROOT / "scripts" / "on_gpu.sh")
 
 
