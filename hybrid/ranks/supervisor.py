@@ -13,6 +13,7 @@ stands still or is lost is for the launcher, MPI or the batch system to notice.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import sys
@@ -38,6 +39,8 @@ INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long c
 _POLL = 0.25  # seconds
 _ASLEEP = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 _START = "start"  # the first phase
+_MPI_THREADS = 256  # of a user, fewer of which may be too few for MPI
+_MPI_SHARES = 16 << 20  # bytes of /dev/shm that MPI takes for a few ranks, of which MPICH dies where they are missing
 
 # A worker dies of these and cannot say so, where they reach the supervisor alone.
 _PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
@@ -254,5 +257,10 @@ def _likely_cause(signum: int) -> str:
     """The likely cause of this signal, in parentheses."""
     if signum == signal.SIGKILL:
         return " (out of memory?)"
+    threads, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if signum == signal.SIGABRT and 0 <= threads < _MPI_THREADS:
+        return f" (are {threads} processes and threads, ulimit -u, too few for MPI?)"
     free = free_shared_bytes()
-    return f" (is /dev/shm full? {readable(free)} are free)" if signum == signal.SIGBUS and free is not None else ""
+    if free is None or not (signum == signal.SIGBUS or (signum == signal.SIGSEGV and free < _MPI_SHARES)):
+        return ""
+    return f" (is /dev/shm full? {readable(free)} are free)"
