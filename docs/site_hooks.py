@@ -11,6 +11,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from hybrid.errors import CODES
+
 ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {
     "kernels/README.md": "kernels.md",
@@ -31,7 +33,8 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links that lead to a page or a file of the site are made relative to it; those to other files become plain text."""
+    """Links that lead to a page or a file of the site are made relative to it; those to other files become plain text. The codes
+    are put in."""
     folder = posixpath.dirname(_AT_HOME.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 
     def from_here(of_the_site: str) -> str:
@@ -46,7 +49,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         # What exists nowhere stays a link, on which a strict build fails.
         return text.strip("[]") if (ROOT / target).exists() else link[0]
 
-    return _LINK.sub(on_the_site, markdown)
+    codes = "\n".join(f"* `{code}`: {meaning}" for code, meaning in CODES.items())
+    return _LINK.sub(on_the_site, markdown).replace("<!-- codes -->", codes)
 
 
 def on_page_content(html: str, **_: Any) -> str:

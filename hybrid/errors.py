@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-# Every code of a refusal, failure, fault or finding, and what it means. docs/failures.md has the same list.
+# Every code of a refusal, failure, fault or finding, and what it means: docs/failures.md is built with it.
 CODES: dict[str, str] = {
     # arguments and options
     "usage": "an option or argument is missing, or one too many",

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from support.commands import ROOT, start, successful
+from support.needs import lacking
 
-import hybrid
 import hybrid.testing
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "kernels/README.md", "slurm/README.md")]
@@ -77,7 +77,7 @@ def lacks(line: str) -> str:
     """Why the line cannot be run here."""
     needs = {"--device cuda": "gpu", "--kernel loops": "c compiler", "hybrid.run": "c compiler", ".h5": "h5py", ".zarr": "zarr"}
     needs |= dict.fromkeys(("emulate", "scripts/", "hybrid.hello", "hybrid.lab", "hybrid.lectures"), "compiler")
-    return ", ".join({missing for word, thing in needs.items() if word in line and (missing := hybrid.testing.lacking(thing))})
+    return ", ".join({missing for word, thing in needs.items() if word in line and (missing := lacking(thing))})
 
 
 @pytest.mark.launcher

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The built site in a real browser: every table and picture is whole on a phone and on a desk."""
+"""The built site has every code; in a real browser every table and picture is whole on a phone and on a desk."""
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.chromium import browser, chromium
 from support.commands import ROOT, start, successful
+
+from hybrid.errors import CODES
 
 CUT = """[...document.querySelectorAll('.md-typeset :is(table, img, svg)')].filter(e => e.checkVisibility()).filter(e => {
     const scrolls = e => getComputedStyle(e).overflowX != 'visible' && e.scrollWidth > e.clientWidth + 1
@@ -25,6 +28,11 @@ def site(tmp_path_factory):
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder]
     successful(start(build, cwd=ROOT, limit=300, NO_MKDOCS_2_WARNING="1"))
     return folder
+
+
+@pytest.mark.exhaustive
+def test_the_page_of_errors_lists_all_codes(site):
+    assert re.findall(r"<li><code>([\w-]+)</code>", (site / "failures.html").read_text(encoding="utf-8")) == list(CODES)
 
 
 @pytest.mark.exhaustive
