@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ordeal.trials import COMMANDS, LIBRARY, _well, faults
 from experiments.ordeal.trials import Fault as Harm
+from experiments.ordeal.trials import _well
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics import checks, gpu_watch, gpus
@@ -408,18 +408,3 @@ LINE = "hybrid: rank 0 on n, fill: was killed by SIGKILL"
 )
 def test_an_end_is_well_if_it_succeeds_or_is_named_once(fault, code, said, out, watched, well):
     assert _well(fault, code, said, out, watched=watched) is well
-
-
-@pytest.mark.parametrize(
-    ("command", "ranks", "whom", "taken"),
-    [
-        (COMMANDS[0], 0, {"worker", "supervisor", "rank", "all", "nobody"}, {"full /dev/shm"}),
-        (COMMANDS[0], 2, {"worker", "supervisor", "rank", "all", "nobody", "launcher"}, {"full /dev/shm"}),
-        (COMMANDS[2], 1, {"worker", "supervisor", "rank", "all", "nobody", "launcher"}, {"full /dev/shm", "full disk"}),
-        (LIBRARY, 2, {"rank", "all", "launcher"}, set()),
-    ],
-)
-def test_only_what_a_job_has_is_hit_or_taken_away(command, ranks, whom, taken):
-    offered = faults(ranks, command, ["full disk", "full /dev/shm"])
-    assert {fault.whom for fault in offered} == whom
-    assert {fault.resource for fault in offered} - {""} == taken

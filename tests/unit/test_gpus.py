@@ -127,54 +127,9 @@ def test_machine_code_is_shipped_or_kept_and_never_that_of_another_source(monkey
     assert {option for _, options in nvrtc.compiled for option in options if "arch" in option} == {"-arch=sm_86", "-arch=sm_75"}
 
 
-def test_memory_is_locked_once_as_long_as_its_owner_lives():
-    locked, times = {}, []
-
-    def lock(place, size):
-        assert all(place + size <= lo or lo + held <= place for lo, held in locked.items()), "locked twice"
-        locked[place] = size
-        times.append(place)
-        return True
-
-    memory = PinnedMemory()
-    memory._register, memory._unregister = lock, lambda place: locked.pop(place)
-    array = np.ones((64, LEAST_OWNER_BYTES // 512 + 1))
-    assert memory.pin(array[:40])
-    assert memory.pin(array[20:].T), "both end as one"
-    assert list(locked.items()) == [(array.ctypes.data, array.nbytes)]
-    assert memory.pin(array)
-    assert len(times) == 2
-    assert not memory.pin(np.ones(8)), "small arrays are left alone"
-    view = array[3:]
-    del array
-    assert locked
-    del view
-    assert not locked
-    memory._register = lambda *_: False
-    assert not memory.pin(np.ones(LEAST_OWNER_BYTES)), "what was refused is not taken for locked"
-
-
-def test_memory_is_locked_when_a_second_product_uses_it():
-    locked, memory = [], PinnedMemory()
-    memory._register, memory._unregister = lambda place, size: not locked.append(place), locked.remove
-    whole = np.ones((64, LEAST_OWNER_BYTES // 256 + 1))
-    a, b, small = whole[:32], whole[32:].T, np.ones(8)
-    others = memory.pin_again([a, b, small])
-    assert [id(each) for each in others] == [id(a), id(b), id(small)], "two views of the same array are one product's"
-    assert not locked
-    assert [id(each) for each in memory.pin_again([small, a])] == [id(small)]
-    assert locked == [a.ctypes.data]
-    assert memory.pin_again([a[4:8]]) == []
-    assert len(memory.pin_again([np.ones_like(whole)])) == 1, "another array, also where the first one lay"
-    del whole, a, b, others
-    assert not locked
-    refusals, array = [], np.ones(LEAST_OWNER_BYTES)
-    memory._register = lambda place, size: refusals.append(place)
-    assert [len(memory.pin_again([array])) for _ in range(4)] == [1] * 4
-    assert len(refusals) == 1
-
-
-def test_what_overlaps_is_locked_as_one_as_long_as_one_of_its_owners_lives():
+@pytest.fixture
+def pinned():
+    """Memory that a function of the test locks, and what is locked: sizes by place."""
     locked, memory = {}, PinnedMemory()
 
     def lock(place, size):
@@ -182,7 +137,32 @@ def test_what_overlaps_is_locked_as_one_as_long_as_one_of_its_owners_lives():
         locked[place] = size
         return True
 
-    memory._register, memory._unregister = lock, lambda place: locked.pop(place)
+    memory._register, memory._unregister = lock, locked.pop
+    return memory, locked
+
+
+def test_memory_is_locked_once_when_a_second_product_uses_it_and_as_long_as_its_owner_lives(pinned):
+    memory, locked = pinned
+    whole = np.ones((64, LEAST_OWNER_BYTES // 256 + 1))
+    a, small = whole[:32], np.ones(8)
+    assert [id(each) for each in memory.pin_again([a, whole[40:].T, small])][::2] == [id(a), id(small)]
+    assert not locked
+    assert [id(each) for each in memory.pin_again([small, a])] == [id(small)], "small arrays are left alone"
+    assert locked == {a.ctypes.data: a.nbytes}
+    assert memory.pin(whole.T), "what is locked and the rest end as one"
+    assert locked == {whole.ctypes.data: whole.nbytes}
+    view = whole[3:]
+    del whole, a
+    assert locked
+    del view
+    assert not locked
+    array, memory._register = np.ones(LEAST_OWNER_BYTES), lambda *_: False
+    assert not memory.pin(array)
+    assert [len(memory.pin_again([array])) for _ in range(4)] == [1] * 4, "what was refused is not taken for locked"
+
+
+def test_what_overlaps_is_locked_as_one_as_long_as_one_of_its_owners_lives(pinned):
+    memory, locked = pinned
     pages = mmap.mmap(-1, 8 * LEAST_BYTES)
     first, second = (np.ndarray(3 * LEAST_BYTES, np.uint8, pages, lo * LEAST_BYTES) for lo in (0, 2))
     start = first.ctypes.data

@@ -16,7 +16,7 @@ from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.base import Buffers
 from hybrid.execution.pipeline import ShareRun
 from hybrid.host.memory import RowView
-from hybrid.planning.schedule import ALIGNED, Tiling, arrivals, slab_arrivals, slabs_of, uses_of
+from hybrid.planning.schedule import ALIGNED, Tiling, arrivals, slabs_of
 from hybrid.transport.base import HostTransport, RankMatrices
 
 few = st.integers(1, 12)
@@ -27,98 +27,13 @@ def spans(length, size):
     return tuple(pieces(Span(0, length), size))
 
 
-def indices(span):
-    return list(range(span.lo, span.hi))
-
-
-class Device:
-    """Which row of A, and which element of B, lies at each place of its buffers, and which terms each element of C has."""
-
-    def __init__(self, rows, columns, inner):
-        self.a, self.b, self.inner = {}, {}, Span(0, inner)
-        self.terms = np.zeros((rows, columns, inner), int)
-        self.complete = np.zeros((rows, columns), bool)
-
-    def play(self, order):
-        for arrival in order:
-            places = list(zip(indices(arrival.buffer_span), indices(arrival.span), strict=True))
-            if arrival.operand == "A":
-                self.a.update(places)
-            else:
-                for k in [k for rows in arrival.slab or (self.inner,) for k in indices(rows)]:
-                    self.b.update({(arrival.slot, place, k): column for place, column in places})
-            for tile in arrival.releases:
-                self.compute(tile)
-        return self
-
-    def compute(self, tile):
-        assert len(tile.rows)
-        assert len(tile.columns)
-        inner = tile.inner or self.inner
-        assert [self.a[place] for place in indices(tile.buffer_rows)] == indices(tile.rows)
-        for k in indices(inner):
-            there = [self.b[tile.slot, place, k] for place in indices(tile.buffer_columns)]
-            assert there == indices(tile.columns)
-        area = tile.rows.slice, tile.columns.slice
-        assert (self.terms[area].any(axis=2) == tile.adds).all(), "the first product replaces what is in C, others add to it"
-        assert not self.complete[area].any()
-        self.terms[(*area, inner.slice)] += 1
-        self.complete[area] |= tile.completes
-
-    def has_all_of_c(self):
-        return (self.terms == 1).all() and self.complete.all()
-
-
-@examples(150, one_in=6)
-@given(
-    lengths=st.tuples(st.integers(0, 40), st.integers(0, 40), few),
-    panels=st.tuples(few, few),
-    held=st.none() | st.tuples(few, few),
-    stationary=operands,
-    separate=st.booleans(),
-    rows_first=st.booleans(),
-)
-def test_panels_compute_every_element_once_from_what_is_there(lengths, panels, held, stationary, separate, rows_first):
-    (rows, columns, inner), sizes = lengths, zip(lengths, panels, strict=False)
-    row_panels, column_panels = (spans(length, size) for length, size in sizes)
-    held_rows, held_columns = held or (max(1, len(row_panels)), max(1, len(column_panels)))
-    how = {"stationary": stationary, "separate_panels": separate and not held, "rows_first": rows_first and not held}
-    order = list(arrivals(row_panels, column_panels, Tiling(1, 1, held_rows, held_columns, **how)))
-    device = Device(rows, columns, inner).play(order)
-    assert device.has_all_of_c()
-    assert max(device.a, default=0) < panels[0] * held_rows, "the ring of A is no larger than what is held"
-    if not how.get("separate_panels"):
-        assert max((place for _, place, _ in device.b), default=0) < panels[1] * held_columns
-    assert {each.operand for each in order} == ({"A", "B"} if rows and columns else set())
-
-
-@examples(100, one_in=6)
-@given(
-    lengths=st.tuples(st.integers(0, 30), st.integers(0, 9) | st.sampled_from([128, 129, 300]), st.integers(1, 40)),
-    row_panel=st.integers(1, 9),
-    links=st.integers(1, 4),
-    slab_rows=st.integers(1, 30),
-    interleaved=st.integers(1, 9),
-    own=st.integers(0, 3),
-)
-def test_k_slabs_compute_every_element_once_and_each_comes_once(lengths, row_panel, links, slab_rows, interleaved, own):
-    rows, columns, inner = lengths
-    row_panels, slabs = spans(rows, row_panel), slabs_of(inner, links, slab_rows)
-    order = list(slab_arrivals(row_panels, slabs, Span(0, columns), interleaved, own % links))
-    assert Device(*lengths).play(order).has_all_of_c()
-    wanted = {"A": row_panels, "B": slabs} if rows and columns else {"A": (), "B": ()}
-    for operand, parts in wanted.items():
-        came = [each.span if operand == "A" else each.slab for each in order if each.operand == operand]
-        assert came == list(parts)
-
-
 @examples(100, one_in=6)
 @given(rows=st.integers(1, 300), links=st.integers(1, 5), slab_rows=st.integers(1, 200))
 def test_slabs_have_all_rows_once_and_those_of_each_link_follow_each_other(rows, links, slab_rows):
     slabs = slabs_of(rows, links, slab_rows)
     of_links = [[slab[link] for slab in slabs] for link in range(links)]
     in_order = [span for of_one in of_links for span in of_one]
-    assert [row for span in in_order for row in indices(span)] == list(range(rows))
+    assert [row for span in in_order for row in range(span.lo, span.hi)] == list(range(rows))
     assert all(before.hi == after.lo for of_one in of_links for before, after in pairwise(of_one))
     assert all(any(map(len, slab)) for slab in slabs), "no slab is empty"
     assert slab_rows % ALIGNED or all(span.lo % ALIGNED == 0 or span.lo == rows for span in in_order)
@@ -155,33 +70,6 @@ def test_what_is_stationary_comes_once_and_what_is_there_at_a_turn_is_not_copied
     assert loads.count(stationary) == stays
     assert len(loads) == stays + passes + turns * max(0, passes - passes_held)
     assert len(loads) == tiling.loads(*counts), "as the plan counts without the order"
-
-
-@examples(100, one_in=6)
-@given(rows=few, columns=st.integers(1, 40), column_panel=few, held=st.tuples(few, few), stationary=operands)
-def test_a_panel_is_overwritten_after_its_last_use(rows, columns, column_panel, held, stationary):
-    order = list(arrivals(spans(rows, 1), spans(columns, column_panel), Tiling(1, 1, *held, stationary=stationary)))
-    for index, (arrival, uses) in enumerate(zip(order, uses_of(order), strict=True)):
-        readers = [
-            earlier
-            for earlier in range(index)
-            for tile in order[earlier].releases
-            if (tile.buffer_rows if arrival.operand == "A" else tile.buffer_columns).meets(arrival.buffer_span)
-        ]
-        assert uses.last_use == max(readers, default=-1)
-
-
-@examples(60, one_in=6)
-@given(row_panels=few, column_panels=few, separate=st.booleans())
-def test_column_panels_of_c_may_be_complete_one_after_the_other(row_panels, column_panels, separate):
-    """So they can leave for another node while the next ones are multiplied."""
-    panels, held = (spans(row_panels, 1), spans(column_panels, 1)), (row_panels, column_panels)
-    device = Device(row_panels, column_panels, 1)
-    for arrival in arrivals(*panels, Tiling(1, 1, *held, separate_panels=separate, rows_first=True)):
-        if arrival.operand == "B":
-            assert device.complete[:, : arrival.index].all()
-        device.play([arrival])
-    assert device.has_all_of_c()
 
 
 # --- The schedule of one rank makes the product in any order that its events allow, however the work is cut; and needs every
