@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.commands import ROOT, module, start, successful
 from support.forked import quickly
-from support.matmul import LAST_LINE, MATMUL, code_in
+from support.matmul import LAST_LINE, MATMUL, code_in, names_in
 
 import hybrid
 
@@ -65,26 +65,68 @@ def test_a_command_may_be_a_word_of_its_own():
     assert len(names) == len(set(names))
 
 
+WRONG = {  # of each command: the options, the code, and a word of the line
+    "hybrid": [("matmull", "setting", "'matmul'?"), ("--quiet", "setting", "matmul, hello"), ("zzz", "setting", "matmul, hello"),
+        ("completion bash", "usage", "completion"), ("man", "usage", "folder"), ("man /none", "file-missing", "/none")],
+    "hybrid.matmul": [("8 8 8 --json=", "option", "--json"), ("8 8 8 --trace=", "option", "--trace")],
+    "hybrid.accept": [("--html=", "option", "--html"), ("--minutes -1", "number"), ("--minutes nan", "number"),
+        ("--minutes soon", "number"), ("--level 5", "setting"), ("--jsn x", "option"), ("--device tpu", "setting"),
+        ("--html none/page.html", "file-missing"), ("--html one --json one", "same-file"), ("--device cuda", "no-gpu")],
+    "hybrid.doctor": [("--json=", "option", "--json"), ("--jsn", "option"), ("8", "option"), ("--threads x", "number"),
+        ("--json /nowhere/at/all", "file-missing"), ("--clean --json -", "option-combination")],
+    "hybrid.hello": [("--blocks 0", "number"), ("--blocks 1000000000", "number"),
+        ("--blocks 65 --threads-per-block 1024", "number"), ("--blocks x", "number"), ("--threads-per-block 1025", "number"),
+        ("--threads 1000000", "number"), ("--block 3", "option"), ("8", "option"), ("--device gpu", "setting"),
+        ("--device cuda", "no-gpu")],
+    "hybrid.run": [("", "usage"), ("none.py", "file-missing"), ("--treshold 1 x.py", "option"), ("--threshold x y", "number")],
+    "hybrid.paths": [("ten --length 4 --out=", "option", "--out"), ("ten", "option"), ("ten --length x", "number"),
+        ("ten --length -1", "number"), ("ten --length 4 --from K", "setting"), ("ten --length 4 --to 0", "setting"),
+        ("eleven --length 4", "file-missing"), ("ten --length 4 --dtype float16", "setting"),
+        ("ten --length 4 --directed", "option-combination"), ("ten --length 4 --out c.txt", "file-kind"),
+        ("ten --length 4 --out none/c.csv", "file-missing"), ("ten --length 4 --out c.csv --from A", "option-combination"),
+        ("ten --length 4 --stochastic", "graph"), ("ten --length 1000000000000", "too-long"),
+        ("ten --length 4 --kernel blass", "setting"), ("ten --lenght 4", "option"),
+        ("ten --length 4 --list", "option-combination"), ("ten --length 4 --terms --from A", "option-combination"),
+        ("ten --length 1001 --list --from C --to J", "number"), ("ten --length 0 --terms --from C --to J", "number"),
+        ("ten --length 9 --list --from C --to J", "number"),
+        ("ten --length 4 --list --stochastic --from C --to J", "option-combination"),
+        ("ten --length 4 --picture ten.png", "file-kind"), ("ten --length 4 --picture none/ten.svg", "file-missing")],
+    "hybrid.lab": [("strat tiles", "setting", "'start'?"), ("dance", "setting", "run, exercises"),
+        ("run x.cu --sise 3", "option", "--sizes?"), ("run x.cu --json=", "option", "--json"), ("run none.cu", "file-missing"),
+        ("run", "option"), ("rum tiled", "setting"), ("run tiled --siezs 3 3 3", "option"), ("run tiled --sizes 3 3 x", "number"),
+        ("run tiled --sizes 3 4 5", "sizes"), ("run tiled --sizes 600 600 600", "sizes"), ("run tiled --gpu gtx", "setting"),
+        ("run tiled --kernel other", "lab-kernel"), ("run tiled --let Width=k", "lab-parameters"),
+        ("run tiled --html x --json x", "same-file"), ("run tiled --html none/x", "file-missing"),
+        ("run tiled --picture x.png", "file-kind"), ("run tiled -- 8", "option-combination"),
+        ("run folder.cu", "file-unreadable"), ("run pipe.cu", "file-unreadable"), ("show tiled --width 17", "lab-shown"),
+        ("show tiled --of 2,0", "number"),
+        ("show tiled --of 2", "number"), ("show tiled --json -", "option"), ("gpus gtx", "setting")],
+    "hybrid.lectures": [("tiled.cu x", "usage"), ("programs a b", "usage"), ("notebooks --force", "usage"),
+        ("sigel", "setting", "siegel"), ("zzz", "setting", "siegel"), ("pmpp --launch 9 9 64 32", "usage", "1024"),
+        ("pascal --size 0", "option"), ("pascal --size 35 --dtype int32", "usage"), ("pascal --show 21", "usage"),
+        ("pascal --show 8 --size 8", "usage"), ("pascal --kernel blass", "setting"), ("bugs --bug none", "setting"),
+        ("report nowhere.jsonl", "file-unreadable"), ("report .", "file-unreadable"), ("report lines.jsonl --quick", "usage"),
+        ("report lines.jsonl --json more.jsonl", "usage"), ("report lines.jsonl --out lines.jsonl", "same-file"),
+        ("report lines.jsonl --out nowhere/r.html", "file-missing"), ("report --json nowhere/l.jsonl", "file-missing")],
+}  # fmt: skip
+
+
+@pytest.mark.needs("compiler")  # for what the lab loads first
 @pytest.mark.parametrize(
-    ("words", "word", "code"),
-    [
-        ("hybrid matmull", "'matmul'?", "setting"), ("hybrid --quiet", "matmul, hello", "setting"),
-        ("hybrid zzz", "matmul, hello", "setting"), ("hybrid completion bash", "completion", "usage"),
-        ("hybrid man", "folder", "usage"), ("hybrid man /none", "/none", "file-missing"),
-        ("hybrid.lab strat tiles", "'start'?", "setting"), ("hybrid.lab dance", "run, exercises", "setting"),
-        ("hybrid.lab run x.cu --sise 3", "--sizes?", "option"), ("hybrid.matmul 8 8 8 --json=", "--json", "option"),
-        ("hybrid.matmul 8 8 8 --trace=", "--trace", "option"), ("hybrid.accept --html=", "--html", "option"),
-        ("hybrid.doctor --json=", "--json", "option"), ("hybrid.lab run x.cu --json=", "--json", "option"),
-        ("hybrid.paths ten --length 4 --out=", "--out", "option"),
-    ],
-)  # fmt: skip
-def test_what_is_no_command_or_no_name_is_refused(words, word, code):
-    name, *options = words.split()
-    done = quickly(module(name), *options)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"{name}: ")
-    assert word in done.stderr
-    assert code_in(done.stderr.strip()) == code
+    ("name", "options", "code", "word"),
+    [(name, options, code, "".join(word)) for name, rows in WRONG.items() for options, code, *word in rows],
+)
+def test_wrong_usage_is_one_line_with_its_code_and_writes_nothing(tmp_path, name, options, code, word):
+    (tmp_path / "folder.cu").mkdir()
+    os.mkfifo(tmp_path / "pipe.cu")  # into which nobody writes
+    (tmp_path / "lines.jsonl").write_text('{"schema": 1, "command": "largest"}\n')
+    before = names_in(tmp_path)
+    done = quickly(module(name), *options.split(), cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert (done.returncode, done.stdout) == (1 if code == "no-gpu" else 2, "")
+    *_, line = done.stderr.splitlines()  # below the graph of hybrid.paths
+    assert name in line.partition(": ")[0]
+    assert (code_in(line), word in line) == (code, True), line
+    assert names_in(tmp_path) == before
 
 
 @pytest.mark.launcher

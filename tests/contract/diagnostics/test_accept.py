@@ -170,23 +170,6 @@ def test_a_failure_that_is_no_wrong_product_ends_the_job_in_one_line(how, status
     assert re.search(rf"rank 1 on \S+, multiply: .* \[{code}\]$", line), line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["--minutes", "-1"], "number"), (["--minutes", "nan"], "number"), (["--minutes", "soon"], "number"),
-        (["--level", "5"], "setting"), (["--jsn", "x"], "option"), (["--device", "tpu"], "setting"),
-        (["--html", "none/page.html"], "file-missing"), (["--html", "one", "--json", "one"], "same-file"),
-        (["--device", "cuda"], "no-gpu"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_is_one_line(arguments, code, tmp_path):
-    done = quickly(COMMAND, *arguments, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
-    assert (done.returncode, done.stdout) == (1 if code == "no-gpu" else 2, "")
-    (line,) = own_lines(done.stderr)
-    assert line.endswith(f"[{code}]")
-    assert not list(tmp_path.iterdir())
-
-
 def sizes_in_the_page(level):
     """The sizes of a level on CPUs, as docs/cluster.md's table has them."""
     (cell,) = re.findall(rf"^\| {level}(?: \(default\))? \| (.*?) \|", PAGE, re.MULTILINE)

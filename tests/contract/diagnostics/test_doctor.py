@@ -153,19 +153,6 @@ def test_of_processes_that_are_no_ranks_of_one_job_only_the_first_speaks():
 
 
 @launcher
-@pytest.mark.parametrize(
-    ("arguments", "code", "ranks"),
-    [("--jsn", "option", 0), ("8", "option", 0), ("--threads x", "number", 2), ("--json /nowhere/at/all", "file-missing", 0),
-     ("--clean --json -", "option-combination", 0)],
-)  # fmt: skip
-def test_wrong_usage_is_one_line(arguments, code, ranks):
-    done = quickly(COMMAND, *arguments.split(), ranks=ranks)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = own_lines(done.stderr)
-    assert line.endswith(f"[{code}]")
-
-
-@launcher
 @pytest.mark.parametrize("command", exhaustive(["hybrid.accept"], ["hybrid.doctor", "hybrid.hello", "hybrid.accept"]))
 def test_ranks_that_were_started_differently_are_named(command):
     both = [*hybrid.testing.mpirun(1), *module(command), ":", "-n", "1", *module(command), "--threads", "7"]

@@ -109,19 +109,3 @@ def test_a_program_that_uses_mpi_itself_is_refused_in_a_job_and_runs_alone(tmp_p
     assert done.returncode == 2
     assert [line.rpartition(" ")[2] for line in own_lines(done.stderr)] == ["[option-combination]"]
     assert "hybrid.use(comm)" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ([], "usage"),
-        (["none.py"], "file-missing"),
-        (["--treshold", "1", "x.py"], "option"),
-        (["--threshold", "x", "y"], "number"),
-    ],
-)
-def test_wrong_usage_is_one_line(words, code):
-    done = start(RUN, *words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert own_lines(done.stderr)[0].endswith(f"[{code}]")
-    assert len(done.stderr.splitlines()) == 1

@@ -105,38 +105,6 @@ def test_what_resembles_those_is_taken(tmp_path):
     assert lab("run", "mine.cu", "--sizes", 4, 4, 4, cwd=tmp_path).returncode == 0
 
 
-WORDS = [
-    (["run", "none.cu"], 2, "file-missing"), (["run"], 2, "option"), (["rum", "tiled"], 2, "setting"),
-    (["run", "tiled", "--siezs", "3", "3", "3"], 2, "option"), (["run", "tiled", "--sizes", "3", "3", "x"], 2, "number"),
-    (["run", "tiled", "--sizes", "3", "4", "5"], 2, "sizes"), (["run", "tiled", "--sizes", "600", "600", "600"], 2, "sizes"),
-    (["run", "tiled", "--gpu", "gtx"], 2, "setting"), (["run", "tiled", "--kernel", "other"], 2, "lab-kernel"),
-    (["run", "tiled", "--let", "Width=k"], 2, "lab-parameters"), (["run", "tiled", "--html", "x", "--json", "x"], 2, "same-file"),
-    (["run", "tiled", "--html", "none/x"], 2, "file-missing"), (["run", "tiled", "--picture", "x.png"], 2, "file-kind"),
-    (["run", "tiled", "--", "8"], 2, "option-combination"), (["run", "folder.cu"], 2, "file-unreadable"),
-    (["run", "pipe.cu"], 2, "file-unreadable"), (["show", "tiled", "--width", "17"], 2, "lab-shown"),
-    (["show", "tiled", "--of", "2,0"], 2, "number"), (["show", "tiled", "--of", "2"], 2, "number"),
-    (["show", "tiled", "--json", "-"], 2, "option"), (["gpus", "gtx"], 2, "setting"),
-]  # fmt: skip
-
-
-@pytest.mark.needs("compiler")
-@pytest.mark.parametrize(
-    ("words", "exit_code", "code"),
-    exhaustive(
-        [case for case in WORDS if case[0][1:2] in (["none.cu"], ["pipe.cu"]) or "--siezs" in case[0] or "--html" in case[0]],
-        WORDS,
-    ),
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_wrong_usage_is_one_line_with_its_code(tmp_path, words, exit_code, code):
-    (tmp_path / "folder.cu").mkdir()
-    os.mkfifo(tmp_path / "pipe.cu")  # into which nobody writes
-    before = sorted(path.name for path in tmp_path.iterdir())
-    done = lab(*words, cwd=tmp_path)
-    assert (done.returncode, refusal(done)[0]) == (exit_code, code)
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
-
-
 @pytest.mark.launcher
 def test_the_lab_runs_alone():
     done = lab("gpus", ranks=2)

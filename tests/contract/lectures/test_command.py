@@ -47,17 +47,6 @@ def test_programs_are_printed_and_written_as_they_stand(tmp_path):
     assert (tmp_path / "others" / "Makefile").read_bytes() == files["Makefile"]
 
 
-WRONG = [["tiled.cu", "x"], ["programs", "a", "b"], ["notebooks", "--force"], ["sigel"], ["zzz"]]
-
-
-@pytest.mark.parametrize("words", exhaustive([WRONG[1], WRONG[3]], WRONG))
-def test_words_that_nothing_takes_are_refused(tmp_path, words):
-    done = start(LECTURES, *words, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert ("siegel" in done.stderr) == (words[0] in ("sigel", "zzz"))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_installed_package_has_them_too_and_says_what_is_missing(tmp_path):
     """As a wheel puts it: scripts and programs are parts of the package, and no checkout lies around it."""
     site, ignore = (

@@ -103,35 +103,6 @@ def test_runs_are_recorded(tmp_path):
     assert (json.loads(done.stdout)["result"], done.stderr.splitlines()[-1]) == ("7", "7")
 
 
-ENDS = ["--from", "C", "--to", "J"]
-WRONG = [
-    (["ten"], "option"), (["--length", "x"], "number"), (["--length", "-1"], "number"),
-    (["--length", "4", "--from", "K"], "setting"), (["--length", "4", "--to", "0"], "setting"),
-    (["eleven", "--length", "4"], "file-missing"), (["--length", "4", "--dtype", "float16"], "setting"),
-    (["--length", "4", "--directed"], "option-combination"), (["--length", "4", "--out", "c.txt"], "file-kind"),
-    (["--length", "4", "--out", "none/c.csv"], "file-missing"),
-    (["--length", "4", "--out", "c.csv", "--from", "A"], "option-combination"), (["--length", "4", "--stochastic"], "graph"),
-    (["--length", "1000000000000"], "too-long"), (["--length", "4", "--kernel", "blass"], "setting"),
-    (["--lenght", "4"], "option"), (["--length", "4", "--list"], "option-combination"),
-    (["--length", "4", "--terms", "--from", "A"], "option-combination"), (["--length", "1001", "--list", *ENDS], "number"),
-    (["--length", "0", "--terms", *ENDS], "number"), (["--length", "9", "--list", *ENDS], "number"),
-    (["--length", "4", "--list", "--stochastic", *ENDS], "option-combination"),
-    (["--length", "4", "--picture", "ten.png"], "file-kind"), (["--length", "4", "--picture", "none/ten.svg"], "file-missing"),
-]  # fmt: skip
-BY_DEFAULT = [(words, code) for words, code in WRONG if code in ("too-long", "file-kind") or words[0] == "--lenght"]
-
-
-@pytest.mark.parametrize(
-    ("words", "code"), exhaustive(BY_DEFAULT, WRONG), ids=lambda value: " ".join(value) if isinstance(value, list) else ""
-)
-def test_wrong_usage_is_one_line_and_writes_nothing(tmp_path, words, code):
-    graph = [] if words[0] in ("ten", "eleven") else ["ten"]
-    done = run(*graph, *words, cwd=tmp_path)
-    (line,) = own_lines(done.stderr)[-1:]
-    assert (done.returncode, done.stdout, re.search(r"\[([\w-]+)\]$", line)[1]) == (2, "", code)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.exhaustive
 def test_large_graphs_have_no_picture_and_no_terms(tmp_path):
     np.save(tmp_path / "g.npy", np.ones((101, 101), np.int64))

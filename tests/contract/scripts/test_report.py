@@ -143,19 +143,6 @@ def test_texts_of_good_lines_are_escaped(tmp_path):
     assert {SCRIPT, QUOTES} <= set(parsed.cells)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["nowhere.jsonl"], ["."], ["l.jsonl", "--quick"], ["l.jsonl", "--json", "more.jsonl"], ["l.jsonl", "--out", "l.jsonl"],
-     ["l.jsonl", "--out", "nowhere/r.html"], ["--json", "nowhere/l.jsonl"]],
-)  # fmt: skip
-def test_what_cannot_be_done_is_one_line_and_touches_no_file(arguments, tmp_path):
-    written(tmp_path / "l.jsonl", PATHS)
-    ran = quickly(REPORT, *arguments, cwd=tmp_path)
-    assert ran.returncode == 2
-    assert ran.stderr.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["l.jsonl"]
-
-
 @pytest.mark.exhaustive
 @pytest.mark.needs("compiler", "mpirun")
 def test_without_lines_the_experiments_are_run(tmp_path):
