@@ -8,6 +8,7 @@ the line that names it: `cases.run(cases.Case(...))`.
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
@@ -27,6 +28,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 TYPES = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
 SIZES = (0, 1, 2, 3, 5, 8, 13, 16, 17, 31, 32, 33, 40, 64, 65, 100, 129)
+MOST_SIZE = 40  # of products of integers and of stacks
 FORMS = {  # the shapes of A and B; letters are sizes, numbers the dimensions of stacks
     "matrix · matrix": ("nl", "lm"), "vector · matrix": ("l", "lm"), "matrix · vector": ("nl", "l"),
     "vector · vector": ("l", "l"), "stack · matrix": ("3nl", "lm"), "matrix · stack": ("nl", "3lm"),
@@ -188,18 +190,39 @@ def _dtype(name: str) -> np.dtype:
 def draw(seed: int, count: int, ways: dict[str, Way], **narrowed: Sequence[Any]) -> list[Case]:
     """So many cases, in which each dimension's values come in turn, in an order of their own. `narrowed`: dimensions with fewer
     values, by their names in `dimensions`."""
-    rng = np.random.default_rng([seed, count])
-    columns = {}
+    rng, named = np.random.default_rng([seed, count]), Counter[tuple[str, ...]]()
+    turns = {}
     for name, values in {**dimensions(ways), **narrowed}.items():
-        turns = [values[index] for _ in range(-(-count // len(values))) for index in rng.permutation(len(values))]
-        columns[name] = turns[:count]
-    return [_case(seed * 100_000 + at, {name: turns[at] for name, turns in columns.items()}, ways) for at in range(count)]
+        turns[name] = [values[index] for _ in range(-(-count // len(values))) for index in rng.permutation(len(values))][:count]
+    rounded, real = [], []
+    for at, types in enumerate(turns["types"]):
+        names = possible_types(*types)
+        named[names] += bool(turns["dtype"][at])
+        turns["dtype"][at] = names[named[names] % len(names)] if turns["dtype"][at] else None
+        rounded.append(not is_exact(*types, turns["dtype"][at] or promoted(*types)))
+        real.append(rounded[-1] and not {*types} & {*COMPLEX})
+    _move(turns["way"], real, lambda way: bool(ways[way].shapes))
+    shapes_of = [ways[way].shapes for way in turns["way"]]
+    matrices = [form == "matrix · matrix" or bool(shape) for form, shape in zip(turns["form"], shapes_of, strict=True)]
+    for name in "nlm":
+        free = [name != "m" or shape != "matvec" for shape in shapes_of]
+        _move(turns[name], list(map(all, zip(rounded, matrices, free, strict=True))), lambda size: size > MOST_SIZE)
+    return [_case(seed * 100_000 + at, {name: turns[name][at] for name in turns}, ways) for at in range(count)]
+
+
+def _move(values: list[Any], takes: Sequence[bool], demands: Callable[[Any], bool]) -> None:
+    """Values that not every case takes to cases that take them."""
+    free = [at for at, value in enumerate(values) if takes[at] and not demands(value)]
+    for at, value in enumerate(values):
+        if demands(value) and not takes[at] and free:
+            other = free.pop()
+            values[at], values[other] = values[other], values[at]
 
 
 def dimensions(ways: dict[str, Way]) -> dict[str, Sequence[Any]]:
     return {
         "types": tuple(product(TYPES, TYPES)),
-        "dtype": (None, None, *range(5)),
+        "dtype": (False, False, *[True] * 5),  # whether it is named
         "values": VALUES,
         "form": (*("matrix · matrix",) * 8, *FORMS),
         **dict.fromkeys("nlm", SIZES),
@@ -220,21 +243,18 @@ def dimensions(ways: dict[str, Way]) -> dict[str, Sequence[Any]]:
 def _case(seed: int, wanted: dict[str, Any], ways: dict[str, Way]) -> Case:
     """What is wanted, where it goes together; where not, what is next to it."""
     a, b = wanted["types"]
-    names = possible_types(a, b)
-    dtype = None if wanted["dtype"] is None else names[(wanted["dtype"] + seed) % len(names)]
+    dtype, way = wanted["dtype"], wanted["way"]
     result = dtype or promoted(a, b)
-    exact, n, l, m = is_exact(a, b, result), *(wanted[each] for each in "nlm")
-    form, most = wanted["form"], 40 if exact or wanted["form"] != "matrix · matrix" else SIZES[-1]
-    way = wanted["way"]
-    if ways[way].shapes == "matvec":
-        m = 1
-    elif ways[way].shapes == "full":
-        form, n, l, m = "matrix · matrix", max(n, 16), max(l, 1), max(m, 1)
-    if (not exact and computed_in(a, b, result) not in ways[way].computes) or (exact and ways[way].computes == ("float64",)):
+    exact = is_exact(a, b, result)
+    unfit = not exact and computed_in(a, b, result) not in ways[way].computes
+    if unfit or (exact and ways[way].computes == ("float64",)) or (ways[way].shapes and (exact or "complex" in a + b)):
         way = next(iter(ways))
-    if ways[way].shapes and (exact or "complex" in a + b or form != "matrix · matrix"):
-        way = next(iter(ways))
-    sizes = min(n, most), min(l, most), min(m, most)
+    form, least = wanted["form"], {"matvec": (0, 0, 0), "full": (16, 1, 1), "": (0, 0, 0)}[ways[way].shapes]
+    if ways[way].shapes:
+        form = "matrix · matrix"
+    most = MOST_SIZE if exact or form != "matrix · matrix" else SIZES[-1]
+    n, l, m = (min(max(wanted[each], few), most) for each, few in zip("nlm", least, strict=True))
+    sizes = n, l, 1 if ways[way].shapes == "matvec" else m
     made = Case(
         seed,
         (a, b),
