@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""What was found of a student's kernel, on one shape and on all."""
+"""What was found of a student's kernel on one shape and on all, in sentences: faults, causes before their consequences; and
+counters, in a lecture's words."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator, Sequence
+
 from hybrid.classroom.finding import Finding
+from hybrid.classroom.gpu_models import WARP
 from hybrid.classroom.launch import Extents, Launch
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.student_kernel import StudentKernel
 from hybrid.classroom.trial import Outcome
 from hybrid.core.problem import record
+from hybrid.core.text import counted
 from hybrid.emulation.branches import Branch
-from hybrid.emulation.requests import Site
+from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
 
 Sizes = tuple[int, int, int]  # n, l, m
+Names = tuple[str, str, str]  # of A, B and C in the kernel
 
 
 @record
@@ -74,3 +82,171 @@ class Examination:
     @property
     def is_right(self) -> bool:
         return all(case.is_right for case in self.cases)
+
+
+# Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
+_CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
+_SHARING = 4  # a load is a broadcast if at least so many lanes, on average, want the same element
+_EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
+_NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
+
+
+def lines_named(finding: Finding) -> set[int]:
+    """The lines of the student's file that a finding names."""
+    found = re.findall(r"\bline (\d+)\b(?! of \w+\.\w)|\w\.cu:(\d+)", finding.text)
+    return {int(number) for pair in found for number in pair if number}
+
+
+def findings(case: Case, names: Names) -> list[Finding]:
+    """What is wrong, causes before their consequences. Consequences that say nothing new are left out. `names`: of A, B and C."""
+    (n, _, m), c = case.sizes, names[2]
+    found = without_repetition(case.faults)
+    has_race, is_stray, has_no_value = (any(fault.code in codes for fault in found) for codes in _CAUSES)
+    for name, number in () if is_stray else case.outside:
+        found.append(Finding(f"it writes {name}[{number // m}][{number % m}], where nothing may be written", "out-of-bounds"))
+    if case.uncertain and not is_stray:
+        found.append(Finding(f"{counted(len(case.uncertain), 'element')} of {c} written by several threads", "several-writers"))
+    if case.never:
+        what = f"{len(case.never)} of {c}'s {n * m} elements never written{_part(sorted(case.never), n, m)}"
+        found.append(Finding(f"{what}{_lines('; {} stores to ' + c, case, {2}, 'store')}", "never-written"))
+    worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
+    if worst is not None and worst.mistake and not (has_race or is_stray or has_no_value or case.outside):
+        code, text = worst.mistake
+        where = _lines("; {} stores it", case, {2}, "store") if "index of {C}:" in text else _sums(case, code)
+        found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))
+    if worst is not None and worst.first_wrong is not None:
+        is_now, right = worst.first_wrong
+        if not (has_race or is_stray or has_no_value or worst.mistake):
+            if case.hints:
+                found += case.hints
+            elif worst.nan > len(case.never):
+                text = f"{c} has NaN, and its factors have none: memory or a variable that nothing has written is read"
+                found.append(Finding(text, "uninitialised"))
+            elif is_now < _NO_VALUE:
+                text = "a variable is used that has never been given a value: here it then begins with a huge negative one"
+                found.append(Finding(text, "no-value"))
+        row, column = divmod(worst.wrong[0], m)
+        first = f"the first {c}[{row}][{column}]: {_instead(is_now, right)}{_written_by(worst)}{_in_float(is_now, right)}"
+        found.append(Finding(f"{len(case.wrong)} of {n * m} elements are wrong, {first}", "wrong-elements"))
+    if case.depends_on_order and not has_race:
+        found.append(Finding(f"{c} depends on the order in which blocks, warps and threads run", "order-dependent"))
+    return found
+
+
+def _part(numbers: Sequence[int], n: int, m: int) -> str:
+    """Which rows or columns of C, of n×m, these elements are, where they are whole ones; else the first of them."""
+    rows, columns = sorted({number // m for number in numbers}), sorted({number % m for number in numbers})
+    is_block = len(numbers) == len(rows) * len(columns)
+    for several, of, others, name in ((columns, m, len(rows) == n, "columns"), (rows, n, len(columns) == m, "rows")):
+        if is_block and others and len(several) < of and several[-1] - several[0] < len(several):
+            return f": the {name} {several[0]} to {several[-1]}"
+    return f", the first [{numbers[0] // m}][{numbers[0] % m}]" if len(numbers) < n * m else ""
+
+
+def _sums(case: Case, code: str) -> str:
+    """Where the factors of the products are read, as far as that is known: where they are in shared memory, there, unless wrong
+    ones are loaded."""
+    in_shared = code == "wrong-terms" and any(site.space == SHARED and site.kind == "load" for site in case.sites)
+    return _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
+
+
+def _lines(text: str, case: Case, spaces: set[int], kind: str) -> str:
+    """The text with the lines that use such memory so; "" where they are not known."""
+    lines = sorted({site.line for site in case.sites if site.space in spaces and site.kind == kind})
+    return text.format(" and ".join(f"line {line}" for line in lines[:2])) if lines else ""
+
+
+def without_repetition(faults: Sequence[Finding]) -> list[Finding]:
+    """The faults, but of those that differ only in elements and threads just the first, and without missing values that follow
+    from a race."""
+    first: dict[str, Finding] = {}
+    for fault in faults:
+        first.setdefault(kind_of(fault), fault)
+    races = [fault for fault in first.values() if fault.code == "data-race"]
+    racing = {name for race in races for name in re.findall(r"(\w+)\[", race.text)}
+    return [*races, *(fault for fault in first.values() if not _follows(fault, racing) and fault not in races)]
+
+
+def kind_of(finding: Finding) -> str:
+    """A finding without its elements, numbers and threads: findings of the same kind have the same lines and arrays."""
+    text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*|, (?:which|half of what) --stall sets", "", finding.text)
+    return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
+
+
+def _follows(fault: Finding, racing: set[str]) -> bool:
+    reads = re.search(r"line \d+ reads (\w+)\[", fault.text)
+    return fault.code == "uninitialised" and reads is not None and reads[1] in racing
+
+
+def _instead(is_now: float, right: float) -> str:
+    """Two numbers that are not the same, with enough digits to show it."""
+    digits = 6 if f"{is_now:g}" != f"{right:g}" else 17
+    return f"{is_now:.{digits}g} instead of {right:.{digits}g}"
+
+
+def _in_float(is_now: float, right: float) -> str:
+    """A question where a number is so large as only sums of double become, and right to the digits of a float."""
+    is_near = right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right
+    return "; right to the digits of a float: is a variable one that should be a double?" if is_near else ""
+
+
+def _written_by(outcome: Outcome) -> str:
+    if not outcome.first_writer:
+        return ""
+    block, thread = (f"({', '.join(map(str, place))})" for place in outcome.first_writer)
+    return f", written by block {block}, thread {thread}"
+
+
+@record
+class Counter:
+    """What a line of the kernel does."""
+
+    line: int
+    text: str
+    dear: bool  # it costs more than it has to
+
+
+def traffic(case: Case, names: Names) -> str:
+    """Loads and stores of global memory, in a line."""
+    n, l, m = case.sizes
+    outcome = next(iter(case.outcomes.values()))
+    a, b = (loads / (n * l * m) for loads in outcome.loads)
+    stores = outcome.stores / (n * m)
+    each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
+    return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
+
+
+def intensity(case: Case) -> float | None:
+    """Operations for each byte of global memory that is moved, in whole sectors; None where no memory was looked at."""
+    moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
+    return 2 * math.prod(case.sizes) / moved if moved else None
+
+
+def divergence(case: Case) -> Iterator[Counter]:
+    """The lines at whose branches lanes of a warp go different ways."""
+    for branch in case.branches:
+        if branch.divergent:
+            executions = counted(branch.executions, "execution")
+            yield Counter(branch.line, f"in {branch.divergent} of {executions} by a warp", dear=True)
+
+
+def use_of_memory(site: Site, names: Names) -> Counter:
+    """How a line's requests use memory."""
+    shared, lanes = site.space == SHARED, site.lanes / site.requests
+    what = "shared memory" if shared else names[site.space]
+    does = {"load": f"loads from {what}", "store": f"stores to {what}", "atomic": f"updates {what} atomically"}[site.kind]
+    of_lanes = f"a request of {lanes:.3g} lane{'s' * (lanes != 1)}" if lanes < WARP else "a warp's request"
+    if shared:
+        ways = site.steps / site.least_steps
+        how = "no bank conflicts" if ways <= 1 else f"{ways:.3g}-way bank conflicts"
+        return Counter(site.line, f"{does}: {how}, for {of_lanes}", dear=ways > 1)
+    sectors, used = site.sectors / site.requests, site.bytes / (SECTOR_BYTES * site.sectors)
+    is_broadcast = site.addresses * _SHARING <= site.lanes
+    if site.kind == "atomic" and site.lanes > site.addresses:
+        how = f"{site.lanes / site.addresses:.3g} lanes at the same element, one after the other"
+    elif is_broadcast:
+        how = f"broadcast, {site.lanes / site.addresses:.3g} lanes want the same"
+    else:
+        how = "coalesced" if used >= 1 else f"not coalesced, {100 * used:.0f} % of what is moved is wanted"
+    many = f"{sectors:.3g} sector{'' if sectors == 1 else 's'} of {SECTOR_BYTES} bytes"
+    return Counter(site.line, f"{does}: {many} for {of_lanes}: {how}", dear=used < 1 and not is_broadcast)

@@ -18,14 +18,14 @@ from hybrid.classroom.case import Case, Examination, Sizes
 from hybrid.classroom.compiled_text import joined
 from hybrid.classroom.elements import operands
 from hybrid.classroom.finding import Finding
-from hybrid.classroom.kernel_findings import Looked
 from hybrid.classroom.launch import Launch
 from hybrid.classroom.launched import Run, launched
 from hybrid.classroom.meaning import Meaning
+from hybrid.classroom.mistakes import astray
 from hybrid.classroom.side_by_side import SideBySide
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
-from hybrid.classroom.trace_reading import astray
+from hybrid.classroom.telling import Looked
 from hybrid.classroom.trial import Outcome, Task
 from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported, refuse_without_host
 from hybrid.classroom.wrapper import ENTRY, wrapped

@@ -8,18 +8,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from hybrid.classroom import shapes
+import numpy as np
+
 from hybrid.classroom.case import Case, Sizes
 from hybrid.core.problem import record
 from hybrid.emulation.requests import SHARED
 from hybrid.errors import UsageError
 
-HERE = Path(__file__).resolve().parent
-
 Part = tuple[str, int, int]  # of a judgement: what it is about, the points that were got, and those that there are
 _RIGHT_POINTS = 6  # for right results, divided among the shapes
 _DEMAND_POINTS = 4  # for each demand
 _ALL = 4  # the most shapes
+_EDGES = (67, 71, 79)  # odd, and beyond what two tiles of 32 cover
+_SHORT, _TINY = range(17, 32, 2), range(2, 8)
 
 
 @record
@@ -56,10 +57,21 @@ class Exercise:
         return f"{self.name}{'.py' if self.of_ranks else '.cu'}"
 
     def shapes(self, seed: int) -> tuple[Sizes, ...]:
-        """The shapes on which a solution is tried."""
+        """The shapes on which a solution is tried. Those of a kernel: whole tiles; edges for every usual tile; a long sum; and
+        with `tiny` one smaller than a tile. Those of ranks: rows that four can share equally, or cannot, and too few rows."""
+        random = np.random.default_rng(seed if self.of_ranks else [seed, *self.tile, self.vector])
+
+        def one_of(*sizes: int) -> int:
+            return int(random.choice(sizes))
+
         if self.of_ranks:
-            return shapes.of_ranks(seed)
-        return shapes.of_kernel(self.tile, seed, tiny=self.tiny, vector=self.vector)
+            rows = (one_of(12, 24, 36), one_of(7, 11, 13), 2)
+            return tuple((n, one_of(*range(5, 40)), one_of(*range(5, 40))) for n in rows)
+        n, l, m = (one_of(*range(32 + -32 % tile, 65, tile)) for tile in self.tile)
+        drawn = [(n, l, m), _EDGES, (one_of(*_SHORT), one_of(*range(151, 250, 2)), one_of(*_SHORT))]
+        if self.tiny:
+            drawn.append((one_of(*_TINY), one_of(*_TINY), one_of(*_TINY)))
+        return tuple((n, l, 1 if self.vector else m) for n, l, m in drawn)
 
     def judged(self, cases: tuple[Case, ...]) -> list[Part]:
         """The parts of the judgement of a solution."""
@@ -70,9 +82,8 @@ class Exercise:
         if self.begins_right >= len(right):  # what the file to begin with does has points only together with what it does not
             counted = right if does_more else []
             met = met if does_more else [False] * len(met)
-        lacking = (
-            "" if self.only_with is None or any(map(self.only_with.holds, cases)) else f", but not so that {self.only_with.text}"
-        )
+        is_met = self.only_with is None or any(map(self.only_with.holds, cases))
+        lacking = "" if self.only_with is None or is_met else f", but not so that {self.only_with.text}"
         points = 0 if lacking or not counted else _RIGHT_POINTS * sum(counted) // len(counted)
         parts = [(f"right on {sum(right)} of {len(right)} shapes{lacking}", points, _RIGHT_POINTS)]
         for is_met, demand in zip(met, self.demands, strict=True):
@@ -81,7 +92,7 @@ class Exercise:
 
     def text(self) -> str:
         """The file to begin with."""
-        return (HERE / "exercises" / self.file_name).read_text(encoding="utf-8")
+        return (Path(__file__).resolve().parent / "exercises" / self.file_name).read_text(encoding="utf-8")
 
 
 def named(name: str) -> Exercise:

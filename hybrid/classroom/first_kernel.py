@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.classroom.case_findings import without_repetition
+from hybrid.classroom.case import without_repetition
 from hybrid.classroom.finding import Finding
-from hybrid.classroom.kernel_findings import looked
 from hybrid.classroom.launch import Launch, launch_of_arrays
 from hybrid.classroom.meaning import indices_of, is_written
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
+from hybrid.classroom.telling import looked
 from hybrid.classroom.wrapper import program_of_arrays
 from hybrid.core.problem import record
 from hybrid.emulation import whole_program

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""GPU models that lectures and clusters have: what a multiprocessor holds, by compute capability, and the models' highest
-rates."""
+"""GPU models that lectures and clusters have: what a multiprocessor holds, by compute capability, the models' highest rates, and
+how many blocks of a kernel are resident on a multiprocessor."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hybrid.core.problem import record
@@ -12,7 +13,6 @@ from hybrid.kernels.catalogue import dotted
 
 KB = 1 << 10
 WARP = 32  # threads
-CONSTANT_BYTES = 64 * KB  # on every GPU
 
 
 @record
@@ -115,13 +115,106 @@ MODELS = (
     GpuModel("H200", 90, 132, 66900, 33500, 4800, 141),
     GpuModel("RTX5090", 120, 170, 104800, 1640, 1792, 32),
 )
-NAMES = tuple(model.name for model in MODELS)
 
 
-def named(name: str) -> GpuModel:
+def model_of(name: str) -> GpuModel:
     """The model of this name, in upper or lower case. UsageError, with all names, where there is none."""
     wanted = "".join(each for each in name.lower() if each.isalnum())
     for model in MODELS:
         if model.name.lower() == wanted:
             return model
-    raise UsageError(f"no GPU {name!r} here: one of {', '.join(NAMES)}", code="setting")
+    raise UsageError(f"no GPU {name!r} here: one of {', '.join(model.name for model in MODELS)}", code="setting")
+
+
+def table(here: Sequence[GpuModel] = ()) -> Iterator[str]:
+    """The lines of a table of all models, with a mark at those of this machine, which are in `here`."""
+    heads = [
+        "GPU",
+        "capability",
+        "SMs",
+        "cores",
+        "memory",
+        "GB/s",
+        "float32",
+        "float64",
+        "threads",
+        "blocks",
+        "registers",
+        "shared",
+    ]
+    rows = []
+    for model in MODELS:
+        holds, rates = model.multiprocessor, (model.bandwidth, model.float32, model.float64)
+        rows.append([
+            ("> " if model in here else "  ") + model.name, model.version, str(model.multiprocessors), str(model.cores),
+            f"{model.memory:g} GB", *(f"{rate:,}" if rate else "–" for rate in rates),
+            *map(str, (holds.threads, holds.blocks, holds.registers, holds.shared // KB)),
+        ])  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in (heads, *rows):
+        yield "  ".join(f"{cell:{'>' if index else '<'}{widths[index]}}" for index, cell in enumerate(row))
+    yield "float32, float64: GF/s without matrix units"
+    yield "threads, blocks, registers and shared memory, in KiB: what a multiprocessor (SM) holds"
+
+
+def detail(model: GpuModel) -> Iterator[str]:
+    """The lines about one model, one for each property."""
+    holds = model.multiprocessor
+    rates = f"{model.float32:,} GF/s in float32, " + (f"{model.float64:,} in float64" if model.float64 else "none in float64")
+    lines = {
+        "compute capability": model.version,
+        "multiprocessors": str(model.multiprocessors),
+        "cores": f"{model.cores:,}, {model.cores_each} of a multiprocessor",
+        "global memory": f"{model.memory:g} GB, {model.bandwidth:,} GB/s",
+        "arithmetic": f"{rates}, without matrix units",
+        "a warp": f"{WARP} threads",
+        "most threads of a block": f"{holds.most_threads:,}",
+        "resident on a multiprocessor": f"{holds.threads} threads ({holds.threads // WARP} warps), {holds.blocks} blocks",
+        "registers of a multiprocessor": f"{holds.registers:,}, at most {holds.most_registers} a thread",
+        "shared memory of a multiprocessor": f"{holds.shared // KB} KiB",
+        "constant memory": "64 KiB",
+    }
+    width = max(map(len, lines))
+    yield f"{model.name}"
+    yield from (f"  {name:<{width}}  {value}" for name, value in lines.items())
+
+
+@record
+class Occupancy:
+    """What is resident on a multiprocessor."""
+
+    blocks: int
+    warps: int
+    most_warps: int  # that it could hold
+    limits: tuple[str, ...]  # what lets no further block be resident
+    alone: dict[str, int]  # how many blocks each limit would let be resident if it were the only one
+
+    @property
+    def share(self) -> float:
+        """The occupancy, as a fraction."""
+        return self.warps / self.most_warps
+
+
+def occupancy(of: Multiprocessor, threads: int, registers: int | None, shared: int) -> Occupancy:
+    """The occupancy with blocks of so many threads, which take so many registers each (None: not known, and no limit), and so
+    many bytes of shared memory together."""
+    warps = -(-threads // WARP)
+    allowed = {"blocks": of.blocks, "threads": of.threads // (warps * WARP) if threads <= of.most_threads else 0}
+    if registers:
+        allowed["registers"] = _by_registers(of, warps, registers)
+    if shared or of.reserved:
+        allowed["shared memory"] = of.shared // _rounded(shared + of.reserved, of.shared_unit) if shared <= of.most_shared else 0
+    blocks = min(allowed.values())
+    limits = tuple(name for name, number in allowed.items() if number == blocks)
+    return Occupancy(blocks, blocks * warps, of.threads // WARP, limits, allowed)
+
+
+def _by_registers(of: Multiprocessor, warps: int, registers: int) -> int:
+    if of.registers_by_block:
+        return of.registers // _rounded(_rounded(warps, of.warp_unit) * WARP * registers, of.register_unit)
+    resident = of.registers // _rounded(registers * WARP, of.register_unit)
+    return resident // of.warp_unit * of.warp_unit // warps
+
+
+def _rounded(number: int, unit: int) -> int:
+    return -(-number // unit) * unit

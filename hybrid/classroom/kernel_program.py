@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hybrid.classroom.kernel_findings import Looked, looked
 from hybrid.classroom.meaning import Meaning
 from hybrid.classroom.student_file import StudentFile
 from hybrid.classroom.student_kernel import StudentKernel
+from hybrid.classroom.telling import Looked, looked
 from hybrid.classroom.trial import Task
 from hybrid.classroom.wrapper import as_program
 from hybrid.emulation import whole_program

@@ -1,20 +1,101 @@
 # SPDX-License-Identifier: MIT
-"""What a named GPU would make of a student's kernel: its occupancy, and the rate that global memory allows (the roofline)."""
+"""What a named GPU would make of a student's kernel: its registers and shared memory, by NVIDIA's compiler where this machine has
+one; its occupancy; and the rate that global memory allows (the roofline)."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from hybrid.classroom.case import Examination
-from hybrid.classroom.counters import intensity
-from hybrid.classroom.gpu_models import GpuModel
-from hybrid.classroom.occupancy import Occupancy, occupancy
-from hybrid.classroom.registers import Taken
+from hybrid.classroom.case import Examination, intensity
+from hybrid.classroom.examination import Trials
+from hybrid.classroom.gpu_models import GpuModel, Occupancy, occupancy
 from hybrid.core.problem import record
 from hybrid.core.text import counted
+from hybrid.emulation.child import new_folder
+from hybrid.emulation.compiler_limits import own_headers, run_limited
+from hybrid.emulation.errors import EmulationError
+from hybrid.errors import HybridError, one_line
+
+# From this compute capability on, times ten, a thread has up to 255 registers, and addresses have 64 bits, so a kernel takes
+# about as many registers on one GPU as on another.
+_COMPARABLE_FROM = 35
+_TYPES = {"float": "f", "double": "d", "int": "i", "unsigned": "j", "bool": "b", "long": "l"}
+
+
+@record
+class Resources:
+    """What one instance of a kernel takes of a GPU, as NVIDIA's assembler (ptxas) says."""
+
+    registers: int = 0  # of a thread
+    shared: int = 0  # bytes that the source declares
+    stack: int = 0  # bytes of a thread
+    spill_stores: int = 0  # bytes
+    spill_loads: int = 0
+    most_threads: int = 0  # of a block, by its __launch_bounds__; 0: it has none
+
+
+def resources_in(log: str, ptx: str = "") -> dict[str, Resources]:
+    """By mangled name, what `--ptxas-options=-v` says in `log` of each kernel, with the functions that it calls. `ptx`: the
+    kernels' PTX, for their __launch_bounds__."""
+    bounds = {
+        name: int(x) * int(y) * int(z)
+        for name, x, y, z in re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)
+    }
+    found = {}
+    for part in re.split(r"Compiling entry function ", log)[1:]:
+        name = part.split("'")[1]
+        local = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part)
+        registers = re.search(r"Used (\d+) registers", part)
+        shared = re.search(r"(\d+) bytes smem", part)
+        if registers is None:
+            raise HybridError(f"the compiler's log says nothing of the registers of {name}", code="compile-failed")
+        stack, stores, loads = (sum(map(int, column)) for column in zip(*local, strict=True)) if local else (0, 0, 0)
+        found[name] = Resources(int(registers[1]), int(shared[1]) if shared else 0, stack, stores, loads, bounds.get(name, 0))
+    return found
+
+
+def _taken(trials: Trials, capability: int) -> tuple[Resources | None, str]:
+    """What the kernel takes on GPUs of this compute capability, times ten; and by which compiler that is known, or why not."""
+    nvcc, path, instance = shutil.which("nvcc"), trials.file.path, trials.instance
+    if nvcc is None:
+        return None, "not known without nvcc"
+    out = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    known = [int(number) for number in re.findall(r"compute_(\d+)\b", out)]
+    nearest = min(known, key=lambda each: abs(each - capability), default=capability)
+    if nearest != capability and capability < _COMPARABLE_FROM:
+        return None, f"not known: this nvcc compiles for no GPU older than sm_{nearest}"
+    with new_folder() as folder:
+        source = folder / path.name
+        # A template is compiled where something refers to an instance.
+        refers = f"\nvoid* lab_reference() {{ return reinterpret_cast<void*>(&{instance}); }}\n"
+        source.write_bytes(path.read_bytes() + refers.encode())
+        command = [nvcc, "-cubin", f"-arch=sm_{nearest}", "-Xptxas", "-v", "-w", "-I", str(path.parent)]
+        command += ["-o", str(folder / "cubin"), str(source)]
+        try:
+            reads = own_headers(path.resolve().parent)
+            done = run_limited("the kernel", command, {**os.environ, "TMPDIR": str(folder)}, reads, folder)
+        except EmulationError as error:
+            return None, f"not known: {one_line(error)}"
+    found = [] if done.returncode else _of_instance(done.stderr, trials.kernel.name, instance)
+    if len(found) != 1:
+        return None, f"not known: nvcc does not compile it for sm_{nearest}"
+    return found[0], f"by nvcc for sm_{nearest}{'' if nearest == capability else ', the nearest that it compiles for'}"
+
+
+def _of_instance(log: str, name: str, instance: str) -> list[Resources]:
+    """What the compiler's log says of kernels of this name, and for a template with the instance's arguments."""
+    inner = re.fullmatch(r"[^<]*<(.*)>\s*", instance)
+    arguments = [text.strip() for text in inner[1].split(",")] if inner else []
+    encoded = "".join(_TYPES.get(text, rf"L\w{text}E" if text.isdecimal() else r"\w+?") for text in arguments)
+    pattern = re.compile(rf"_Z(?:N\w*?)?{len(name)}{name}" + (f"I{encoded}E" if arguments else "(?!I)"))
+    return [resources for mangled, resources in resources_in(log).items() if pattern.match(mangled) or mangled == name]
 
 
 @record
@@ -22,7 +103,8 @@ class OnGpu:
     """The kernel on a GPU, on the first of its shapes."""
 
     gpu: GpuModel
-    taken: Taken
+    registers: int | None  # of a thread
+    how: str  # by which compiler the registers are known, or why they are not
     threads: int  # of a block
     shared: int  # bytes of a block, dynamic ones included
     occupancy: Occupancy
@@ -38,9 +120,9 @@ class OnGpu:
 
     def told(self) -> Iterator[str]:
         """The lines about it."""
-        registers = (f"{self.taken.of.registers} registers a thread" if self.taken.of else "registers") + f" ({self.taken.how})"
+        registers = "registers" if self.registers is None else f"{self.registers} registers a thread"
         resident = counted(self.occupancy.blocks, "block")
-        yield f"on {self.gpu}: {registers}, {self.shared} bytes of shared memory a block of {self.threads} threads"
+        yield f"on {self.gpu}: {registers} ({self.how}), {self.shared} bytes of shared memory a block of {self.threads} threads"
         if not self.occupancy.blocks:
             yield f"  no block is resident on a multiprocessor: too much of {' and '.join(self.occupancy.limits)}"
             return
@@ -66,7 +148,7 @@ class OnGpu:
         """The entries of a JSON line."""
         return {
             "gpu": self.gpu.name,
-            "registers": self.taken.of.registers if self.taken.of else None,
+            "registers": self.registers,
             "shared": self.shared,
             **{f"occupancy_{key}": value for key, value in asdict(self.occupancy).items()},
             "intensity": self.intensity,
@@ -75,11 +157,11 @@ class OnGpu:
         }
 
 
-def on_gpu(gpu: GpuModel, taken: Taken, examination: Examination) -> OnGpu:
+def on_gpu(gpu: GpuModel, trials: Trials, examination: Examination) -> OnGpu:
     """What the GPU would make of the kernel, on the shape that consists of whole blocks."""
-    case = examination.cases[0]
+    case, (taken, how) = examination.cases[0], _taken(trials, gpu.capability)
     threads = math.prod(case.block)
-    static = taken.of.shared if taken.of else examination.static_shared
-    shared = (static or 0) + case.shared
-    found = occupancy(gpu.multiprocessor, threads, taken.of.registers if taken.of else None, shared)
-    return OnGpu(gpu, taken, threads, shared, found, examination.meaning.dtype, intensity(case))
+    shared = ((taken.shared if taken else examination.static_shared) or 0) + case.shared
+    registers = taken.registers if taken else None
+    found = occupancy(gpu.multiprocessor, threads, registers, shared)
+    return OnGpu(gpu, registers, how, threads, shared, found, examination.meaning.dtype, intensity(case))

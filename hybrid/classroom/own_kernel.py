@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, trust_own_cache_only
-from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.errors import DeviceUnavailable
 
 _OPTIONS = ("-std=c++17",)
 _SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES, _NUM_REGS = 1, 3, 4  # of CUfunction_attribute
@@ -97,31 +97,3 @@ def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
 def _first_error(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if re.search(r"\berror\b", line)]
     return lines[0] if lines else " ".join(log.split())[:200]
-
-
-def assembler_log(text: str, instance: str, capability: int) -> tuple[str, int]:
-    """What NVRTC's assembler says of an instance of a kernel (ptxas -v), and the compute capability, times ten, that it was
-    compiled for: the nearest to `capability` that this NVRTC knows.
-
-    No GPU is needed. DeviceUnavailable where there is no NVRTC, or where the kernel does not compile.
-    """
-    try:
-        from cupy_backends.cuda.libs import nvrtc
-
-        nvrtc.getVersion()
-    except (ImportError, OSError, RuntimeError) as error:
-        raise DeviceUnavailable(f"NVRTC cannot be loaded ({one_line(error)})", code="compile-failed") from None
-    log = ""
-    for architecture in sorted(_ARCHITECTURES | {capability}, key=lambda each: (abs(each - capability), each)):
-        program = nvrtc.createProgram(text, "", (), ())
-        try:
-            nvrtc.addNameExpression(program, instance)
-            nvrtc.compileProgram(program, (*_OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v"))
-            return nvrtc.getProgramLog(program), architecture
-        except nvrtc.NVRTCError as error:
-            log = nvrtc.getProgramLog(program)
-            if "INVALID_OPTION" not in str(error):
-                break
-        finally:
-            nvrtc.destroyProgram(program)
-    raise DeviceUnavailable(f"NVRTC does not compile it: {_first_error(log)}", code="compile-failed")

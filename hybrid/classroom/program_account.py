@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.compiler_warnings import dropped_results, used_without_value
 from hybrid.classroom.finding import Finding, Place
-from hybrid.classroom.program_findings import Telling
+from hybrid.classroom.telling import Telling, dropped_results, without_value
 from hybrid.core.problem import record
 from hybrid.emulation.whole_program import Ran
 from hybrid.errors import with_code
@@ -43,7 +42,7 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
     telling = Telling(ran, program, sources, f"{seconds} s, which --stall sets")
     found = [
         Finding(f"line {line} uses {name}, which has no value yet", "no-value", ((file, line),))
-        for file, line, name in used_without_value(warnings)
+        for (file, line), name in without_value(warnings)
     ]
     found += telling.findings()
     end = next(telling.of("end"), None)
@@ -56,8 +55,8 @@ def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Seq
     return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, _looked_at(end, telling) if end else "")
 
 
-def _launches(number: int) -> str:
-    return f"{number} launch{'' if number == 1 else 'es'}"
+def _launches(number: int, what: str = "launch") -> str:
+    return f"{number} {what}{'' if number == 1 else 'es'}"
 
 
 def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
@@ -122,7 +121,7 @@ def told(account: Account) -> Iterator[str]:
     """The lines about a program's run."""
     name = next(iter(account.sources))
     how = f"exit status {account.status}" if account.status >= 0 else f"ended by {signal.Signals(-account.status).name}"
-    launches = "" if account.launches is None else f", {account.launches} kernel launch{'' if account.launches == 1 else 'es'}"
+    launches = "" if account.launches is None else f", {_launches(account.launches, 'kernel launch')}"
     yield f"{name}: {how}{launches}"
     for finding in account.findings[:_MOST]:
         yield f"  * {finding.line}"

@@ -5,27 +5,30 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hybrid.classroom.case import Sizes
-from hybrid.classroom.elements import compared, decoded, operands
+from hybrid.classroom.elements import compared, decoded, encoded, operands
 from hybrid.classroom.exercise import Exercise, Part
 from hybrid.classroom.finding import Finding
-from hybrid.classroom.rank_trial import DTYPE
 from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.child import Ended, new_folder, python_environment, supervised
-from hybrid.emulation.confined import Bounds, confined, installed_with, of_students
+from hybrid.emulation.confined import LARGEST_FILE, Bounds, confined, installed_with, of_students
 from hybrid.errors import HybridError, StartError, UsageError
 from hybrid.ranks.launcher import mpirun
 
+_DTYPE = "float64"
 _RANKS = (1, 2, 3, 4)
 _RIGHT_POINTS, _SHARED_POINTS = 6, 4
 
@@ -128,7 +131,7 @@ def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int)
 def _ran(launcher: Sequence[str], file: Path, results: Path, shapes: Sequence[Sizes], seconds: int, seed: int) -> Ended:
     folder = results.parent
     # mpi4py's runner ends all ranks when one of them raises.
-    program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_trial", str(file), results.name, str(seed)]
+    program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_exercise", str(file), results.name, str(seed)]
     with confined(Bounds(seconds, folder, installed_with(launcher[0]), ranks=True)) as confine:
         return supervised(
             [*launcher, *program, *(",".join(map(str, sizes)) for sizes in shapes)],
@@ -149,10 +152,10 @@ def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
             raise ValueError
         shape = told["shape"] if told["shape"] is None else tuple(map(int, told["shape"]))
         right_shape = (sizes[0], sizes[2])
-        c = decoded(told["c"], sizes, DTYPE) if shape == right_shape else None
+        c = decoded(told["c"], sizes, _DTYPE) if shape == right_shape else None
     except (ValueError, TypeError, KeyError):
         return Outcome(sizes, (0,) * ranks, Finding("what came from rank 0 is no result of multiply", "no-result"))
-    return Outcome(sizes, rows, _fault(shape, operands(sizes, DTYPE, seed)[-1], c))
+    return Outcome(sizes, rows, _fault(shape, operands(sizes, _DTYPE, seed)[-1], c))
 
 
 def _fault(shape: tuple[int, ...] | None, right: np.ndarray, c: np.ndarray | None) -> Finding | None:
@@ -183,3 +186,46 @@ def _cause(out: str, unanswered: str, status: int, file: str) -> Finding:
     printed = [*takewhile(lambda line: any(map(str.isalnum, line)), lines)][-1:]
     ended = f"{unanswered}: the program ended before multiply had returned on every rank" if unanswered else "the program ended"
     return Finding(": ".join([f"{ended}, with exit status {status}", *printed]), "exit-status")
+
+
+def main(file: str, results: str, seed: str, *shapes: str) -> None:
+    """Each rank of `python -m hybrid.classroom.rank_exercise FILE.py RESULTS SEED N,L,M ...` calls the student's
+    multiply(comm, a, b, product). Rank 0 writes a JSON line for each shape: C, and how many rows each rank has multiplied."""
+    from hybrid.ranks.mpi import all_processes, leave
+
+    comm = all_processes()
+    # Only after MPI has started, since the memory that its ranks share is a larger file.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+    multiply = runpy.run_path(file).get("multiply")
+    if not callable(multiply):
+        raise AttributeError(f"{Path(file).name} has no function multiply(comm, a, b, product)")
+    own = comm.Dup()  # so that what the student's collective calls leave over is not taken for ours
+    for shape in shapes:
+        sizes = tuple(map(int, shape.split(",")))
+        outcome = _tried(multiply, comm, own, sizes, int(seed))
+        if comm.rank == 0:
+            with Path(results).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(outcome) + "\n")
+    leave()
+
+
+def _tried(multiply: Callable[..., Any], comm: Any, own: Any, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
+    given = operands(sizes, _DTYPE, seed)[:2] if comm.rank == 0 else (None, None)
+    multiplied: list[int] = []
+
+    def product(rows: Any, right: Any) -> Any:
+        multiplied.append(len(rows))
+        return np.asarray(rows) @ np.asarray(right)
+
+    c = multiply(comm, *given, product)
+    outcome = {"sizes": sizes, "rows": own.gather(sum(multiplied)), "shape": None, "c": ""}
+    if comm.rank == 0 and c is not None:
+        got = np.asarray(c, _DTYPE)
+        outcome["shape"] = got.shape
+        if got.shape == (sizes[0], sizes[2]):  # of a C of another shape only the shape is told
+            outcome["c"] = encoded(got)
+    return outcome
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -8,9 +8,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hybrid.classroom.c_map import drawn
-from hybrid.classroom.case import Case, Examination
-from hybrid.classroom.case_findings import findings, kind_of, lines_named
-from hybrid.classroom.counters import Names, divergence, intensity, traffic, use_of_memory
+from hybrid.classroom.case import (
+    Case,
+    Examination,
+    Names,
+    divergence,
+    findings,
+    intensity,
+    kind_of,
+    lines_named,
+    traffic,
+    use_of_memory,
+)
 from hybrid.classroom.finding import Finding
 from hybrid.classroom.first_kernel import FirstKernel
 from hybrid.classroom.on_gpu import OnGpu

@@ -1,27 +1,40 @@
 # SPDX-License-Identifier: MIT
-"""Makes the steps of a lecture's picture from the accesses of a launch: what the threads of a block load and store together."""
+"""The steps of a lecture's picture, from the accesses of a small launch: what the threads of a block load and store together; in
+words, and as pages and pictures take them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybrid.classroom.arithmetic import evaluated
+from hybrid.classroom.arithmetic import evaluated_or_0
+from hybrid.classroom.c_text import blanked
 from hybrid.classroom.case import Case
 from hybrid.classroom.examination import Trials
+from hybrid.classroom.launch import launch_of
+from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.core.problem import record
+from hybrid.core.text import counted
 from hybrid.emulation.trace import Access
-from hybrid.errors import UsageError
+from hybrid.errors import HybridError, UsageError
+from hybrid.reporting.steps_page import Steps
 
 _TILE = re.compile(
     r"^([ \t]*(?:#[ \t]*define[ \t]+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)"
     r"\w*(?:TILE|BLOCK)\w*[ \t]*=?[ \t]*)(\d+)",
     re.MULTILINE | re.IGNORECASE,
 )
-MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
+_MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
+_SMALL, _LARGEST = 2, 16  # the width of tiles, where it can be chosen; the largest width of a square matrix
+_MOST_THREADS, _MOST_WALK = 4, 8  # in words: threads that have a column; elements of a walk that are shown
+
+Block = tuple[int, int]
 
 
 @record
@@ -31,11 +44,10 @@ class Array:
     name: str
     rows: int
     columns: int
-    is_shared: bool
+    shared: bool
 
 
-@record
-class Touch:
+class Touch(NamedTuple):
     """A thread's load or store of one element."""
 
     thread: int
@@ -43,6 +55,7 @@ class Touch:
     row: int
     column: int
     writes: bool
+    stored: str = ""  # what a store leaves in shared memory, as M0,1
 
 
 @record
@@ -63,28 +76,62 @@ class Picture:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     arrays: tuple[Array, ...]
-    steps: Mapping[tuple[int, int], tuple[Step, ...]]  # by block
+    steps: Mapping[Block, tuple[Step, ...]]
 
-    def thread(self, number: int) -> tuple[int, int]:
-        """threadIdx.x and threadIdx.y of a thread of a block."""
-        return number % self.block[0], number // self.block[0]
+    def thread(self, number: int) -> str:
+        """threadIdx.x and threadIdx.y of a thread of a block, as (1,0)."""
+        return f"({number % self.block[0]},{number // self.block[0]})"
 
-    def walk(self, array: int, block: tuple[int, int] = (0, 0), thread: int = 0) -> list[int]:
-        """The elements of a matrix that a thread loads, in its order. They are numbered row by row, as in memory."""
-        columns = self.arrays[array].columns
-        return [
-            touch.row * columns + touch.column
-            for step in self.steps.get(block, ())
-            for touch in step.touches
-            if (touch.thread, touch.array, touch.writes) == (thread, array, False)
-        ]
+    def told(self, block: Block = (0, 0)) -> Iterator[str]:
+        """The lines: what is launched, the steps of this block, and the walks of its first thread through A and B."""
+        a, b, c = (f"{each.name} ({each.rows}×{each.columns})" for each in self.arrays[:3])
+        grid, threads = ("×".join(map(str, each)) for each in (self.grid, self.block))
+        yield f"{self.kernel}: {c} = {a} · {b}, {grid} blocks of {threads} threads"
+        yield ""
+        steps = self.steps.get(block, ())
+        numbers = sorted({touch.thread for step in steps for touch in step.touches})
+        shown = numbers[:_MOST_THREADS]
+        more = f" (and {counted(len(numbers) - len(shown), 'thread')} more)" if len(numbers) > len(shown) else ""
+        rows = [(f"block ({block[0]},{block[1]})", *(f"thread {self.thread(number)}" for number in shown))]
+        rows += [(f"line {step.line}", *(self._did(step, number) for number in shown)) for step in steps]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        yield lines[0] + more
+        for before, step, line in zip((None, *steps), steps, lines[1:], strict=False):
+            if before is None or step.barriers != before.barriers:
+                yield f"-- {counted(step.barriers, 'barrier')} passed"
+            yield line
+        yield ""
+        yield from (self._walk(array, steps) for array in (0, 1))
 
+    def _did(self, step: Step, thread: int) -> str:
+        """What a thread does in a step: M[0][1] → Ms[0][1] for a load and a store, → Ms[0][1] for a store alone."""
+        own = [touch for touch in step.touches if touch.thread == thread]
+        loads, stores = (
+            [f"{self.arrays[each.array].name}[{each.row}][{each.column}]" for each in own if each.writes == writes]
+            for writes in (False, True)
+        )
+        return " ".join([*loads, *(["→", *stores] if stores else [])])
 
-def tile_in(texts: Mapping[Path, str]) -> int | None:
-    """The width of a file's tiles, if it and its own headers have exactly one constant whose name has TILE or BLOCK; else
-    None."""
-    found = [int(width) for text in texts.values() for _, width in _TILE.findall(text)]
-    return found[0] if len(found) == 1 else None
+    def _walk(self, array: int, steps: Sequence[Step]) -> str:
+        """The elements of a matrix that a block's first thread loads, in a line."""
+        name, columns = self.arrays[array].name, self.arrays[array].columns
+        loads = [each for step in steps for each in step.touches if (each.thread, each.array, each.writes) == (0, array, False)]
+        walk = [each.row * columns + each.column for each in loads]
+        if not walk:
+            return f"thread (0,0) loads nothing of {name}"
+        strides = {after - before for before, after in pairwise(walk)}
+        shown = ", ".join(map(str, walk[:_MOST_WALK])) + (", …" if len(walk) > _MOST_WALK else "")
+        stride = f", stride {strides.pop()}" if len(strides) == 1 else ""
+        return f"thread (0,0) loads {name}[{shown}] as memory numbers them{stride}"
+
+    def for_page(self, note: str = "") -> Steps:
+        """The steps as a page or a picture shows them. `note`: what is to be said besides."""
+        in_words = list(self.told())
+        blocks = [{"at": f"{x},{y}", "steps": list(map(asdict, steps))} for (x, y), steps in self.steps.items()]
+        arrays = list(map(asdict, self.arrays))
+        data: dict[str, Any] = {"block": self.block, "arrays": arrays, "source": self.source, "blocks": blocks}
+        return Steps(f"{in_words[0]}{note}", data, in_words)
 
 
 def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
@@ -104,9 +151,9 @@ def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
     """The picture of a launch on this shape. UsageError if that is too large, EmulationError if the kernel does not compile or is
     stopped."""
     n, l, m = sizes
-    if n * l * m > MOST_PRODUCTS:
+    if n * l * m > _MOST_PRODUCTS:
         raise UsageError(
-            f"{n}×{l}×{m} are {n * l * m} multiplications: at most {MOST_PRODUCTS} can be shown, such as --width 16",
+            f"{n}×{l}×{m} are {n * l * m} multiplications: at most {_MOST_PRODUCTS} can be shown, such as --width 16",
             code="lab-shown",
         )
     if any(len(extents) > 2 for extents in (trials.launch.grid, trials.launch.block)):
@@ -114,32 +161,28 @@ def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
             f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}", code="lab-shown"
         )
     case, accesses = trials.traced(sizes)
-    arrays = _arrays(trials, case, accesses)
-    number = {array.name: index for index, array in enumerate(arrays)}
     item = np.dtype(trials.meaning.dtype).itemsize
-    by_block: dict[tuple[int, int], list[Access]] = {}
+    arrays = _arrays(trials, case, accesses, item)
+    by_block: dict[Block, list[Access]] = {}
     for access in accesses:
         by_block.setdefault(access.block, []).append(access)
-    steps = {}
-    for block, of_block in sorted(by_block.items(), key=lambda each: each[0][::-1]):
-        runs = _runs(of_block)
-        steps[block] = tuple(
-            Step(barriers, line, tuple(touch for access in run for touch in _touches(access, arrays, number, item)))
-            for (barriers, line), run in runs
-        )
+    steps = {
+        block: tuple(_with_stored(_steps(of_block, arrays, item), arrays))
+        for block, of_block in sorted(by_block.items(), key=lambda each: each[0][::-1])
+    }
     return Picture(str(trials.kernel), tuple(trials.file.text.rstrip("\n").split("\n")), case.grid, case.block, arrays, steps)
 
 
-def _runs(accesses: Sequence[Access]) -> list[tuple[tuple[int, int], list[Access]]]:
-    """The executions of lines by a block's threads, each with its barriers and line, and its accesses.
+def _steps(accesses: Sequence[Access], arrays: Sequence[Array], item: int) -> Iterator[Step]:
+    """The executions of lines by a block's threads.
 
     A thread executes a line anew if one of the line's instructions comes again, or if another line came between. The n-th
-    execution of a line by all threads is one run. Runs are in the order in which a thread first makes them.
+    execution of a line by all threads is one step. Steps are in the order in which a thread first makes them.
     """
     now: dict[int, tuple[int, int, set[int]]] = {}  # by thread: barriers and line of its last access, and the instructions since
     counts: dict[tuple[int, int, int], int] = {}  # by thread, barriers and line
-    position: dict[int, int] = {}  # by thread: how many runs it has begun
-    runs: dict[tuple[int, int, int], tuple[int, list[Access]]] = {}
+    position: dict[int, int] = {}  # by thread: how many executions it has begun
+    runs: dict[tuple[int, int, int], tuple[int, list[Access]]] = {}  # by barriers, line and number
     for access in accesses:
         barriers, line, seen = now.get(access.thread, (-1, 0, set()))
         key = (access.thread, access.barriers, access.line)
@@ -152,37 +195,90 @@ def _runs(accesses: Sequence[Access]) -> list[tuple[tuple[int, int], list[Access
         first, of_run = runs.setdefault(run, (position[access.thread], []))
         of_run.append(access)
         runs[run] = (min(first, position[access.thread]), of_run)
-    ordered = sorted(runs.items(), key=lambda each: (each[0][0], each[1][0], each[0][1]))
-    return [((barriers, line), of_run) for (barriers, line, _), (_, of_run) in ordered]
+    for (barriers, line, _), (_, of_run) in sorted(runs.items(), key=lambda each: (each[0][0], each[1][0], each[0][1])):
+        yield Step(barriers, line, tuple(touch for access in of_run for touch in _touches(access, arrays, item)))
 
 
-def _touches(access: Access, arrays: Sequence[Array], number: Mapping[str, int], item: int) -> list[Touch]:
+def _touches(access: Access, arrays: Sequence[Array], item: int) -> Iterator[Touch]:
     """The elements that an access touches: several for a vector load."""
-    array = access.of if isinstance(access.of, int) else number[access.of]
-    columns = arrays[array].columns
-    elements = range(access.byte // item, -(-(access.byte + access.bytes) // item))
-    return [Touch(access.thread, array, element // columns, element % columns, access.writes) for element in elements]
+    number = access.of if isinstance(access.of, int) else [each.name for each in arrays].index(access.of)
+    for element in range(access.byte // item, -(-(access.byte + access.bytes) // item)):
+        yield Touch(access.thread, number, *divmod(element, arrays[number].columns), access.writes)
 
 
-def _arrays(trials: Trials, case: Case, accesses: Sequence[Access]) -> tuple[Array, ...]:
+def _with_stored(steps: Iterator[Step], arrays: Sequence[Array]) -> Iterator[Step]:
+    """The steps with what stores leave in shared memory.
+
+    That is the element of a matrix that the thread loads in the same step. If no thread loads one then, it is the first element
+    that the thread has loaded before, into a register, and not stored. Else it is "0".
+    """
+    waiting: dict[int, list[str]] = {}  # by thread: what it has loaded and not stored
+    for step in steps:
+        is_load = [not touch.writes and not arrays[touch.array].shared for touch in step.touches]
+        now: dict[int, str] = {}
+        touches = []
+        for touch, loads in zip(step.touches, is_load, strict=True):
+            before, text = waiting.setdefault(touch.thread, []), ""
+            if loads:
+                now[touch.thread] = f"{arrays[touch.array].name}{touch.row},{touch.column}"
+                before.append(now[touch.thread])
+            elif touch.writes and arrays[touch.array].shared:
+                text = now.get(touch.thread, "0") if any(is_load) else before[0] if before else "0"
+                if text in before:
+                    before.remove(text)
+            touches.append(touch._replace(stored=text))
+        yield replace(step, touches=tuple(touches))
+
+
+def _arrays(trials: Trials, case: Case, accesses: Sequence[Access], item: int) -> tuple[Array, ...]:
     (n, l, m), names = case.sizes, trials.meaning.names(trials.kernel)
-    shapes = ((n, l), (l, m), (n, m))
-    arrays = [Array(name, *shape, False) for name, shape in zip(names, shapes, strict=True)]
-    item = np.dtype(trials.meaning.dtype).itemsize
+    arrays = [Array(name, *shape, False) for name, shape in zip(names, ((n, l), (l, m), (n, m)), strict=True)]
     for name in dict.fromkeys(access.of for access in accesses if isinstance(access.of, str)):
         elements = 1 + max(access.byte for access in accesses if access.of == name) // item
-        columns = _columns(trials, name) or elements
+        declared = re.search(rf"\b{re.escape(name)}\s*(?:\[[^\]]*\])*\[([^\]]*)\]", trials.kernel.body)
+        columns = (evaluated_or_0(declared[1], trials.file.constants) if declared else 0) or elements
         arrays.append(Array(name, -(-elements // columns), columns, True))
     return tuple(arrays)
 
 
-def _columns(trials: Trials, name: str) -> int:
-    """The last dimension of a shared variable, as the kernel declares it; 0 where that is not known."""
-    declared = re.search(rf"\b{re.escape(name)}\s*((?:\[[^\]]*\])+)", trials.kernel.body)
-    if declared is None:
-        return 0
-    last = re.findall(r"\[([^\]]*)\]", declared[1])[-1]
+def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Steps | str:
+    """The steps of a launch on small matrices, or why there are none. Tiles or blocks have the width 2, if the file's width can
+    be changed, else its own. `anew`: the trials of a changed file."""
     try:
-        return evaluated(last, trials.file.constants)
-    except UsageError:
-        return 0
+        for changed, note in ((_with_small_tiles(trials, anew), "tiles"), (_with_small_blocks(trials), "blocks")):
+            if changed is not None:
+                return picture(changed, changed.meaning.on((2 * _SMALL,) * 3)).for_page(f", with {note} of {_SMALL}")
+        _, block, _ = trials.launch.at({**trials.file.constants, "n": _LARGEST, "l": _LARGEST, "m": _LARGEST})
+        width = min(_LARGEST, 2 * max(block))
+        return picture(trials, trials.meaning.on((width,) * 3)).for_page()
+    except HybridError as error:
+        return str(error)
+
+
+def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Trials | None:
+    """The trials with a smaller width of the tiles. None unless the launch follows the tile's constant, the only one whose name
+    has TILE or BLOCK, and its number is nowhere else in the file."""
+    text = "\n".join(trials.file.texts.values())
+    found = [int(width) for _, width in _TILE.findall(text)]
+    if len(found) != 1 or found[0] <= _SMALL or len(re.findall(rf"\b{found[0]}\b", blanked(text))) > 1:
+        return None
+    changed = anew(parsed(with_tile(trials.file.texts, _SMALL)))
+    sizes = dict.fromkeys("nlm", found[0])
+    (_, before, _), (_, after, _) = (each.launch.at({**each.file.constants, **sizes}) for each in (trials, changed))
+    return changed if max(after) <= _SMALL * _SMALL < max(before) * max(before) else None
+
+
+def _with_small_blocks(trials: Trials) -> Trials | None:
+    """The trials with a smaller block. None unless the kernel computes with blockDim, has no shared memory, and does not have the
+    blocks' width as a number."""
+    body, launch = trials.kernel.body, trials.launch
+    has_width = any(re.search(rf"\b{re.escape(width)}\b", body) for width in launch.block if width != "1")
+    if (
+        not launch.follows_block
+        or has_width
+        or "__shared__" in body
+        or not {"blockDim", "blockIdx"} <= set(re.findall(r"\w+", body))
+    ):
+        return None
+    block = f"{_SMALL},{_SMALL}" if launch.block[1] != "1" else str(_SMALL)
+    return replace(trials, launch=launch_of(trials.file, trials.kernel, trials.meaning, {"block": block}))

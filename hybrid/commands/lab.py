@@ -4,23 +4,58 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from hybrid.commands import lab_gpus, lab_run, lab_show
 from hybrid.commands.cli import run_alone
 from hybrid.commands.parser import Parser, at_least, file_name
 from hybrid.errors import UsageError
 
-if TYPE_CHECKING:
-    from hybrid.classroom.examination import Trials
-    from hybrid.classroom.student_file import StudentFile
-
 NAME = "hybrid.lab"
-_STALL = 20  # seconds
+_WIDTH = 4
+_MOST_ON_GPU = 8192  # of a size
 _EXERCISE = "its name; python -m hybrid.lab exercises lists them"
+
+_MORE_RUN = """\
+The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float, double, half or int. It takes three pointers, or structs with
+width, height and elements, called A, B, C or M, N, P, else A before B, and C is what is written; and sizes by any usual name:
+Width alone for square matrices, n l m, m n k as BLAS has them, wA, numBRows and the like; and BLAS's alpha and beta.
+
+A kernel of arrays, one or two sizes and numbers that multiplies no matrices, as vectorAdd(a, b, c, n), is looked at for races,
+bounds and values. Its result is compared where its name tells what it should be, as add, saxpy, sum, dot, transpose or histogram.
+
+A file with main() and launches is run as a whole program on the CPU runtime, with the arguments after --, if none of the options
+about a kernel is given. After its output come what is wrong with its kernels and with its use of memory, each with its line, and
+the first CUDA call that failed. With --kernel NAME its host code is left out, and that kernel is judged as any other.
+
+A line of the file may say how it is launched: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
+with x before y before z as in dim3, the kernel's own sizes or n, l and m, and the file's constants. Otherwise that is guessed,
+and said. kernel(NAME) in that line chooses the kernel, as kernel(tiled<float, 16>), where --kernel does not.
+
+With --device cuda the kernel is compiled by NVRTC and launched on this machine's GPU: C is compared, and its launches are timed.
+What only the emulated GPU shows, races and accesses out of bounds, is not looked for then.
+
+examples:
+  python -m hybrid.lab run mine.cu
+  python -m hybrid.lab run program.cu -- 10 15 8
+  python -m hybrid.lab run mine.cu --kernel MatMulKernel --sizes 40 50 60
+  python -m hybrid.lab run mine.cu --gpu K40c
+  python -m hybrid.lab run mine.cu --device cuda --sizes 2048 2048 2048
+  python -m hybrid.lab run mine.cu --kernel 'tiled<16>' --block 16,16 --let rowsOfA=n --json -
+
+exit codes: 0 the kernel is right, or the program ends with 0 and no error was found; 1 it is wrong, or a failure; 2 wrong usage
+"""
+
+_MORE_SHOW = """\
+NAME is a kernel of the lectures: element (each thread computes an element of P from global memory) or tiled (through tiles in
+shared memory). A file of your own is taken as `run` takes it. Its accesses are traced on the CPU, so the picture shows what the
+kernel does, and not what it should do.
+
+examples:
+  python -m hybrid.lab show tiled --width 4 --tile 2
+  python -m hybrid.lab show element --html steps.html
+  python -m hybrid.lab show mine.cu --sizes 4 6 8 --tile 2 --html steps.html
+"""
 
 
 def build_parser() -> Parser:
@@ -28,7 +63,33 @@ def build_parser() -> Parser:
         prog="python -m hybrid.lab", description="Run a CUDA kernel or program of your own without a GPU, and find its errors."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    lab_run.add_to(commands, _add_launch, _add_json)
+    run = commands.add_parser(
+        "run",
+        help="is a kernel, or a whole program, right?",
+        description="Is this kernel, or this program, right?",
+        epilog=_MORE_RUN,
+    )
+    run.add_argument("file", type=file_name, metavar="FILE.cu", help="or element, tiled or multiply, the lectures' own")
+    _add_launch(run)
+    _add_json(run)
+    run.add_argument(
+        "--sizes",
+        nargs=3,
+        type=_size,
+        metavar=("n", "l", "m"),
+        help="on this shape alone (five: whole tiles, edges, tiny, long, wide)",
+    )
+    run.add_argument(
+        "--device",
+        choices=("emulate", "cuda"),
+        default="emulate",
+        help="cuda: launch the kernel on this machine's GPU, compare C, time it (emulate: look for its errors)",
+    )
+    run.add_argument("--ranks", type=at_least(1), metavar="N", help="processes of a whole program that includes mpi.h (2)")
+    run.add_argument("--cuda", type=at_least(1), default=13, metavar="N", help="12: a program may call what CUDA 13 removed (13)")
+    run.add_argument("--gpu", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
+    run.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
+    run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, steps, roofline")
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
     exercises.add_argument("name", nargs="?", metavar="NAME", help="this one, with what it wants (all of them, a line each)")
     exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
@@ -42,8 +103,19 @@ def build_parser() -> Parser:
         _add_launch(judging)
         _add_json(judging)
     grade.add_argument("--csv", type=file_name, metavar="FILE", help="write a line of points for each file")
-    lab_show.add_to(commands, _add_launch)
-    lab_gpus.add_to(commands)
+    show = commands.add_parser(
+        "show", help="which thread loads what, step by step", description="Which thread loads and stores what?", epilog=_MORE_SHOW
+    )
+    show.add_argument("file", type=file_name, metavar="NAME|FILE.cu", help="a kernel of the lectures, or a file of your own")
+    _add_launch(show)
+    show.add_argument("--width", type=at_least(1), default=_WIDTH, metavar="W", help=f"of square matrices ({_WIDTH})")
+    show.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of matrices that are not square")
+    show.add_argument("--tile", type=at_least(1), metavar="T", help="another width of the tiles than the file's (lectures: 2)")
+    show.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block that is told in words (0,0)")
+    show.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw that block's steps, up to 12")
+    show.add_argument("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
+    gpus = commands.add_parser("gpus", help="what GPUs have: cores, memory, limits", description="What do GPUs have, by name?")
+    gpus.add_argument("gpu", nargs="?", metavar="NAME", help="more about one (all of them, a line each)")
     return parser
 
 
@@ -85,52 +157,27 @@ def _let(text: str) -> tuple[str, str]:
     return name.strip(), size.strip()
 
 
-def work(options: argparse.Namespace) -> int:
-    """Carry out one of the commands; returns the exit code."""
-    from hybrid.runs.files import refuse_same, refuse_unwritable
-
-    written = {f"--{name}": getattr(options, name, None) for name in ("html", "picture", "json", "csv")}
-    paths = {option: path for option, path in written.items() if path and path != "-"}
-    refuse_same(paths, {})
-    for path in paths.values():
-        refuse_unwritable(path)
-    if options.command in ("run", "show", "check", "grade"):
-        _warn_of_missing_bounds()
-    if options.command == "run":
-        return lab_run.work(options, _trials)
-    if options.command == "show":
-        return lab_show.work(options, _trials)
-    if options.command == "gpus":
-        return lab_gpus.work(options)
-    from hybrid.commands import lab_exercises
-
-    return lab_exercises.work(options, _trials)
+def _pair(text: str) -> tuple[int, int]:
+    x, comma, y = text.partition(",")
+    if not comma:
+        raise UsageError(f"{text!r} is no X,Y", code="number")
+    return at_least(0)(x.strip()), at_least(0)(y.strip())
 
 
-def _warn_of_missing_bounds() -> None:
-    """Say what the code that is going to run cannot be kept from on this system."""
-    from hybrid.emulation import confined
-
-    for sentence in confined.lacking():
-        print(f"{NAME}: {sentence}", file=sys.stderr)
-
-
-def _trials(given: StudentFile, options: argparse.Namespace, *, for_cpu: bool = True) -> Trials:
-    """The trials of a kernel of this file, as the options say. UsageError where the options leave something open."""
-    from hybrid.classroom.examination import Trials, chosen
-    from hybrid.classroom.launch import launch_of, within_comment
-    from hybrid.classroom.meaning import meaning_of
-
-    file, kernel, instance = chosen(given, options.kernel or within_comment(given.launch_comment, "kernel"), for_cpu=for_cpu)
-    meaning = meaning_of(file, kernel, dict(options.let))
-    if not any(each.is_number or each.type in file.structs for each in kernel.parameters) and not getattr(options, "sizes", None):
-        what = "--sizes n l m tells it" if hasattr(options, "sizes") else "a solution is tried on several: let it take n, l and m"
-        raise UsageError(f"{kernel} is told no size, so it is for matrices of one shape: {what}", code="lab-parameters")
-    launch = launch_of(file, kernel, meaning, {name: getattr(options, name) for name in ("grid", "block", "shared")})
-    seed = options.seed if options.seed is not None else secrets.randbits(32)
-    return Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed)
+def _size(text: str) -> int:
+    size = at_least(1)(text)
+    if size > _MOST_ON_GPU:
+        raise UsageError(f"{size} is too large: at most {_MOST_ON_GPU}", code="sizes")
+    return size
 
 
 def main() -> int:
     """The command's exit code."""
-    return run_alone(NAME, lambda: work(parse()))
+
+    def work() -> int:
+        options = parse()  # before NumPy and the like are imported
+        from hybrid.commands.lab_work import work
+
+        return work(options)
+
+    return run_alone(NAME, work)

@@ -21,7 +21,8 @@ def cuda_lab(line: str, cell: str) -> Any:
 
     `%%cuda_lab show` draws the steps, `%%cuda_lab check EXERCISE` grades.
     """
-    from hybrid.commands import lab
+    from hybrid.commands.lab import parse
+    from hybrid.commands.lab_work import work
 
     words = shlex.split(line)
     command = words.pop(0) if words and words[0] in ("run", "show", "check") else "run"
@@ -31,7 +32,7 @@ def cuda_lab(line: str, cell: str) -> Any:
         file.write_text(cell, encoding="utf-8")
         drawn = ["--html", str(page)] if command == "show" else []
         try:
-            lab.work(lab.parse([command, *exercise, str(file), *drawn, *words]))
+            work(parse([command, *exercise, str(file), *drawn, *words]))
         except HybridError as error:
             print(f"cuda_lab: {str(error).replace(str(file), 'the cell')}", file=sys.stderr)
         return _framed(page.read_text(encoding="utf-8")) if page.exists() else None

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import ROOT
 
-from hybrid.classroom.gpu_models import NAMES, named
-from hybrid.classroom.occupancy import occupancy
+from hybrid.classroom.gpu_models import MODELS, model_of, occupancy
 from hybrid.devices import cuda_kernels
 from hybrid.devices.cuda_gpus import LEAST_OWNER_BYTES, Gpu, PinnedMemory, choose_gpus
 from hybrid.host.memory import LEAST_BYTES
@@ -207,12 +206,12 @@ CASES = [
 
 @pytest.mark.parametrize(("gpu", "threads", "registers", "shared", "blocks", "limits"), CASES)
 def test_blocks_that_are_resident(gpu, threads, registers, shared, blocks, limits):
-    found = occupancy(named(gpu).multiprocessor, threads, registers, shared)
+    found = occupancy(model_of(gpu).multiprocessor, threads, registers, shared)
     assert (found.blocks, set(found.limits), found.warps) == (blocks, limits, blocks * -(-threads // 32))
 
 
 def test_what_each_limit_by_itself_would_let_in():
-    assert occupancy(named("8800GTX").multiprocessor, 256, None, 2048).alone == {"blocks": 8, "threads": 3, "shared memory": 8}
+    assert occupancy(model_of("8800GTX").multiprocessor, 256, None, 2048).alone == {"blocks": 8, "threads": 3, "shared memory": 8}
 
 
 @pytest.mark.gpu
@@ -224,7 +223,7 @@ def test_the_driver_counts_the_same_blocks(real_gpus, threads, shared):
     for kernel in ("c[i] = i;", "double s[40]; for (int k = 0; k < 40; ++k) s[k] = sin(c[i + k]); c[i] = s[i % 7] * s[39];"):
         text = f'extern "C" __global__ void f(double* c) {{ int i = blockIdx.x * blockDim.x + threadIdx.x; {kernel} }}'
         function, capability = cupy.RawKernel(text, "f"), int(cupy.cuda.Device().compute_capability)
-        model = next((each for each in map(named, NAMES) if each.capability == capability), None)
+        model = next((each for each in MODELS if each.capability == capability), None)
         if model is None:
             pytest.skip(f"the lab knows no GPU of compute capability {capability / 10}")
         driver = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function.kernel.ptr, threads, shared)

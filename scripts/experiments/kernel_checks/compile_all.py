@@ -27,7 +27,7 @@ from typing import Any
 
 from experiments.common.cli import command, plain_parser, shown
 from experiments.common.tables import Table, printed
-from hybrid.classroom.registers import Resources, resources_in
+from hybrid.classroom.on_gpu import Resources, resources_in
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: MIT
+"""What the CPU runtime found in a process, in sentences: which thread did what to which element, in which line."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hybrid.classroom.c_text import blanked
+from hybrid.classroom.finding import Finding, Place
+from hybrid.classroom.launches import exchanged
+from hybrid.classroom.mistakes import Judged, judged
+from hybrid.classroom.symbols import Variables
+from hybrid.core.problem import record
+from hybrid.core.text import counted
+from hybrid.emulation.errors import CODES_OF_KINDS
+from hybrid.emulation.requests import places_of
+from hybrid.emulation.whole_program import Ran
+
+_SHARED, _DYNAMIC, _VARIABLES = 3, 4, 2  # as in device_memory.h
+_PLACES = ("at", "other_at", "frames")
+_NOTES = {
+    "streams": "the work of all streams is done in the order of the calls, without overlap",
+    "times": "cudaEventElapsedTime gives times of this CPU with every access looked at: they say nothing about a GPU",
+    "unflushed": "what kernels printed last was not shown: it is shown when the host waits for them, as in "
+    "cudaDeviceSynchronize(), and not at the program's end",
+}
+_STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
+# The codes of what the runtime found, by its kinds.
+_CODES = {
+    **dict.fromkeys(("bounds", "index"), "out-of-bounds"),
+    **dict.fromkeys(("freed", "null", "misaligned", "host"), "illegal-address"),
+    **dict.fromkeys(("unwritten", "copies unwritten"), "uninitialised"),
+    **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
+    "clock": "too-early",
+}
+_MUCH = 8  # of an array: at least so large a part is told that no kernel reads
+# The codes of the signals that end a program.
+_SIGNALS = {signal.SIGALRM: "no-end", signal.SIGSEGV: "segmentation-fault", signal.SIGFPE: "zero-division"}
+
+_CALL = re.compile(
+    r"\bcudaMalloc(?:Managed|Pitch)?\s*\(\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)*?\(?\s*&?\s*([\w.\->\[\]]+)\s*\)?\s*[,)]"
+)
+_ITEM = re.compile(r"sizeof\s*\(?\s*(\w+)")
+_BYTES = {"double": 8, "long": 8, "size_t": 8, "char": 1, "bool": 1, "short": 2}
+_USUAL = 4  # bytes of an element
+_INNER = r"\[((?:[^][]|\[[^][]*\])*)\]"
+_INDEXED = re.compile(rf"[\w.]+\s*(?:{_INNER}\s*)*{_INNER}$")
+_DROPPED = re.compile(r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: ignoring return", re.MULTILINE)
+_NO_VALUE = re.compile(
+    r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: (?:variable )?'([^'\n]+)' "
+    r"(?:is (?:used uninitialized|uninitialized when used)|(may be (?:used uninitialized|uninitialized when used)))",
+    re.MULTILINE,
+)
+
+Matrix = tuple[str, int, int]  # its name in the kernel, its rows and columns; of an array 0 rows, and its length
+
+
+def dropped_results(warnings: str) -> set[Place]:
+    """The places of calls whose result is ignored, by the compiler's warnings."""
+    return {(file, int(line)) for file, line in _DROPPED.findall(warnings)}
+
+
+def without_value(warnings: str, *, perhaps: bool = False) -> list[tuple[Place, str]]:
+    """Place and name of each variable that is used before it has a value; `perhaps`: that has none on some way through the code,
+    which may be one that is never taken."""
+    found = dict.fromkeys(_NO_VALUE.findall(re.sub("[‘’]", "'", warnings)))
+    return [((file, int(line)), name) for file, line, name, may_be in found if bool(may_be) == perhaps]
+
+
+class Allocations:
+    """What device arrays are called in messages: the variables that a program gives to cudaMalloc. Each has a number, which
+    the runtime gave it."""
+
+    def __init__(self, events: Iterable[dict[str, Any]], sources: Mapping[str, Sequence[str]]) -> None:
+        self._of = {each["number"]: each for each in events if each["event"] == "allocation"}
+        calls: dict[Place, list[tuple[str, int]]] = {}  # the arrays' names, and bytes of an element
+        for file, lines in sources.items():
+            plain = blanked("\n".join(lines))
+            for call in _CALL.finditer(plain):
+                end = plain.find(";", call.end())
+                item = _ITEM.search(plain, call.end(), end if end >= 0 else len(plain))
+                named = call[1], _BYTES.get(item[1], _USUAL) if item else _USUAL
+                first, last = (plain.count("\n", 0, place) + 1 for place in (call.start(), call.end()))
+                for line in range(first, last + 1):
+                    calls.setdefault((file, line), []).append(named)
+        self._called: dict[int, tuple[str, int]] = {}
+        so_far: dict[Place, int] = {}
+        for number in self._of:
+            place = self.place(number)
+            if of_line := calls.get(place):  # several calls in a line are taken in turn
+                self._called[number] = of_line[so_far.get(place, 0) % len(of_line)]
+                so_far[place] = so_far.get(place, 0) + 1
+
+    def name(self, number: int, *, with_line: bool = False) -> str:
+        """The name of an array, maybe with the line that allocates it."""
+        line = self._of[number]["line"] if number in self._of else 0
+        if number in self._called:
+            return f"{self._called[number][0]} (allocated in line {line})" if with_line else self._called[number][0]
+        return f"the array of line {line}" if line else "an array"
+
+    def place(self, number: int) -> Place:
+        """Where the array is allocated."""
+        return self._of[number]["file"], self._of[number]["line"]
+
+    def element(self, number: int, offset: int, item: int) -> str:
+        """The name of the element at this byte offset. `item`: bytes of an element; 0: the array's cudaMalloc tells."""
+        return f"{self.name(number)}[{offset // (item or self._called.get(number, ('', _USUAL))[1])}]"
+
+    def size(self, number: int, item: int) -> str:
+        """A clause that says how many elements the array has."""
+        event = self._of.get(number)
+        if event is None:
+            return "it has fewer elements"
+        return f"it has {counted(event['bytes'] // item, 'element')} (allocated in line {event['line']})"
+
+    def by_line(self, numbers: Iterable[int]) -> dict[int, list[str]]:
+        """The names of these arrays, by the line that allocates them."""
+        found: dict[int, list[str]] = {}
+        for number in numbers:
+            if number in self._of:
+                found.setdefault(self._of[number]["line"], []).append(self.name(number))
+        return found
+
+
+class _Matrices(Allocations):
+    """The arrays of a kernel: its matrices, which are numbered from 1 on in the order in which they are allocated."""
+
+    def __init__(self, matrices: Sequence[Matrix]) -> None:
+        super().__init__((), {})
+        self._matrices = dict(enumerate(matrices, 1))
+
+    def name(self, number: int, *, with_line: bool = False) -> str:
+        return self._matrices[number][0]
+
+    def element(self, number: int, offset: int, item: int) -> str:
+        name, rows, columns = self._matrices[number]
+        if not rows:
+            return f"{name}[{offset // item}]"
+        row, column = divmod(offset // item, columns)
+        return f"{name}[{row}][{column}]"
+
+    def size(self, number: int, item: int) -> str:
+        name, rows, columns = self._matrices[number]
+        return f"{name} is {rows}×{columns}" if rows else f"{name} has {columns} elements"
+
+
+class Telling:
+    """Makes sentences of what the runtime found in a process."""
+
+    def __init__(
+        self,
+        ran: Ran,
+        program: Path,
+        sources: Mapping[str, Sequence[str]],
+        limit: str,
+        matrices: Sequence[Matrix] | None = None,
+    ) -> None:
+        """`limit`: the time that the process had. `matrices`: of the kernel that a program of ours launches; None for a
+        student's program, in whose text the arrays have names."""
+        self._is_kernel = matrices is not None
+        self._events = [each for each in ran.findings if not self._is_kernel or each["event"] not in ("leak", "unseen", "use")]
+        self._limit, self._sources, self._own = limit, sources, next(iter(sources))
+        self._allocations = Allocations(ran.findings, sources) if matrices is None else _Matrices(matrices)
+        self._variables = Variables(program, sources)
+        launches = ((each, judged(each)) for each in self.of("product"))
+        self.products = [(each, found) for each, found in launches if found is not None]
+        named = {offset for each in self._events for key in _PLACES for offset in _listed(each.get(key, 0))}
+        offsets = sorted({*named, *(found.at for _, found in self.products)} - {0})
+        self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
+        self._status = ran.status
+        self._is_sampled = any(each["sampled"] for each in self.of("end"))
+
+    def of(self, event: str) -> Iterator[dict[str, Any]]:
+        """The events of this name."""
+        return (each for each in self._events if each["event"] == event)
+
+    def findings(self) -> list[Finding]:
+        """What was found, each once."""
+        found = [self._finding(each) for each in self.of("finding")]
+        found += [each for event, judged in self.products if (each := self._product(event, judged))]
+        ended = [self._ended(each) for each in self.of("ended")]
+        if not ended and not any(self.of("end")) and self._status < 0:
+            ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
+        return list(dict.fromkeys([*found, *ended]))
+
+    def told(self, text: str) -> str:
+        """The runtime's text, in which {N} stands for the name of allocation N and {N:} for it with its line."""
+        return re.sub(r"\{(\d+)(:?)\}", lambda found: self._allocations.name(int(found[1]), with_line=bool(found[2])), text)
+
+    def notes(self) -> Iterator[str]:
+        """What is no error, and may be worth knowing."""
+        leaks = [each["number"] for each in self.of("leak")]
+        for line, names in self._allocations.by_line(leaks).items():
+            if len(set(names)) == len(names):
+                yield f"never freed: {', '.join(names)} (line {line})"
+            else:
+                yield f"never freed: {counted(len(names), 'allocation')} of line {line}, {names[0]}"
+        yield from (_NOTES[each["kind"]] for each in self.of("note"))
+
+    def unused(self) -> tuple[list[Finding], list[str]]:
+        """What a program that has ended well has filled, or computed, for nothing; and notes of what may be meant so."""
+        found, lost, notes = [], [], []
+        of_products = {event["operands"][2][0] for event, _ in self.products}
+        for each in self.of("use"):
+            number, size = each["number"], each["bytes"]
+            if each["managed"]:
+                continue
+            if each["filled"] and not (each["read"] or each["written"] or each["consumed"]):
+                found.append(self._unused(number, "no kernel reads {}, and no copy either"))
+            if each["written"] and not each["consumed"]:
+                unseen = self._unused(number, "kernels write {}, and it is never copied back")
+                if number in of_products:
+                    lost.append(unseen)
+                else:
+                    notes.append(unseen.text)
+            elif number in of_products and 0 < each["copied_out"] < size:
+                part = f"{each['copied_out']:,} of {size:,} bytes"
+                lost.append(self._unused(number, f"{part} of {{}} are copied back, and no others"))
+            if each["filled"] and each["read"] and each["unread"] * _MUCH >= size and not self._is_sampled:
+                notes.append(self.told(f"the last {each['unread']:,} of {size:,} bytes of {{{number}:}} are never read"))
+        return list(dict.fromkeys([*found, *lost])), list(dict.fromkeys(notes))
+
+    def _unused(self, number: int, text: str) -> Finding:
+        what = text.format(self._allocations.name(number, with_line=True))
+        return Finding(f"unused: {what}", "unused", (self._allocations.place(number),))
+
+    def _finding(self, event: dict[str, Any]) -> Finding:
+        place = (event["file"], event["line"]) if "line" in event else self._places.get(event.get("at", 0), ("", 0))
+        other = self._places.get(event.get("other_at", 0), ("", 0))
+        text, code = self._sentence(event, place, other), _CODES.get(event["kind"], "")
+        if event["kind"] == "stopped":
+            place = (self._own, int((re.findall(r"\w\.\w+:(\d+)", text) or ["0"])[0]))
+            code = CODES_OF_KINDS[event["stop"]]
+        return Finding(f"{text}{self._by(event)}", code, tuple(sorted({each for each in (place, other) if each[1]})))
+
+    def _sentence(self, event: dict[str, Any], place: Place, other: Place) -> str:
+        """What was found, without the thread. `place`: the instruction; `other`: in a race, that of the other thread."""
+        line, kind = self._line(place), event["kind"]
+        does = f"{line} {'writes' if event.get('writes') else 'reads'}"
+        never = f"which no {'thread' if self._is_kernel else 'copy, cudaMemset or kernel'} has written"
+        if kind == "stopped":
+            return f"divergent barrier: {event['text']}" if event["stop"] == "barrier" else str(event["text"])
+        if kind == "order":
+            return f"data race: {self.told(event['text'])}"
+        if kind == "pinned":
+            what = f"{does} host memory that {event['text']} may still use"
+            return f"data race: {what}: no cudaStreamSynchronize() or other waiting stands between them"
+        if kind == "clock":
+            what = f"{line} reads the clock while {event['of']}, launched in line {event['launch']}, may still run"
+            return f"too early: {what}, so it measures the launch: cudaDeviceSynchronize() waits for the kernel"
+        if kind == "index":
+            return f"out of bounds: {line} uses {self._index(event, place)}"
+        if kind == "copies unwritten":
+            what = self._allocations.element(event["number"], event["offset"], 0)
+            return f"uninitialised: {line} copies {what} to the host, {never}"
+        if kind == "null":
+            why = "" if self._is_kernel else ": was it allocated with cudaMalloc?"
+            return f"illegal address: {does} through a null pointer{why}"
+        if kind == "host":
+            if self._is_kernel:
+                return f"out of bounds: {does} memory that is no matrix's"
+            if not event["variable"]:
+                return f"illegal address: {does} host memory in a kernel, which device memory is for"
+            name = self._variables.of_device(event["variable"], event["bytes"])
+            return f"illegal address: {does} {name}, a variable of the host: kernels have __device__ ones"
+        what = self._what(event)
+        if kind == "bounds":
+            if event["space"] == _DYNAMIC:
+                return f"out of bounds: {does} beyond the launch's dynamic shared memory, at byte {event['offset']}"
+            return f"out of bounds: {does} {what}, and {self._allocations.size(event['number'], event['bytes'])}"
+        if kind == "freed":
+            return f"illegal address: {does} {what} after cudaFree"
+        if kind == "misaligned":
+            size = event["bytes"]
+            return f"misaligned address: {does} {size} bytes together, from {what} on, whose address is no multiple of {size}"
+        if kind == "unwritten":
+            does = f"{line} {'updates' if event['writes'] else 'reads'}"  # what writes here is an atomic update
+            in_shared = " in shared memory, which its block has not written"
+            return f"uninitialised: {does} {what}{in_shared if event['space'] in (_SHARED, _DYNAMIC) else f', {never}'}"
+        if kind == "early":
+            early = f"{does} managed memory {what} on the host while the kernel may still run"
+            return f"data race: {early}: no cudaDeviceSynchronize() stands between them"
+        return self._race(event, what, place, other)
+
+    def _race(self, event: dict[str, Any], what: str, place: Place, other_place: Place) -> str:
+        lines: dict[int, str] = {}
+        for line, writes in ((place[1], event["writes"]), (other_place[1], event["other_writes"])):
+            lines[line] = "writes" if writes or lines.get(line) == "writes" else "reads"
+        text = f"data race: {' and '.join(f'line {line} {does}' for line, does in sorted(lines.items()))} {what}"
+        if event["kind"] == "race of blocks":
+            return f"{text} in different threads, of different blocks"
+        text += ", in different threads of a block, and no __syncthreads() stands between them"
+        if event["other_thread"] < 0:
+            return text
+        (x, y, _), number = event["block_size"], event["other_thread"]
+        other = {"thread": [number % x, number // x % y, number // (x * y)]}
+        where = [f" in line {line}" if 0 not in lines and len(lines) > 1 else "" for line in (place[1], other_place[1])]
+        return f"{text}: {_index_text(other, 'thread')}{where[1]} and then {_index_text(event, 'thread')}{where[0]}"
+
+    def _index(self, event: dict[str, Any], place: Place) -> str:
+        """What is wrong with an index, as: As[ty][k] with k = 16: 0 to 15 are there."""
+        extent = re.search(r"\[(\d+)\]", event["type"])
+        there = f"0 to {int(extent[1]) - 1} are there" if extent else f"its type is {event['type']}"
+        # The column is that of the bracket that closes the index, where the compiler tells it.
+        found = _INDEXED.search(self._source(place)[: event["column"]])
+        if found is None:
+            return f"index {event['index']}: {there}"
+        value = "" if found[2].strip() == str(event["index"]) else f" with {found[2].strip()} = {event['index']}"
+        return f"{found[0]}{value}: {there}"
+
+    def _product(self, event: dict[str, Any], judged: Judged) -> Finding | None:
+        gives = exchanged("\n".join(self._sources[self._own]), event["kernel"])
+        gives = gives and f"the launch in line {event['launched']} gives {gives}"
+        if not judged.text:
+            return Finding(f"exchanged: {gives}", "wrong-operand", ((self._own, event["launched"]),)) if gives else None
+        place = self._places[judged.at]
+        text = "; ".join(filter(None, [f"{self._line(place)} writes {self.told(judged.text)}", gives]))
+        return Finding(f"wrong product: {text}{self._by(event)}", "wrong-elements", (place,) if place[1] else ())
+
+    def _ended(self, event: dict[str, Any]) -> Finding:
+        place = next((self._places[offset] for offset in event["frames"] if self._places[offset][1]), ("", 0))
+        where = self._line(place) if place[1] else "an unknown line"
+        who = f"the kernel {event['kernel']}" if event["kernel"] else "the host code"
+        at, name = f"{where}{self._by(event)}", signal.Signals(event["signal"])
+        code = _SIGNALS.get(name, "killed")
+        if name == signal.SIGALRM:
+            is_waiting = "MPI_" in self._source(place)
+            why = "a message or a rank that never came" if is_waiting else "an endless loop, or much work for a CPU"
+            text = f"{who} had not ended after {self._limit}; it was in {at}: {why}"
+        elif name == signal.SIGSEGV and event["number"] and event["kernel"]:
+            text, code = (
+                f"out of bounds: {at} is beyond {self._allocations.name(event['number'], with_line=True)}",
+                "out-of-bounds",
+            )
+        elif name == signal.SIGSEGV and event["number"]:
+            array = self._allocations.name(event["number"])
+            text = f"segmentation fault: {where} of the host code uses {array}, which is in device memory: cudaMemcpy copies it"
+        elif name == signal.SIGFPE:
+            text = f"{who} divides a whole number by zero in {at}"
+        else:
+            does = {signal.SIGSEGV: "segmentation fault", signal.SIGABRT: "abort"}.get(name, name.name)
+            text = f"{does}: {who} in {at}{_STACK if name == signal.SIGSEGV and event['kernel'] else ''}"
+        return Finding(text, code, (place,) if place[1] else ())
+
+    def _by(self, event: dict[str, Any]) -> str:
+        """The kernel and the thread that did it."""
+        thread = f"{_index_text(event, 'block')}, {_index_text(event, 'thread')}" if {"block", "thread"} <= event.keys() else ""
+        if self._is_kernel:
+            if event.get("kind") == "race" and event["other_thread"] >= 0:  # the threads are named already
+                return f", {_index_text(event, 'block')}"
+            return f" ({thread})" if thread else ""
+        if not event["kernel"]:
+            return ""
+        return f" ({event['kernel']}, launched in line {event['launched']}{': ' * bool(thread)}{thread})"
+
+    def _line(self, place: Place) -> str:
+        return f"line {place[1]}{'' if place[0] == self._own else f' of {place[0]}'}" if place[1] else "it"
+
+    def _source(self, place: Place) -> str:
+        """The line of the source; "" where there is none."""
+        lines = self._sources.get(place[0], ())
+        return lines[place[1] - 1] if 0 < place[1] <= len(lines) else ""
+
+    def _what(self, event: dict[str, Any]) -> str:
+        """The element that was accessed, with the name of its array."""
+        if event["space"] == _DYNAMIC:
+            return self._variables.of_dynamic_shared(event["offset"], event["bytes"])
+        if event["space"] == _SHARED:
+            return self._variables.of_shared(event["offset"], event["bytes"])
+        if event["space"] == _VARIABLES:
+            return self._variables.of_device(event["variable"], event["bytes"])
+        return self._allocations.element(event["number"], event["offset"], event["bytes"])
+
+
+def _index_text(event: Mapping[str, Any], what: str) -> str:
+    """The index of the event's block or thread, as: block (0, 1)."""
+    index = event[what]
+    return f"{what} ({', '.join(map(str, index if index[2] else index[:2]))})"
+
+
+def _listed(value: Any) -> list[int]:
+    return value if isinstance(value, list) else [value]
+
+
+@record
+class Looked:
+    """What was found in one launch of a kernel."""
+
+    findings: tuple[Finding, ...]
+    hints: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()  # lines
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the launch was ended because its time was up."""
+        return any(finding.code == "no-end" for finding in self.findings)
+
+
+def looked(
+    ran: Ran,
+    program: Path,
+    warnings: str,
+    sources: Mapping[str, Sequence[str]],
+    limit: str,
+    matrices: Sequence[Matrix],
+    printed: str,
+) -> Looked:
+    """What was found, from what the program's process left.
+
+    `program`: the executable, which still exists. `warnings`: the compiler's. `sources`: the lines of each file; the kernel's is
+    the first. `limit`: the time that the launch had. `matrices`: A, B and C. `printed`: what the kernel printed.
+    """
+    telling, own = Telling(ran, program, sources, limit, matrices), next(iter(sources))
+    never, perhaps = (
+        [
+            Finding(text.format(line=line, name=name), "no-value")
+            for (file, line), name in without_value(warnings, perhaps=is_perhaps)
+            if file == own
+        ]
+        for is_perhaps, text in (
+            (False, "line {line} uses {name}, which has no value yet"),
+            (True, "line {line}: {name} may be used before it has a value"),
+        )
+    )
+    found = telling.findings()
+    if not found and ran.status > 0 and not never:
+        found = [Finding(f"the kernel ended the process with exit status {ran.status}", "exit-status")]
+    for each in telling.of("undefined"):
+        text = f"line {each['line']} takes values of lanes that take no part in this shuffle: have they left the loop or kernel?"
+        perhaps.append(Finding(text, "uninitialised"))
+    return Looked((*never, *found), tuple(perhaps), tuple(telling.notes()), tuple(printed.splitlines()))
