@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of
-from hybrid.commands.streams import file_of_json
+from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.problem import ITEM_SIZES, record
 from hybrid.core.settings import Settings, one_of
-from hybrid.core.text import counted, readable
+from hybrid.core.text import counted, printable, readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.graphs.limits import MOST_LISTED, MOST_STEPS
+from hybrid.graphs import MOST_LISTED, MOST_STEPS
 from hybrid.ranks.team import Team, world_communicator
 
 if TYPE_CHECKING:
@@ -282,23 +282,71 @@ def _on_gpu(gpu: Gpu, matrix: np.ndarray) -> Any:
 def _report(
     options: argparse.Namespace, task: Task, root: RootData, found: Sequence[np.ndarray | None], job: dict[str, Any], began: float
 ) -> None:
+    """Write and print what the options ask for, on rank 0."""
     import numpy as np
 
-    from hybrid.commands.paths_report import Counted, report
-    from hybrid.graphs import markov, walks
+    from hybrid.graphs import count_output, markov, picture, walks
+    from hybrid.reporting import jsonl
 
-    result, column = found
+    graph, computation, (result, column) = root.graph, task.computation, found
     assert result is not None
-    if isinstance(task.computation, walks.Arithmetic):
-        numbers = walks.as_integers(task.computation, result)
+    if isinstance(computation, walks.Arithmetic):
+        numbers = walks.as_integers(computation, result)
     else:
-        markov.confirm(task.computation, result)
+        markov.confirm(computation, result)
         numbers = result[np.ix_(task.rows, task.columns)]
     if column is not None and task.before is not None:
         column = walks.as_integers(task.before, column)[:, 0]
     seconds = time.perf_counter() - began
-    counted = Counted(root.graph, task.computation, task.rows, task.columns, numbers, column, seconds)
-    report(options, counted, job)
+
+    names, (tail, head) = graph.names, (task.rows[0], task.columns[0])
+    rows, columns = ([names[index] for index in indices] for indices in (task.rows, task.columns))
+    single = count_output.text(numbers[0, 0]) if options.tail is not None and options.head is not None else None
+    listed, terms = list[count_output.Walk](), list[str]()
+    if options.listed:
+        listed = count_output.listed(graph.adjacency, options.length, tail, head, int(numbers[0, 0]))
+    if column is not None:
+        edges = graph.adjacency[tail]
+        terms += count_output.terms(names, (tail, head), options.length, edges, column, int(numbers[0, 0]))
+    if options.picture:
+        title = f"{options.graph}: {graph}"
+        if options.listed:
+            paths = counted(sum(walk.edges for walk in listed), "path")
+            title = f"{options.graph}: {paths} of length {options.length} from {options.tail} to {options.head}"
+        ends = [graph.vertex(name) for name in (options.tail, options.head) if name is not None]
+        picture.write(options.picture, title, graph.adjacency, names, ends, listed)
+    if options.out:
+        count_output.write(options.out, numbers, names, {"graph": options.graph, "length": options.length})
+        rows, columns = rows[: options.printed], columns[: options.printed]
+    shown = numbers[: len(rows), : len(columns)]
+    told = [walk.told(names) for walk in listed]
+    lines = [count_output.table(shown, rows, columns) if single is None else single, *told, *terms]
+    print(*map(printable, lines), sep="\n", file=text_stream(options.json))
+    if len(names) > options.printed and single is None:
+        more = options.out or "--out FILE writes all, --print K shows more"
+        print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)
+    if options.json:
+        record = {
+            "command": "paths",
+            "graph": options.graph,
+            "length": options.length,
+            "from": options.tail,
+            "to": options.head,
+            "vertices": len(names),
+            "stochastic": options.stochastic,
+            "dtype": options.dtype,
+            "arithmetic": str(computation),
+            "products": computation.products,
+            "seconds": seconds,
+            "result": single,
+            "arguments": sys.argv[1:],
+            "rows": rows,
+            "columns": columns,
+            "numbers": [list(map(count_output.shortened, line)) for line in shown],
+            **({"walks": told} if options.listed else {}),
+        }
+        jsonl.write({**record, **job}, options.json)
+    sys.stdout.flush()
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from hybrid.core.problem import record
 from hybrid.core.text import aligned, counted
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.graphs.limits import MOST_LISTED, MOST_TERMS
+from hybrid.graphs import MOST_LISTED, MOST_TERMS
 from hybrid.host.files import atomic_write
 
 

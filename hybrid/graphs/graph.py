@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +22,7 @@ from hybrid.runs.matrix_file import open_npy, read_mtx, read_mtx_header
 Read = tuple[np.ndarray, "list[str] | None"]
 
 LARGEST = 2**63 - 1
-_BYTES_OF_A_CELL = 90  # of Python's memory for a number of more than one digit in a .csv file, as measured
 _COPIES = 4  # of the matrix that exist at a time while it is read and multiplied
-_BYTES_OF_AN_EDGE = 330  # of Python's memory for a line of an edge list, as measured
-_LINES_BETWEEN_LOOKS = 10_000  # at how much memory the edges take
-_LONGEST_LINE = 1 << 16  # characters of an edge list's line
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -46,27 +42,26 @@ def as_number(text: str, kind: type) -> int | float:
     return int(value)
 
 
-def refuse_too_many(vertices: int, memory: int, besides: int = 0) -> None:
-    """DoesNotFit before a matrix of so many vertices is made. `memory`: bytes that may be used; 0: what is available.
+def refuse_too_many(vertices: int, memory: int) -> None:
+    """DoesNotFit before a matrix of so many vertices is made. `memory`: bytes that may be used; 0: what is available."""
+    _refuse_large(_COPIES * 8 * vertices**2, memory, f"a matrix of {vertices}×{vertices} and its copies take")
 
-    `besides`: bytes that reading takes.
-    """
-    need, free = _COPIES * 8 * vertices**2 + besides, memory or available_host_bytes()
+
+def _refuse_large(need: int, memory: int, what: str) -> None:
+    free = memory or available_host_bytes()
     if need > free:
         raise DoesNotFit(
-            f"a matrix of {vertices}×{vertices} and its copies take {readable(need)}, {readable(free)} are free: "
-            "use a smaller graph, or a machine with more memory"
+            f"{what} {readable(need)}, {readable(free)} are free: use a smaller graph, or a machine with more memory"
         )
 
 
-def refuse_large_file(path: Path, memory: int) -> None:
-    """DoesNotFit for a file that is larger than memory, before any of it is read."""
-    _refuse_large(path.stat().st_size, memory or available_host_bytes(), "the file takes")
-
-
-def _refuse_large(need: int, free: int, what: str) -> None:
-    if need > free:
-        raise DoesNotFit(f"{what} {readable(need)}, {readable(free)} are free: use a .npy file, or a machine with more memory")
+@contextmanager
+def _in_line(number: int) -> Iterator[None]:
+    """A context in which errors name this line of the file."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"line {number}: {error}", code="graph") from None
 
 
 def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
@@ -74,7 +69,24 @@ def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
 
     Vertices are sorted by name, by number if all names are numbers.
     """
-    edges, names = _edges_in(path, kind, directed, memory)
+    edges: dict[tuple[str, str], tuple[int | float, int]] = {}  # the number and the line of each
+    names: set[str] = set()
+    with open(path, encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            words = line.split("#")[0].replace(",", " ").split()
+            names.update(words[:2])
+            if len(words) > 1:
+                with _in_line(number):
+                    if len(words) > 3 or (kind is float and len(words) < 3):
+                        wanted = "FROM TO PROBABILITY" if kind is float else "FROM TO or FROM TO NUMBER"
+                        raise UsageError(f"{len(words)} words, where {wanted} is expected")
+                    tail, head = words[:2]
+                    if earlier := edges.get((tail, head)) or (None if directed else edges.get((head, tail))):
+                        both = "" if directed else "; a list that names both ways is for --directed"
+                        raise UsageError(
+                            f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}"
+                        )
+                    edges[tail, head] = as_number(words[2], kind) if len(words) == 3 else 1, number
     refuse_too_many(len(names), memory)
     numbers = all(name.isdecimal() for name in names)
     order = sorted(names, key=lambda name: (int(name) if numbers else 0, name))
@@ -87,112 +99,48 @@ def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
     return matrix, order
 
 
-Edges = dict[tuple[str, str], tuple["int | float", int]]  # number and line of each edge, by its vertices
-
-
-def _edges_in(path: Path, kind: type, directed: bool, memory: int) -> tuple[Edges, set[str]]:
-    """The edges in a list, and the names of all vertices. DoesNotFit as soon as they are too many."""
-    edges: Edges = {}
-    names: set[str] = set()
-    free = memory or available_host_bytes()
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE), ""), 1):
-            if len(line) == _LONGEST_LINE:
-                raise UsageError(f"line {number} has {_LONGEST_LINE} characters or more: it is no edge", code="graph")
-            words = line.split("#")[0].replace(",", " ").split()
-            names.update(words[:2])
-            if number % _LINES_BETWEEN_LOOKS == 0:
-                refuse_too_many(len(names), free)
-                _refuse_large(_BYTES_OF_AN_EDGE * len(edges), free, f"the edges up to line {number} take")
-            if len(words) > 1:
-                try:
-                    edges[words[0], words[1]] = _value_of(words, edges, kind, directed), number
-                except UsageError as error:
-                    raise UsageError(f"line {number}: {error}", code="graph") from None
-    return edges, names
-
-
-def _value_of(words: list[str], edges: Edges, kind: type, directed: bool) -> int | float:
-    """The number of an edge in a list. UsageError where the line is no edge, or one that a line before has."""
-    if len(words) > 3 or (kind is float and len(words) < 3):
-        wanted = "FROM TO PROBABILITY" if kind is float else "FROM TO or FROM TO NUMBER"
-        raise UsageError(f"{len(words)} words, where {wanted} is expected", code="graph")
-    value, (tail, head) = as_number(words[2], kind) if len(words) == 3 else 1, words[:2]
-    if earlier := edges.get((tail, head)) or (None if directed else edges.get((head, tail))):
-        both = "" if directed else "; a list that names both ways is for --directed"
-        raise UsageError(
-            f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}", code="graph"
-        )
-    return value
-
-
 def from_csv(path: Path, kind: type, memory: int) -> Read:
     """A matrix, which may have a row of names above it, a column of names before it, or both.
 
-    The shape tells which it has, since the matrix is square. A first row of nothing but numbers belongs to the matrix, and so
-    does a first column, unless the first row holds names. Where both are names, the first row may lack its corner cell.
+    The delimiter is the one that is most frequent in the first line. The shape tells which names there are, since the matrix is
+    square. A first row of nothing but numbers belongs to the matrix, and so does a first column, unless the first row holds
+    names. Where both are names, the first row may lack its corner cell.
     """
-    rows: list[tuple[int, list[str]]] = []
-    for number, row in _cells(path, memory):
-        rows.append((number, row))
-        line, first = rows[0]
-        if len(rows) > len(first) + 2:
-            raise UsageError(
-                f"line {line} has {len(first)} numbers, but there are {len(rows)} rows or more: the matrix must be square",
-                code="graph",
-            )
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        delimiter = max(",;\t", key=first.count)
+        refuse_too_many(first.count(delimiter), memory)
+        file.seek(0)
+        reader = csv.reader(file, delimiter=delimiter)
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(cell.strip() for cell in row)]
     height, width = len(rows), max((len(row) for _, row in rows), default=0)
     names_in_first_row = bool(rows) and not _all_numbers(rows[0][1])
     named_on_both = height == width > 1 and names_in_first_row
     named_above = named_on_both or (height == width + 1 and names_in_first_row)
     named_before = named_on_both or (height + 1 == width and not _all_numbers([row[0] for _, row in rows]))
-    corner = int(named_on_both and len(rows[0][1]) == width)
-    above = [name.strip() for name in rows.pop(0)[1][corner:]] if named_above else None
-    before = [row[0].strip() for _, row in rows] if named_before else None
-    rows = [(number, row[int(named_before) :]) for number, row in rows]
-    for number, row in rows:
-        if len(row) != len(rows):
+    above = rows.pop(0)[1] if named_above else None
+    before = [row[0] for _, row in rows] if named_before else None
+    if above is not None and before is not None:
+        above = above[len(above) - len(before) :]
+        if above != before:
             raise UsageError(
-                f"line {number} has {len(row)} numbers, but there are {len(rows)} rows: the matrix must be square", code="graph"
+                "the names above the matrix and before it differ: the same vertices in the same order are needed", code="graph"
             )
-    if above is not None and before is not None and above != before:
-        raise UsageError(
-            "the names above the matrix and before it differ: the same vertices in the same order are needed", code="graph"
-        )
     names = above or before
     if names is not None and len(set(names)) < len(names):
         raise UsageError("two vertices have the same name", code="graph")
     values = []
     for number, row in rows:
-        try:
-            values.append([as_number(cell, kind) for cell in row])
-        except UsageError as error:
-            raise UsageError(f"line {number}: {error}", code="graph") from None
+        with _in_line(number):
+            numbers = row[int(named_before) :]
+            if len(numbers) != len(rows):
+                raise UsageError(f"{len(numbers)} numbers, but there are {len(rows)} rows: the matrix must be square")
+            values.append([as_number(cell, kind) for cell in numbers])
     return np.array(values, np.float64 if kind is float else np.int64).reshape(len(rows), len(rows)), names
 
 
-def _cells(path: Path, memory: int) -> Iterator[tuple[int, list[str]]]:
-    """The rows of cells with their line numbers, without empty lines. The delimiter is the one that is most frequent in the first
-    line.
-
-    DoesNotFit where the first line alone shows that there are too many.
-    """
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        first = file.readline()
-        delimiter = max(",;\t", key=first.count)
-        columns = first.count(delimiter)
-        # At most so many numbers have more than one digit, since each takes at least a digit and a comma.
-        long_ones = min(columns**2, max(0, path.stat().st_size - 2 * columns**2))
-        refuse_too_many(columns, memory, _BYTES_OF_A_CELL * long_ones)
-        file.seek(0)
-        reader = csv.reader(file, delimiter=delimiter)
-        for row in reader:
-            if any(cell.strip() for cell in row):
-                yield reader.line_num, row
-
-
 def _all_numbers(cells: list[str]) -> bool:
-    return all(_NUMBER.fullmatch(cell.strip()) for cell in cells)
+    return all(map(_NUMBER.fullmatch, cells))
 
 
 def from_matrix_market(path: Path, memory: int) -> Read:
@@ -280,7 +228,7 @@ def read_graph(source: str, form: str | None, *, directed: bool, probabilities: 
             raise UsageError(
                 "--directed is for edge lists; a matrix says itself which way its edges go", code="option-combination"
             )
-        refuse_large_file(path, memory)
+        _refuse_large(path.stat().st_size, memory, "the file takes")
         matrix, names = _read(path, form, kind, directed or probabilities, memory)
         return Graph(_as_adjacency(matrix, kind), names or [str(number) for number in range(1, len(matrix) + 1)])
     except (UsageError, DoesNotFit) as error:

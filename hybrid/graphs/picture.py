@@ -11,8 +11,8 @@ import numpy as np
 
 from hybrid.core.text import counted
 from hybrid.errors import UsageError
+from hybrid.graphs import MOST_DRAWN, MOST_PANELS
 from hybrid.graphs.count_output import Walk
-from hybrid.graphs.limits import MOST_DRAWN, MOST_PANELS
 from hybrid.reporting import svg
 
 _ROUNDS = 300  # of the iteration that places the vertices

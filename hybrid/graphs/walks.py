@@ -5,14 +5,13 @@ squaring.
 How large the numbers can become is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the
 norm of the largest row sum and in that of the largest column sum. This decides the arithmetic. As long as every sum stays below
 2^53 (2^24 in float32), floating point is exact and used directly. From the first product on whose sums might exceed that, all
-is computed modulo primes, and joined by the Chinese remainder theorem. For small matrices one product serves many primes:
-[X Y …] · diag(X, Y, …) = [X² Y² …].
+is computed modulo primes, and joined by the Chinese remainder theorem. Small matrices of many primes are one stack.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,6 @@ from hybrid.core.problem import record
 from hybrid.errors import CheckFailed, UsageError
 
 
-def bits_within_reach(terms: int, dtype: str) -> int:
-    """A bound: the product of all usable primes has no more bits, since Σ log p < 1.017·x over all primes p ≤ x (Rosser,
-    Schoenfeld)."""
-    return math.ceil(1.017 * largest_modulus(terms, dtype) / math.log(2))
-
-
 def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
     """The fewest of the largest primes whose product exceeds 2^bits, and one more.
 
@@ -36,8 +29,9 @@ def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
     UsageError where there are not so many primes.
     """
     chosen, reached = [], 0.0  # `reached`: bits of the product of all chosen primes
-    if bits <= bits_within_reach(terms, dtype):
-        for prime in primes_below(largest_modulus(terms, dtype)):
+    largest = largest_modulus(terms, dtype)
+    if bits <= 1.017 * largest / math.log(2):  # Σ log p < 1.017·x over all primes p ≤ x (Rosser, Schoenfeld)
+        for prime in primes_below(largest):
             chosen.append(prime)
             if reached > bits + 1:  # one bit is far more than the logarithms' rounding
                 return chosen
@@ -78,7 +72,7 @@ Progress = Callable[[int, int], None]
 
 SQUARE, TIMES_A = "square", "times A"
 INT64_BITS = 63
-_SIDE = 512  # rows that a product for several primes at once has at most
+_IN_A_STACK = 1 << 18  # elements of the matrices that are multiplied at once; a larger matrix alone
 _MOST_NORMS = 64  # small powers whose norms are computed, to bound those of large ones
 _SLACK = 1e-9  # a tolerance far larger than the rounding of the logarithms that are compared
 _LOG_OF_ZERO = -math.inf
@@ -92,7 +86,7 @@ class Bounds:
         self._norms = [_norms_of_powers(matrix) for matrix in (adjacency, adjacency.T)]
 
     def entry(self, power: int) -> float:
-        """The bound of all entries of A^power; -inf where all are zero, inf where the bound is too large for a float."""
+        """The bound of all entries of A^power; -inf where all are zero."""
         if power == 0:
             return 0.0
         return min(min(_norm(norms, power), _norm(norms, power - 1) + self._largest) for norms in self._norms)
@@ -101,9 +95,7 @@ class Bounds:
         """A number b such that every entry of A^power is below 2^b. UsageError where no memory could hold such numbers."""
         bound = self.entry(power)
         if bound > 1e15:
-            raise UsageError(
-                f"the numbers at length {_shown(power)} may have more than 10^15 bits: make it shorter", code="too-long"
-            )
+            raise UsageError("the numbers at this length may have more than 10^15 bits: make it shorter", code="too-long")
         return 0 if bound == _LOG_OF_ZERO else math.floor(bound * (1 + _SLACK)) + 1
 
 
@@ -126,22 +118,12 @@ def _norm(norms: list[float], power: int) -> float:
         return norms[power]
     if norms[-1] == _LOG_OF_ZERO:
         return _LOG_OF_ZERO
-    return min(_times(power // small, norms[small]) + norms[power % small] for small in range(1, len(norms)))
-
-
-def _times(count: int, logarithm: float) -> float:
-    try:
-        return count * logarithm if logarithm else 0.0
-    except OverflowError:
-        return math.inf
+    times = min(power, 10**300)  # which a float holds
+    return min(times // small * norms[small] + norms[power % small] for small in range(1, len(norms)))
 
 
 def _log2(number: int) -> float:
     return math.log2(number) if number else _LOG_OF_ZERO
-
-
-def _shown(number: int) -> str:
-    return str(number) if number < 10**20 else "beyond 10^20"
 
 
 def further_steps(length: int) -> list[str]:
@@ -161,7 +143,7 @@ class Arithmetic:
     bits: int  # every entry of the result is below 2^bits
     plain: int  # how many of the first steps are exact in floating point
     primes: tuple[int, ...] = ()  # the moduli of the other steps
-    at_once: int = 1  # primes that share a product
+    at_once: int = 1  # primes whose matrices are a stack
 
     @property
     def products(self) -> int:
@@ -170,7 +152,7 @@ class Arithmetic:
 
     def bytes_for(self, entries: int) -> int:
         """Host memory on rank 0 for so many entries of the result: operands, remainders, partial sums, products of primes."""
-        operands = 8 * (4 * (self.at_once * self.vertices) ** 2 + 3 * self.vertices**2)
+        operands = 8 * (4 * self.at_once + 3) * self.vertices**2
         levels = max(1, len(self.primes).bit_length())
         return operands + entries * (100 * len(self.primes) + self.bits // 2) + levels * (self.bits // 4)
 
@@ -202,11 +184,9 @@ def choose_arithmetic(adjacency: np.ndarray, length: int, dtype: str) -> Arithme
         plain, power = plain + 1, power * 2 if step == SQUARE else power + 1
     if plain == len(steps):
         return Arithmetic(vertices, length, dtype, bits, plain)
-    at_once = max(1, _SIDE // vertices)
-    while at_once > 1 and bits > bits_within_reach(at_once * vertices, dtype):
-        at_once //= 2  # with shorter sums larger primes are exact
-    primes = enough_primes(bits, at_once * vertices, dtype)
-    return Arithmetic(vertices, length, dtype, bits, plain, tuple(primes), min(at_once, len(primes)))
+    primes = enough_primes(bits, vertices, dtype)
+    at_once = min(len(primes), max(1, _IN_A_STACK // vertices**2))
+    return Arithmetic(vertices, length, dtype, bits, plain, tuple(primes), at_once)
 
 
 def in_host_memory(matrix: np.ndarray) -> np.ndarray:
@@ -228,27 +208,40 @@ def carry_out(
     Powers stay where `place` has put the first one.
     """
     steps, done = further_steps(arithmetic.length), 0
+
+    def powers(first: Any, base: Any, steps: Sequence[str], reduced: Callable[[Any], Any]) -> Any:
+        nonlocal done
+        for step in steps:
+            progress(done, arithmetic.products)
+            product, done = multiply(first, first if step == SQUARE else base), done + 1
+            first = product if product is None else reduced(product)
+        return first
+
     power = base = adjacency
     if adjacency is not None and arithmetic.length == 0:
         power = np.eye(arithmetic.vertices, dtype=np.int64)
     elif adjacency is not None and arithmetic.plain:
         power = base = place(adjacency.astype(arithmetic.dtype))
-    for step in steps[: arithmetic.plain]:
-        progress(done, arithmetic.products)
-        power, done = multiply(power, power if step == SQUARE else base), done + 1
+    power = powers(power, base, steps[: arithmetic.plain], lambda product: product)
     if not arithmetic.primes:
         return None if power is None else on_host(power)[np.ix_(rows, columns)]
     remainders = []
-    for moduli in _groups(arithmetic):
-        group = None if power is None or adjacency is None else _PrimeGroup(arithmetic, moduli, power, adjacency, place)
-        for step in steps[arithmetic.plain :]:
-            progress(done, arithmetic.products)
-            left, right = group.factors(step) if group else (None, None)
-            product, done = multiply(left, right), done + 1
-            if group and product is not None:
-                group.accept(product)
-        if group:
-            remainders.append(group.remainders(rows, columns))
+    for at in range(0, len(arithmetic.primes), arithmetic.at_once):
+        primes = arithmetic.primes[at : at + arithmetic.at_once]
+        moduli = np.array(primes, np.int64)[:, None, None] if arithmetic.at_once > 1 else primes[0]
+
+        def reduced(product: Any, moduli: Any = moduli) -> Any:
+            with on_device_of(product):
+                return balanced(product, moduli).astype(arithmetic.dtype)
+
+        first = base = None
+        if adjacency is not None:
+            # A stack is made of, and stays in, host memory; the matrix of one prime stays on a GPU.
+            at_home = on_host if arithmetic.at_once > 1 else lambda matrix: matrix if on_gpu(matrix) else place(matrix)
+            first, base = reduced(at_home(power)), reduced(at_home(adjacency))
+        last = powers(first, base, steps[arithmetic.plain :], reduced)
+        if last is not None:
+            remainders.append(on_host(last).reshape(-1, *on_host(last).shape[-2:])[:, rows][:, :, columns].astype(np.int64))
     return np.concatenate(remainders) if remainders else None
 
 
@@ -263,46 +256,3 @@ def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
             f"a count exceeds 2^{arithmetic.bits}, which none can: a product, or what was computed from it, is wrong"
         )
     return numbers
-
-
-def _groups(arithmetic: Arithmetic) -> Iterator[np.ndarray]:
-    """The primes that share a product."""
-    for at in range(0, len(arithmetic.primes), arithmetic.at_once):
-        yield np.array(arithmetic.primes[at : at + arithmetic.at_once], np.int64)
-
-
-class _PrimeGroup:
-    """A power of A modulo some primes: the remainders of all primes side by side, [X Y …]. Those of one prime stay on a GPU."""
-
-    def __init__(self, arithmetic: Arithmetic, moduli: np.ndarray, power: Any, adjacency: np.ndarray, place: Place) -> None:
-        self._size, self._count, self._dtype = arithmetic.vertices, len(moduli), arithmetic.dtype
-        self._moduli = np.repeat(moduli, self._size) if self._count > 1 else int(moduli[0])
-        if self._count > 1:
-            self._diagonal = np.zeros((self._count * self._size,) * 2, self._dtype)
-            power, adjacency = np.tile(on_host(power), self._count), np.tile(adjacency, self._count)
-        else:
-            power, adjacency = power if on_gpu(power) else place(power), place(adjacency)
-        self.accept(power)
-        with on_device_of(adjacency):
-            self._base = balanced(adjacency, self._moduli).astype(self._dtype)
-
-    def factors(self, step: str) -> tuple[Any, Any]:
-        """What to multiply for this step: [X Y …] and diag(X, Y, …), or diag(A, A, …)."""
-        right = self._state if step == SQUARE else self._base
-        if self._count == 1:
-            return self._state, right
-        for at in range(0, self._count * self._size, self._size):
-            block = slice(at, at + self._size)
-            self._diagonal[block, block] = right[:, block]
-        return self._state, self._diagonal
-
-    def accept(self, product: Any) -> None:
-        """Take the product of `factors` as the next power, and reduce it."""
-        with on_device_of(product):
-            self._state = balanced(product, self._moduli).astype(self._dtype)
-
-    def remainders(self, rows: list[int], columns: list[int]) -> np.ndarray:
-        """The remainders of these rows and columns, as [prime, row, column]."""
-        state = on_host(self._state).astype(np.int64)
-        cube = state.reshape(self._size, self._count, self._size).transpose(1, 0, 2)
-        return cube[:, rows][:, :, columns]
