@@ -45,6 +45,4 @@ def __getattr__(name: str) -> Any:
         with one_at_a_time:
             room = import_module("hybrid.interposition.use" if name == "use" else "hybrid.api")
         return getattr(room, name)
-    from hybrid.core.installation import missing
-
-    raise missing(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -99,7 +99,6 @@ CODES: dict[str, str] = {
     # findings of the doctor and the acceptance test
     "ok": "nothing is wrong",
     "unknown": "it could not be found out; the line says why",
-    "package-clash": "another package of the same name is installed",
     "mpi-differs": "ranks have different MPIs",
     "threads-crowded": "a node's ranks have more threads than it has cores",
     "threads-bound": "a rank has more threads than cores that it is bound to",

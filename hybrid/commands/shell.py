@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 
 from hybrid import __version__
-from hybrid.commands.parser import Parser, file_name
+from hybrid.commands.parser import Parser
 from hybrid.core.problem import DTYPES, FILLS, ITEM_SIZES
 from hybrid.core.settings import ALLOWED
 from hybrid.errors import UsageError
@@ -109,6 +110,7 @@ def write_manual(folder: str, names: list[str]) -> list[Path]:
     """Write a page for each command, hybrid-NAME.1, to this folder, which must exist. Returns the files."""
     from hybrid.host.files import atomic_write
 
+    os.environ |= {"COLUMNS": "80", "NO_COLOR": "1"}  # for argparse
     if not Path(folder).is_dir():
         raise UsageError(f"{folder} is no folder", code="file-missing")
     pages = []
@@ -120,61 +122,29 @@ def write_manual(folder: str, names: list[str]) -> list[Path]:
 
 
 def manual_page(name: str, others: list[str]) -> str:
-    """A command's manual page, in the language of man(7). `others`: the commands that it refers to."""
+    """A command's manual page, in the language of man(7): its help as it is. `others`: the commands that it refers to."""
     parser = parser_of(name)
     summary = (parser.description or "").splitlines()[0].rstrip(".")
-    lines = [
-        f'.TH HYBRID\\-{name.upper()} 1 "" "hybrid\\-runner {__version__}" "User Commands"',
-        ".SH NAME",
-        f"hybrid\\-{name} \\- {_text(summary)}",
-        ".SH SYNOPSIS",
-        *_synopsis(parser),
-        ".SH DESCRIPTION",
-        _text(parser.description or ""),
-        ".PP",
-        f'.B hybrid\\-{name}\nis the same as\n.BR "{_text(parser.prog)}" .',
-    ]
-    for part in _with_parts(parser):
-        title = "" if part is parser else part.prog.removeprefix(parser.prog).strip()
-        for group in part._action_groups:
-            entries = [line for action in group._group_actions for line in _entry(part, action)]
-            heading = (group.title or "").replace("positional arguments", "arguments")
-            if entries:
-                lines += [f".SH {_text(f'{title} {heading}'.strip().upper())}", *entries]
-        if part.epilog:
-            lines += [".SH NOTES" if part is parser else f".SH {_text(title.upper())} NOTES", ".nf", _text(part.epilog), ".fi"]
+    helps = _text("\n".join(part.format_help() for part in _with_parts(parser)))
+    helps = re.sub(r"\\-\\-\w(?:\w|\\-\w)*", r"\\fB\g<0>\\fR", helps)  # options are bold
     seen = ", ".join(f"\\fBhybrid\\-{other}\\fR(1)" for other in others)
-    return "\n".join([*lines, ".SH SEE ALSO", seen]) + "\n"
-
-
-def _synopsis(parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield f".B {_text(parser.prog)}"
-    given = [action for action in parser._actions if not action.option_strings]
-    yield _text(" ".join(["[OPTION...]", *(_placeholder(action) for action in given)]))
-
-
-def _entry(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:
-    """An option or argument with its help; nothing for one without help."""
-    if isinstance(action, argparse._SubParsersAction):
-        for choice in action._choices_actions:
-            yield f".TP\n.B {_text(choice.dest)}\n{_text(choice.help or '')}"
-        return
-    if not action.help:
-        return
-    takes = "" if action.nargs == 0 else f" \\fI{_text(_placeholder(action))}\\fR"
-    names = ", ".join(f"\\fB{_text(option)}\\fR" for option in action.option_strings)
-    yield f".TP\n{names + takes if names else takes.strip()}\n{_text(parser._get_formatter()._expand_help(action))}"
-
-
-def _placeholder(action: argparse.Action) -> str:
-    """What stands for the value of an option or argument: its metavar, or its choices, or its name."""
-    if isinstance(action.metavar, tuple):
-        return " ".join(action.metavar)
-    if action.metavar is None and action.choices is not None:
-        return "{" + ",".join(map(str, action.choices)) + "}"
-    name = action.metavar or (action.dest.upper() if action.option_strings else action.dest)
-    files = action.type is file_name and action.nargs in ("+", "*")
-    return f"{name}..." if files else f"[{name}]" if action.nargs == "?" else name
+    return f'''\
+.TH HYBRID\\-{name.upper()} 1 "" "hybrid\\-runner {__version__}" "User Commands"
+.SH NAME
+hybrid\\-{name} \\- {_text(summary)}
+.SH SYNOPSIS
+.B hybrid\\-{name}
+[OPTION...] ...
+.SH DESCRIPTION
+The same as
+.BR "{_text(parser.prog)}" .
+.PP
+.nf
+{helps}
+.fi
+.SH SEE ALSO
+{seen}
+'''
 
 
 def _text(text: str) -> str:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
-DISTRIBUTION, NAMESAKE = "hybrid-runner", "dwave-hybrid"
+DISTRIBUTION = "hybrid-runner"
 PACKAGE = Path(__file__).resolve().parents[1]
 _IN_STEP = ("execution", "planning", "ranks", "selection", "transport")  # rooms whose code must be alike on all ranks
 
@@ -45,35 +45,6 @@ def fingerprint() -> int:
     """A checksum of the names and sizes of the files with the code that must be alike on all ranks."""
     files = [(each.name, each.stat().st_size) for room in _IN_STEP for each in os.scandir(PACKAGE / room) if each.is_file()]
     return crc32(repr(sorted(files)).encode())
-
-
-def namesake() -> str:
-    """What to say where D-Wave's package, whose modules have the same name as ours, is installed, too; empty where it is not."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        theirs = version(NAMESAKE)
-    except PackageNotFoundError:
-        return ""
-    return f"{NAMESAKE} {theirs} is installed here, too, also as the package hybrid: each needs an environment of its own"
-
-
-def mixed() -> bool:
-    """Whether D-Wave's modules lie in the same folder as ours."""
-    return (PACKAGE / "flow.py").exists()
-
-
-def missing(package: str, name: str) -> Exception:
-    """The error for a name that this package lacks; it mentions D-Wave's package where that is installed, too.
-
-    Then it is an ImportError, since Python does not show the text of an AttributeError where a name is imported. It is none for
-    the names of modules: Python asks for these before it looks for their files.
-    """
-    folder = PACKAGE.parent / package.replace(".", "/")
-    is_module = (folder / f"{name}.py").exists() or (folder / name).is_dir()
-    if not name.startswith("_") and not is_module and (why := namesake()):
-        return ImportError(f"{package} of {DISTRIBUTION} has no {name}: {why}")
-    return AttributeError(f"module {package!r} has no attribute {name!r}")
 
 
 class Remark(RuntimeWarning):

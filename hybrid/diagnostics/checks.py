@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from importlib import util
 from pathlib import Path
 
-from hybrid.core.installation import DISTRIBUTION, NAMESAKE, mixed, namesake
 from hybrid.core.problem import record
 from hybrid.core.spans import Topology
 from hybrid.core.text import counted, ranges, readable
@@ -433,25 +432,6 @@ def _compiler(tools: Tools, who: str, gpus: bool) -> Finding:
             "compiler", "wrong", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy, code="no-compiler"
         )
     return Finding("compiler", "ok", f"{who}{tools.compiler}, for the emulated GPU{and_c}")
-
-
-Installed = tuple[str, bool]  # what to say of another package of this name, "" if there is none; whether it is in the same folder
-
-
-def inspect_package() -> Installed:
-    return namesake(), mixed()
-
-
-def judge_package(of_nodes: Sequence[Installed | None]) -> list[Finding]:
-    """A finding if there is another package, else none. `of_nodes[rank]`: None where another rank of the node has looked."""
-    others = [installed for installed in of_nodes if installed is not None and installed[0]]
-    if not others:
-        return []
-    said, together = max(others, key=lambda installed: installed[1])
-    if not together:
-        return [Finding("package", "note", f"{said}; here {DISTRIBUTION}'s is found first", code="package-clash")]
-    remedy = f"pip uninstall {NAMESAKE} {DISTRIBUTION}, then install one of them"
-    return [Finding("package", "wrong", f"{said}: both have written to the same folder", remedy, code="package-clash")]
 
 
 _HOSTS_SHOWN = 4

@@ -44,7 +44,6 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     placements = _of_all(team, "placement", lambda: checks.inspect_placement(team.host, threads[team.rank]))
     mpi_of_ranks = _of_all(team, "mpi", lambda: checks.inspect_mpi(started=unstarted is None))
     tools = _of_all(team, "tools", lambda: checks.inspect_tools() if team.leads_node else None)
-    packages = _of_all(team, "package", lambda: checks.inspect_package() if team.leads_node else None)
     limits_of_ranks = _of_all(team, "limits", lambda: checks.inspect_limits(team.host))
     slurm_variables = _of_all(team, "slurm", checks.inspect_slurm)
     found = _examine_gpus(team)
@@ -62,10 +61,8 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         checks.judge_pinned(limits_of_ranks, pinned),
         links.judge_host_links(found.measured),
         links.judge_peers(found.measured, found.chosen, found.isolation),
-        gpus.judge_cuda_aware(found.cuda_aware),
         checks.judge_shared(limits_of_ranks),
         *checks.judge_tools(tools, hosts, gpus=any(working)),
-        *checks.judge_package(packages),
     ]
     return Examination(tuple(findings), tuple(placements), tuple(found.chosen), found.measured, tuple(between_nodes))
 
@@ -85,7 +82,6 @@ class _GpusOfRanks:
     chosen: list[Gpu | None]
     trials: list[gpus.Trial | None]
     isolation: list[links.Isolation]
-    cuda_aware: list[str | Unknown | None]
     measured: links.Measurements
 
 
@@ -98,10 +94,7 @@ def _examine_gpus(team: Team) -> _GpusOfRanks:
     isolation = _of_all(team, "isolation", lambda: links.isolation(gpus.usable_of(visible[team.rank])))
     working = [gpu if trial is not None and trial.works else None for gpu, trial in zip(chosen, trials, strict=True)]
     measured = links.measure(team, working)
-    cuda_aware = _of_all(
-        team, "gpus and mpi", lambda: gpus.inspect_cuda_aware(mine.index) if mine is not None and team.leads_node else None
-    )
-    return _GpusOfRanks(visible, chosen, trials, isolation, cuda_aware, measured)
+    return _GpusOfRanks(visible, chosen, trials, isolation, measured)
 
 
 def as_text(findings: Sequence[Finding]) -> str:

@@ -13,38 +13,8 @@ from hybrid.core.problem import record
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.diagnostics.finding import Finding, Unknown, ranks_by_value
-from hybrid.diagnostics.probe_process import ProbeResult, run_probe
+from hybrid.diagnostics.probe_process import run_probe
 from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
-
-
-def inspect_cuda_aware(index: int) -> str | Unknown:
-    """Whether MPI can send the memory of the GPU with this index: "yes", or why not."""
-    return interpret_cuda_aware(run_probe("tries.cuda_aware", str(index)))
-
-
-def interpret_cuda_aware(result: ProbeResult) -> str | Unknown:
-    """What the probe's result means: "yes", or why MPI cannot."""
-    if result.report.get("correct"):
-        return "yes"
-    if result.report.get("correct") is False:
-        return "what arrived was not what had been sent"
-    if result.report.get("stage") == "moving":
-        return f"the process that tried {result.ended or 'reported nothing'}"
-    return Unknown(f"the process that should try it {result.ended or 'reported nothing'} before it could")
-
-
-def judge_cuda_aware(answers: Sequence[str | Unknown | None]) -> Finding:
-    """`answers[rank]`: for one rank of each host; None for the others, and where there is no GPU."""
-    tried = [answer for answer in ranks_by_value(answers) if answer is not None]
-    if not tried:
-        return Finding("cuda-aware MPI", "ok", "not tried: no GPU")
-    for answer in tried:
-        if isinstance(answer, Unknown):
-            return Finding("cuda-aware MPI", "unknown", answer.reason)
-        if answer != "yes":
-            return Finding("cuda-aware MPI", "ok", f"no ({answer}); nothing here needs it")
-    return Finding("cuda-aware MPI", "ok", "yes: a GPU's memory sent to itself arrived")
-
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _LEAST_OF_CUDA = {12: 50, 13: 75}  # the least compute capability, times ten, that its compiler supports

@@ -237,39 +237,6 @@ def test_a_manual_page_has_all_that_help_has_and_troff_takes_it(tmp_path, helps)
             assert all(option in shown for option in wanted)
 
 
-THEIRS = {
-    "__init__.py": "from hybrid.core import *\nfrom hybrid.decomposers import *\n",
-    "decomposers.py": "from hybrid.core import Runnable\n",
-}
-
-
-def test_beside_d_wave_s_package_of_the_same_name_failures_say_why(tmp_path):
-    """Both are installed into one folder, ours last; then theirs last."""
-    site = tmp_path / "site"
-    shutil.copytree(ROOT / "hybrid", site / "hybrid", ignore=shutil.ignore_patterns("__pycache__"))
-    (site / "hybrid" / "decomposers.py").write_text(THEIRS["decomposers.py"])
-    (site / "hybrid" / "flow.py").touch()
-    (site / "dwave_hybrid-0.6.16.dist-info").mkdir()
-    (site / "dwave_hybrid-0.6.16.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: dwave-hybrid\nVersion: 0.6.16\n"
-    )
-
-    def python(*words):
-        return start([sys.executable, *words], cwd=tmp_path, PYTHONPATH=str(site))
-
-    assert python("-c", "import hybrid; hybrid.multiply; print(hasattr(hybrid, '__wrapped__'))").stdout == "False\n"
-    for statement in ("from hybrid import State", "import hybrid.decomposers"):
-        last = python("-c", statement).stderr.splitlines()[-1]
-        assert last.startswith("ImportError: ")
-        assert "dwave-hybrid 0.6.16" in last
-    done = python("-m", "hybrid.doctor", "--threads", "1")
-    (line,) = [line for line in done.stdout.splitlines() if " package " in line]
-    assert (done.returncode, line.split()[0], "dwave-hybrid 0.6.16" in line) == (1, "WRONG", True)
-    (site / "hybrid" / "__init__.py").write_text(THEIRS["__init__.py"])
-    done = python("-m", "hybrid.matmul", "8", "8", "8")
-    assert (done.returncode, "dwave-hybrid 0.6.16" in done.stderr.splitlines()[-1]) == (1, True)
-
-
 def test_no_page_says_to_install_the_package_from_an_index():
     """Which has none of that name."""
     texts = [path for top in ("hybrid", "scripts", "docs", "kernels", "slurm") for path in (ROOT / top).rglob("*")]
