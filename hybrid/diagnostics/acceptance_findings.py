@@ -11,7 +11,7 @@ from hybrid.core.text import counted, ranges
 from hybrid.core.timeline import Spread
 from hybrid.diagnostics import gpu_watch, links
 from hybrid.diagnostics.acceptance import Case, Outcome, WrongProduct
-from hybrid.diagnostics.finding import Finding, Unknown
+from hybrid.diagnostics.finding import Finding, Unknown, note, ok, wrong
 from hybrid.diagnostics.links import Measurements, beside, slow_links
 from hybrid.reporting.run_report import placement_record
 
@@ -40,23 +40,23 @@ def spreads(outcome: Outcome) -> dict[Case, list[Spread]]:
     return {case: [Spread.of(seconds) for seconds in of_ranks] for case, of_ranks in finished.items()}
 
 
-def judge_products(wrong: Sequence[WrongProduct], names: Sequence[str], products: int) -> list[Finding]:
+def judge_products(refused: Sequence[WrongProduct], names: Sequence[str], products: int) -> list[Finding]:
     """One line for each rank that was wrong, with its row blocks, and one for the products of which no rank can be blamed."""
-    if not wrong:
-        return [Finding("products", "ok", f"{counted(products, 'product')} checked, all right")]
+    if not refused:
+        return [ok("products", f"{counted(products, 'product')} checked, all right")]
     found = []
-    for rank in sorted({each.rank for each in wrong}, key=lambda rank: -1 if rank is None else rank):
-        own = [each for each in wrong if each.rank == rank]
+    for rank in sorted({each.rank for each in refused}, key=lambda rank: -1 if rank is None else rank):
+        own = [each for each in refused if each.rank == rank]
         blocks = sorted({each.block for each in own if each.block is not None})
         where = f"{counted(len(own), 'wrong product')} of {products}" + (f", with row block {ranges(blocks)}" if blocks else "")
         who = "no single rank" if rank is None else names[rank]
         code, remedy = "wrong-device", "take its device, or its host's memory, out of use and test again"
         if all(each.code == "check-exchange" for each in own):
             code, remedy = "check-exchange", "what ranks sent did not arrive: look at the network between the nodes, and at MPI"
-        elif rank is None or (len(blocks) == 1 and len({each.rank for each in wrong if each.block in blocks}) > 1):
+        elif rank is None or (len(blocks) == 1 and len({each.rank for each in refused if each.block in blocks}) > 1):
             code = "wrong-rows"
             remedy = "the same rows are wrong on several ranks: look at the host's memory and at the link first"
-        found.append(Finding("products", "wrong", f"{who}: {where}; first of {own[0].case}: {own[0].text}", remedy, code))
+        found.append(wrong("products", f"{who}: {where}; first of {own[0].case}: {own[0].text}", remedy, code=code))
     return found
 
 
@@ -69,15 +69,15 @@ def _of_unused_gpus(outcome: Outcome, expected: Sequence[int]) -> list[Finding]:
             why = "" if used else f" ({decision.device_reason})"
             text = f"{decision.placements[node[0]].host}: {used} of {counted(wanted, 'GPU')} used{why}"
             remedy = "start a rank for each; python -m hybrid.doctor tells why a rank cannot use one"
-            found.append(Finding("gpus", "wrong", text, remedy, code="gpus-unused"))
+            found.append(wrong("gpus", text, remedy, code="gpus-unused"))
     if not found and any(expected):
-        found = [Finding("gpus", "ok", f"all {counted(sum(expected), 'GPU')} used")]
+        found = [ok("gpus", f"all {counted(sum(expected), 'GPU')} used")]
     return found
 
 
 def _of_left_out(dtypes: Sequence[str]) -> list[Finding]:
     text = f"no large {' and '.join(dtypes)}: neither time nor memory was left for more than the other sizes: more --minutes"
-    return [Finding("products", "note", text, code="left-out")] if dtypes else []
+    return [note("products", text, code="left-out")] if dtypes else []
 
 
 def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str]) -> list[Finding]:
@@ -87,7 +87,7 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
     they are compared with. So what disturbs a rank for a moment, which is with one size only, does not count.
     """
     if len(names) == 1:
-        return [Finding("speed", "ok", "not compared: there is one rank")]
+        return [ok("speed", "not compared: there is one rank")]
     ratios: dict[str, list[list[float]]] = {}  # by type and rank
     for case, of_ranks in seconds.items():
         medians = {rank: Spread.of(own).median for rank, own in enumerate(of_ranks) if own}
@@ -98,7 +98,7 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
                 of_type[rank] += [each / references[rank] for each in own]
     if not ratios:
         text = f"not compared: no multiplication took {1000 * SHORTEST:.0f} ms (a higher --level has longer ones)"
-        return [Finding("speed", "note", text, code="too-short")]
+        return [note("speed", text, code="too-short")]
     than = "the median of all ranks" if len(names) > 2 else "the other rank, the only one to compare it with"
     found = []
     for rank, name in enumerate(names):
@@ -108,15 +108,15 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
             count = sum(len(of_type[rank]) for of_type in ratios.values())
             text = f"{name}: slow, takes longer than {than}, by {by} (median of {counted(count, 'product')})"
             remedy = "see its clock, temperature and power, its threads and cores, and what else runs there"
-            found.append(Finding("speed", "wrong", text, remedy, code="slow-rank"))
+            found.append(wrong("speed", text, remedy, code="slow-rank"))
     limit = f"no rank takes {100 * (SLOW - 1):.0f} % longer than {than.partition(',')[0]}"
-    return found or [Finding("speed", "ok", f"{limit} ({', '.join(ratios)})")]
+    return found or [ok("speed", f"{limit} ({', '.join(ratios)})")]
 
 
 def _of_links(outcome: Outcome) -> list[Finding]:
     between_nodes = links.judge_node_links(outcome.node_links, SLOW)
     if not outcome.links:
-        return [*between_nodes, Finding("gpu links", "note", "not measured: no GPU is used", code="no-gpu")]
+        return [*between_nodes, note("gpu links", "not measured: no GPU is used", code="no-gpu")]
     gpus = [placement.gpu for placement in outcome.decision.placements]
     order = ("ok", "note", "unknown", "wrong")
     judged = [
@@ -141,7 +141,7 @@ def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
             rates.setdefault(kind, {}).setdefault(f"{copy.source} to {copy.target}", []).append(copy.rate)
     remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
     return [
-        Finding("gpu links", "wrong", text, remedy, code="slow-link")
+        wrong("gpu links", text, remedy, code="slow-link")
         for kind, of_links in rates.items()
         for text in slow_links(of_links, f" {kind}", SLOW)
     ]

@@ -18,7 +18,7 @@ from hybrid.core.problem import record
 from hybrid.core.spans import Topology
 from hybrid.core.text import counted, ranges, readable
 from hybrid.devices.cuda_kernels import SHIPPED, trust_own_cache_only
-from hybrid.diagnostics.finding import Finding, Unknown, attempt, ranks_by_value
+from hybrid.diagnostics.finding import Finding, Unknown, attempt, note, ok, ranks_by_value, unknown, wrong
 from hybrid.diagnostics.probe_process import run_probe
 from hybrid.emulation.build import c_compiler, compiler
 from hybrid.emulation.cache import cache_folder
@@ -85,24 +85,23 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
         text = unstarted.what
         if isinstance(first.mpi, Library) and first.mpi.name not in text:
             text += f"; mpi4py uses {first.mpi.name}"
-        return Finding("launcher", "wrong", text, unstarted.remedy or _fitting_launcher(first), unstarted.code)
+        return wrong("launcher", text, unstarted.remedy or _fitting_launcher(first), code=unstarted.code)
     if first.launcher:
-        return Finding("launcher", "ok", f"{first.launcher} started {size}, and MPI sees as many")
+        return ok("launcher", f"{first.launcher} started {size}, and MPI sees as many")
     if isinstance(first.mpirun, Unknown):
-        return Finding("launcher", "unknown", f"the mpirun on PATH: {first.mpirun.reason}")
+        return unknown("launcher", f"the mpirun on PATH: {first.mpirun.reason}")
     if first.mpirun is None:
         own = str(_environments_mpirun()) if _environments_mpirun().exists() else "pip install mpich brings one"
-        return Finding("launcher", "note", f"started alone; no mpirun on PATH: {own}", code="mpi-missing")
+        return note("launcher", f"started alone; no mpirun on PATH: {own}", code="mpi-missing")
     path, family = first.mpirun
     if isinstance(first.mpi, Library) and family and family != first.mpi.family:
-        return Finding(
+        return wrong(
             "launcher",
-            "wrong",
             f"{path} is {family}'s, but mpi4py uses {first.mpi.name}: every rank would be 0 of 1",
             "put the mpirun of mpi4py's MPI first on PATH (that of a pip-installed MPI is in the environment's bin folder)",
             code="wrong-mpirun",
         )
-    return Finding("launcher", "ok", f"started alone; {path}{f' ({family})' if family else ''} starts several")
+    return ok("launcher", f"started alone; {path}{f' ({family})' if family else ''} starts several")
 
 
 def _environments_mpirun() -> Path:
@@ -129,30 +128,22 @@ def _libraries(libraries: Sequence[Library | Unknown]) -> list[Finding]:
             f"rank {ranges(ranks)}: {library.name if isinstance(library, Library) else library.reason}"
             for library, ranks in groups.items()
         )
-        return [
-            Finding(
-                "mpi", "wrong", f"not the same on all ranks: {different}", "use one environment on all hosts", code="mpi-differs"
-            )
-        ]
+        return [wrong("mpi", f"not the same on all ranks: {different}", "use one environment on all hosts", code="mpi-differs")]
     return [_library(library) for library in groups]
 
 
 def _library(library: Library | Unknown) -> Finding:
     if isinstance(library, Unknown):
-        return Finding("mpi", "unknown", library.reason)
+        return unknown("mpi", library.reason)
     text = (
         f"{library.name}, standard {library.standard[0]}.{library.standard[1]}, mpi4py for {library.abi}, "
         f"threads {library.provided} ({library.asked} asked for), large counts {'yes' if library.large_counts else 'no'}"
     )
     if not library.threads_suffice:
-        return Finding(
-            "mpi",
-            "wrong",
-            text,
-            "install an MPI built with thread support, for example with pip install mpich",
-            code="mpi-threads",
+        return wrong(
+            "mpi", text, "install an MPI built with thread support, for example with pip install mpich", code="mpi-threads"
         )
-    return Finding("mpi", "ok", text)
+    return ok("mpi", text)
 
 
 _LITTLE_SHARED = 1 << 30
@@ -191,24 +182,20 @@ def judge_shared(limits_of_ranks: Sequence[Limits]) -> Finding:
     measured = []
     for limits in limits_of_ranks:
         if isinstance(limits.shared, Unknown):
-            return Finding("shared memory", "unknown", f"{limits.host}: {limits.shared.reason}")
+            return unknown("shared memory", f"{limits.host}: {limits.shared.reason}")
         measured.append((limits.shared, limits.host, str(limits.folder)))
     (free, whole), host, folder = min(measured)
     where = f" on {host}" if len({host for _, host, _ in measured}) > 1 else ""
     text = f"{folder}: {readable(free)} of {readable(whole)} free{where}"
     remedy = "enlarge it (mount -o remount,size=…; in a container --shm-size=…), or delete what ended programs left there"
     if free < _TOO_LITTLE_SHARED:
-        return Finding(
-            "shared memory", "wrong", f"{text}: too little for ranks that share matrices", remedy, code="shared-memory"
-        )
+        return wrong("shared memory", f"{text}: too little for ranks that share matrices", remedy, code="shared-memory")
     if folder != str(SHARED):
         text += f"; {SHARED} cannot be written to, so that ranks of one host share matrices there, on a disk perhaps"
-        return Finding("shared memory", "note", f"{text}: mount a tmpfs at {SHARED} that you may write to", code="shared-memory")
+        return note("shared memory", f"{text}: mount a tmpfs at {SHARED} that you may write to", code="shared-memory")
     if free < _LITTLE_SHARED:
-        return Finding(
-            "shared memory", "note", f"{text}, which bounds the matrices of ranks on one host: {remedy}", code="shared-memory"
-        )
-    return Finding("shared memory", "ok", text)
+        return note("shared memory", f"{text}, which bounds the matrices of ranks on one host: {remedy}", code="shared-memory")
+    return ok("shared memory", text)
 
 
 def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, str] | None]) -> Finding:
@@ -217,9 +204,8 @@ def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, 
         if trial is not None and trial[1]:
             limits = limits_of_ranks[rank]
             much = readable(trial[0]) if trial[0] else "none at all"
-            return Finding(
+            return wrong(
                 "pinned memory",
-                "wrong",
                 f"rank {rank} on {limits.host} cannot pin enough memory for its GPU ({trial[1]}), but {much}: copies run at a "
                 f"third of the link's speed or less; ulimit -l: {_as_text(limits.lockable)}",
                 "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
@@ -229,10 +215,10 @@ def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, 
     text = f"ulimit -l: {_as_text(least.lockable)}"
     sizes = [trial[0] for trial in pinned if trial is not None]
     if sizes:
-        return Finding("pinned memory", "ok", f"{readable(min(sizes))} pinned for every rank's GPU; {text}")
+        return ok("pinned memory", f"{readable(min(sizes))} pinned for every rank's GPU; {text}")
     if isinstance(least.lockable, Unknown):
-        return Finding("pinned memory", "unknown", least.lockable.reason)
-    return Finding("pinned memory", "ok", f"{text} (without a GPU no memory is pinned)")
+        return unknown("pinned memory", least.lockable.reason)
+    return ok("pinned memory", f"{text} (without a GPU no memory is pinned)")
 
 
 def _as_text(lockable: int | Unknown | None) -> str:
@@ -258,7 +244,7 @@ def judge_slurm(
     """
     job = variables[0]
     if "JOB_ID" not in job:
-        return Finding("slurm", "ok", "not in a job")
+        return ok("slurm", "not in a job")
     ranks, nodes = len(variables), len(topology.nodes)
     given = [
         counted(job.get(name, "an unknown number of"), word)
@@ -267,23 +253,23 @@ def judge_slurm(
     text = f"job {job['JOB_ID']} has {', '.join(given)} a task; MPI has {counted(ranks, 'rank')} on {counted(nodes, 'node')}"
     few = [rank for rank in range(ranks) if 0 < cores[rank] < _number(variables[rank], "CPUS_PER_TASK")]
     if few:
-        return Finding(
-            "slurm", "wrong", f"{text}; rank {few[0]} may use {counted(cores[few[0]], 'core')} only",
+        return wrong(
+            "slurm",
+            f"{text}; rank {few[0]} may use {counted(cores[few[0]], 'core')} only",
             f"srun does not take -c from sbatch: srun -c {job['CPUS_PER_TASK']}; for mpirun leave binding out (--bind-to none)",
             code="slurm-cores",
-        )  # fmt: skip
+        )
     without = [rank for rank in range(ranks) if _has_gpus(variables[rank]) and not gpus[rank]]
     if without:
-        return Finding(
-            "slurm", "wrong", f"{text}; the job has GPUs, and rank {without[0]} cannot use any",
+        return wrong(
+            "slurm",
+            f"{text}; the job has GPUs, and rank {without[0]} cannot use any",
             "see the line on gpus; or give the step its GPUs: srun --gpus-per-task=1, or --gpu-bind=none for all of a node",
             code="slurm-gpus",
-        )  # fmt: skip
+        )
     tasks = _number(job, "STEP_NUM_TASKS") or _number(job, "NTASKS")
     if tasks > ranks and not launched:
-        return Finding(
-            "slurm", "note", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks", code="slurm-tasks"
-        )
+        return note("slurm", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks", code="slurm-tasks")
     remarks = []
     if tasks > ranks:
         remarks.append("fewer ranks than tasks")
@@ -401,23 +387,21 @@ def judge_tools(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequenc
     for tools, ranks in groups.items():
         who = "" if len(groups) == 1 else f"{hosts[ranks[0]]} (rank {ranges(ranks)}): "
         if isinstance(tools, Unknown):
-            findings.append(Finding("compiler", "unknown", f"{who}{tools.reason}"))
+            findings.append(unknown("compiler", f"{who}{tools.reason}"))
             continue
         findings.append(_compiler(tools, who, gpus))
         troubles = [trouble for _, trouble in tools.caches if trouble]
         if troubles:
             what, _, remedy = troubles[0].rpartition(": ")
             findings.append(
-                Finding(
-                    "kernel cache", "wrong", f"{who}{what}", f"{remedy} to a folder that can be written to", code="kernel-cache"
-                )
+                wrong("kernel cache", f"{who}{what}", f"{remedy} to a folder that can be written to", code="kernel-cache")
             )
         elif tools.elsewhere:
-            findings.append(Finding("kernel cache", "note", f"{who}{tools.elsewhere}", code="kernel-cache"))
+            findings.append(note("kernel cache", f"{who}{tools.elsewhere}", code="kernel-cache"))
         else:
             kept = f"{who}{', '.join(folder for folder, _ in tools.caches)}"
             there = f"; machine code for {', '.join(tools.shipped)} comes with the package" if tools.shipped else ""
-            findings.append(Finding("kernel cache", "ok", kept + there))
+            findings.append(ok("kernel cache", kept + there))
     return findings
 
 
@@ -428,10 +412,8 @@ def _compiler(tools: Tools, who: str, gpus: bool) -> Finding:
         return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}{and_c}", code="no-compiler")
     if tools.compiler_trouble:
         remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
-        return Finding(
-            "compiler", "wrong", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy, code="no-compiler"
-        )
-    return Finding("compiler", "ok", f"{who}{tools.compiler}, for the emulated GPU{and_c}")
+        return wrong("compiler", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy, code="no-compiler")
+    return ok("compiler", f"{who}{tools.compiler}, for the emulated GPU{and_c}")
 
 
 _HOSTS_SHOWN = 4
@@ -485,7 +467,7 @@ def _where(placements: Sequence[Placement], topology: Topology) -> Finding:
     if len(nodes) > _HOSTS_SHOWN:
         sizes = sorted({len(node) for node in nodes})
         each = f"{sizes[0]} on each" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} on each"
-        return Finding("placement", "ok", f"{total}, {each} (--json lists them)")
+        return ok("placement", f"{total}, {each} (--json lists them)")
     parts = []
     for node in nodes:
         host = placements[node[0]].host
@@ -493,7 +475,7 @@ def _where(placements: Sequence[Placement], topology: Topology) -> Finding:
             parts.append(f"{host} rank {ranges([node[member] for member in members])} on cores {ranges(cores)}")
     if len(parts) > 2 * _HOSTS_SHOWN:
         parts = [f"{placements[node[0]].host} rank {ranges(node)}, bound differently (--json lists them)" for node in nodes]
-    return Finding("placement", "ok", f"{total}: {'; '.join(parts)}")
+    return ok("placement", f"{total}: {'; '.join(parts)}")
 
 
 def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
@@ -508,19 +490,18 @@ def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
     if crowded:
         what, remedy = crowded[0]
         more = f" (and {counted(len(crowded) - 1, 'host')} more)" if len(crowded) > 1 else ""
-        return Finding("threads", "wrong", f"{text}: too many, {what}{more}", remedy, code="threads-crowded")
+        return wrong("threads", f"{text}: too many, {what}{more}", remedy, code="threads-crowded")
     bound = [rank for rank, placement in enumerate(placements) if placement.threads.count > len(placement.cores)]
     if bound:
         first = placements[bound[0]]
-        return Finding(
+        return wrong(
             "threads",
-            "wrong",
             f"{text}: rank {ranges(bound)} has {counted(first.threads.count, 'thread')}, "
             f"bound to {counted(len(first.cores), 'core')}",
             f"bind ranks to more cores ({_ANY_BINDING} or --map-by slot:PE=N, srun -c N), or lower --threads",
             code="threads-bound",
         )
-    return Finding("threads", "ok", text)
+    return ok("threads", text)
 
 
 def _crowded(node: Sequence[Placement]) -> tuple[str, str] | None:
@@ -552,20 +533,19 @@ def _blas(placements: Sequence[Placement]) -> Finding:
     names: set[str] = set()
     for rank, placement in enumerate(placements):
         if isinstance(placement.blas, Unknown):
-            return Finding("blas", "unknown", f"rank {rank}: {placement.blas.reason}")
+            return unknown("blas", f"rank {rank}: {placement.blas.reason}")
         if not placement.blas:
             text = f"rank {rank}: threadpoolctl does not know NumPy's BLAS, so its number of threads is not set"
-            return Finding("blas", "note", text, code="blas-threads")
+            return note("blas", text, code="blas-threads")
         most.append(max(library.threads for library in placement.blas))
         names.update(library.name for library in placement.blas)
     more = [rank for rank, placement in enumerate(placements) if most[rank] > placement.threads.count]
     if more:
-        return Finding(
+        return wrong(
             "blas",
-            "wrong",
             f"{', '.join(sorted(names))} starts {most[more[0]]} threads on rank {ranges(more)}, "
             f"where {placements[more[0]].threads.count} were set",
             "unset what loads NumPy before the command does (sitecustomize, PYTHONSTARTUP), or set OMP_NUM_THREADS",
             code="blas-threads",
         )
-    return Finding("blas", "ok", f"{', '.join(sorted(names))} uses no more threads than were set")
+    return ok("blas", f"{', '.join(sorted(names))} uses no more threads than were set")

@@ -45,6 +45,22 @@ class Finding:
         return line if self.verdict == "ok" else with_code(line, self.code)
 
 
+def ok(subject: str, text: str) -> Finding:
+    return Finding(subject, "ok", text)
+
+
+def note(subject: str, text: str, remedy: str = "", *, code: str) -> Finding:
+    return Finding(subject, "note", text, remedy, code)
+
+
+def unknown(subject: str, text: str) -> Finding:
+    return Finding(subject, "unknown", text)
+
+
+def wrong(subject: str, text: str, remedy: str, *, code: str) -> Finding:
+    return Finding(subject, "wrong", text, remedy, code)
+
+
 @record
 class Unknown:
     """Stands for what could not be determined."""

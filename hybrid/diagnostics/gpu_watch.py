@@ -15,7 +15,7 @@ from typing import Any
 
 from hybrid.core.installation import install
 from hybrid.core.problem import record
-from hybrid.diagnostics.finding import Finding, Unknown
+from hybrid.diagnostics.finding import Finding, Unknown, note, unknown, wrong
 from hybrid.errors import DeviceUnavailable, one_line
 
 PERIOD = 0.5  # seconds between two samples
@@ -149,21 +149,21 @@ def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why
     """`watched[rank]`: what was seen of the rank's GPU; None where another rank watched it, or there is none. `names[rank]`: the
     rank's name in messages."""
     found = [_of_gpu(each, name) for each, name in zip(watched, names, strict=True) if each is not None]
-    return found or [Finding(_SUBJECT, "note", f"not watched: {why_no_gpu}", code="no-gpu")]
+    return found or [note(_SUBJECT, f"not watched: {why_no_gpu}", code="no-gpu")]
 
 
 def _of_gpu(seen: Watched | Unknown, name: str) -> Finding:
     if isinstance(seen, Unknown):
-        return Finding(_SUBJECT, "unknown", f"{name}: not watched: {seen.reason}")
-    wrong = [f"slowed down: {', '.join(seen.slowed)}"] if seen.slowed else []
+        return unknown(_SUBJECT, f"{name}: not watched: {seen.reason}")
+    faults = [f"slowed down: {', '.join(seen.slowed)}"] if seen.slowed else []
     if seen.temperature is not None and seen.limit is not None and seen.temperature >= seen.limit:
-        wrong.append(f"{seen.temperature} °C, and it slows down from {seen.limit} °C on")
+        faults.append(f"{seen.temperature} °C, and it slows down from {seen.limit} °C on")
     if seen.uncorrected:
-        wrong.append(f"{seen.uncorrected} ECC errors that could not be corrected")
+        faults.append(f"{seen.uncorrected} ECC errors that could not be corrected")
     if seen.trouble:
-        wrong.append(f"it stopped answering: {seen.trouble}")
-    if wrong:
-        return Finding(_SUBJECT, "wrong", f"{name}: {'; '.join(wrong)} ({summary(seen)})", _CAUSES, code="gpu-health")
+        faults.append(f"it stopped answering: {seen.trouble}")
+    if faults:
+        return wrong(_SUBJECT, f"{name}: {'; '.join(faults)} ({summary(seen)})", _CAUSES, code="gpu-health")
     return Finding(_SUBJECT, "note" if seen.corrected else "ok", f"{name}: {summary(seen)}", code="gpu-health")
 
 

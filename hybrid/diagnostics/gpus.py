@@ -12,7 +12,7 @@ from hybrid.core.installation import install
 from hybrid.core.problem import record
 from hybrid.core.text import ranges
 from hybrid.devices.cuda_gpus import Gpu, choose_gpus
-from hybrid.diagnostics.finding import Finding, Unknown, ranks_by_value
+from hybrid.diagnostics.finding import Finding, Unknown, note, ok, ranks_by_value, unknown, wrong
 from hybrid.diagnostics.probe_process import run_probe
 from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
 
@@ -167,9 +167,9 @@ def judge(
     for seen, ranks in ranks_by_value(visible).items():
         who = _who(ranks, len(visible))
         if isinstance(seen, Unknown):
-            findings.append(Finding("gpus", "unknown", f"{who}{seen.reason}"))
+            findings.append(unknown("gpus", f"{who}{seen.reason}"))
         elif seen.trouble:
-            findings.append(Finding("gpus", "wrong", f"{who}{seen.trouble[0]}", seen.trouble[1], code="gpu-failed"))
+            findings.append(wrong("gpus", f"{who}{seen.trouble[0]}", seen.trouble[1], code="gpu-failed"))
         elif not seen.usable:
             findings.append(
                 Finding("gpus", "ok" if len(ranks) == len(visible) else "note", f"{who}none: {seen.absent}", code="no-gpu")
@@ -178,9 +178,7 @@ def judge(
         who = _who(ranks, len(visible))
         if trial is not None and not trial.works:
             remedy = f"{install('cuda13')} (or cuda12) completes CuPy with its compiler; else see nvidia-smi -q"
-            findings.append(
-                Finding("gpus", "wrong", f"{who}the GPU is seen, but does not work: {trial.trouble}", remedy, code="gpu-failed")
-            )
+            findings.append(wrong("gpus", f"{who}the GPU is seen, but does not work: {trial.trouble}", remedy, code="gpu-failed"))
     if any(chosen):
         findings.append(_used(visible, chosen, hosts))
     return findings
@@ -203,18 +201,17 @@ def _used(visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None]
     text = f"{len(by_uuid)} usable, {about}; {'; '.join(shown)}"
     shared = [ranks for ranks in users.values() if len(ranks) > 1]
     if shared and idle:  # only where ranks see different GPUs
-        return Finding(
-            "gpus", "wrong", f"{text}; rank {ranges(shared[0])} share a GPU, and {idle[0]} is idle",
+        return wrong(
+            "gpus",
+            f"{text}; rank {ranges(shared[0])} share a GPU, and {idle[0]} is idle",
             "let every rank see all GPUs of its host: srun --gpu-bind=none, the same CUDA_VISIBLE_DEVICES for all",
             code="gpu-shared",
-        )  # fmt: skip
-    if shared:
-        return Finding(
-            "gpus", "note", f"{text}; rank {ranges(shared[0])} share a GPU: one rank a GPU is faster", code="gpu-shared"
         )
+    if shared:
+        return note("gpus", f"{text}; rank {ranges(shared[0])} share a GPU: one rank a GPU is faster", code="gpu-shared")
     if idle:
-        return Finding("gpus", "note", f"{text}; {len(idle)} idle: start as many ranks as GPUs", code="gpu-idle")
-    return Finding("gpus", "ok", text)
+        return note("gpus", f"{text}; {len(idle)} idle: start as many ranks as GPUs", code="gpu-idle")
+    return ok("gpus", text)
 
 
 def _who(ranks: Sequence[int], of: int) -> str:

@@ -15,7 +15,7 @@ from hybrid.core.problem import record
 from hybrid.core.text import counted, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.diagnostics.finding import Finding
+from hybrid.diagnostics.finding import Finding, note, ok, unknown, wrong
 from hybrid.diagnostics.probe_process import ProbeResult, probe_command, run_probe, run_proxies
 from hybrid.ranks.messages import Series, Start, broadcast, exchange
 from hybrid.ranks.team import Team
@@ -123,15 +123,12 @@ def judge_node_links(measured: Sequence[NodeLink], limit: float) -> list[Finding
     """A finding for each slow link, or one for all if none is slow; none at all where there is one node. A link is slow if it
     takes more than `limit` times as long as the others."""
     remedy = "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it"
-    found = [
-        Finding("node links", "wrong", text, remedy, code="slow-link")
-        for text in slow_links(_rates_of_links(measured), "", limit)
-    ]
+    found = [wrong("node links", text, remedy, code="slow-link") for text in slow_links(_rates_of_links(measured), "", limit)]
     medians = median_rates(measured).values()
     if found or not medians:
         return found
     least, most = (rate_in_units(rate, "B") for rate in (min(medians), max(medians)))
-    return [Finding("node links", "ok", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
+    return [ok("node links", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
 
 
 def _rates_of_links(measured: Sequence[NodeLink]) -> dict[str, list[float]]:
@@ -154,11 +151,11 @@ def judge_host_links(measured: Measurements) -> Finding:
     """One finding for all nodes: the worst that any of them has."""
     links, failure = measured.links, measured.failure
     if failure is not None and (measured.without_links or not links):
-        return Finding(_LINKS, "unknown", f"{failure.rank}, {failure.stage}: {failure.text}")
+        return unknown(_LINKS, f"{failure.rank}, {failure.stage}: {failure.text}")
     if not links:
-        return Finding(_LINKS, "ok", "not measured: no GPU that works")
+        return ok(_LINKS, "not measured: no GPU that works")
     if not all(map(_is_measured, links)):
-        return Finding(_LINKS, "unknown", "the copies took no time that could be measured")
+        return unknown(_LINKS, "the copies took no time that could be measured")
     nodes = measured.links_by_host
     pinned = all(link.pinned for link in links)
     memory = "of pinned memory" if pinned else "of memory that could not be pinned"
@@ -166,10 +163,10 @@ def judge_host_links(measured: Measurements) -> Finding:
     if finding := _slow(text, nodes, measured.one_process) or _contended(text, nodes):
         return finding
     if not pinned:
-        return Finding(
-            _LINKS, "note", f"{text}; copies of pinned memory would be faster: see the line on pinned memory", code="pinned-limit"
+        return note(
+            _LINKS, f"{text}; copies of pinned memory would be faster: see the line on pinned memory", code="pinned-limit"
         )
-    return Finding(_LINKS, "ok", text)
+    return ok(_LINKS, text)
 
 
 def _is_measured(link: Link) -> bool:
@@ -208,14 +205,14 @@ def _slow(text: str, nodes: Sequence[Sequence[Link]], one_process: bool) -> Find
     link, name, rate, best = slow[0]
     whose = link.uuid if one_process else f"{link.uuid} of rank {link.rank}"
     more = f", and {len(slow) - 1} more such" if len(slow) > 1 else ""
-    return Finding(
-        _LINKS, "note",
+    return note(
+        _LINKS,
         f"{text}; {whose} on {link.host} has {_gigabytes(rate)} {name}, less than half of the {_gigabytes(best)} of the fastest "
         f"there{more}",
         "its link may be x4 or x8 or of an old PCIe generation (nvidia-smi -q shows its width), or the rank's memory on another "
         "NUMA node (nvidia-smi topo -m shows which cores are near)",
         code="slow-link",
-    )  # fmt: skip
+    )
 
 
 def _contended(text: str, nodes: Sequence[Sequence[Link]]) -> Finding | None:
@@ -224,9 +221,8 @@ def _contended(text: str, nodes: Sequence[Sequence[Link]]) -> Finding | None:
             together, alone = _sum_together(node, of), sum(of(link.alone) for link in node)
             if together is not None and together < CONTENDED * alone:
                 percent = f"{100 * together / alone:.0f} %"
-                return Finding(
+                return note(
                     _LINKS,
-                    "note",
                     f"{text}; {name} on {node[0].host}: all at once reach only {percent} of the sum of each alone",
                     "a PCIe switch, or one NUMA node's memory, is shared (nvidia-smi topo -m): bind ranks to the cores near "
                     "their GPUs, or expect copies to take as much longer",
@@ -258,18 +254,18 @@ def judge_peers(measured: Measurements, gpus: Sequence[Gpu | None], isolation: S
     failure, copies = measured.failure, measured.peer_copies
     largest = max(measured.nodes, key=len, default=())
     if not (measured.links or failure):
-        return Finding(_PEERS, "ok", "not tried: no GPU that works")
+        return ok(_PEERS, "not tried: no GPU that works")
     if measured.without_links:
-        return Finding(_PEERS, "unknown", "not tried, since the links could not be measured")
+        return unknown(_PEERS, "not tried, since the links could not be measured")
     if measured.one_process:
         return _of_one_process(measured)
     if len(largest) < 2:
-        return Finding(_PEERS, "ok", "not tried: one rank with a GPU on each node")
+        return ok(_PEERS, "not tried: one rank with a GPU on each node")
     if failure is not None:
         return _failed(failure, len(largest), _cause([(gpus[rank], isolation[rank]) for rank in largest]))
     text = "ranks of a node fetched data from each other's GPUs, and it was correct"
     if not copies:
-        return Finding(_PEERS, "ok", f"{text} (they share one); the transport peers works")
+        return ok(_PEERS, f"{text} (they share one); the transport peers works")
     return _slow_or_ok(f"{text}: {_rates(copies)}, all at the same time; the transport peers works", copies)
 
 
@@ -280,20 +276,21 @@ def _failed(failure: Failure, ranks: int, cause: tuple[str, str]) -> Finding:
     )
     what = f"{failure.rank}: {failure.text}"
     if failure.died:
-        return Finding(
-            _PEERS, "wrong", f"{what}, while GPUs opened each other's memory; so would a product's processes",
+        return wrong(
+            _PEERS,
+            f"{what}, while GPUs opened each other's memory; so would a product's processes",
             f"{_USE_HOST} ({cost})",
             code="gpu-peers",
-        )  # fmt: skip
+        )
     if failure.stage == "fetching":  # the test with little data, which a product makes beforehand, has passed
         passed = f"{what}; the transport peers is used nevertheless, since the little data that it tests with arrived"
         if failure.code == "gpu-data":
-            return Finding(_PEERS, "wrong", passed, f"{_USE_HOST}; {_CORRUPTED}", code="gpu-data")
-        return Finding(_PEERS, "unknown", passed)
+            return wrong(_PEERS, passed, f"{_USE_HOST}; {_CORRUPTED}", code="gpu-data")
+        return unknown(_PEERS, passed)
     if failure.code == "gpu-data":
-        return Finding(_PEERS, "wrong", f"{what}; {cost}", _CORRUPTED, code="gpu-data")
+        return wrong(_PEERS, f"{what}; {cost}", _CORRUPTED, code="gpu-data")
     why, remedy = cause
-    return Finding(_PEERS, "note", f"{what}{f' ({why})' if why else ''}; {cost}", remedy, code="gpu-peers")
+    return note(_PEERS, f"{what}{f' ({why})' if why else ''}; {cost}", remedy, code="gpu-peers")
 
 
 def _cause(node: Sequence[tuple[Gpu | None, Isolation]]) -> tuple[str, str]:
@@ -320,36 +317,38 @@ def _of_one_process(measured: Measurements) -> Finding:
     failure, copies = measured.failure, measured.peer_copies
     if failure is not None:
         return Finding(
-            _PEERS, "wrong" if failure.died else "unknown", f"copying from GPU to GPU: {failure.text}",
+            _PEERS,
+            "wrong" if failure.died else "unknown",
+            f"copying from GPU to GPU: {failure.text}",
             f"leave peer access out: {_USE_HOST}" if failure.died else "",
             code="gpu-peers",
-        )  # fmt: skip
+        )
     if not copies:
-        return Finding(_PEERS, "ok", "not tried: one GPU")
-    wrong = [copy for copy in copies if not copy.correct]
-    if wrong:
-        text = f"what arrived in {wrong[0].target} is not what lies in {wrong[0].source}"
-        return Finding(_PEERS, "wrong", text, _CORRUPTED, code="gpu-data")
+        return ok(_PEERS, "not tried: one GPU")
+    changed = [copy for copy in copies if not copy.correct]
+    if changed:
+        text = f"what arrived in {changed[0].target} is not what lies in {changed[0].source}"
+        return wrong(_PEERS, text, _CORRUPTED, code="gpu-data")
     staged = [copy for copy in copies if not copy.direct]
     if staged:
-        return Finding(
-            _PEERS, "note",
+        return note(
+            _PEERS,
             f"{len(staged)} of {counted(len(copies), 'pair')} have no peer access, {staged[0].source} to {staged[0].target} "
             f"among them: data goes through host memory, at {_rates(staged)}; ranks on these GPUs use the transport host",
             "see nvidia-smi topo -p2p r",
             code="gpu-peers",
-        )  # fmt: skip
+        )
     return _slow_or_ok(f"each of {counted(len(copies), 'pair')} copied directly and correctly: {_rates(copies)}", copies)
 
 
 def _slow_or_ok(text: str, copies: Sequence[PeerCopy]) -> Finding:
     if not all(isfinite(copy.rate) and copy.rate > 0 for copy in copies):
-        return Finding(_PEERS, "unknown", f"{text}; but the copies took no time that could be measured")
+        return unknown(_PEERS, f"{text}; but the copies took no time that could be measured")
     slowest, best = min(copies, key=lambda copy: copy.rate), max(copy.rate for copy in copies)
     if slowest.rate < SLOW_LINK * best:
         text = f"{text}; slowest from {slowest.source} to {slowest.target}"
-        return Finding(_PEERS, "note", text, "nvidia-smi topo -m shows what lies between", code="slow-link")
-    return Finding(_PEERS, "ok", text)
+        return note(_PEERS, text, "nvidia-smi topo -m shows what lies between", code="slow-link")
+    return ok(_PEERS, text)
 
 
 def _rates(copies: Sequence[PeerCopy]) -> str:
