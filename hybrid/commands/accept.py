@@ -93,8 +93,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     wake_gpus(settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.diagnostics import acceptance
-    from hybrid.diagnostics.acceptance import LEVELS
-    from hybrid.diagnostics.acceptance_findings import as_record, judge
+    from hybrid.diagnostics.acceptance import LEVELS, as_record, judge
     from hybrid.reporting.progress import Progress
 
     with team.phase("agree", timed=False):
@@ -148,9 +147,8 @@ def _write_page(path: str, record: dict[str, object]) -> None:
     from datetime import datetime, timezone
 
     from hybrid.reporting import html_page
-    from hybrid.reporting.acceptance_page import page
 
-    html_page.write(path, page(record, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")))
+    html_page.write(path, html_page.acceptance(record, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")))
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from hybrid.errors import StartError, UsageError
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    from hybrid.diagnostics.examination import Examination
+    from hybrid.diagnostics.checks import Examination
 
 NAME = "hybrid.doctor"
 
@@ -100,7 +100,7 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
             refuse_unwritable(file)
     with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
         threads = settle_threads(team, settings)
-        from hybrid.diagnostics.examination import examine  # loads NumPy
+        from hybrid.diagnostics.checks import examine  # loads NumPy
 
         examination = examine(team, threads, error)
         measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
@@ -112,7 +112,7 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
 
 
 def _report(examination: Examination, json: str | None, more: dict[str, Any]) -> None:
-    from hybrid.diagnostics.examination import as_record, as_text
+    from hybrid.diagnostics.checks import as_record, as_text
     from hybrid.reporting import jsonl
 
     print(as_text(examination.findings), file=text_stream(json))

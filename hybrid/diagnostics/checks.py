@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Which hosts and cores the ranks are on, and whether their threads fit there."""
+"""The doctor's examination: MPI, memory, Slurm, tools, placement, GPUs and their links.
+
+For each subject `inspect_…` looks at the machine, on every rank. It never fails: what cannot be determined is Unknown. `judge_…`
+makes findings from what all ranks inspected. It is a pure function, with the same result on every rank.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,19 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import util
 from pathlib import Path
+from typing import Any, TypeVar
 
+from hybrid.core.installation import install
 from hybrid.core.problem import record
 from hybrid.core.spans import Topology
 from hybrid.core.text import counted, ranges, readable
+from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.devices.cuda_kernels import SHIPPED, trust_own_cache_only
+from hybrid.diagnostics import links
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, note, ok, ranks_by_value, unknown, wrong
 from hybrid.diagnostics.probe_process import run_probe
 from hybrid.emulation.build import c_compiler, compiler
@@ -25,10 +34,12 @@ from hybrid.emulation.cache import cache_folder
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, one_line
 from hybrid.host.memory import free_bytes_in
 from hybrid.host.threads import THREAD_VARIABLES, Threads, core_quota, usable_cores
+from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.launcher import family_of, launched
 from hybrid.ranks.mpi import SHARED, Library, library_in_use
 from hybrid.ranks.shared_memory import shared_memory_folder
+from hybrid.ranks.team import Team
 
 _MPI_LIMIT = 30  # seconds for MPI to start alone
 
@@ -549,3 +560,307 @@ def _blas(placements: Sequence[Placement]) -> Finding:
             code="blas-threads",
         )
     return ok("blas", f"{', '.join(sorted(names))} uses no more threads than were set")
+
+
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_LEAST_OF_CUDA = {12: 50, 13: 75}  # the least compute capability, times ten, that its compiler supports
+_GPUS_SHOWN = 4
+_LEAST_DRIVER = 12000  # the oldest CUDA that hybrid-runner can be installed for
+_TRY_NVIDIA_SMI = "see whether nvidia-smi answers; reload the driver, or reboot"
+_NEWER_DRIVER = "install a newer driver: CUDA 12 needs 525 or newer, CUDA 13 needs 580"
+_OLD_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorCallRequiresNewerDriver", "cudaErrorUnsupportedPtxVersion")
+
+
+@record
+class VisibleGpus:
+    """What one rank sees."""
+
+    usable: tuple[Gpu, ...]
+    trouble: tuple[str, str] | None  # what keeps a visible GPU from being used, and what to do
+    absent: str = ""  # why there is none, where that is no trouble
+    about: str = ""  # driver and CuPy
+
+
+@record
+class Trial:
+    """What came of trying a rank's GPU."""
+
+    works: bool
+    trouble: str = ""  # why it does not work
+    pinned: int = 0  # bytes of host memory that could be pinned for it
+    pin_trouble: str = ""  # why not more
+
+
+def inspect_gpus() -> VisibleGpus | Unknown:
+    result = run_probe("tries.gpus")
+    report, ended = result.report, result.ended
+    if "driver" not in report:
+        return Unknown(f"the process that looks for GPUs {ended or 'reported nothing'}")
+    if ended and "visible" not in report and report["driver"] is not None:
+        return _unusable(f"asking the driver for GPUs {ended}", _TRY_NVIDIA_SMI)
+    return interpret_gpus(report, ended, driver_loaded=Path("/proc/driver/nvidia/version").exists(), environment=os.environ)
+
+
+def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> VisibleGpus:
+    """What the probe's report means. `ended`: how the probe ended; `driver_loaded`: the Linux kernel has NVIDIA's driver."""
+    return (
+        _driver_trouble(report, driver_loaded, environment)
+        or _cupy_trouble(report, ended)
+        or _usable_gpus(report, f"{_driver(report)}, {_cupy(report)}")
+    )
+
+
+def _driver_trouble(report: Mapping[str, Any], driver_loaded: bool, environment: Mapping[str, str]) -> VisibleGpus | None:
+    """No driver, a driver that fails, or no GPU; None where the driver shows some."""
+    if report["driver"] is None:
+        if not driver_loaded:
+            return VisibleGpus((), None, "no NVIDIA driver (libcuda.so.1) on this machine")
+        return _unusable(
+            "the machine has NVIDIA's driver, but libcuda.so.1 is not to be found",
+            "start the container with --gpus all (docker) or --nv (apptainer); outside of one install the driver's library",
+        )
+    if report["status"] == _NO_DEVICE or (report["status"] == 0 and report["visible"] == 0):
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible!r})"
+        absent = f"{_driver(report)}, but no GPU for this process{why}; in a Slurm job ask for one with --gres=gpu:1"
+        return VisibleGpus((), None, absent)
+    if report["status"]:
+        return _unusable(f"{_driver(report)} fails: {report['status_name']}", _TRY_NVIDIA_SMI)
+    return None
+
+
+def _cupy_trouble(report: Mapping[str, Any], ended: str) -> VisibleGpus | None:
+    """What keeps CuPy from using the GPUs that the driver shows; None where it sees them."""
+    count = f"{report['visible']} visible"
+    packages = report.get("packages", ())
+    complete = install("cuda13" if report["driver"] >= 13000 else "cuda12")
+    driver_is_enough = report["driver"] >= _LEAST_DRIVER
+    if len(packages) > 1:
+        text = f"{count}, {_driver(report)}, but {', '.join(packages)} are installed together, each over the other's files"
+        return _unusable(text, f"pip uninstall {' '.join(packages)}, then {complete}")
+    if "cupy" not in report:
+        why = report.get("cupy_error") or f"importing it {ended}"
+        remedy = complete if driver_is_enough else f"{_NEWER_DRIVER}; then {complete}"
+        return _unusable(f"{count}, {_driver(report)}, but CuPy cannot be used: {why}", remedy)
+    about = f"{_driver(report)}, {_cupy(report)}"
+    if report["runtime"] // 1000 > report["driver"] // 1000:
+        uninstall = f"pip uninstall {' '.join(packages) or 'the cupy-cuda package'}"
+        remedy = f"{uninstall}, then {complete}; or a newer driver" if driver_is_enough else _NEWER_DRIVER
+        return _unusable(f"{count}, but the {about}: too old for it", remedy)
+    if "gpus" not in report:
+        why = report.get("missing") or f"the process that looks at them {ended}"
+        remedy = f"{complete}, or see whether nvidia-smi answers"
+        if any(error in why for error in _OLD_DRIVER):
+            remedy = f"a driver for CUDA {_cuda_version(report['runtime'])} or newer, or a CuPy for an older CUDA"
+        return _unusable(f"{count}, {about}: {why}", remedy)
+    return None
+
+
+def _usable_gpus(report: Mapping[str, Any], about: str) -> VisibleGpus:
+    gpus = tuple(Gpu(**{name: gpu[name] for name in ("index", "uuid", "name", "capability")}) for gpu in report["gpus"])
+    least = max(LEAST_CAPABILITY, _LEAST_OF_CUDA.get(report["runtime"] // 1000, 0))
+    old = next((gpu for gpu in gpus if gpu.capability < least), None)
+    if old is None:
+        return VisibleGpus(gpus, None, about=about)
+    has = f"{old.name} has compute capability {dotted(old.capability)}"
+    if old.capability < LEAST_CAPABILITY:
+        return _unusable(
+            f"{has}, less than any kernel here supports", "use --device cpu, or set CUDA_VISIBLE_DEVICES to newer GPUs"
+        )
+    remedy = f"pip uninstall the cupy-cuda package, then {install('cuda12')}"
+    return _unusable(f"{has}, which this CUDA no longer supports ({about})", remedy)
+
+
+def _unusable(trouble: str, remedy: str) -> VisibleGpus:
+    return VisibleGpus((), (trouble, remedy))
+
+
+def _driver(report: Mapping[str, Any]) -> str:
+    return f"driver for CUDA {_cuda_version(report['driver'])}"
+
+
+def _cupy(report: Mapping[str, Any]) -> str:
+    return f"CuPy {report['cupy']} for CUDA {_cuda_version(report['runtime'])}"
+
+
+def chosen_gpus(visible: Sequence[VisibleGpus | Unknown]) -> list[Gpu | None]:
+    """Each rank's GPU, chosen as the other commands choose it; None where it sees none. `visible[rank]`: what the rank sees."""
+    usable = {rank: gpus for rank, gpus in enumerate(map(usable_of, visible)) if gpus}
+    chosen = dict(zip(usable, choose_gpus(list(usable.values())), strict=True))
+    return [chosen.get(rank) for rank in range(len(visible))]
+
+
+def usable_of(visible: VisibleGpus | Unknown) -> tuple[Gpu, ...]:
+    """The usable GPUs of what a rank sees."""
+    return visible.usable if isinstance(visible, VisibleGpus) else ()
+
+
+def try_gpu(gpu: Gpu) -> Trial:
+    """Compile and run a kernel, copy, and pin memory, in a child process."""
+    result = run_probe("tries.gpu_trial", str(gpu.index))
+    report = result.report
+    if not report.get("works"):
+        return Trial(False, f"{report.get('stage', 'starting')}: {result.ended or 'the result is wrong'}")
+    return Trial(True, "", report.get("pinned", 0), report.get("pin_error") or result.ended)
+
+
+def judge_gpus(
+    visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None], trials: Sequence[Trial | None],
+    hosts: Sequence[str],
+) -> list[Finding]:  # fmt: skip
+    """For each rank: what it sees, its GPU, the trial of that, and its host."""
+    findings = []
+    for seen, ranks in ranks_by_value(visible).items():
+        who = _who(ranks, len(visible))
+        if isinstance(seen, Unknown):
+            findings.append(unknown("gpus", f"{who}{seen.reason}"))
+        elif seen.trouble:
+            findings.append(wrong("gpus", f"{who}{seen.trouble[0]}", seen.trouble[1], code="gpu-failed"))
+        elif not seen.usable:
+            findings.append(
+                Finding("gpus", "ok" if len(ranks) == len(visible) else "note", f"{who}none: {seen.absent}", code="no-gpu")
+            )
+    for trial, ranks in ranks_by_value(trials).items():
+        who = _who(ranks, len(visible))
+        if trial is not None and not trial.works:
+            remedy = f"{install('cuda13')} (or cuda12) completes CuPy with its compiler; else see nvidia-smi -q"
+            findings.append(wrong("gpus", f"{who}the GPU is seen, but does not work: {trial.trouble}", remedy, code="gpu-failed"))
+    if any(chosen):
+        findings.append(_used_gpus(visible, chosen, hosts))
+    return findings
+
+
+def _used_gpus(visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None], hosts: Sequence[str]) -> Finding:
+    """Which ranks are on which GPU, by UUID; GPUs that several ranks share, and GPUs that none uses."""
+    users: dict[str, list[int]] = {}
+    for rank, gpu in enumerate(chosen):
+        if gpu is not None:
+            users.setdefault(gpu.uuid, []).append(rank)
+    by_uuid = {gpu.uuid: gpu for seen in visible for gpu in usable_of(seen)}
+    idle = sorted(set(by_uuid) - set(users))
+    shown = [
+        f"rank {ranges(ranks)} on {hosts[ranks[0]]}: {uuid} {by_uuid[uuid].name}"
+        for uuid, ranks in list(users.items())[:_GPUS_SHOWN]
+    ]
+    if len(users) > _GPUS_SHOWN:
+        shown.append(f"{len(users) - _GPUS_SHOWN} more (--json lists them)")
+    about = next(seen.about for seen in visible if isinstance(seen, VisibleGpus) and seen.usable)
+    text = f"{len(by_uuid)} usable, {about}; {'; '.join(shown)}"
+    shared = [ranks for ranks in users.values() if len(ranks) > 1]
+    if shared and idle:  # only where ranks see different GPUs
+        return wrong(
+            "gpus",
+            f"{text}; rank {ranges(shared[0])} share a GPU, and {idle[0]} is idle",
+            "let every rank see all GPUs of its host: srun --gpu-bind=none, the same CUDA_VISIBLE_DEVICES for all",
+            code="gpu-shared",
+        )
+    if shared:
+        return note("gpus", f"{text}; rank {ranges(shared[0])} share a GPU: one rank a GPU is faster", code="gpu-shared")
+    if idle:
+        return note("gpus", f"{text}; {len(idle)} idle: start as many ranks as GPUs", code="gpu-idle")
+    return ok("gpus", text)
+
+
+def _who(ranks: Sequence[int], of: int) -> str:
+    return "" if len(ranks) == of else f"rank {ranges(ranks)}: "
+
+
+def _cuda_version(version: int) -> str:
+    """A version of CUDA as it is written: 12040 is 12.4."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+_SLOW = 2.0  # a link between nodes that takes so many times as long as the others is slow; other jobs may use it, too
+T = TypeVar("T")
+
+
+@record
+class Examination:
+    """All findings, and what is known of each rank."""
+
+    findings: tuple[Finding, ...]
+    placements: tuple[Placement, ...]
+    gpus: tuple[Gpu | None, ...]
+    measured: links.Measurements = links.Measurements()
+    node_links: tuple[links.NodeLink, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(finding.verdict != "wrong" for finding in self.findings)
+
+
+def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
+    """Examine everything. Every rank calls it and gets the same.
+
+    `threads[rank]`: the rank's number of threads. `unstarted`: why this process, which a launcher started, is no rank of a job.
+    """
+
+    def of_all(name: str, inspect: Callable[[], T]) -> list[T]:
+        """What `inspect` returns on each rank. `name`: of the phase."""
+        with team.phase(name, timed=False) as phase:
+            phase.mine = inspect()
+        return phase.all
+
+    placements = of_all("placement", lambda: inspect_placement(team.host, threads[team.rank]))
+    mpi_of_ranks = of_all("mpi", lambda: inspect_mpi(started=unstarted is None))
+    tools = of_all("tools", lambda: inspect_tools() if team.leads_node else None)
+    limits_of_ranks = of_all("limits", lambda: inspect_limits(team.host))
+    slurm_variables = of_all("slurm", inspect_slurm)
+    visible = of_all("gpus", inspect_gpus)
+    chosen = chosen_gpus(visible)
+    mine = chosen[team.rank]
+    trials = of_all("gpu trials", lambda: try_gpu(mine) if mine is not None else None)
+    isolation = of_all("isolation", lambda: links.isolation(usable_of(visible[team.rank])))
+    works = [trial is not None and trial.works for trial in trials]
+    measured = links.measure(team, [gpu if works[rank] else None for rank, gpu in enumerate(chosen)])
+    hosts = [rank.host for rank in placements]
+    between_nodes = links.measure_node_links(team, hosts)
+    pinned = [(trial.pinned, trial.pin_trouble) if trial is not None and trial.works else None for trial in trials]
+    launched = unstarted is None and bool(mpi_of_ranks[0].launcher)
+    findings = [
+        *judge_mpi(mpi_of_ranks, unstarted),
+        *judge_placement(placements, team.topology),
+        *links.judge_node_links(between_nodes, _SLOW),
+        judge_slurm(slurm_variables, [len(rank.cores) for rank in placements], works, team.topology, launched=launched),
+        *judge_gpus(visible, chosen, trials, hosts),
+        judge_pinned(limits_of_ranks, pinned),
+        links.judge_host_links(measured),
+        links.judge_peers(measured, chosen, isolation),
+        judge_shared(limits_of_ranks),
+        *judge_tools(tools, hosts, gpus=any(works)),
+    ]
+    return Examination(tuple(findings), tuple(placements), tuple(chosen), measured, tuple(between_nodes))
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    """A line for each finding, and a last one that counts what is wrong."""
+    width = max(len(finding.subject) for finding in findings)
+    lines = [finding.line(width) for finding in findings]
+    wrong = sum(finding.verdict == "wrong" for finding in findings)
+    unknown = sum(finding.verdict == "unknown" for finding in findings)
+    last = "nothing is wrong" if not wrong else "1 finding is wrong" if wrong == 1 else f"{wrong} findings are wrong"
+    return "\n".join([*lines, last + (f", {unknown} unknown" if unknown else "")])
+
+
+def as_record(examination: Examination) -> dict[str, Any]:
+    """What `--json` writes."""
+    return {
+        "command": "doctor",
+        "ranks": len(examination.placements),
+        "ok": examination.ok,
+        "findings": [vars(finding) for finding in examination.findings],
+        "placements": [
+            {
+                "rank": rank,
+                "host": found.host,
+                "cores": ranges(found.cores),
+                "threads": found.threads.count,
+                "gpu": gpu.name if gpu else None,
+                "uuid": gpu.uuid if gpu else None,
+            }
+            for rank, (found, gpu) in enumerate(zip(examination.placements, examination.gpus, strict=True))
+        ],
+        "links": [asdict(link) for link in examination.measured.links],
+        "node_links": [asdict(link) for link in examination.node_links],
+        "peer_copies": [asdict(copy) for copy in examination.measured.peer_copies],
+    }

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the doctor's checks have in common. Each subject has a module with two functions, `inspect` and `judge`.
-
-`inspect` runs on every rank and looks at the machine. It never fails: what cannot be determined is Unknown. `judge` makes
-findings from what all ranks inspected. It is a pure function, with the same result on every rank.
-"""
+"""What the doctor and the acceptance test say: findings, each of which is one line."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hybrid.core.text import counted, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics.finding import Finding, note, ok, unknown, wrong
-from hybrid.diagnostics.probe_process import ProbeResult, probe_command, run_probe, run_proxies
+from hybrid.diagnostics.probe_process import ProbeResult, run_probe, run_proxies
 from hybrid.ranks.messages import Series, Start, broadcast, exchange
 from hybrid.ranks.team import Team
 
@@ -448,8 +448,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
         "uuids": [None if gpu is None else gpu.uuid for gpu in chosen],
         "size": SIZE,
     }
-    command = probe_command("rates.all_ranks", _LIMIT, json.dumps({**task, "index": gpu.index})) if gpu else None
-    result = run_proxies(team, command, _LIMIT)
+    result = run_proxies(team, "rates.all_ranks", json.dumps({**task, "index": gpu.index}) if gpu else None, _LIMIT)
     with team.phase("bandwidths", timed=False) as exchange:
         exchange.mine = (result, team.host)
     results, hosts = zip(*exchange.all, strict=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs a probe in a child process that is no part of the MPI job. Its result is what it reported, and how it ended."""
+"""Runs probes in child processes that are no part of the MPI job. A probe's result is what it reported, and how it ended."""
 
 from __future__ import annotations
 
@@ -22,117 +22,9 @@ from hybrid.errors import HybridError, one_line
 from hybrid.ranks.heartbeat import busy, heartbeat
 from hybrid.ranks.team import Team
 
-_POLL = 0.1  # seconds between two checks whether another rank has failed
-
-
-def run_proxies(team: Team, command: Sequence[str] | None, limit: int) -> ProbeResult | None:
-    """Run one proxy for each rank, all of them together, for `limit` seconds at most. Every rank calls it.
-
-    `command`: starts this rank's proxy; None on a rank without one. Returns the result of this rank's proxy, also where
-    another rank's failed.
-    """
-    with tempfile.TemporaryFile() as errors:
-        proxy = None if command is None else _Proxy(command, limit, errors)
-        try:
-            with suppress(HybridError):  # raised on all ranks when a proxy fails; each rank still has what its own reported
-                _exchange_for_proxies(team, proxy)
-        finally:
-            if proxy is not None:
-                proxy.close()
-        return None if proxy is None else ProbeResult(proxy.report, proxy.ended)
-
-
-def _exchange_for_proxies(team: Team, proxy: _Proxy | None) -> None:
-    while True:
-        with team.phase("proxies", timed=False) as exchange:
-            exchange.mine = None if proxy is None else proxy.next_message(team)
-        if all(message is None for message in exchange.all):
-            return
-        with team.phase("proxies", timed=False):
-            if proxy is not None:
-                proxy.answer(exchange.all)
-
-
-class _Proxy:
-    """The proxy of one rank, as the rank sees it."""
-
-    def __init__(self, command: Sequence[str], limit: int, errors: IO[bytes]) -> None:
-        self.report: dict[str, Any] = {}
-        self.ended = ""
-        self._command, self._limit, self._errors = command, limit, errors
-        self._process: subprocess.Popen[bytes] | None = None
-        self._deadline = 0.0
-        self._unread = b""
-
-    def next_message(self, team: Team) -> str | None:
-        """What the proxy hands in at the end of its phase; None if it has ended well instead. HybridError if it has failed."""
-        process = self._started()
-        while (line := self._next_line(team, process)) is not None:
-            report = parse_line(line)
-            message = report.pop("to_others", None)
-            self.report |= report
-            if message is not None:
-                return str(message)
-        try:
-            with busy():
-                code: int | None = process.wait(max(0.0, self._deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            code = None
-        self.ended = how_it_ended(code, self._limit, self._errors)
-        if self.ended or "failed" in self.report:
-            raise HybridError(self.ended or str(self.report["failed"]), code="probe-failed")
-        return None
-
-    def answer(self, messages: Sequence[str | None]) -> None:
-        """Write to the proxy what all proxies handed in."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended: `next_message` finds out how
-            self._process.stdin.write(json.dumps(messages).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def close(self) -> None:
-        if self._process is None:
-            return
-        kill(self._process)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            self._deadline = time.monotonic() + self._limit + MARGIN
-            try:
-                self._process = start(self._command, subprocess.PIPE, subprocess.PIPE, self._errors)
-            except OSError as error:
-                self.ended = f"could not be started ({one_line(error)})"
-                raise
-        return self._process
-
-    def _next_line(self, team: Team, process: subprocess.Popen[bytes]) -> str | None:
-        """The next line of the proxy's output; None at the end of its output or of its time. PhaseEnded if another rank's proxy
-        fails meanwhile."""
-        assert process.stdout is not None
-        while b"\n" not in self._unread:
-            heartbeat()
-            if team.size > 1:
-                team.messages.end_if_others_failed()
-            if time.monotonic() > self._deadline:
-                return None
-            if select.select([process.stdout], [], [], _POLL)[0]:
-                read = os.read(process.stdout.fileno(), 1 << 16)
-                if not read:
-                    return None
-                self._unread += read
-            elif process.poll() is not None:  # a process that it started may hold the pipe open
-                return None
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line.decode(errors="replace")
-
-
 LIMIT = 60  # seconds a probe may take
-MARGIN = 5  # seconds after its limit that a probe gets to end itself
+_MARGIN = 5  # seconds after its limit that a probe gets to end itself
+_POLL = 0.1  # seconds between two checks whether another rank has failed
 _KILL_WAIT = 5  # seconds to wait for a killed process: one that hangs in a driver may never end
 # With these variables in its environment a child that starts MPI would join this job as a second process of its rank.
 _OF_LAUNCHERS = (
@@ -152,68 +44,145 @@ class ProbeResult:
 
 def run_probe(probe: str, *arguments: str, limit: int = LIMIT) -> ProbeResult:
     """Run the probe `module.function` of hybrid.diagnostics.probes for `limit` seconds at most."""
-    return run_command(probe_command(probe, limit, *arguments), limit)
+    with tempfile.TemporaryFile() as errors:
+        process = _Probe([probe, str(limit), *arguments], limit, errors)
+        try:
+            with suppress(HybridError, OSError):  # it says how it ended
+                process.next_message(Team())
+        finally:
+            process.close()
+        return ProbeResult(process.report, process.ended)
 
 
-def probe_command(probe: str, limit: int, *arguments: str) -> list[str]:
-    """The command that runs the probe `module.function` of hybrid.diagnostics.probes."""
-    return [sys.executable, "-m", "hybrid.diagnostics.probes", probe, str(limit), *arguments]
+def run_proxies(team: Team, probe: str, argument: str | None, limit: int) -> ProbeResult | None:
+    """Run one probe for each rank, its proxy, all of them together, for `limit` seconds at most. Every rank calls it.
+
+    `argument`: of this rank's probe; None on a rank without one. Returns the result of this rank's proxy, also where another
+    rank's failed.
+    """
+    with tempfile.TemporaryFile() as errors:
+        proxy = None if argument is None else _Probe([probe, str(limit), argument], limit, errors)
+        try:
+            with suppress(HybridError):  # raised on all ranks when a proxy fails; each rank still has what its own reported
+                _exchange_for_proxies(team, proxy)
+        finally:
+            if proxy is not None:
+                proxy.close()
+        return None if proxy is None else ProbeResult(proxy.report, proxy.ended)
 
 
-def run_command(command: Sequence[str], limit: int) -> ProbeResult:
-    """Run a probe by its command for `limit` seconds at most."""
-    try:
-        # Its output goes to files: a pipe would stay open as long as any process that the probe started.
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, busy():
-            process = start(command, subprocess.DEVNULL, output, errors)
+def _exchange_for_proxies(team: Team, proxy: _Probe | None) -> None:
+    while True:
+        with team.phase("proxies", timed=False) as exchange:
+            exchange.mine = None if proxy is None else proxy.next_message(team)
+        if all(message is None for message in exchange.all):
+            return
+        with team.phase("proxies", timed=False):
+            if proxy is not None:
+                proxy.answer(exchange.all)
+
+
+class _Probe:
+    """A process that runs a probe. `report`: what it has reported; `ended`: how it ended, in words, "" if well."""
+
+    def __init__(self, words: Sequence[str], limit: int, errors: IO[bytes]) -> None:
+        self.report: dict[str, Any] = {}
+        self.ended = ""
+        self._words, self._limit, self._errors = words, limit, errors
+        self._process: subprocess.Popen[bytes] | None = None
+        self._deadline = 0.0
+        self._unread = b""
+
+    def next_message(self, team: Team) -> str | None:
+        """What it hands in for the other ranks' probes; None if it has ended well instead. HybridError if it has failed."""
+        process = self._started()
+        while (line := self._next_line(team, process)) is not None:
+            report = _reported(line)
+            message = report.pop("to_others", None)
+            self.report |= report
+            if message is not None:
+                return str(message)
+        try:
+            with busy():
+                code: int | None = process.wait(max(0.0, self._deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            code = None
+        self.ended = self._end(code)
+        if self.ended or "failed" in self.report:
+            raise HybridError(self.ended or str(self.report["failed"]), code="probe-failed")
+        return None
+
+    def answer(self, messages: Sequence[str | None]) -> None:
+        """Write to it what all probes handed in."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended: `next_message` finds out how
+            self._process.stdin.write(json.dumps(messages).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def close(self) -> None:
+        """End it, and all processes that it started."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError, PermissionError):  # all of them have ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_WAIT)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """Start it in a process group of its own, without the launcher's variables; it can import what this process can."""
+        if self._process is None:
+            self._deadline = time.monotonic() + self._limit + _MARGIN
+            search_path = [str(Path(hybrid.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+            environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, search_path))
+            command = [sys.executable, "-m", "hybrid.diagnostics.probes", *self._words]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
             try:
-                code: int | None = process.wait(limit + MARGIN)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                kill(process)
-            output.seek(0)
-            report: dict[str, Any] = {}
-            for line in output.read().decode(errors="replace").splitlines():
-                report |= parse_line(line)
-            return ProbeResult(report, how_it_ended(code, limit, errors))
-    except OSError as error:
-        return ProbeResult({}, f"could not be started ({one_line(error)})")
+                self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
+            except OSError as error:
+                self.ended = f"could not be started ({one_line(error)})"
+                raise
+        return self._process
+
+    def _next_line(self, team: Team, process: subprocess.Popen[bytes]) -> str | None:
+        """The next line of its output; None at the end of its output or of its time. PhaseEnded if another rank's probe fails
+        meanwhile."""
+        assert process.stdout is not None
+        while b"\n" not in self._unread:
+            heartbeat()
+            if team.size > 1:
+                team.messages.end_if_others_failed()
+            if time.monotonic() > self._deadline:
+                return None
+            if select.select([process.stdout], [], [], _POLL)[0]:
+                read = os.read(process.stdout.fileno(), 1 << 16)
+                if not read:
+                    return None
+                self._unread += read
+            elif process.poll() is not None:  # a process that it started may hold the pipe open
+                return None
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def _end(self, code: int | None) -> str:
+        """How it ended, in words; "" if well. `code`: the exit code, None where it has to be killed."""
+        if code == 0:
+            return ""
+        if code is None or code == -signal.SIGALRM:
+            return f"took more than {self._limit} s"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return f"ended with {code}" + (f": {lines[-1]}" if lines else "")
 
 
-def start(command: Sequence[str], stdin: int, output: IO[bytes] | int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a probe in a process group of its own, without the launcher's variables; it can import what this process can."""
-    search_path = [str(Path(hybrid.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, search_path))
-    return subprocess.Popen(  # noqa: S603
-        command, stdin=stdin, stdout=output, stderr=errors, env=environment, start_new_session=True
-    )
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a probe and all processes that it started."""
-    with suppress(ProcessLookupError, PermissionError):  # all of them have ended
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_KILL_WAIT)
-
-
-def how_it_ended(code: int | None, limit: int, errors: IO[bytes]) -> str:
-    """How a probe ended, in words; "" if well. `code`: the exit code, None where it had to be killed; `errors`: its standard
-    error."""
-    if code == 0:
-        return ""
-    if code is None or code == -signal.SIGALRM:
-        return f"took more than {limit} s"
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    errors.seek(0)
-    lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    return f"ended with {code}" + (f": {lines[-1]}" if lines else "")
-
-
-def parse_line(line: str) -> dict[str, Any]:
+def _reported(line: str) -> dict[str, Any]:
     """What a probe reports in this line of its output; empty where a library printed the line."""
     if line.startswith("{"):
         with suppress(json.JSONDecodeError):

@@ -13,9 +13,8 @@ from experiments.ordeal.trials import Fault as Harm
 from experiments.ordeal.trials import _well
 from hybrid.core.spans import Span, Topology
 from hybrid.devices.cuda_gpus import Gpu
-from hybrid.diagnostics import checks, gpu_watch, gpus
-from hybrid.diagnostics.acceptance import Case, WrongProduct, blamed_rank
-from hybrid.diagnostics.acceptance_findings import SLOW, judge_links, judge_products, judge_speeds
+from hybrid.diagnostics import checks, gpu_watch
+from hybrid.diagnostics.acceptance import SLOW, Case, WrongProduct, blamed_rank, judge_links, judge_products, judge_speeds
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.diagnostics.links import (
     Failure,
@@ -220,14 +219,14 @@ def test_gpus_that_are_visible_but_unusable_are_wrong_and_it_is_said_what_to_do(
         ({**GOOD, "driver": 11040}, "a newer driver"),
         ({**GOOD, "gpus": [{**H200, "capability": 35}]}, "--device cpu"),
     ]:
-        sight = gpus.interpret(said, "was killed by SIGSEGV", driver_loaded=True, environment={})
-        (finding,) = gpus.judge([sight], [None], [None], ["a"])
+        sight = checks.interpret_gpus(said, "was killed by SIGSEGV", driver_loaded=True, environment={})
+        (finding,) = checks.judge_gpus([sight], [None], [None], ["a"])
         assert one(finding) == ("wrong", "gpu-failed")
         assert remedy in finding.remedy
 
 
 def sees(*names):
-    return gpus.VisibleGpus(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), None, about="about")
+    return checks.VisibleGpus(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), None, about="about")
 
 
 def test_ranks_on_gpus_by_uuid():
@@ -237,12 +236,15 @@ def test_ranks_on_gpus_by_uuid():
         ([sees("a")] * 2, True, [("note", "gpu-shared")]),
         ([sees("a", "b")], True, [("note", "gpu-idle")]),
         ([sees("a"), sees("a"), sees("a", "b", "c")], True, [("wrong", "gpu-shared")]),
-        ([sees("a"), gpus.VisibleGpus((), None, "none"), Unknown("x")], True, [("note", "no-gpu"), UNKNOWN, OK]),
+        ([sees("a"), checks.VisibleGpus((), None, "none"), Unknown("x")], True, [("note", "no-gpu"), UNKNOWN, OK]),
         ([sees("a")], False, [("wrong", "gpu-failed"), OK]),
     ]:
-        chosen = gpus.choose(sights)
-        trial = gpus.Trial(works, "" if works else "compiling: ended with 1", 64 << 20)
-        assert verdicts(gpus.judge(sights, chosen, [trial if gpu else None for gpu in chosen], ["a"] * len(sights))) == expected
+        chosen = checks.chosen_gpus(sights)
+        trial = checks.Trial(works, "" if works else "compiling: ended with 1", 64 << 20)
+        assert (
+            verdicts(checks.judge_gpus(sights, chosen, [trial if gpu else None for gpu in chosen], ["a"] * len(sights)))
+            == expected
+        )
 
 
 def link(rank, into, out, together=None, *, pinned=True, host="a"):
