@@ -5,7 +5,6 @@ import json
 import re
 import tempfile
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +12,7 @@ import pytest
 from support.chromium import browser, chromium
 from support.commands import ROOT, module, start, successful
 from support.forked import quickly
+from support.html import Page
 from support.selection import exhaustive
 
 pytest.importorskip("matplotlib")
@@ -26,42 +26,6 @@ PATHS = {
     "arguments": ["ten", "--length", "4"], "graph": "ten", "length": 4, "ranks": 2, "arithmetic": "exact", "products": 2,
     "seconds": 0.5, "rows": ["A", "B"], "columns": ["A", "B"], "numbers": [["12", "14"], ["14", "30"]],
 }  # fmt: skip
-
-
-class Page(HTMLParser):
-    """What is in a page; what is opened must be closed."""
-
-    VOID = ("meta", "br", "img", "link")
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.ids, self.links, self.cells, self.open = [], [], [], [], []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        of_tag = dict(attributes)
-        assert len(attributes) == len(of_tag), attributes
-        assert not any(name.startswith("on") for name in of_tag)
-        self.tags.append(tag)
-        self.ids += [of_tag["id"]] if "id" in of_tag else []
-        self.links += [of_tag["href"]] if tag == "a" else []
-        if tag in ("td", "th"):
-            self.cells.append("")
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if {"td", "th"} & set(self.open):
-            self.cells[-1] += data
 
 
 def visible(text):
@@ -84,12 +48,12 @@ def page(tmp_path_factory):
 def test_every_section_has_a_table_a_picture_and_its_machine_date_and_command(page):
     text = page.read_text(encoding="utf-8")
     parsed = Page(text)
-    sections = [link[1:] for link in parsed.links]
+    sections, ids = [link[1:] for link in parsed.attributes("href")], parsed.attributes("id")
     assert {"ladder", "bench_hosts", "lecture_2d", "lecture_pmpp", "lecture_hochberg", "lecture_siegel", "paths"} <= set(sections)
-    assert set(sections) <= set(parsed.ids)
-    assert len(parsed.ids) == len(set(parsed.ids))
-    assert parsed.tags.count("h2") == len(sections) <= parsed.tags.count("figure")
-    assert parsed.tags.count("table") >= len(sections)
+    assert set(sections) <= set(ids)
+    assert len(ids) == len(set(ids))
+    assert parsed.names.count("h2") == len(sections) <= parsed.names.count("figure")
+    assert parsed.names.count("table") >= len(sections)
     shown = visible(text)
     commands = "python scripts/ladder.py", "python scripts/bench_hosts.py", "mpirun -n 2 python -m hybrid.paths ten --length 4"
     assert all(command in shown for command in commands)
@@ -97,7 +61,7 @@ def test_every_section_has_a_table_a_picture_and_its_machine_date_and_command(pa
     assert len(pictures) == 2 * (len(sections) - 1), "one for a wide page, one for a narrow one; paths has none"
     assert all(picture.attrib["aria-label"] for picture in pictures)
     # It needs no other file and no network.
-    assert not set(parsed.tags) & {"script", "link", "iframe", "object", "img", "base", "form"}
+    assert not set(parsed.names) & {"script", "link", "iframe", "object", "img", "base", "form"}
     without_names_of_formats = re.sub(r'xmlns(:\w+)?="http://www\.w3\.org/[^"]*"', "", text)
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", without_names_of_formats)
 
@@ -139,7 +103,7 @@ def test_texts_of_good_lines_are_escaped(tmp_path):
     hostile = {**PATHS, "rows": [SCRIPT, QUOTES], "graph": QUOTES, "arithmetic": SCRIPT, "arguments": [SCRIPT]}
     successful(quickly(REPORT, written(tmp_path / "l.jsonl", hostile), "--out", out))
     parsed = Page(out.read_text(encoding="utf-8"))
-    assert not {"script", "img"} & set(parsed.tags)
+    assert not {"script", "img"} & set(parsed.names)
     assert {SCRIPT, QUOTES} <= set(parsed.cells)
 
 
