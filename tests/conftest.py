@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What every test may use. How the tests are chosen, seeded, agreed on by ranks and counted: the plugins in tests/support."""
+"""What every test may use. How the tests are chosen, seeded and agreed on by ranks: the plugins in tests/support."""
 
 import gc
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["support.ranks", "support.seeds", "support.needs", "support.selection", "support.outcomes", "support.leftovers"]
+pytest_plugins = ["support.ranks", "support.seeds", "support.needs", "support.selection", "support.leftovers"]
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -31,13 +31,6 @@ def products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.stack(sums).astype(np.uint8)
 
 
-def by_remainders(planes: np.ndarray) -> np.ndarray:
-    """The integers nearest to 0 that leave these remainders (Chinese remainder theorem), as Python's integers."""
-    whole = prod(MODULI[: len(planes)])
-    numbers = sum(weight(i, len(planes)) * plane.astype(object) for i, plane in enumerate(planes)) % whole
-    return np.where(numbers > whole // 2, numbers - whole, numbers)
-
-
 def weight(i: int, count: int) -> int:
     """1 modulo the i-th of so many moduli, 0 modulo the others."""
     others = prod(MODULI[:count]) // MODULI[i]

@@ -2,7 +2,6 @@
 """Formats of matrices in files: a name's ending says which; any rows are read in any type from files however others stored
 them; what several processes write is read as it was, by any library; what is malformed is refused in one line."""
 
-import os
 from itertools import cycle, product
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from support.selection import exhaustive
 
 from hybrid.core.spans import Span
-from hybrid.errors import HybridError, UsageError
+from hybrid.errors import UsageError
 from hybrid.runs.matrix_file import matrix_name, new_matrix, open_matrix
 
 FORMS = ["npy", pytest.param("h5", marks=pytest.mark.needs("h5py")), pytest.param("zarr", marks=pytest.mark.needs("zarr")),
@@ -29,13 +28,6 @@ NAMES = [
 @pytest.mark.parametrize(("text", "meant"), NAMES)
 def test_the_ending_of_a_name_says_the_format(text, meant):
     assert matrix_name(text) == meant
-
-
-def test_a_file_that_is_there_under_the_whole_name_is_meant(tmp_path):
-    name = str(tmp_path / "A.h5:b.npy")
-    assert matrix_name(name)[0] == "hdf5"
-    np.save(name, np.eye(3))
-    assert matrix_name(name) == ("npy", name, "")
 
 
 def rows_of(name, rows, dtype):
@@ -154,22 +146,6 @@ def test_infinities_nan_and_extremes_are_kept(tmp_path, form):
     assert refused.value.code == "file-values"
 
 
-@pytest.mark.needs("scipy")
-@pytest.mark.parametrize(
-    "matrix",
-    [
-        np.array([[-(2**63), 1], [0, 2**63 - 1]]),
-        np.array([[2**64 - 1, 1], [0, 7]], np.uint64),
-        np.array([[True, False], [False, True]]),
-    ],
-)
-def test_integers_in_a_text_are_exact(tmp_path, matrix):
-    import scipy.io
-
-    written(tmp_path / "m.mtx", matrix, [1])
-    np.testing.assert_array_equal(scipy.io.mmread(tmp_path / "m.mtx"), matrix)
-
-
 def npy(header):
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
@@ -196,78 +172,3 @@ def test_what_is_malformed_is_refused_in_one_line(tmp_path, form, content):
         open_matrix(str(tmp_path / f"m.{form}")).load()
     assert "\n" not in str(refused.value)
     assert refused.value.code in ("file-format", "dimensions")
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_what_is_not_there_or_of_the_other_kind_is_refused(tmp_path, form):
-    path = tmp_path / f"m.{form}"
-    with pytest.raises(UsageError) as refused:
-        open_matrix(str(path))
-    assert refused.value.code == "file-missing"
-    path.touch() if form == "zarr" else path.mkdir()  # a file where a folder belongs, and the other way round
-    with pytest.raises(UsageError):
-        open_matrix(str(path))
-
-
-@pytest.mark.needs("h5py")
-def test_what_is_no_matrix_in_an_hdf5_file_is_refused_by_what_it_is(tmp_path):
-    import h5py
-
-    path = tmp_path / "m.h5"
-    with h5py.File(path, "w") as file:
-        file["line"], file["cube"], file["compound"] = (
-            np.ones(3),
-            np.ones((2, 2, 2)),
-            np.zeros((2, 2), [("x", "f8"), ("y", "i4")]),
-        )
-        file["soft"], file["external"], file["loop"] = (
-            h5py.SoftLink("/gone"),
-            h5py.ExternalLink("gone.h5", "/x"),
-            h5py.SoftLink("/loop"),
-        )
-        file.create_dataset("text", data=[["a"]], dtype=h5py.string_dtype())
-        file.create_dataset("empty", data=h5py.Empty("f8"))
-    codes = {
-        "line": "dimensions", "cube": "dimensions", "empty": "dimensions", "compound": "no-numbers", "text": "no-numbers",
-        "soft": "dataset-missing", "external": "dataset-missing", "loop": "dataset-missing", "none": "dataset-missing",
-    }  # fmt: skip
-    for name, code in {"": "dataset-missing", **codes}.items():
-        with pytest.raises(UsageError) as refused:
-            open_matrix(f"{path}:{name}")
-        assert (name, refused.value.code) == (name, code)
-
-
-@pytest.mark.needs("h5py", "zarr")
-def test_rows_beside_damage_are_read_and_the_damaged_ones_are_named(tmp_path):
-    import h5py
-    import zarr
-
-    with h5py.File(tmp_path / "m.h5", "w") as file:
-        data = file.create_dataset("m", data=MATRIX, chunks=(6, 5), fletcher32=True)
-        at = data.id.get_chunk_info(1).byte_offset
-    with open(tmp_path / "m.h5", "r+b") as file:
-        file.seek(at + 9)
-        file.write(b"?")
-    zarr.create_array(tmp_path / "m.zarr", data=MATRIX, chunks=(6, 5))
-    chunk = tmp_path / "m.zarr" / "c" / "1" / "0"
-    chunk.write_bytes(chunk.read_bytes()[:-7])
-    for form in ("h5", "zarr"):
-        np.testing.assert_array_equal(rows_of(tmp_path / f"m.{form}", Span(0, 6), "float64"), MATRIX[:6])
-        with pytest.raises(HybridError, match="6:12"):
-            rows_of(tmp_path / f"m.{form}", Span(6, 12), "float64")
-
-
-def test_a_file_that_is_replaced_meanwhile_is_the_old_one_and_one_that_is_cut_is_named(tmp_path):
-    path = tmp_path / "m.npy"
-    np.save(path, MATRIX)
-    file, into = open_matrix(str(path)), np.empty((12, 5))
-    np.save(tmp_path / "new.npy", np.zeros((2, 2)))
-    os.replace(tmp_path / "new.npy", path)
-    file.read(Span(0, 12), into)
-    np.testing.assert_array_equal(into, MATRIX)
-    np.save(path, MATRIX)
-    file = open_matrix(str(path))
-    os.truncate(path, path.stat().st_size - 8)
-    with pytest.raises(HybridError) as found:
-        file.read(Span(0, 12), into)
-    assert found.value.code == "file-changed"

@@ -18,7 +18,7 @@ from support.selection import examples
 
 from experiments.bench.nodes import placed_in_blocks
 from experiments.bench.scaling import received_where_it_suits
-from hybrid.commands.explain import least_received, least_received_with, node_forecast
+from hybrid.commands.explain import least_received, least_received_with
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.errors import UsageError
@@ -486,35 +486,6 @@ def test_proven_bounds_by_hand(sizes, nodes, least):
     assert least_received(Problem(*sizes), nodes) == pytest.approx(least)
     assert least_received(Problem(*sizes[::-1]), nodes) == pytest.approx(least)
     assert least_received_with(Problem(10_000, 10_000, 10_000), 64, 100_000) > least_received(Problem(10_000, 10_000, 10_000), 64)
-
-
-# What many nodes of GPUs are expected to take
-
-FOUR_NODES = Topology.of_equal_nodes(8, 2)
-
-
-def forecast_of(problem, grid, network, model=H200, speed=1.0, gpus=2, transport="host"):
-    parsed = None if grid == "rows" else parse(grid, 4)
-    plan = planned(problem, FOUR_NODES, device="cuda", staged=True, grid=parsed).with_transport(transport)
-    return node_forecast(plan, model, network, speed, gpus)
-
-
-def test_where_the_network_is_slow_its_bytes_are_the_time_and_where_it_is_fast_the_kernels():
-    problem, of_each = Problem(4000, 4000, 4000), 8 * 4000**2 / 1e3
-    rows, grid = (forecast_of(problem, each, 1e3) for each in ("rows", "2x2"))
-    assert (rows.a_there, rows.b_there) == (0, pytest.approx(of_each * 3 / 4))
-    assert rows.c_there == pytest.approx(of_each * (3 / 4 + 3 / 4), rel=1e-6), "B to the root's node, then C"
-    assert grid.a_there == pytest.approx(of_each / 4), "half of A, half of which is there"
-    assert grid.b_there == pytest.approx(of_each * (1 / 4 + 3 / 8)), "half of B, a quarter of which is there"
-    slow = replace(H200, float64_multiply_adds_per_byte=1.0)
-    for each in ("rows", "2x2"):
-        expected = forecast_of(problem, each, 1e30, slow)
-        assert expected.multiplied == pytest.approx(4000**3 / slow.link_bytes_per_second / 8, rel=0.05)
-        assert forecast_of(problem, each, 1e30, slow, speed=2.0).multiplied < 0.6 * expected.multiplied
-    fast = replace(H200, float64_multiply_adds_per_byte=1e9)
-    by = [forecast_of(problem, "rows", 1e30, fast, transport=each).multiplied for each in ("nccl", "peers", "host")]
-    assert by == sorted(by)
-    assert len({*by}) == 3
 
 
 # C from GPU to GPU

@@ -11,10 +11,9 @@ import pytest
 from support.commands import start
 from support.jobs import open_mpi
 from support.matmul import MATMUL, code_in, doing, good, line_of_failure, record, run
-from support.selection import exhaustive
 
 import hybrid
-from hybrid.testing import lacking, mpirun
+from hybrid.testing import mpirun
 
 pytestmark = pytest.mark.launcher
 
@@ -58,32 +57,6 @@ def test_a_dev_shm_that_is_filled_while_the_job_starts(tmp_path):
     line = line_of_failure(done, 1)
     assert "/dev/shm" in line
     assert code_in(line) == "shared-memory"
-
-
-@pytest.mark.parametrize(
-    ("way", "setting", "amount"),
-    exhaustive(
-        [("alone", "host", "90M"), ("2 ranks", "gpu", "100")],
-        [("alone", "host", "90M"), ("2 nodes", "host", "90M"), ("2 ranks", "gpu", "100")],
-    ),
-)
-def test_memory_that_is_not_allowed_is_forecast_before_anything_is_allocated(tmp_path, way, setting, amount):
-    if setting == "gpu" and (lacks := lacking("compiler")):
-        pytest.skip(lacks)
-    more = {"HYBRID_DEVICE": "emulate"} if setting == "gpu" else {}
-    done = run(3000, 2000, 1000, f"--{setting}-memory", amount, "--out", tmp_path / "C.npy", way=way, **more)
-    line = line_of_failure(done, 1)
-    assert code_in(line) == f"{setting}-memory"
-    assert done.stdout == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.needs("compiler")
-def test_a_gpu_of_little_memory_streams_and_the_product_is_the_same(tmp_path):
-    good(90, 80, 70, "--fill", "normal", "--out", "cpu.npy", "--device", "cpu", cwd=tmp_path)
-    limited = ("--device", "emulate", "--gpu-memory", "200k", "--precision", "native")
-    good(90, 80, 70, "--fill", "normal", "--out", "gpu.npy", *limited, cwd=tmp_path, HYBRID_POISON="1")
-    np.testing.assert_allclose(np.load(tmp_path / "gpu.npy"), np.load(tmp_path / "cpu.npy"), rtol=0, atol=1e-12)
 
 
 def test_a_matrix_as_text_that_needs_more_memory_than_there_is_is_refused_before(tmp_path):

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: MIT
 """`python -m hybrid.doctor` prints one line a finding (ok, note, unknown, or WRONG with what to do), ends with 1 where something
-is wrong, and says the same in JSON. Probes that may crash run in a child process. `--clean` removes what killed jobs left
-(docs/cluster.md).
+is wrong, and says the same in JSON. Probes that may crash run in a child process (docs/cluster.md).
 """
 
-import fcntl
 import json
 import os
 import re
-import secrets
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -160,38 +155,6 @@ def test_ranks_that_were_started_differently_are_named(command):
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = own_lines(done.stderr)
     assert re.search(r"rank 1 .*\[ranks-differ\]$", line)
-
-
-# --- what killed jobs leave
-
-HOUR, MINUTE = 3600.0, 60.0
-
-
-@pytest.fixture
-def left():
-    """Make a file that a killed job may have left, so many seconds old. One at a time: each removes what others made."""
-    made = []
-
-    def make(path, age=HOUR):
-        made.append(path)
-        path.write_bytes(bytes(4096))
-        os.utime(path, (time.time() - age,) * 2)
-        return path
-
-    with open(Path(tempfile.gettempdir()) / f"test-leftovers-{os.geteuid()}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield make
-        for path in made:
-            path.unlink(missing_ok=True)
-
-
-@launcher
-@pytest.mark.needs("shared memory")
-def test_each_file_is_removed_once_on_a_node_and_rank_0_reports(left):
-    path = left(Path("/dev/shm") / f"mpich_shm_{secrets.token_hex(4)}_0")
-    done = start(COMMAND, "--clean", ranks=2)
-    assert done.stdout.count(str(path)) == 1
-    assert not path.exists()
 
 
 # --- with a GPU

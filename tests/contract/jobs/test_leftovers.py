@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.commands import ROOT
 from support.commands import start as started
-from support.jobs import may_mount, open_mpi, private
+from support.jobs import may_mount, mpirun, open_mpi, private
 
 HOST, USER = os.uname().nodename, os.geteuid()
 GONE = 2**22  # no process has such a number
@@ -60,12 +60,13 @@ def folder(path: Path, age: float = 1000.0, host: str = HOST) -> Path:
     return aged(path, age)
 
 
-def clean(shared: Path, temporary: Path, *words: str, read_only: bool = False):
+def clean(shared: Path, temporary: Path, *words: str, read_only: bool = False, ranks: int = 0):
     """The exit code, and what was said of each file or folder: "removed", or why it was kept."""
     mounts = private({"/dev/shm": str(shared), "/tmp": str(temporary)})
     if read_only:
         mounts[-2] = mounts[-2].replace('exec "$@"', 'mount -o remount,bind,ro /dev/shm && exec "$@"')
-    done = started([*mounts, *words, sys.executable, "-m", "hybrid.doctor", "--clean"], TMPDIR="/tmp", limit=120)
+    command = [*mounts, *words, *(mpirun(ranks) if ranks else []), sys.executable, "-m", "hybrid.doctor", "--clean"]
+    done = started(command, TMPDIR="/tmp", limit=120)
     said = re.findall(r"^(removed|kept) (/dev/shm|/tmp)/(\S+) \(.* \w*B\)(?:: (.*))?$", done.stdout, re.MULTILINE)
     assert len(said) == len(done.stdout.splitlines()) - 1, done
     outside = {"/dev/shm": shared, "/tmp": temporary}
@@ -135,6 +136,13 @@ def test_of_processes_without_a_launcher_all_must_be_old(shared, temporary):
     os.utime(path / "jf.0" / "123")
     code, said = clean(shared, temporary)
     assert (code, list(said), path.exists()) == (0, [path], True)
+
+
+@pytest.mark.launcher
+def test_each_file_is_removed_once_on_a_node_and_rank_0_reports(shared, temporary):
+    path = file(shared / "mpich_shm_1a2b_0")
+    code, said = clean(shared, temporary, ranks=2)
+    assert (code, said, path.exists()) == (0, {path: "removed"}, False)
 
 
 def test_what_another_machine_made_is_kept_and_a_failure(shared, temporary):
