@@ -7,6 +7,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import Field, fields
 from typing import Any, NoReturn
 
 from hybrid import __version__
@@ -133,43 +134,30 @@ def number_of(unit: str) -> Callable[[str], float]:
     return number
 
 
-_CHECK = (
-    "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), off (on)"
-)
-_GATEWAYS = "ranks of a node that exchange panels with other nodes, each some columns (1)"
-# The settings that are options, in any command: what argparse is told of each.
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "device": {"help": "auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)"},
-    "kernel": {"help": "auto, a name, or list for the catalogue (auto)"},
-    "precision": {
-        "help": "of GPUs: native; auto: also from 8-bit remainders, where as accurate and faster; fast: with fewer of them (auto)"
-    },
-    "transport": {"help": "how operands reach the GPUs: auto, host, peers or nccl (auto)"},
-    "grid": {"metavar": "RxC", "help": "of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)"},
-    "gateways": {"type": at_least(1), "metavar": "K", "help": _GATEWAYS},
-    "threads": {
-        "type": at_least(0), "metavar": "T",
-        "help": "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)",
-    },
-    "stall": {
-        "type": number_of("seconds"), "metavar": "S",
-        "help": "end the job when a rank shows no progress for S seconds (60; 0: never)",
-    },
-    "check": {"choices": ("on", "full", "host", "off"), "help": _CHECK},
-    "on_fault": {"help": "what fails its check: raise refuses it, repair computes what is wrong again (raise)"},
-    "host_memory": {"type": parse_bytes, "metavar": "BYTES", "help": "memory a node may use (what is available)"},
-    "gpu_memory": {"type": parse_bytes, "metavar": "BYTES", "help": "memory of each GPU that may be used (what is free)"},
-    "resume_rows": {"type": at_least(1), "metavar": "R", "help": "rows of a part (what takes about a minute)"},
-}  # fmt: skip
+_OPTIONS = {setting.name: setting for setting in fields(Settings) if "help" in setting.metadata}
+
+
+def _type_of(setting: Field[Any]) -> Any:
+    """The type of the option of a setting; None for a text."""
+    if setting.name.endswith("_memory"):
+        return parse_bytes
+    kinds = {int: at_least(setting.metadata.get("least", 0)), float: number_of("seconds")}
+    return kinds.get(type(setting.default))
 
 
 def add_settings(parser: argparse._ActionsContainer, *names: str, **helps: str) -> None:
     """The options of these settings. `helps`: by setting, for commands in which it means something else."""
     for name in names:
-        given = {**_SETTINGS[name], **({"help": helps[name]} if name in helps else {})}
-        parser.add_argument(f"--{name.replace('_', '-')}", **given)
+        told = _OPTIONS[name].metadata
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=_type_of(_OPTIONS[name]),
+            help=helps.get(name, told["help"]),
+            metavar=told.get("metavar"),
+            choices=told.get("choices"),
+        )
 
 
 def settings_of(options: argparse.Namespace, **others: Any) -> Settings:
     """The settings that the options and the environment give. `others`: those that the command decides."""
-    return Settings.gather({**{name: getattr(options, name, None) for name in _SETTINGS}, **others})
+    return Settings.gather({**{name: getattr(options, name, None) for name in _OPTIONS}, **others})

@@ -9,7 +9,7 @@ import operator
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, field, fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,30 +19,57 @@ from hybrid.errors import UsageError
 MiB = 1 << 20
 
 
+def _option(default: Any, text: str, **more: Any) -> Any:
+    """A field that is an option of commands, too. `text`: its help, which ends with what holds where it is not given. `more`:
+    `metavar`; `allowed` values, or `choices` that the help shows; the `least` number."""
+    return field(default=default, metadata={"help": text, **more})
+
+
 @record
 class Settings:
     """How a product is carried out. Each field is also the environment variable HYBRID_<FIELD>."""
 
-    device: str = "auto"  # auto, cpu, cuda, or emulate: the CUDA kernels on the CPU
-    kernel: str = "auto"  # auto, or a name of the kernel catalogue
-    precision: str = "auto"  # native, auto: from remainders where as accurate and faster, or fast: with fewer of them
-    check: str = "on"  # verify the product: on (where it is multiplied), full, host (from host memory alone) or off
-    on_fault: str = "raise"  # a product that fails its check: raise refuses it, repair computes again what is wrong of it
-    threads: int = 0  # CPU threads a rank; 0: as Slurm or OpenMP say, else the rank's part of the node's cores
-    transport: str = "auto"  # how operands reach the GPUs: auto, host, peers (CUDA IPC, within a node) or nccl
-    grid: str = "auto"  # the grid of nodes: auto, rows (each multiplies its rows of A by all of B), RxC or RxCxL
-    gateways: int = 1  # the most ranks of a node that exchange column panels with other nodes
-    stall: float = 60.0  # seconds without progress after which a rank counts as stuck; 0: never
-    message_bytes: int = 256 * MiB  # largest message between nodes
+    device: str = _option(
+        "auto",
+        "auto, cpu, cuda, or emulate: the GPU's kernels on the CPU, slowly (auto)",
+        allowed=("auto", "cpu", "cuda", "emulate"),
+    )
+    kernel: str = _option("auto", "auto, a name, or list for the catalogue (auto)")
+    precision: str = _option(
+        "auto",
+        "of GPUs: native; auto: also from 8-bit remainders, where as accurate and faster; fast: with fewer of them (auto)",
+        allowed=("auto", "native", "fast"),
+    )
+    check: str = _option(
+        "on",
+        "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), "
+        "off (on)",
+        choices=("on", "full", "host", "off"),
+    )
+    on_fault: str = _option(
+        "raise",
+        "what fails its check: raise refuses it, repair computes what is wrong again (raise)",
+        allowed=("raise", "repair"),
+    )
+    threads: int = _option(0, "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)", metavar="T")
+    transport: str = _option(
+        "auto", "how operands reach the GPUs: auto, host, peers or nccl (auto)", allowed=("auto", "host", "peers", "nccl")
+    )
+    grid: str = _option("auto", "of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)", metavar="RxC")
+    gateways: int = _option(
+        1, "ranks of a node that exchange panels with other nodes, each some columns (1)", metavar="K", least=1
+    )
+    stall: float = _option(60.0, "end the job when a rank shows no progress for S seconds (60; 0: never)", metavar="S")
+    message_bytes: int = field(default=256 * MiB, metadata={"least": 1})  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
     panel_columns: int = 0  # columns of B in a column panel; 0: the plan chooses
     slab_rows: int = 0  # rows of B in a k-slab, where B comes in k-slabs; 0: the plan chooses
-    resume_rows: int = 0  # rows of a part, with --resume; 0: those of about a minute, or as the journal says
+    resume_rows: int = _option(0, "rows of a part (what takes about a minute)", metavar="R", least=1)
     staged: bool = False  # on a CPU, copy panels into buffers as for a GPU
     poison: bool = False  # fill the devices' buffers with NaN before each product, so that elements nobody wrote are found
     ranks_per_node: int = 0  # pretend that each node has this number of ranks; 0: the real nodes
-    host_memory: int = 0  # bytes of host memory a node may use; 0: what the system has available
-    gpu_memory: int = 0  # bytes of each GPU that may be used; 0: what is free
+    host_memory: int = _option(0, "memory a node may use (what is available)", metavar="BYTES")
+    gpu_memory: int = _option(0, "memory of each GPU that may be used (what is free)", metavar="BYTES")
     machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
 
     @classmethod
@@ -68,12 +95,7 @@ _IN_BYTES = ("_bytes", "_memory")  # settings that end so may be texts such as 4
 _RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
 SWITCHES = {"HYBRID_DEBUG": False, "HYBRID_GUARD": True}  # of the commands, with what holds where they are not set
 _OTHER_VARIABLES = (*SWITCHES, *(f"HYBRID_{name}" for name in ("CACHE", "LAB_READ", *_OF_SCRIPTS)))
-ALLOWED = {
-    "device": ("auto", "cpu", "cuda", "emulate"),
-    "precision": ("auto", "native", "fast"),
-    "transport": ("auto", "host", "peers", "nccl"),
-    "on_fault": ("raise", "repair"),
-}
+ALLOWED = {setting.name: setting.metadata["allowed"] for _, setting in _VARIABLES if "allowed" in setting.metadata}
 _MEANT = {"gpu": "cuda", "nvidia": "cuda", "double": "float64", "single": "float32", "float": "float32"}
 _BOOL_NAMES = ("bool", "bool_")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -122,21 +144,19 @@ def _validated(setting: Field[Any], value: Any) -> Any:
         if not isinstance(value, (str, bool, int)) and type(value).__name__ not in _BOOL_NAMES:
             raise UsageError(f"check must be on, full, host, off, True or False, not {value!r}", code="setting")
         text = str(value).strip().lower()
-        return one_of("check", "on" if text in _YES else "off" if text in _NO else text, ("on", "full", "host", "off"))
+        return one_of("check", "on" if text in _YES else "off" if text in _NO else text, setting.metadata["choices"])
     kind = type(setting.default)
     if setting.name.endswith(_IN_BYTES) and isinstance(value, str):
         value = parse_bytes(value)
     accepted = (float, int) if kind is float else (kind,)
     if type(value) not in accepted:
         raise UsageError(f"{setting.name} must be {_TYPE_NAMES[kind]}, not {value!r}", code="setting")
-    if kind in (int, float) and value < 0:
-        raise UsageError(f"{setting.name} must not be negative, not {value}", code="setting")
+    if kind in (int, float) and value != setting.default and value < (least := setting.metadata.get("least", 0)):
+        raise UsageError(f"{setting.name} must be at least {least}, not {value}", code="setting")
     if kind is float and not math.isfinite(value):
         raise UsageError(f"{setting.name} must be finite, not {value}; 0 means never", code="setting")
     if setting.name in ALLOWED:
         one_of(setting.name, value, ALLOWED[setting.name])
-    if setting.name in ("message_bytes", "gateways") and value == 0:
-        raise UsageError(f"{setting.name} must be at least 1", code="setting")
     return value
 
 
