@@ -3,15 +3,9 @@
 
 import sys
 
-from hybrid.ranks.job_end import end_when_interrupted
+from hybrid.commands import entry
 
-
-def main() -> int:
-    """The command: its exit code."""
-    end_when_interrupted("hybrid.accept")
-    from hybrid.commands.accept import main as command
-
-    return command()
+main = entry("accept")
 
 
 if __name__ == "__main__":

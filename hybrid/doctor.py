@@ -3,15 +3,9 @@
 
 import sys
 
-from hybrid.ranks.job_end import end_when_interrupted
+from hybrid.commands import entry
 
-
-def main() -> int:
-    """The command: its exit code."""
-    end_when_interrupted("hybrid.doctor")
-    from hybrid.commands.doctor import main as command
-
-    return command()
+main = entry("doctor")
 
 
 if __name__ == "__main__":

@@ -4,15 +4,9 @@
 import sys
 from typing import Any
 
-from hybrid.ranks.job_end import end_when_interrupted
+from hybrid.commands import entry
 
-
-def main() -> int:
-    """The command: its exit code."""
-    end_when_interrupted("hybrid.lab")
-    from hybrid.commands.lab import main as command
-
-    return command()
+main = entry("lab")
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.cli import agree, run
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of, whole_number
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
@@ -85,12 +85,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.decision import settle_threads, wake_gpus
-
-    agree_on_options(team, options, settings)
-    team.pretend_nodes(settings.ranks_per_node)
-    settle_threads(team, settings)
-    wake_gpus(settings)
+    agree(team, options, settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.diagnostics import acceptance
     from hybrid.diagnostics.acceptance import LEVELS, as_record, judge

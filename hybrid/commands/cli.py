@@ -8,9 +8,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.streams import name_foreign_variables, open_streams, print_line, say_warnings_in_a_line
 from hybrid.core.problem import record
@@ -23,6 +23,9 @@ from hybrid.ranks.job_end import handle, interrupted, let_launcher_read, note_in
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.mpi import abort, leave
 from hybrid.ranks.team import Team, start_world
+
+if TYPE_CHECKING:
+    from hybrid.host.threads import Threads
 
 PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
 
@@ -114,6 +117,18 @@ def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings
     with team.phase("agree", timed=False) as asked:
         asked.mine = {**vars(options), **settings.as_dict()}
     same_on_all_ranks(asked.all)
+
+
+def agree(team: Team, options: argparse.Namespace, settings: Settings) -> Sequence[Threads]:
+    """What commands that multiply begin with: the same options on all ranks, the nodes, and each rank's number of threads, which
+    it returns. From then on NumPy may be loaded: its BLAS finds the number in the environment."""
+    from hybrid.selection.decision import settle_threads, wake_gpus
+
+    agree_on_options(team, options, settings)
+    team.pretend_nodes(settings.ranks_per_node)
+    threads = settle_threads(team, settings)
+    wake_gpus(settings)
+    return threads
 
 
 def run(

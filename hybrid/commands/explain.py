@@ -51,27 +51,19 @@ def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator
         yield f"grid {said(cost.grid, cost)}"
     if plan.staged and plan.grid_layout is None:
         yield "devices with memory of their own multiply on a grid where --grid asks for one"
-    yield from _bounds(plan, sum(received(chosen, other, problem, topology, placement)))
+    yield _bound(plan, sum(received(chosen, other, problem, topology, placement)))
     if network:
         yield from _timeline(decision, machine, network)
 
 
-def _bounds(plan: Plan, words: int) -> Iterator[str]:
-    """What a node receives, compared with lower bounds. `words`: how many elements that is."""
+def _bound(plan: Plan, words: int) -> str:
+    """What a node receives, compared with a lower bound. `words`: how many elements that is."""
     problem, nodes = plan.problem, len(plan.topology.nodes)
     least = least_received(problem, nodes)
     times = words / least if least else 1.0
-    yield (
+    return (
         f"at least {readable(int(problem.item_size * least))} must go to or from some node, however A, B and C are distributed: "
         f"{times:.2f} × that"
-    )
-    a_rank = words / max(map(len, plan.topology.nodes))
-    memory = max(map(plan.bytes_on_node, range(nodes))) // problem.item_size
-    leading = 2 * problem.n * problem.l * problem.m / (nodes * memory**0.5) if memory else 0.0
-    with_memory = max(0.0, least_received_with(problem, nodes, memory)) if memory else 0.0
-    yield (
-        f"words (elements): a node receives {words:.3g}, {a_rank:.3g} a rank; the least is {least:.3g} with any memory, and "
-        f"{with_memory:.3g} with S = {memory:.3g} a node, as planned (2·n·l·m/(P·√S) = {leading:.3g}, less 3·S that may be there)"
     )
 
 
@@ -92,12 +84,6 @@ def least_received(problem: Problem, nodes: int) -> float:
     else:
         needed = 3 * (large * middle * small / nodes) ** (2 / 3)
     return needed - (large * middle + large * small + middle * small) / nodes
-
-
-def least_received_with(problem: Problem, nodes: int, memory: int) -> float:
-    """The same for nodes that can hold `memory` elements: the bound of Smith, Lowery, Langou and van de Geijn (2019) for one
-    processor with a fast memory, all of which may be full of operands before. It may be negative."""
-    return 2 * problem.n * problem.l * problem.m / nodes / math.sqrt(memory) - 3 * memory
 
 
 def _timeline(decision: Decision, machine: Machine, network: float) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.cli import agree, run
 from hybrid.commands.parser import Parser, add_settings, at_least, settings_of
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
@@ -88,14 +88,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
     from hybrid.reporting.progress import Progress
-    from hybrid.selection.decision import settle_threads, wake_gpus
 
-    agree_on_options(team, options, settings)
-    team.pretend_nodes(settings.ranks_per_node)
     with team.phase("agree", timed=False) as starting:
         starting.mine = _thread_level()
-    threads = settle_threads(team, settings)[team.rank].count
-    wake_gpus(settings)
+    threads = agree(team, options, settings)[team.rank].count
     with team.phase("prepare", timed=False) as preparing:
         if threads > MOST_THREADS:
             raise UsageError(

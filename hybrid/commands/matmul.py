@@ -11,7 +11,7 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.cli import agree, run
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of, whole_number
 from hybrid.core.problem import DTYPES, FILLS, Problem
 from hybrid.core.settings import Settings, one_of
@@ -232,13 +232,8 @@ NAME = "hybrid.matmul"
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
-    from hybrid.selection.decision import settle_threads, wake_gpus
-
     wall.enter("agree")
-    agree_on_options(team, options, settings)
-    team.pretend_nodes(settings.ranks_per_node)
-    settle_threads(team, settings)
-    wake_gpus(settings)
+    agree(team, options, settings)
     wall.enter("imports")
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.commands.matmul_run import carry_out

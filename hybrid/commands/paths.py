@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.cli import agree, run
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.problem import ITEM_SIZES, record
@@ -141,12 +141,7 @@ class RootData:
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command. Rank 0 reads the graph and reports the result; all ranks multiply."""
-    from hybrid.selection.decision import settle_threads, wake_gpus
-
-    agree_on_options(team, options, settings)
-    team.pretend_nodes(settings.ranks_per_node)
-    settle_threads(team, settings)
-    wake_gpus(settings)
+    agree(team, options, settings)
     # From here on NumPy may be loaded: its BLAS reads the number of threads from the environment.
     from hybrid.ranks.heartbeat import busy
 

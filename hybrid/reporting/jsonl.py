@@ -11,13 +11,14 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
 from importlib import metadata
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
-from hybrid.errors import UsageError
+from hybrid.errors import UsageError, one_line
 from hybrid.host.files import written_to
 from hybrid.host.memory import processor
 
@@ -65,33 +66,18 @@ def write(record: Mapping[str, Any], path: str) -> None:
 
 def read(path: str) -> Iterator[dict[str, Any]]:
     """The records of a file, oldest first. UsageError with the line's number for a line that is no record."""
-    with opened(path) as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line.decode())
-            except (ValueError, RecursionError) as error:
-                raise UsageError(f"{path}, line {number}: not JSON ({why_not_json(error)})", code="file-format") from None
-            if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-                raise UsageError(f"{path}, line {number}: not a record of schema {SCHEMA}", code="file-format")
-            yield record
-
-
-@contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """A context with a file of records, opened for reading. UsageError where that cannot be read."""
     try:
-        lines = open(path, "rb")  # noqa: SIM115 (what the body raises is not about the file)
+        lines = Path(path).read_bytes().splitlines()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", code="file-unreadable") from None
-    with lines:
-        yield lines
-
-
-def why_not_json(error: Exception) -> str:
-    """Why a line cannot be read, in a few words."""
-    if isinstance(error, json.JSONDecodeError):
-        return error.msg
-    return "no UTF-8" if isinstance(error, UnicodeDecodeError) else f"{error}"[:80]
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line.decode())
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}, line {number}: not JSON ({one_line(error)[:80]})", code="file-format") from None
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+            raise UsageError(f"{path}, line {number}: not a record of schema {SCHEMA}", code="file-format")
+        yield record
 
 
 def _plain(value: Any) -> Any:
