@@ -12,12 +12,12 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,19 +40,12 @@ from hybrid.ranks.heartbeat import busy, tell_how_to_go_on
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 from hybrid.runs.files import code_of_reading, write_whole
-from hybrid.runs.matrix_file import MatrixOutput
+from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
 from hybrid.runs.measured import Outcome, Parts, RunOptions, run_product
 from hybrid.runs.operands import TypedProduct
-from hybrid.selection.decision import Decision, Inventory
+from hybrid.selection.decision import Decision, Inventory, Machine, decide
 from hybrid.selection.session import Session, agree
 from hybrid.verification.check import Check
-
-if TYPE_CHECKING:
-    from hybrid.runs.measured import Outcome
-    from hybrid.runs.operands import TypedProduct
-    from hybrid.selection.decision import Inventory, Machine
-    from hybrid.selection.session import Session
-
 
 Line = dict[str, Any]
 Facts = Mapping[str, str]
@@ -261,18 +254,16 @@ def rows_of_a_part(problem: Problem, sample: Decision) -> int:
     return max(1, min(problem.n, max(least, int(_SECONDS_OF_A_PART * speed / of_a_row))))
 
 
-def _arithmetic(decision: Decision, version: str, processors: Sequence[str]) -> dict[str, str]:
-    """All on which the last bits of a part may depend beside the operands, where the product is not exact.
-
-    `version`: of this program. `processors`: of all ranks.
-    """
+def _arithmetic(decision: Decision, processors: Sequence[str]) -> dict[str, str]:
+    """All on which the last bits of a part may depend beside the operands, where the product is not exact. `processors`: of all
+    ranks."""
     plan = decision.plan
     facts = {
         "ranks": f"{plan.topology.size} on {counted(len(plan.topology.nodes), 'node')}",
         "device": plan.device,
         "kernel": decision.kernel.name,
         "precision": f"{plan.moduli} moduli" if plan.moduli else "native",
-        "version": version,
+        "version": __version__,
     }
     if plan.device == "cuda":
         facts["GPUs"] = _listed([placement.gpu.name for placement in decision.placements if placement.gpu])
@@ -482,58 +473,60 @@ class _PartOfA(MatrixSource):
 
 
 class ProductInParts:
-    """A product that this job begins, or goes on with. Every rank makes one, and calls its methods in their order."""
+    """A product that this job begins, or goes on with. Every rank makes one, and calls its methods."""
 
     def __init__(
         self,
         session: Session,
-        product: TypedProduct,
-        output: MatrixOutput,
-        asked: Callable[[], dict[str, str]],
-        version: str,
-        inventories: Sequence[Inventory],
+        options: argparse.Namespace,
         settings: Settings,
+        product: TypedProduct,
+        inventories: Sequence[Inventory],
     ) -> None:
-        """UsageError where the file cannot be written in parts.
-
-        `asked`: tells this product from any other, in words; it is called again to see whether the files of the operands are
-        still what they were. `version`: of this program. `inventories`: of all ranks.
-        """
+        """Find out which parts an earlier job has written. UsageError, on all ranks, where this one cannot go on with these."""
+        if product.types.converts:
+            raise UsageError(
+                "--resume writes C as it is computed, of float32, float64 or complex numbers, and not of "
+                f"{product.types.result}: leave it out, or choose another --dtype",
+                code="dtype",
+            )
         self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
-        self._problem, self._sources, self._ask, self._version = product.problem, product.sources(), asked, version
-        self._disk = _PartsFile(self._team, output)
-        self._asked: dict[str, str] = {}
-        self._arithmetic: Facts = {}
+        self._problem, self._sources = product.problem, product.sources()
+        self._ask = partial(_what_is_asked, product, options, settings)
+        n, _, m = product.sizes
+        self._disk = _PartsFile(self._team, new_matrix(options.out, (n, m), product.result))
         self._decisions: dict[int, Decision] = {}  # by the rows of a part
         self.rows = 0
         self._parts: list[Span] = []
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
 
-    def prepare(self) -> None:
-        """Find out which parts are there. Raises on all ranks alike where this job cannot go on with these, or does not fit."""
+    def _prepare(self) -> None:
         self._disk.open()
         state = self._disk.state
         self._decide(self._settings.resume_rows or (state.rows if state else 0))
         with self._team.phase("agree", timed=False) as asking:
             asking.mine = self._ask(), processor()
         asked, processors = asking.all[0][0], [name for _, name in asking.all]
-        self._asked = {**asked, ROWS_OF_A_PART: str(self.rows)}
-        self._arithmetic = _arithmetic(self._decision_of_largest, self._version, processors)
+        self._asked: Facts = {**asked, ROWS_OF_A_PART: str(self.rows)}
+        self._arithmetic: Facts = _arithmetic(self._decision_of_largest, processors)
         if state:
             state.refuse_other(self._asked, self._arithmetic, f"{self._disk.name} and {self._disk.name[:-5]}.journal")
         wall.enter("resume")
         self._disk.look(self._parts)
 
-    def run(self, progress: Progress, told: Callable[[], None]) -> Outcome:
+    def run(self, progress: Progress) -> Outcome:
         """Compute, check and write the parts that are missing, and give the file its name. A part that fails its check ends it.
-
-        `told`: called whenever more rows are there.
-        """
+        Whoever ends the job meanwhile is told how to go on."""
         made: Outcome | None = None
         plans, before = list[Plan](), self.rows_there
         left = self._problem.n - before
         wall.enter("write")
         self._disk.begin(self._asked, self.rows)
-        told()
+        self._tell()
         for part in [part for part in self._parts if part not in self._disk.there]:
             done = self.rows_there - before
 
@@ -541,28 +534,25 @@ class ProductInParts:
                 if phase == "multiply" and of:
                     progress(phase, int(_STEPS * (done + len(part) * multiplied / of) / left), _STEPS)
 
-            how = RunOptions(progress=tell, after=made)
             a, b = self._sources
+            how = RunOptions(progress=tell, after=made)
             outcome = run_product(self._session, self._decisions[len(part)], _PartOfA(a, part), b, self._settings, how)
             plans.append(outcome.decision.plan)
             if outcome.check is not None:
                 named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}", part.lo)
                 outcome = replace(outcome, check=named)
             made = made.followed_by(outcome) if made is not None else outcome
-            if outcome.check is not None and not outcome.check.ok:
-                return self._of_all(made, plans, before)
             wall.enter("write")
+            if outcome.check is not None and not outcome.check.ok:
+                break
             exact = outcome.check is not None and outcome.check.kind == "exact"
             line = {"exact": exact, "arithmetic": dict(self._arithmetic)}
             self._disk.write(part, outcome.c.array, line, self._refuse_changed)
-            told()
-        wall.enter("write")
-        self._disk.finish()
-        return self._of_all(made, plans, before)
-
-    def _of_all(self, made: Outcome | None, plans: Sequence[Plan], there: int) -> Outcome:
-        """The outcome of the whole product. `made`: of this job's parts together. `there`: the rows that were there before."""
-        nothing, parts = RowView(np.empty((0, 0)), Span(0, 0)), Parts(self.rows, there, tuple(plans))
+            self._tell()
+        else:
+            self._disk.finish()
+        tell_how_to_go_on("")
+        nothing, parts = RowView(np.empty((0, 0)), Span(0, 0)), Parts(self.rows, before, tuple(plans))
         if made is None:
             check = Check("checksums", 0.0, 0.0, ok=True, note="all rows were there")
             return Outcome(self.decision, nothing, nothing, nothing, {}, Spread(0.0, 0.0, 0.0), check, parts=parts)
@@ -616,45 +606,22 @@ class ProductInParts:
                     f"{name} was changed while this job read it: it was {self._asked[name]} and is {now}", code="file-changed"
                 )
 
+    def _tell(self) -> None:
+        """Leave word how to go on, for whoever ends the job."""
+        launch = launched()
+        before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
+        python, *arguments = sys.orig_argv
+        there = f"{self.rows_there} rows are in {self.name}, go on with: "
+        command = shlex.join([*before, os.path.basename(python), *arguments])
+        tell_how_to_go_on(there + command) or tell_how_to_go_on(f"{there}the same command")
+
 
 _BEGINNING = 4096  # bytes: the header of most formats
 
 
-def prepared(
-    session: Session, options: argparse.Namespace, settings: Settings, typed: TypedProduct, inventories: Sequence[Inventory]
-) -> ProductInParts:
-    """The product, with those of its parts that an earlier job has written. Every rank calls it."""
-    from hybrid.runs.matrix_file import new_matrix
-
-    if typed.types.converts:
-        raise UsageError(
-            f"--resume writes C as it is computed, of float32, float64 or complex numbers, and not of {typed.types.result}: "
-            "leave it out, or choose another --dtype",
-            code="dtype",
-        )
-    n, _, m = typed.sizes
-    output = new_matrix(options.out, (n, m), typed.result)
-    asked = partial(what_is_asked, typed, options, settings)
-    product = ProductInParts(session, typed, output, asked, __version__, inventories, settings)
-    try:
-        product.prepare()
-    except BaseException:
-        product.close()
-        raise
-    return product
-
-
-def carried_out(product: ProductInParts, progress: Callable[[str, int, int], None]) -> Outcome:
-    """Compute the parts that are missing. Every rank calls it. Whoever ends the job meanwhile is told how to go on."""
-    with closing(product):
-        outcome = product.run(progress, partial(_tell, product))
-    tell_how_to_go_on("")
-    return outcome
-
-
-def what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
-    """What distinguishes this product from others, in words: only the same product is continued."""
-    from hybrid.runs.matrix_file import matrix_name
+def _what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
+    """What distinguishes this product from others, in words: only the same product is continued. It is asked again to see whether
+    the files of the operands are still what they were."""
 
     def operand(name: str | None) -> str:
         if name is None:
@@ -708,9 +675,7 @@ def hint_at_left_parts(out: str) -> str:
 
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
     """A part of the product for `--explain`, and a line about it."""
-    from hybrid.planning.tiling import PlanRequest
     from hybrid.reporting.run_report import parts_line
-    from hybrid.selection.decision import Decision, decide
 
     state = _left(options.out)
     rows = settings.resume_rows or (state.rows if state else 0)
@@ -726,30 +691,9 @@ def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namesp
 
 def _left(out: str) -> State | None:
     """What the journal beside the file says, without a look at the rows themselves; None where there is none that can be read."""
-
-    if not os.path.lexists(journal := journal_of(_file_of(out))):
+    if not os.path.lexists(journal := journal_of(matrix_name(out).file)):
         return None
     try:
         return read_journal(journal)
     except HybridError:
         return None
-
-
-def _file_of(out: str) -> str:
-    from hybrid.runs.matrix_file import matrix_name
-
-    return matrix_name(out).file
-
-
-def _tell(product: ProductInParts) -> None:
-    """Leave word how to go on, for whoever ends the job."""
-    there = f"{product.rows_there} rows are in {product.name}, go on with: "
-    tell_how_to_go_on(there + _command()) or tell_how_to_go_on(f"{there}the same command")
-
-
-def _command() -> str:
-    """The command line by which this job was started."""
-    launch = launched()
-    before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
-    python, *arguments = sys.orig_argv
-    return shlex.join([*before, os.path.basename(python), *arguments])

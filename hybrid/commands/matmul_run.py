@@ -11,7 +11,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,10 +40,8 @@ from hybrid.selection.decision import Inventory, threads_until_decided
 from hybrid.selection.session import Session, agree, session_of, take_inventory
 
 if TYPE_CHECKING:
-    from hybrid.planning.plan import Plan
     from hybrid.runs.matrix_file import MatrixOutput
-    from hybrid.runs.measured import Outcome
-    from hybrid.runs.operands import Elements, TypedProduct
+    from hybrid.runs.operands import Elements
     from hybrid.selection.decision import Decision
 
 
@@ -243,16 +241,17 @@ def _write(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -> None:
 
 def _resume(job: _Job) -> int:
     """Compute C part by part, after those that an earlier job has written; the exit code."""
-    from hybrid.commands.matmul_resume import carried_out, prepared
+    from hybrid.commands.matmul_resume import ProductInParts
     from hybrid.reporting.run_report import parts_line
 
     problem = job.product.problem
-    product = prepared(job.session, job.options, job.settings, job.product, job.inventories)
+    product = ProductInParts(job.session, job.options, job.settings, job.product, job.inventories)
     there = product.rows_there
     job.speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
     plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
-    with job.speaker.progress(plan, 1, lambda: f", {product.rows_there} of {problem.n} rows are on the disk") as progress:
-        outcome = carried_out(product, progress)
+    on_disk = lambda: f", {product.rows_there} of {problem.n} rows are on the disk"  # noqa: E731
+    with closing(product), job.speaker.progress(plan, 1, on_disk) as progress:
+        outcome = product.run(progress)
     _report(job, outcome, warmup=0)
     return 0 if _is_right(outcome) else _CHECK_FAILED
 
