@@ -32,12 +32,12 @@ ranks() { # those of two ranks, which share a GPU where there is one
     within 300 "${LAUNCHER[@]}" -n 2 "$PYTHON" -m pytest -q -p no:cacheprovider --color=no --with-mpi -m "gpu and mpi"
 }
 
-check() { # the price of the check: bench_check
-    measure 200 bench_check --sizes 4000 8000 12000 --rounds 7
+check() { # the price of the check: bench.py check
+    measure 200 scripts/bench.py check --sizes 4000 8000 12000 --rounds 7
 }
 
-wall() { # the time of the whole command, beside its imports alone, and what it consists of: bench_hosts, hybrid.matmul
-    measure 120 bench_hosts --gpus "${GPUS[@]}" --sizes 8000 --rounds 5 --only wall --total 100 &&
+wall() { # the time of the whole command, beside its imports alone, and what it consists of: bench.py hosts, hybrid.matmul
+    measure 120 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 8000 --rounds 5 --only wall --total 100 &&
         product 8000 8000 8000 && product 8000 8000 8000
 }
 
@@ -45,37 +45,35 @@ lab() { # the lectures' kernels, compiled and timed: hybrid.lab
     lab_run multShare.cu MatMulKernel && lab_run matmul2.cu multiply
 }
 
-repair() { # what a repaired fault costs: detection
-    measure 560 detection --repair --device cuda --sizes 8000 16000 --faults 6 3 --seed 11 \
+repair() { # what a repaired fault costs: bench.py detection
+    measure 560 scripts/bench.py detection --repair --device cuda --sizes 8000 16000 --faults 6 3 --seed 11 \
         --kinds "one bit" "2 to 4 bits" "a tile" "a warp" "a stuck lane"
 }
 
-bytes() { # int8 beside cuBLAS: ladder
-    measure 200 ladder --dtype int8 --sizes 4096 8192 1000x8000x8000 --rounds 5
+bytes() { # int8 beside cuBLAS: hybrid.lectures ladder
+    measure 200 -m hybrid.lectures ladder --dtype int8 --sizes 4096 8192 1000x8000x8000 --rounds 5
 }
 
-types() { # complex numbers and integers beside CuPy: bench_types
-    measure 300 bench_types --sizes 4096 --rounds 3
+types() { # complex numbers and integers beside CuPy: bench.py types
+    measure 300 scripts/bench.py types --sizes 4096 --rounds 3
 }
 
-precision() { # whole products from remainders beside cuBLAS: bench_precision
-    measure 300 bench_precision --sizes 4096 8192 1000x8000x8000 --rounds 5
+precision() { # whole products from remainders beside cuBLAS: bench.py precision
+    measure 300 scripts/bench.py precision --sizes 4096 8192 1000x8000x8000 --rounds 5
 }
 
-hosts() { # from host memory to host memory, beside the program that one writes by hand, and cuBLASXt: bench_hosts
-    measure 560 bench_hosts --gpus "${GPUS[@]}" --sizes 4000 8000 16000 --rounds 3 --total 520
+hosts() { # from host memory to host memory, beside the program that one writes by hand, and cuBLASXt: bench.py hosts
+    measure 560 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 4000 8000 16000 --rounds 3 --total 520
 }
 
-kernels() { # every kernel beside cuBLAS: ladder
-    measure 560 ladder --rounds 5 --longest 2
+kernels() { # every kernel beside cuBLAS: hybrid.lectures ladder
+    measure 560 -m hybrid.lectures ladder --rounds 5 --longest 2
 }
 
 STEPS=(tests ranks check wall lab repair bytes types precision hosts kernels)
 
 measure() {
-    local limit=$1 script=$2
-    shift 2
-    within "$limit" "$PYTHON" "scripts/$script.py" "$@" --json "$INTO/$STEP.jsonl"
+    within "$1" "$PYTHON" "${@:2}" --json "$INTO/$STEP.jsonl"
 }
 
 product() {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is each mechanism worth?   python scripts/ablation.py --gpus 1 2 --sizes 8000 16000 --json ablation.jsonl
+"""What is each mechanism worth?   python scripts/bench.py ablation --gpus 1 2 --sizes 8000 16000 --json ablation.jsonl
 
 For each number of GPUs, one rank each, `mpirun` starts one program. It multiplies matrices of random numbers in shared
 host memory (float64, not verified but for the first product), with and without each mechanism in turns, round by round:
@@ -28,14 +28,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import hybrid
 from experiments.bench.hosts_program import uniform_rows
-from experiments.common import cli, records, results, tables
+from experiments.common import cli, results
 from hybrid.core.spans import block
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import HybridError, UsageError
@@ -53,9 +52,9 @@ _CANDIDATE = tiling._candidate
 
 
 class Results(results.MachineResults):
-    command = "ablation"
+    command, again = "ablation", "python scripts/bench.py ablation"
 
-    def blocks(self) -> Iterator[tables.Block]:
+    def blocks(self) -> Iterator[results.Block]:
         rows, best = [], dict[str, float]()
         for line in self.lines:
             begin = [str(line["gpus"]), str(line["n"]), line["mechanism"]]
@@ -66,9 +65,9 @@ class Results(results.MachineResults):
             times = [f"{1e3 * line[key]['median']:.3f}" for key in ("with", "without")]
             rows.append([*begin, *times, f"{ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})"])
             best[line["mechanism"]] = max(ratio["median"], best.get(line["mechanism"], 0.0))
-        yield tables.Table(["GPUs", "n", "mechanism", "with, ms", "without, ms", "ratio (least to most)"], "rrlrrl", rows)
+        yield results.Table(["GPUs", "n", "mechanism", "with, ms", "without, ms", "ratio (least to most)"], "rrlrrl", rows)
         weak = [name for name, most in best.items() if most < WORTH]
-        yield tables.Remarks([f"less than {100 * (WORTH - 1):.0f} % everywhere: {'; '.join(weak) or 'nothing'}"])
+        yield results.Remarks([f"less than {100 * (WORTH - 1):.0f} % everywhere: {'; '.join(weak) or 'nothing'}"])
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class Products:
         return max(comm.allgather(time.perf_counter() - began))
 
 
-def measure(comm: Any, device: str, n: int, rounds: int, repeat: int, limit: float) -> Iterator[records.Line]:
+def measure(comm: Any, device: str, n: int, rounds: int, repeat: int, limit: float) -> Iterator[results.Line]:
     """A record for each mechanism. No round begins more than `limit` seconds after the first one, which sets everything up."""
     reasons = {name: why_not(name, device, comm.size) for name in MECHANISMS}
     variants = list(dict.fromkeys(each for name in MECHANISMS if not reasons[name] for each in MECHANISMS[name]))
@@ -163,12 +162,12 @@ def measure(comm: Any, device: str, n: int, rounds: int, repeat: int, limit: flo
             first_ended = first_ended if number else time.perf_counter()
         comm.Barrier()  # the folder is rank 0's
     for name, both in MECHANISMS.items():
-        about: records.Line = {"mechanism": name, "left_out": reasons[name]}
+        about: results.Line = {"mechanism": name, "left_out": reasons[name]}
         if not reasons[name]:
             having, without = (times[variant] for variant in both)
             ratios = [statistics.median(b) / statistics.median(a) for a, b in zip(having, without, strict=True)]
             for what, turns in (("with", having), ("without", without), ("ratio", [ratios])):
-                about[what] = records.spread([each for turn in turns for each in turn])
+                about[what] = results.spread([each for turn in turns for each in turn])
             about["rounds"] = len(ratios)
         yield about
 
@@ -186,7 +185,7 @@ def program() -> None:
                 jsonl.write({"gpus": comm.size, "n": n, "repeat": asked["repeat"], **line}, asked["json"])
 
 
-def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+def measured(options: argparse.Namespace) -> Iterator[results.Line]:
     if min(*options.gpus, *options.sizes, options.rounds, options.repeat, options.seconds) <= 0:
         raise UsageError("numbers of GPUs, sizes, rounds, repeats and seconds must be more than 0")
     gpus = usable_gpus() if options.device == "cuda" else []
@@ -217,9 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=2, help="products timed in each round, after one that is not (2)")
     parser.add_argument("--seconds", type=float, default=100.0, metavar="S", help="for the rounds after the first ones (100)")
     parser.add_argument("--device", choices=DEVICES, default="cuda", help="where all multiply (cuda)")
-    cli.add_lines(parser)
-    parser.set_defaults(picture=None)
-    return cli.command(parser, partial(cli.present, results=Results, measured=measured), arguments, failure=2)
+    return cli.experiment(parser, Results, measured, arguments, failure=2)
 
 
 if __name__ == "__main__":

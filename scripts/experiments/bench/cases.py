@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A benchmark by its name: python scripts/bench.py CASE [OPTION...]
 
-Each also has a script of its own, which its recorded lines and the pages name.
+Without a case they are listed.
 """
 
 import sys
@@ -16,8 +16,7 @@ CASES = {  # the module with its function, and what it measures
     "types": ("bench.products:types", "complex numbers and integers beside the library's matmul"),
     "cpu": ("bench.cpu:main", "on CPUs beside NumPy"),
     "nodes": ("bench.nodes:main", "between nodes beside MPI_Allgatherv and ScaLAPACK"),
-    "scaling": ("bench.scaling:main", "many nodes, by the plan or from recorded runs"),
-    "ladder": ("lectures.ladder:main", "every kernel beside cuBLAS"),
+    "scaling": ("bench.scaling:main", "runs on more and more nodes"),
     "ablation": ("bench.ablation:main", "what each mechanism is worth"),
     "accuracy": ("bench.accuracy:main", "errors of products in every arithmetic"),
     "detection": ("bench.detection:main", "which faults the check finds, and what is repaired"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Is the runner as fast on CPUs as NumPy alone? python scripts/bench_cpu.py [n] [--pairs 5] [--dtype float32] [--calls SECONDS]
+"""Is the runner as fast on CPUs as NumPy alone? python scripts/bench.py cpu [n] [--pairs 5] [--dtype float32] [--calls SECONDS]
 
 In turn: a process that multiplies n×n matrices with NumPy and as many BLAS threads as there are ranks, and
 `mpirun -n 2 python -m hybrid.matmul n n n`. Prints the medians, what the check takes, beside a plain sum of the three matrices
@@ -15,15 +15,18 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from experiments.common.cli import at_least_1, command, plain_parser, shown
-from experiments.common.records import matmul
+from experiments.common.results import Line, told_error
 from hybrid.core.problem import ITEM_SIZES
+from hybrid.errors import HybridError
 from hybrid.ranks.launcher import mpirun
+from hybrid.reporting import jsonl
 
 NUMPY = """\
 import sys, time, numpy
@@ -85,6 +88,21 @@ def _proportional_bytes(process: int) -> int:
     except OSError:
         return 0  # it has ended meanwhile
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def matmul(ranks: int, n: int, *options: str, watch: Callable[[int], None] = lambda process: None) -> Line:
+    """What `mpirun -n RANKS python -m hybrid.matmul n n n` records. `watch` is told the launcher's process."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.jsonl"
+        words = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *options, "--json", str(path)]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as job:
+            watch(job.pid)
+            output, errors = job.communicate()
+        if job.returncode:
+            raise HybridError(f"{ranks} ranks failed: {told_error(errors, output)}")
+        (line,) = jsonl.read(str(path))
+        return line
 
 
 def calls(seconds: float, ranks: int) -> int:

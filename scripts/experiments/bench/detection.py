@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which faults does the check find? python scripts/detection.py [--sizes 512 2000] [--faults 1000] [--json F] [--picture F.svg]
+"""Which faults does the check find? python scripts/bench.py detection [--sizes 512 2000] [--faults 1000]
 
 Faults are put into right products of n×n matrices: a bit of an element is flipped, or two to four; its sign is turned, or it is
 set to zero; or a tile of 8×8 to 64×64 elements gets noise. The size of a fault is its largest change of an element, in units of
@@ -25,7 +25,7 @@ from unittest import mock
 import numpy as np
 
 import hybrid
-from experiments.common import cli, plots, records, results, tables
+from experiments.common import cli, plots, results
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.cpu import CpuDevice
@@ -204,7 +204,7 @@ def is_right(c: np.ndarray, right: np.ndarray, most: float) -> bool:
 
 def repaired(
     made: Any, n: int, data: str, device: str, faults: int, random: np.random.Generator, kinds: Sequence[str]
-) -> Iterator[records.Line]:
+) -> Iterator[results.Line]:
     """A line for each of these kinds of faults. `made`: A, B, their right product and its largest rounding error, and that of a
     CPU's, which computes again what is wrong."""
     a, b, c = made.a, made.b, np.zeros_like(made.c)
@@ -295,7 +295,7 @@ KINDS: dict[str, Spoil] = {
 }
 
 
-def measured(n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[records.Line]:
+def measured(n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[results.Line]:
     """A line for each kind of fault, and one for right products."""
     alarms = looked_at = 0
     counts = {kind: [[0, 0] for _ in NAMES] for kind in KINDS}
@@ -323,12 +323,12 @@ _VIOLET = "#8c6bb1"
 
 
 class Results(results.Results):
-    command = "detection"
+    command, again = "detection", "python scripts/bench.py detection"
 
-    def blocks(self) -> Iterator[tables.Block]:
+    def blocks(self) -> Iterator[results.Block]:
         yield from self._of_repairs() if self.lines[0]["part"] == "repairs" else self._of_checks()
 
-    def _of_repairs(self) -> Iterator[tables.Block]:
+    def _of_repairs(self) -> Iterator[results.Block]:
         rows, total = [], np.zeros(len(OUTCOMES), int)
         for n, kind in dict.fromkeys((line["n"], line["kind"]) for line in self.lines):
             of_kind = [line for line in self.lines if (line["n"], line["kind"]) == (n, kind)]
@@ -337,11 +337,11 @@ class Results(results.Results):
             rows.append([str(n), kind, *map(_outcomes, counts), f"{np.mean(ratios):.2f}" if ratios else "–"])
             total += counts.sum(axis=0)
         title = "What became of faults whose size in rounding errors is; and how long a repaired product took, a right one 1"
-        yield tables.Table(["n", "fault", *REPAIR_SIZES, "time"], "rl" + "r" * (len(REPAIR_SIZES) + 1), rows, title)
+        yield results.Table(["n", "fault", *REPAIR_SIZES, "time"], "rl" + "r" * (len(REPAIR_SIZES) + 1), rows, title)
         counted = ", ".join(f"{number:,} {name}" for name, number in zip(OUTCOMES, total, strict=True))
-        yield tables.Remarks([f"{total.sum():,} faults: {counted}."])
+        yield results.Remarks([f"{total.sum():,} faults: {counted}."])
 
-    def _of_checks(self) -> Iterator[tables.Block]:
+    def _of_checks(self) -> Iterator[results.Block]:
         right = [line for line in self.lines if line["part"] == "right"]
         rows = [
             [str(line["n"]), line["data"], line["kind"], *(_share(*each) for each in line["counts"])]
@@ -349,9 +349,9 @@ class Results(results.Results):
             if line["part"] == "faults"
         ]
         title = "Found, of faults whose size in rounding errors is"
-        yield tables.Table(["n", "elements", "fault", *NAMES], "rll" + "r" * len(NAMES), rows, title)
+        yield results.Table(["n", "elements", "fault", *NAMES], "rll" + "r" * len(NAMES), rows, title)
         products, alarms, noted = (sum(line[key] for line in right) for key in ("products", "alarms", "noted"))
-        yield tables.Remarks([f"{alarms} of {products:,} right products were refused, and {noted} passed with a note."])
+        yield results.Remarks([f"{alarms} of {products:,} right products were refused, and {noted} passed with a note."])
 
     def draw(self, path: str) -> None:
         """The share that was found against the size, a panel for each type; of the size with the most faults."""
@@ -395,7 +395,7 @@ def _share(injected: int, found: int) -> str:
     return f"{found} of {injected}" if injected else "–"
 
 
-def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
+def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
     random = np.random.default_rng(options.seed)
     if len(options.faults) not in (1, len(options.sizes)):
         raise UsageError("--faults takes one number, or one for each of --sizes")
@@ -427,6 +427,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--kinds", nargs="+", choices=[*REPAIR_KINDS], default=[*REPAIR_KINDS], help="with --repair: of faults (all)"
     )
-    parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
-    cli.add_lines(parser)
-    return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)
+    return cli.experiment(parser, Results, _measured, arguments)

@@ -1,45 +1,49 @@
 # SPDX-License-Identifier: MIT
-"""How fast is the runner beside the program one writes by hand? The programs that are compared, and when each is started."""
+"""From matrices in host memory to their product at rank 0: how fast beside the program one writes by hand?
+
+For each number of GPUs these are started, round by round and each round in another order, with `mpirun -n P`:
+  handwritten  Scatter, Bcast, CuPy, Gather; every buffer made before
+  ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
+  wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow; read as
+               the check reads them; and both at once
+  library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
+  cublasxt     cuBLASXt's own call of one process, the best of several block sizes
+  wall         the whole command with default flags, from the second start on (fewest and most GPUs); beside it mpirun alone,
+               and a program that only loads mpi4py, NumPy and CuPy and makes its GPU ready
+and after these, once:
+  torch        host array, sharded over the GPUs by PyTorch, matmul, host array
+
+    python scripts/bench.py hosts --gpus 1 2 4 --sizes 4000 8000 16000 --json hosts.jsonl
+
+What a program has measured is recorded when it ends, also when it fails, takes too long or is interrupted. A part that
+fails is named and left out of later rounds; the others go on, and the exit code is 1. Anywhere: `--device cpu` or `emulate` runs
+the same with small matrices, to see that it runs.
+"""
 
 import argparse
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from experiments.common import cli, hosts_results, records
-from experiments.common.hosts_results import Results, size_of_picture
-from experiments.common.records import told_error
-from experiments.start import ROOT
-from hybrid.core.problem import ITEM_SIZES
+from experiments.common import cli, plots, results
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import UsageError
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
-MORE = """
-    python scripts/bench_hosts.py --gpus 1 2 4 --sizes 4000 8000 16000 --json hosts.jsonl
-
-What a program has measured is recorded when it ends, also when it fails, takes too long or is interrupted. A part that
-fails is named and left out of later rounds; the others go on, and the exit code is 1.
-
-Anywhere: `--device cpu` or `emulate` runs the same with small matrices, to see that it runs. `--from hosts.jsonl` prints the
-table of recorded lines, with --write it goes into docs/benchmarks.md and docs/hosts.svg.
-"""
-PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "hosts.svg"
-SIZES, WALL_SIZE, SMALL_SIZES = (4000, 8000, 16000), 8000, (128, 256, 512)
-IN_TURN = ("handwritten", "ours", "wires", "library", "cublasxt", "larger", "wall")
-PARTS = (*IN_TURN, "resident", "small", "jax", "torch")
-SMALL_REPEATS = 5  # for each repeat of the others
-TIMES_LARGER = 3  # than the memory that it is allowed
+SIZES, WALL_SIZE = (4000, 8000, 16000), 8000
+IN_TURN = ("handwritten", "ours", "wires", "library", "cublasxt", "wall")
+PARTS = (*IN_TURN, "torch")
 _RECORDERS = ("schema", "command", "date", "versions", "machine")  # keys that are written for every line
 # What no program with MPI, NumPy and a GPU can do without: they are loaded, and the rank's GPU is made ready.
 _IMPORTS = """\
@@ -70,30 +74,20 @@ class Start:
     @property
     def name(self) -> str:
         """Of what is left out later when it fails."""
-        if self.part in ("small", "jax", "torch"):
-            return self.part
         return f"{self.part} on {self.gpus}" + (f" at {self.n}" if self.n else "")
 
 
 def starts(options: argparse.Namespace) -> Iterator[Start]:
     """For each number of GPUs round by round, each round in another order; and what is compared with nothing, once."""
     for gpus in options.gpus:
-        parts = [part for part in IN_TURN if part in options.only and (gpus == 1 or part != "larger")]
-        if "larger" in parts and "ours" not in parts:
-            parts.insert(0, "ours")  # what it is compared with
+        parts = [part for part in IN_TURN if part in options.only]
         for number in range(options.rounds):
             first = number % max(1, len(parts))
             for part in parts[first:] + parts[:first]:
                 yield from _in_round(part, options, gpus, number)
-        if "resident" in options.only:
-            yield from _in_round("resident", options, gpus, 0, options.rounds)
-    repeat = options.rounds * options.repeat
-    if "small" in options.only:
-        yield Start("small", 1, 0, [sys.executable, *_program("small", options, options.small_sizes, SMALL_REPEATS * repeat)])
-    for part in ("jax", "torch"):
-        if part in options.only:
-            program = _program(part, options, [size_of_picture(options.sizes)], repeat)
-            yield Start(part, max(options.gpus), 0, [sys.executable, *program, "--gpus", *map(str, options.gpus)])
+    if "torch" in options.only:
+        program = _program("torch", options, options.sizes, options.rounds * options.repeat)
+        yield Start("torch", max(options.gpus), 0, [sys.executable, *program, "--gpus", *map(str, options.gpus)])
 
 
 def _program(part: str, options: argparse.Namespace, sizes: Sequence[int], repeat: int) -> list[str]:
@@ -101,16 +95,15 @@ def _program(part: str, options: argparse.Namespace, sizes: Sequence[int], repea
     return ["-m", "experiments.bench.hosts_program", part, *how]
 
 
-def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int, times: int = 1) -> Iterator[Start]:
-    """`times` as many repeats as in a round."""
+def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int) -> Iterator[Start]:
     on_ranks = [*mpirun(gpus), *shlex.split(options.launcher)]
     python = [*on_ranks, sys.executable, "-m"]
     if part == "cublasxt":  # one process for all GPUs
         for n in options.sizes:
             program = [*_program(part, options, [n], options.repeat), "--gpus", str(gpus)]
             yield Start(part, gpus, number, [sys.executable, *program], n=n)
-    elif part not in ("ours", "larger", "wall"):
-        program = _program(part, options, options.sizes, times * options.repeat)
+    elif part not in ("ours", "wall"):
+        program = _program(part, options, options.sizes, options.repeat)
         yield Start(part, gpus, number, [*python, "mpi4py", *program])  # mpi4py ends all ranks when one fails
     elif part == "wall":  # default flags; on a GPU the device is also left to the command
         n, device = options.wall_size, [] if options.device == "cuda" else ["--device", options.device]
@@ -124,14 +117,11 @@ def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int, ti
             yield Start(part, gpus, number, command, by_command=True, whole=part, n=n, wanted=wanted)
     else:
         warmed = ["--fill", "uniform", "--device", options.device, "--repeat", str(options.repeat), "--warmup", "1"]
-        for n in options.sizes if part == "ours" and "ours" in options.only else [max(options.sizes)]:
-            command = [*python, "hybrid.matmul", *[str(n)] * 3, *warmed]
-            if part == "larger":
-                command += ["--gpu-memory", str(3 * n * n * ITEM_SIZES["float64"] // TIMES_LARGER)]
-            yield Start(part, gpus, number, command, by_command=True, n=n)
+        for n in options.sizes:
+            yield Start(part, gpus, number, [*python, "hybrid.matmul", *[str(n)] * 3, *warmed], by_command=True, n=n)
 
 
-def run(start: Start, limit: float) -> tuple[list[records.Line], str, bool]:
+def run(start: Start, limit: float) -> tuple[list[results.Line], str, bool]:
     """Start it, and wait for it at most `limit` seconds. What it has measured until it ends, however it ends; why it failed;
     whether it was interrupted."""
     failure, interrupted = "", False
@@ -144,7 +134,7 @@ def run(start: Start, limit: float) -> tuple[list[records.Line], str, bool]:
             try:
                 if code := process.wait(limit):
                     printed = (file.read_text(errors="replace") for file in (errors, output))
-                    failure = f"{told_error(*printed)} (exit code {code})"
+                    failure = f"{results.told_error(*printed)} (exit code {code})"
             except subprocess.TimeoutExpired:
                 failure = f"not done within {limit:g} s"
             except KeyboardInterrupt:
@@ -157,11 +147,11 @@ def run(start: Start, limit: float) -> tuple[list[records.Line], str, bool]:
         lines = []
     elif start.whole:
         about = lines or [{"part": start.whole, "gpus": start.gpus, "n": start.n, "round": start.round}]
-        lines = [{**line, "seconds": records.spread([seconds]), "repeat": 1} for line in about]
+        lines = [{**line, "seconds": results.spread([seconds]), "repeat": 1} for line in about]
     return lines, failure, interrupted
 
 
-def _as_ours(line: records.Line, start: Start) -> records.Line:
+def _as_ours(line: results.Line, start: Start) -> results.Line:
     """A program's line as we record it; date, versions and machine are added again when it is written."""
     kept = {"round": start.round, "mpi": line["versions"].get("mpi", "")}
     if not start.by_command:
@@ -188,14 +178,14 @@ class Bench:
     """One run of all that is asked for. UsageError for what cannot be measured."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        if min(*options.gpus, *options.sizes, *options.small_sizes, options.rounds, options.repeat, options.limit) <= 0:
+        if min(*options.gpus, *options.sizes, options.rounds, options.repeat, options.limit) <= 0:
             raise UsageError("numbers of GPUs, sizes, rounds, repeats and seconds must be more than 0")
         if uneven := [(n, gpus) for n in options.sizes for gpus in options.gpus if n % gpus]:
             raise UsageError("{} rows cannot be scattered evenly to {} ranks".format(*uneven[0]))
         gpus = usable_gpus() if options.device == "cuda" else []
         if gpus and max(options.gpus) > len(gpus):
             raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(gpus)}")
-        self.recorder = records.Recorder(Results.command, options.words, options.json)
+        self.recorder = results.Recorder(Results.command, options.words, options.json)
         self._until = time.monotonic() + options.total if options.total else float("inf")
         options.gpus, options.sizes = sorted(set(options.gpus)), list(dict.fromkeys(options.sizes))
         options.wall_size = options.wall_size or (WALL_SIZE if gpus else min(options.sizes))
@@ -224,7 +214,7 @@ class Bench:
         if start.part == "cublasxt" and self._options.device != "cuda":
             reason = "it needs a GPU"
         else:
-            reason = "not installed" if start.part in ("jax", "torch") and find_spec(start.part) is None else ""
+            reason = "not installed" if start.part == "torch" and find_spec("torch") is None else ""
         if reason:
             self._failed.add(start.part)
             self._leave_out(f"{start.part}: {reason}")
@@ -232,7 +222,7 @@ class Bench:
         if reason := self._run(start):
             self._failed.add(start.name)
             self._leave_out(f"{start.name}: {reason}")
-        return start.part in ("jax", "torch") or not reason  # whose failures are not ours
+        return start.part == "torch" or not reason  # whose failures are not ours
 
     def _run(self, start: Start) -> str:
         """Why it failed; empty where it did not."""
@@ -254,16 +244,220 @@ class Bench:
         print(f"left out: {what}", file=sys.stderr, flush=True)
 
 
-def as_text(line: records.Line) -> str:
+def as_text(line: results.Line) -> str:
     seconds = [f"{1e3 * line['seconds'][name]:.3f}" for name in ("median", "min", "max")]
     times = f"{seconds[0]:>11} ms ({seconds[1]} to {seconds[2]})"
     part = line["part"] + (f", blocks of {line['block']}" if "block" in line else "")
     return f"round {line['round']}  {part:37} {line['n']:6} on {line['gpus']}{times}"
 
 
+# --- what is made of the lines
+
+YARDSTICK = "handwritten"
+_TIMES = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
+NOT_COMPARED = (YARDSTICK, "wires", "read", "wires, read")
+PICTURED = 8000  # the size that the picture shows, and else the largest there is
+NAMES = {  # of what is in the table, in its order
+    "handwritten": "written by hand",
+    "ours": "ours, the command",
+    "wires": "the copies alone, nothing multiplied",
+    "read": "the matrices read once by the check's threads, nothing copied",
+    "wires, read": "the copies and this reading at once",
+    "library, new arrays": "ours, `multiply(a, b)`, new arrays each time",
+    "library, checked": "ours, `multiply(a, b, out=c)`, the same arrays",
+    "library": "ours, `multiply(a, b, out=c, check=False)`",
+    "library, new C": "ours, `multiply(a, b, check=False)`",
+    "cublasxt, page-locked": "cuBLASXt, page-locked operands",
+    "cublasxt, registered": "cuBLASXt, operands registered in the call",
+    "cublasxt, pageable": "cuBLASXt, pageable operands",
+    "torch": "PyTorch",
+}
+IN_BLOCKS = tuple(part for part in NAMES if part.startswith("cublasxt"))  # measured with several block sizes: the best counts
+DRAWN = {  # name, colour, how the line is drawn, marker
+    "handwritten": ("written by hand", plots.LECTURE, "-", "o"),
+    "torch": ("PyTorch", plots.OTHER, "-", "s"),
+    "cublasxt, page-locked": ("cuBLASXt, page-locked", "#6699cc", "-", "^"),
+    "library, new arrays": ("ours, multiply(a, b), new arrays", plots.HERE, "-.", "o"),
+    "library, checked": ("ours, multiply(a, b, out=c)", plots.HERE, "--", "D"),
+    "ours": ("ours, the command", plots.HERE, "-", "D"),
+    "wires": ("the copies alone", plots.GREY, ":", "."),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A part on so many GPUs at one size, over all rounds of a run: the median of their medians, the ends of their times.
+
+    `block`: the block size with which it was measured; 0: it has none.
+    """
+
+    run: str
+    part: str
+    gpus: int
+    n: int
+    block: int
+    seconds: float
+    least: float
+    most: float
+    medians: dict[int, float]  # by round
+    setup: float | None  # the least: rounds after the first find files and kernels in caches
+
+    @property
+    def milliseconds(self) -> float:
+        return 1e3 * self.seconds
+
+
+class Results(results.MachineResults):
+    """The last run's result for each part, number of GPUs and size."""
+
+    command, again = "bench_hosts", "python scripts/bench.py hosts"
+
+    def __init__(self, lines: Sequence[results.Line]) -> None:
+        super().__init__(lines)
+        self._timed = [line for line in lines if line.get("seconds")]
+        grouped: dict[tuple[str, str, int, int, int], list[results.Line]] = {}
+        for line in self._timed:
+            key = line["run"], line["part"], line["gpus"], line["n"], line.get("block", 0)
+            grouped.setdefault(key, []).append(line)
+        best: dict[tuple[str, str, int, int], Cell] = {}
+        for key, of_key in grouped.items():
+            cell = _cell(key, of_key)
+            if key[:4] not in best or cell.seconds < best[key[:4]].seconds:
+                best[key[:4]] = cell
+        self._cells = list(best.values())
+
+    @staticmethod
+    def machine_of(line: results.Line) -> str:
+        """GPUs, or what stood for them."""
+        if line["gpu"]:
+            return f"{line['gpus_there']} × {line['gpu']}"
+        return f"{line['machine']['processor']}, {line['machine']['cores']} cores: no GPU, device {line['device']}"
+
+    def __iter__(self) -> Iterator[Cell]:
+        """The newest of each."""
+        return iter({(cell.part, cell.gpus, cell.n): cell for cell in self._cells}.values())
+
+    def of(self, part: str, gpus: int, n: int, run: str | None = None) -> Cell | None:
+        """The newest, or the one of this run."""
+        found = [cell for cell in self._cells if (cell.part, cell.gpus, cell.n) == (part, gpus, n)]
+        return next((cell for cell in reversed(found) if run in (None, cell.run)), None)
+
+    def ratio(self, cell: Cell, yardstick: str = YARDSTICK) -> float | None:
+        """The yardstick's time over this one's, the median over the rounds that have both; None: not of the same run."""
+        other = self.of(yardstick, cell.gpus, cell.n, cell.run)
+        both = [number for number in cell.medians if other and number in other.medians]
+        return statistics.median(other.medians[number] / cell.medians[number] for number in both) if other and both else None
+
+    def sizes(self, parts: Sequence[str] = tuple(NAMES)) -> list[int]:
+        return sorted({cell.n for cell in self if cell.part in parts})
+
+    def gpus(self) -> list[int]:
+        return sorted({cell.gpus for cell in self if cell.part in NAMES})
+
+    def left_out(self) -> list[str]:
+        """Parts that failed, or were left out, in the last run, and why."""
+        last = self.lines[-1]["run"]
+        return [line["left_out"] for line in self.lines if line["run"] == last and line.get("left_out")]
+
+    def machine(self) -> str:
+        """With the versions of what was measured."""
+        versions = self.lines[-1]["versions"]
+        cupy = [f"{key} {versions[key]}" for key in ("cupy-cuda13x", "cupy-cuda12x") if key in versions]
+        libraries = [line[key].split(",")[0] for key in ("mpi", "library") for line in self.lines if line.get(key)]
+        return ", ".join([self.machine_of(self.lines[-1]), *dict.fromkeys(cupy + libraries)])
+
+    def blocks(self) -> Iterator[results.Block]:
+        if not self.of_gpu:
+            yield results.Remarks(["Not of a GPU: this shows only that the programs run."])
+        if self.gpus():
+            yield self._grid(self._time, _TIMES)
+        if any(cell.setup is not None for cell in self if cell.part in NAMES):
+            title = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
+            yield self._grid(lambda cell: _number(1e3 * cell.setup) if cell.setup is not None else "–", title)
+        if remarks := [*self._beside(), *(f"Left out: {text}" for text in self.left_out())]:
+            yield results.Remarks(remarks)
+
+    def _time(self, cell: Cell) -> str:
+        ratio = None if cell.part in NOT_COMPARED else self.ratio(cell)
+        return _number(cell.milliseconds) + (f" ({_number(ratio)} ×)" if ratio is not None else "")
+
+    def _grid(self, text: Callable[[Cell], str], title: str) -> results.Table:
+        gpus, unit = self.gpus(), "GPU" if self.of_gpu else "rank"
+        heads, rows = ["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in gpus)], []
+        for n in self.sizes():
+            for part, name in NAMES.items():
+                texts = [text(cell) if (cell := self.of(part, count, n)) else "–" for count in gpus]
+                if set(texts) != {"–"}:
+                    rows.append([str(n), name, *texts])
+        return results.Table(heads, "rl" + "r" * len(gpus), rows, title)
+
+    def _beside(self) -> Iterator[str]:
+        for cell in self:
+            if cell.part == "wall":
+                times = f"{cell.seconds:.2f} s ({cell.least:.2f} to {cell.most:.2f})"
+                launcher = self.of("launcher", cell.gpus, cell.n, cell.run)
+                alone = f"; `mpirun -n {cell.gpus} true` takes {launcher.seconds:.2f} s" if launcher else ""
+                if imports := self.of("imports", cell.gpus, cell.n, cell.run):
+                    alone += f", and to load mpi4py, NumPy and CuPy and make the GPU ready {imports.seconds:.2f} s"
+                command = f"mpirun -n {cell.gpus} python -m hybrid.matmul {cell.n} {cell.n} {cell.n}"
+                yield f"Whole command, `{command}`: {times}{alone}."
+
+        for part in IN_BLOCKS:
+            if best := sorted((cell.n, cell.gpus, cell.block) for cell in self if cell.part == part):
+                listed = ", ".join(f"{block} for {n} on {gpus}" for n, gpus, block in best)
+                yield f"The best block sizes of {NAMES[part]}: {listed}."
+
+    def draw(self, path: str) -> None:
+        """A line for each program at 8000, or at the largest size there is; both axes logarithmic."""
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        if not (sizes := self.sizes(tuple(DRAWN))):
+            raise UsageError("nothing of the picture was measured")
+        n, gpus = PICTURED if PICTURED in sizes else max(sizes), self.gpus()
+        with plots.figure(path, (6.4, 4.2)) as figure:
+            panel = figure.subplots()
+            plots.plain(panel)
+            for part, (name, color, style, marker) in DRAWN.items():
+                points = [(cell.gpus, cell.milliseconds) for count in gpus if (cell := self.of(part, count, n))]
+                if points:
+                    last = f"{name}: {points[-1][1]:.{1 if points[-1][1] < 100 else 0}f} ms on {points[-1][0]}"
+                    panel.plot(*zip(*points, strict=True), style, marker=marker, markersize=5, color=color, label=last)
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_xticks(gpus, [str(count) for count in gpus])
+            panel.set_xticks([], minor=True)
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            panel.yaxis.set_minor_locator(NullLocator())
+            panel.grid(axis="x", visible=False)
+            panel.set_ylabel(f"ms from host to host, {n}×{n} float64")
+            panel.set_xlabel(f"GPUs of {self.machine_of(self.lines[-1])}, {self.caption().rpartition('; ')[2]}")
+            figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
+
+
+def _cell(key: tuple[str, str, int, int, int], lines: Sequence[results.Line]) -> Cell:
+    seconds = [line["seconds"] for line in lines]
+    by_round: dict[int, list[float]] = {}
+    for line in lines:
+        by_round.setdefault(line["round"], []).append(line["seconds"]["median"])
+    medians = {number: statistics.median(times) for number, times in by_round.items()}
+    setups = [line["setup"] for line in lines if line.get("setup") is not None]
+    return Cell(
+        *key,
+        statistics.median(medians.values()),
+        min(each["min"] for each in seconds),
+        max(each["max"] for each in seconds),
+        medians,
+        min(setups, default=None),
+    )
+
+
+def _number(value: float) -> str:
+    """Three digits or so."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
 def work(options: argparse.Namespace) -> int:
-    if options.write:  # not after minutes
-        cli.refuse_page(PAGE, "hosts")
     good = True
     if options.source:
         lines = Results.recorded(options.source)
@@ -274,17 +468,11 @@ def work(options: argparse.Namespace) -> int:
     if not lines:
         print("nothing was measured", file=sys.stderr)
         return 1
-    results = Results(lines)
-    print(results.markdown())
-    if options.write:
-        if not results.of_gpu:
-            raise UsageError("these times are not of a GPU: nothing is written")
-        cli.write_page(results, PAGE, "hosts", PICTURE)
-    return 0 if good else 1
+    return cli.show(options, Results(lines)) or int(not good)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(f"{hosts_results.__doc__}{MORE}")
+    parser = cli.plain_parser(__doc__)
     parser.add_argument("--gpus", nargs="+", type=int, default=[1], metavar="P", help="one rank for each (1)")
     sizes = " ".join(map(str, SIZES))
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, metavar="N", help=f"multiples of all P ({sizes})")
@@ -295,11 +483,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--total", type=float, default=0.0, metavar="S", help="start nothing after so many seconds (0: no limit)")
     parser.add_argument("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="where all multiply (cuda)")
     parser.add_argument("--wall-size", type=int, metavar="N", help=f"of the whole command ({WALL_SIZE}; no GPU: the smallest)")
-    small = " ".join(map(str, SMALL_SIZES))
-    parser.add_argument("--small-sizes", nargs="+", type=int, default=SMALL_SIZES, metavar="N", help=f"({small})")
     launcher = os.environ.get("BENCH_LAUNCHER", "")
     more = "further arguments of mpirun, in one word (BENCH_LAUNCHER)"
     parser.add_argument("--launcher", default=launcher, metavar="ARGUMENTS", help=more)
-    cli.add_lines(parser)
-    cli.add_page(parser, "docs/benchmarks.md", "docs/hosts.svg")
+    cli.add_lines(parser, Results)
     return cli.command(parser, work, arguments, failure=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The parts that scripts/bench_hosts.py compares: python -m experiments.bench.hosts_program PART --sizes N... --json FILE
+"""The parts that scripts/bench.py hosts compares: python -m experiments.bench.hosts_program PART --sizes N... --json FILE
 
 Each product is compared with float64 after the clock has stopped, elements that nobody writes are NaN, and the first warms up.
 """
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import hybrid
-from experiments.common import cli, records
+from experiments.common import cli, results
 from experiments.common.product_check import ProductCheck, refuse_wrong
-from experiments.common.records import seconds_of
+from experiments.common.results import seconds_of
 from hybrid.core.spans import Span, block
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import usable_gpus
@@ -126,7 +126,7 @@ def handwritten(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line
     times = [steps() for _ in range(options.repeat)]
     if a is not None:
         error = refuse_wrong("the product", a, b, c)
-        phases = {step: records.spread([float(each[index]) for each in times]) for index, step in enumerate(STEPS)}
+        phases = {step: results.spread([float(each[index]) for each in times]) for index, step in enumerate(STEPS)}
         yield "handwritten", [float(each.sum()) for each in times], {"setup": setup, "phases": phases, "error": error}
 
 
@@ -163,38 +163,6 @@ def library(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
             for part in group if number % 2 == 0 else group[::-1]:
                 times[part].append(seconds(part, compare=number == options.repeat - 1))
     yield from ((part, times[part], {"setup": setup[part]}) for part in parts)
-
-
-def resident(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
-    """Row blocks that lie on the ranks' GPUs, C's rows staying there: no byte through the host or rank 0."""
-    random, finish = np.random, lambda: None
-    if options.device == "cuda":
-        finish, random = cuda_device(comm.rank).synchronize, import_module("cupy").random
-    a, b = (hybrid.RowBlock(random.default_rng().random((n // comm.size, n))) for _ in range(2))
-    multiply = partial(hybrid.multiply, a, b, comm=comm, device=options.device)
-    setup = seconds_of_all(comm, partial(multiply, check=True), finish)
-    times = [seconds_of_all(comm, partial(multiply, check=False), finish) for _ in range(options.repeat + 1)]
-    yield "resident", times[1:], {"setup": setup}
-
-
-def small(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
-    """Small host arrays on one GPU, in turns with the same copies and cuBLAS by CuPy; without a GPU NumPy."""
-
-    def by_cublas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        import cupy
-
-        return cupy.asnumpy(cupy.asarray(a) @ cupy.asarray(b))
-
-    products: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-        "small": partial(hybrid.multiply, check=False, device=options.device),
-        "small, plain": by_cublas if options.device == "cuda" else np.matmul,
-    }
-    a, b = uniform(n), uniform(n)
-    setup = {part: seconds_of(multiply, a, b) for part, multiply in products.items()}
-    for multiply in products.values():
-        refuse_wrong("the product", a, b, multiply(a, b))
-    times = in_turns({part: partial(seconds_of, multiply, a, b) for part, multiply in products.items()}, options.repeat)
-    yield from ((part, times[part], {"setup": setup[part]}) for part in products)
 
 
 def wires(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
@@ -317,26 +285,6 @@ def cublasxt(gpus: int, n: int, options: argparse.Namespace) -> Iterator[Line]:
             yield f"cublasxt, {kind}", times, {**about, "setup": setup, "error": error, "block": size}
 
 
-def by_jax(gpus: int, n: int, options: argparse.Namespace) -> Iterator[Line]:
-    """A and B go to the GPUs by rows, so that every link carries each row once; the rest is left to JAX."""
-    if options.device != "cuda":  # a CPU that pretends to be so many; read when JAX is loaded
-        os.environ["JAX_PLATFORMS"] = "cpu"
-        flags = os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={max(options.gpus)}"
-        os.environ["XLA_FLAGS"] = " ".join(flags).strip()
-    jax = import_module("jax")
-    jax.config.update("jax_enable_x64", True)
-    devices = jax.devices("gpu" if options.device == "cuda" else "cpu")[:gpus]
-    if len(devices) < gpus:
-        raise SystemExit(f"JAX finds {len(devices)} of {gpus} devices")
-    rows = jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(devices), ("rows",)), jax.sharding.PartitionSpec("rows"))
-    matmul = jax.jit(jax.numpy.matmul, out_shardings=rows)
-
-    def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return np.asarray(matmul(jax.device_put(a, rows), jax.device_put(b, rows)))
-
-    yield from _sharded("jax", f"JAX {jax.__version__}", multiply, n, options.repeat, None)
-
-
 def by_torch(gpus: int, n: int, options: argparse.Namespace) -> Iterator[Line]:
     """A goes to the GPUs by rows; B to the first GPU, from there to the others: their links carry it only once. C is an array
     made before."""
@@ -358,28 +306,21 @@ def by_torch(gpus: int, n: int, options: argparse.Namespace) -> Iterator[Line]:
             torch.cuda.synchronize(device)
         return c
 
-    yield from _sharded("torch", f"PyTorch {torch.__version__}", multiply, n, options.repeat, c)
-
-
-def _sharded(
-    part: str, version: str, multiply: Callable[..., np.ndarray], n: int, repeat: int, into: np.ndarray | None
-) -> Iterator[Line]:
     a, b = uniform(n), uniform(n)
     setup = seconds_of(multiply, a, b)
-    times = [seconds_of(multiply, a, b) for _ in range(repeat)]
-    if into is not None:
-        into.fill(np.nan)
+    times = [seconds_of(multiply, a, b) for _ in range(options.repeat)]
+    c.fill(np.nan)
     error = refuse_wrong("the product", a, b, multiply(a, b))
-    yield part, times, {"setup": setup, "error": error, "library": version}
+    yield "torch", times, {"setup": setup, "error": error, "library": f"PyTorch {torch.__version__}"}
 
 
-OF_RANKS = {part.__name__: part for part in (handwritten, library, resident, wires)}
-OF_ONE_PROCESS = {"cublasxt": cublasxt, "jax": by_jax, "torch": by_torch}
+OF_RANKS = {part.__name__: part for part in (handwritten, library, wires)}
+OF_ONE_PROCESS = {"cublasxt": cublasxt, "torch": by_torch}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = cli.plain_parser(__doc__)
-    parser.add_argument("part", choices=(*OF_RANKS, *OF_ONE_PROCESS, "small"))
+    parser.add_argument("part", choices=(*OF_RANKS, *OF_ONE_PROCESS))
     parser.add_argument("--sizes", nargs="+", type=int, required=True, metavar="N", help="square matrices, one after the other")
     parser.add_argument("--gpus", nargs="+", type=int, default=[1], metavar="P", help="how many one process uses (1)")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu", "emulate"))
@@ -400,11 +341,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if comm is not None:
                 lines = OF_RANKS[options.part](comm, n, options)
             else:
-                lines = small(None, n, options) if options.part == "small" else OF_ONE_PROCESS[options.part](gpus, n, options)
+                lines = OF_ONE_PROCESS[options.part](gpus, n, options)
             for part, times, more in lines:
                 if comm is None or comm.rank == 0:
                     where = {"part": part, "gpus": comm.size if comm else gpus, "n": n}
-                    jsonl.write({**where, "seconds": records.spread(times), "repeat": len(times), **more}, options.json)
+                    jsonl.write({**where, "seconds": results.spread(times), "repeat": len(times), **more}, options.json)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Is the runner as fast as the network between nodes? python scripts/bench_nodes.py [--nodes 2 4] [--rate 1gbit] [--json FILE]
+"""Is the runner as fast as the network between nodes? python scripts/bench.py nodes [--nodes 2 4] [--rate 1gbit] [--json FILE]
 
 Network namespaces stand for nodes, joined by links of that rate, with one rank on each, or --ranks. In turn run our programs,
 whose products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and MPI_Gatherv of C), and
@@ -24,7 +24,7 @@ from itertools import product
 from pathlib import Path
 
 from experiments.bench.network import Network, why_not
-from experiments.common import cli, records, results, tables
+from experiments.common import cli, results
 from experiments.start import ROOT
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block
@@ -50,14 +50,14 @@ _BLOCKS = (64, 128, 256)  # rows and columns of pdgemm's blocks that are tried
 
 
 class Results(results.Results):
-    command = "bench_nodes"
+    command, again = "bench_nodes", "python scripts/bench.py nodes"
 
-    def blocks(self) -> Iterator[tables.Block]:
+    def blocks(self) -> Iterator[results.Block]:
         heads = ("nodes", "links", "shape", "program", "seconds", "of its link's", "busiest node received", "as planned")
-        yield tables.Table(heads, "llllrrrr", [_row(line) for line in self.lines])
+        yield results.Table(heads, "llllrrrr", [_row(line) for line in self.lines])
 
 
-def _row(line: records.Line) -> tuple[str, ...]:
+def _row(line: results.Line) -> tuple[str, ...]:
     median, received, bits = line["seconds"]["median"], line["received"], bits_per_second(line["rate"])
     return (
         f"{line['nodes']}" + (f" of {line['ranks_per_node']} ranks" if line["ranks_per_node"] > 1 else ""),
@@ -115,7 +115,7 @@ def _planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int =
     return problem.bytes(1, max(sum(grids.received(chosen, node, problem, topology, placement)) for node in range(nodes)))
 
 
-def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
+def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
     if reason := why_not():
         raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
     import mpi4py
@@ -144,7 +144,7 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
 
 def _compared(
     network: Network, shape: str, programs: Mapping[str, Program], options: argparse.Namespace
-) -> Iterator[records.Line]:
+) -> Iterator[results.Line]:
     measured: dict[str, list[tuple[float, int]]] = {name: [] for name in programs}
     sizes, nodes = SHAPES[shape], len(network.names)
     for _ in cli.shown(range(options.pairs), f"{nodes} nodes, {shape}"):
@@ -162,7 +162,7 @@ def _compared(
         planned = _planned_bytes(sizes, nodes, name, options.ranks) if name in (OURS, OURS_STAYS, OURS_2D) else None
         yield {
             "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": options.ranks, "shape": shape,
-            "sizes": list(sizes), "program": name, "seconds": records.spread(seconds),
+            "sizes": list(sizes), "program": name, "seconds": results.spread(seconds),
             "received": int(statistics.median(received)), "planned": planned,
         }  # fmt: skip
 
@@ -203,6 +203,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=_rate, default="1gbit", help='of each link, both ways, as tc has it; "" for none (1gbit)')
     parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES))
     parser.add_argument("--pairs", type=cli.at_least_1, default=3, help="how often each program runs (3)")
-    parser.set_defaults(picture=None)
-    cli.add_lines(parser)
-    return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)
+    return cli.experiment(parser, Results, _measured, arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A product between nodes, of operands that lie on the ranks: the program that `scripts/bench_nodes.py` starts on each of them.
+"""A product between nodes, of operands that lie on the ranks: the program that `scripts/bench.py nodes` starts on each of them.
 
 python nodes_program.py WAY N L M: rank 0 prints the seconds of the product.
 allgather   the simplest program that is right: rows of A and B, all of B gathered, C gathered at rank 0; "stays": C is not

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import hybrid
-from experiments.common import cli, records, results, tables
+from experiments.common import cli, results
 from experiments.common.cuda import matrices
 from experiments.common.product_check import IntegerCheck, ProductCheck
 from hybrid.core.problem import ITEM_SIZES
@@ -39,8 +39,6 @@ def _parser(description: str, sizes: Sequence[Sizes], dtypes: Sequence[str], dev
     _add_choice(parser, "--dtypes", dtypes)
     parser.add_argument("--rounds", type=cli.at_least_1, default=rounds, help=f"timings of each way, in turns ({rounds})")
     parser.add_argument("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: to see that it runs (cuda)")
-    cli.add_lines(parser)
-    parser.set_defaults(picture=None)
     return parser
 
 
@@ -50,7 +48,7 @@ def _add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[
     parser.add_argument(option, nargs="+", choices=choices, default=list(choices), metavar=option[2:].upper(), help=listed)
 
 
-def _measured(options: argparse.Namespace, part: str, cases: Sequence[tuple[Any, ...]], lines_of: Any) -> Iterator[records.Line]:
+def _measured(options: argparse.Namespace, part: str, cases: Sequence[tuple[Any, ...]], lines_of: Any) -> Iterator[results.Line]:
     """Of each case, which begins with sizes and type, the lines; what they have in common is added."""
     gpu = usable_gpus()[0].name if options.device == "cuda" else None
     for n, l, m in options.sizes:
@@ -62,18 +60,26 @@ def _measured(options: argparse.Namespace, part: str, cases: Sequence[tuple[Any,
 
 
 def _times(check: Any, ways: Mapping[str, Way], rounds: int, *, untimed: int = 2, calls: int = 1) -> dict[str, list[float]]:
-    """The seconds of each way after so many calls that are not timed: the second call of ours builds what later ones launch."""
+    """The seconds of each way after so many calls that are not timed: the second call of ours builds what later ones launch. In
+    a round each is called so many times, of which the last is timed; each round begins with another one."""
     for name, way in ways.items():
         for _ in range(untimed):
             check.refuse_wrong(name, way())
-    return records.in_turns(ways, rounds, calls)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        in_turn = list(ways.items())
+        for name, way in in_turn[number % len(ways) :] + in_turn[: number % len(ways)]:
+            for _ in range(calls - 1):
+                way()
+            times[name].append(results.seconds_of(way))
+    return times
 
 
 def _settled(device: str) -> Way:
     return import_module("cupy").cuda.Device().synchronize if device == "cuda" else lambda: None
 
 
-def _sizes(line: records.Line) -> str:
+def _sizes(line: results.Line) -> str:
     return f"{line['n']}×{line['l']}×{line['m']}"
 
 
@@ -83,7 +89,7 @@ def _ms(seconds: float) -> str:
 
 # --- what the check costs
 
-_CHECK = """What does the check of every product cost? python scripts/bench_check.py [--sizes 4000 8000]
+_CHECK = """What does the check of every product cost? python scripts/bench.py check [--sizes 4000 8000]
 
 hybrid.multiply with its check and without it, in turns, medians, by one process: of arrays in host memory into an array that
 is given (out=), of arrays of `hybrid.empty`, and of RowBlocks, which lie on the GPU where there is one. Two calls of each kind
@@ -93,17 +99,17 @@ _PLACES, _CHECKED = ("host", "empty", "row blocks"), ("unchecked", "checked")
 
 
 class CheckResults(results.Results):
-    command = "bench_check"
+    command, again = "bench_check", "python scripts/bench.py check"
 
-    def blocks(self) -> Iterator[tables.Block]:
+    def blocks(self) -> Iterator[results.Block]:
         heads, rows = ["operands", "type", "n×l×m", "unchecked, ms", "checked, ms", "ratio"], []
         for line in self.lines:
             unchecked, checked = (line[way]["median"] for way in _CHECKED)
             rows.append([line["place"], line["dtype"], _sizes(line), _ms(unchecked), _ms(checked), f"{checked / unchecked:.3f}"])
-        yield tables.Table(heads, "lllrrr", rows, "hybrid.multiply by one process")
+        yield results.Table(heads, "lllrrr", rows, "hybrid.multiply by one process")
 
 
-def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: str) -> Iterator[records.Line]:
+def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: str) -> Iterator[results.Line]:
     a, b = matrices("normal", dtype, *sizes)
     operands: Any = (a, b)
     out = None
@@ -122,23 +128,23 @@ def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: st
         return c.array if place == "row blocks" else c
 
     times = _times(ProductCheck(a, b), {way: partial(product, way) for way in _CHECKED}, options.rounds, untimed=3, calls=2)
-    yield {"place": place, **{way: records.spread(times[way]) for way in _CHECKED}}
+    yield {"place": place, **{way: results.spread(times[way]) for way in _CHECKED}}
 
 
 def check(arguments: Sequence[str] | None = None) -> int:
     parser = _parser(_CHECK, _square(4000, 8000), list(ITEM_SIZES), ("cuda", "cpu", "emulate"), rounds=9)
     _add_choice(parser, "--places", _PLACES)
 
-    def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    def measured(options: argparse.Namespace) -> Iterator[results.Line]:
         cases = [(sizes, dtype, place) for sizes in options.sizes for dtype in options.dtypes for place in options.places]
         return _measured(options, "check", cases, _check_line)
 
-    return cli.command(parser, partial(cli.present, results=CheckResults, measured=measured), arguments)
+    return cli.experiment(parser, CheckResults, measured, arguments)
 
 
 # --- precisions beside cuBLAS
 
-_PRECISION = """How fast are products from remainders beside cuBLAS? python scripts/bench_precision.py [--sizes 8192]
+_PRECISION = """How fast are products from remainders beside cuBLAS? python scripts/bench.py precision [--sizes 8192]
 
 Of matrices that lie on one GPU, and C stays there: cuBLAS as CuPy calls it, unchecked, beside hybrid.multiply with its check, for
 each precision. "in turns": one call of each, round by round, medians. "alone": calls of one way for some seconds without a
@@ -148,9 +154,9 @@ _YARDSTICK, _PRECISIONS, _FILLS = "cuBLAS", ("native", "auto", "fast"), ("normal
 
 
 class PrecisionResults(results.Results):
-    command = "bench_precision"
+    command, again = "bench_precision", "python scripts/bench.py precision"
 
-    def blocks(self) -> Iterator[tables.Block]:
+    def blocks(self) -> Iterator[results.Block]:
         heads = ["elements", "n×l×m", "way", "in turns, ms", "× cuBLAS", "alone, ms", "× cuBLAS"]
         rows, base = [], self.lines[0]
         for line in self.lines:
@@ -158,10 +164,10 @@ class PrecisionResults(results.Results):
             both = (line["seconds"]["median"], base["seconds"]["median"]), (line["alone"], base["alone"])
             cells = [cell for one, other in both for cell in (_ms(one), f"{other / one:.2f}")]
             rows.append([f"{line['fill']}, {line['dtype']}", _sizes(line), line["way"], *cells])
-        yield tables.Table(heads, "lllrrrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
+        yield results.Table(heads, "lllrrrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
 
 
-def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill: str) -> Iterator[records.Line]:
+def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill: str) -> Iterator[results.Line]:
     n, l, m = sizes
     random = (import_module("cupy") if options.device == "cuda" else np).random.default_rng()
     a, b = (
@@ -179,7 +185,7 @@ def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill
     ways: dict[str, Way] = {_YARDSTICK: cublas, **ours}
     times = _times(ProductCheck(a, b), ways, options.rounds)
     for name, way in ways.items():
-        yield {"fill": fill, "way": name, "seconds": records.spread(times[name]), "alone": _alone(way, options.alone)}
+        yield {"fill": fill, "way": name, "seconds": results.spread(times[name]), "alone": _alone(way, options.alone)}
 
 
 def _alone(way: Way, seconds: float) -> float:
@@ -197,16 +203,16 @@ def precision(arguments: Sequence[str] | None = None) -> int:
     _add_choice(parser, "--fills", _FILLS)
     parser.add_argument("--alone", type=float, default=1.0, metavar="S", help="seconds of calls without a pause (1)")
 
-    def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    def measured(options: argparse.Namespace) -> Iterator[results.Line]:
         cases = [(sizes, dtype, fill) for fill in options.fills for dtype in options.dtypes for sizes in options.sizes]
         return _measured(options, "precision", cases, _precision_lines)
 
-    return cli.command(parser, partial(cli.present, results=PrecisionResults, measured=measured), arguments)
+    return cli.experiment(parser, PrecisionResults, measured, arguments)
 
 
 # --- complex numbers and integers
 
-_TYPES = """How fast are products of complex numbers and of integers? python scripts/bench_types.py [--sizes 4096 8192]
+_TYPES = """How fast are products of complex numbers and of integers? python scripts/bench.py types [--sizes 4096 8192]
 
 hybrid.multiply with its check, beside the library's matmul (CuPy's on a GPU, NumPy's on a CPU) without one: of operands that lie
 on one GPU, where C stays as well, and of operands in host memory, where the library's time is that of all copies, too. One call
@@ -217,9 +223,9 @@ _WAYS, _SMALL = ("library", "hybrid"), 99
 
 
 class TypesResults(results.Results):
-    command = "bench_types"
+    command, again = "bench_types", "python scripts/bench.py types"
 
-    def blocks(self) -> Iterator[tables.Block]:
+    def blocks(self) -> Iterator[results.Block]:
         heads = ["type", "elements", "n×l×m", "operands", "library, ms", "hybrid, ms", "times as fast", "hybrid, Tflop/s"]
         rows = []
         for line in self.lines:
@@ -228,7 +234,7 @@ class TypesResults(results.Results):
             place = "on the GPU" if line["place"] == "gpu" else "in host memory"
             numbers = [_ms(library), _ms(ours), f"{library / ours:.3g}", f"{operations / ours / 1e12:.3g}"]
             rows.append([line["dtype"], line["elements"], _sizes(line), place, *numbers])
-        yield tables.Table(heads, "llllrrrr", rows, "hybrid.multiply, checked, beside the library's matmul, unchecked")
+        yield results.Table(heads, "llllrrrr", rows, "hybrid.multiply, checked, beside the library's matmul, unchecked")
 
 
 def _of_type(sizes: Sizes, dtype: str, elements: str) -> Iterator[np.ndarray]:
@@ -243,7 +249,7 @@ def _of_type(sizes: Sizes, dtype: str, elements: str) -> Iterator[np.ndarray]:
             yield random.integers(-most, most, shape, dtype, endpoint=True)
 
 
-def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements: str) -> Iterator[records.Line]:
+def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements: str) -> Iterator[results.Line]:
     on_gpu, settle = options.device == "cuda", _settled(options.device)
     cupy = import_module("cupy") if on_gpu else None
     result = None if dtype in COMPLEX else "int64"
@@ -260,13 +266,13 @@ def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements
 
         ways = {"library": library, "hybrid": partial(hybrid.multiply, a, b, dtype=result, device=options.device)}
         times = _times(ProductCheck(a, b) if result is None else IntegerCheck(a, b), ways, options.rounds)
-        yield {"elements": elements, "place": place, **{way: records.spread(times[way]) for way in _WAYS}}
+        yield {"elements": elements, "place": place, **{way: results.spread(times[way]) for way in _WAYS}}
 
 
 def types(arguments: Sequence[str] | None = None) -> int:
     parser = _parser(_TYPES, _square(4096, 8192), [*COMPLEX, *INTEGERS], ("cuda", "cpu"), rounds=7)
 
-    def measured(options: argparse.Namespace) -> Iterator[records.Line]:
+    def measured(options: argparse.Namespace) -> Iterator[results.Line]:
         cases = [
             (sizes, dtype, elements)
             for dtype in options.dtypes
@@ -275,4 +281,4 @@ def types(arguments: Sequence[str] | None = None) -> int:
         ]
         return _measured(options, "types", cases, _types_lines)
 
-    return cli.command(parser, partial(cli.present, results=TypesResults, measured=measured), arguments)
+    return cli.experiment(parser, TypesResults, measured, arguments)

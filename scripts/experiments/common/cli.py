@@ -1,61 +1,39 @@
 # SPDX-License-Identifier: MIT
-"""How an experiment's script is told what to do, and how it ends."""
+"""How an experiment's script is told what to do, what it does with its lines, and how it ends."""
 
 import argparse
-import csv
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.common import plots, tables
-from experiments.common.records import END, Line, Recorder
-from experiments.common.results import Results
+from experiments.common import plots
+from experiments.common.results import END, Line, Recorder, Results, printed
 from hybrid.commands.parser import Parser
 from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
-from hybrid.host import files, memory
+from hybrid.host import memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.reporting import svg
 from hybrid.reporting.progress import Progress
 from hybrid.runs.files import refuse_unwritable
 
 Item = TypeVar("Item")
+Options = argparse.Namespace
 
 
-def plain_parser(description: str | None) -> argparse.ArgumentParser:
+def plain_parser(description: str | None) -> Parser:
     """For `command`, which says in a line what is wrong with the options, and what was meant."""
     return Parser(description=description)
 
 
-def add_lines(parser: argparse.ArgumentParser) -> None:
-    """--json and --from."""
-    lines = parser.add_mutually_exclusive_group()
-    lines.add_argument("--json", metavar="FILE", help="append a line for each result")
-    lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
-
-
-def parser_for(description: str | None) -> argparse.ArgumentParser:
+def parser_for(description: str | None) -> Parser:
     """With the options that the lectures' scripts have in common."""
     parser = plain_parser(description)
     parser.add_argument(
         "--device", choices=("auto", "cuda", "emulate"), default="auto", help="emulate: the GPU's kernels on the CPU (auto)"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes: under a minute without a GPU")
-    parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
-    add_lines(parser)
-    add_csv(parser)
     return parser
-
-
-def add_csv(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--csv", metavar="FILE.csv", help="write the numbers as a table for a spreadsheet, a row for each result")
-
-
-def add_page(parser: argparse.ArgumentParser, page: str, picture: str) -> None:
-    """--write: a page's tables and its picture are made of recorded lines."""
-    parser.add_argument("--write", action="store_true", help=f"the tables in {page}, and {picture}")
 
 
 def at_least_1(text: str, kind: type[int] | type[float] = int) -> Any:
@@ -79,35 +57,23 @@ def as_sizes(text: str) -> tuple[int, int, int]:
 
 
 def command(
-    parser: argparse.ArgumentParser,
-    work: Callable[[argparse.Namespace], int],
-    arguments: Sequence[str] | None,
-    failure: int = 1,
-    drawn_by_itself: str = "",
+    parser: argparse.ArgumentParser, work: Callable[[Options], int], arguments: Sequence[str] | None = None, failure: int = 1
 ) -> int:
-    """The exit code; at least `failure` for an error. What can be refused is refused before anything is measured.
-
-    `drawn_by_itself`: the option whose picture is SVG and needs no matplotlib.
-    """
+    """The exit code; at least `failure` for an error. What can be refused is refused before anything is measured."""
     options = argparse.Namespace()
     try:
         parser.parse_args(arguments, options)
         options.words = list(sys.argv[1:] if arguments is None else arguments)
-        _refuse_ranks()
-        if "" in (getattr(options, name, None) for name in ("json", "source", "picture", "csv")):
+        launch = launched()
+        if launch is not None and launch.size > 1:
+            raise UsageError(f"{launch.name} started this {launch.size} times, and each would do all of it: start it alone")
+        if "" in (getattr(options, name, None) for name in ("json", "source", "picture")):
             raise UsageError("the name of a file is missing")
         if getattr(options, "json", None):
             refuse_unwritable(options.json)
         if getattr(options, "picture", None):
-            if drawn_by_itself and getattr(options, drawn_by_itself):
-                svg.refuse(options.picture)
-                refuse_unwritable(options.picture)
-            else:
-                plots.refuse(options.picture)
-        if getattr(options, "csv", None):
-            if not options.csv.endswith(".csv"):
-                raise UsageError(f"{options.csv}: the name of a table must end in .csv")
-            refuse_unwritable(options.csv)
+            (svg if getattr(options, "launch", None) else plots).refuse(options.picture)
+            refuse_unwritable(options.picture)
         return work(options)
     except (HybridError, OSError, KeyboardInterrupt) as error:
         said, code = one_line(error), max(failure, getattr(error, "exit_code", failure))
@@ -122,69 +88,47 @@ def command(
     return code
 
 
-def _refuse_ranks() -> None:
-    launch = launched()
-    if launch is not None and launch.size > 1:
-        raise UsageError(f"{launch.name} started this {launch.size} times, and each would do all of it: start it alone")
+def add_lines(parser: argparse.ArgumentParser, results: type[Results]) -> None:
+    """The options of what is measured, or recorded, and shown."""
+    lines = parser.add_mutually_exclusive_group()
+    lines.add_argument("--json", metavar="FILE", help="append a line for each result")
+    lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as pages have them, with their commands")
+    if results.draw:
+        parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
 
 
-def present(options: argparse.Namespace, results: type[Results], measured: Callable[[argparse.Namespace], Iterable[Line]]) -> int:
-    """Print, and where asked for draw, the lines of --from, or else what is measured and recorded. The exit code."""
-    lines = results.recorded(options.source) if options.source else recorded(options, results, measured)
-    made = results(lines)
-    print(*made.printed(), sep="\n", flush=True)
-    if options.picture:
+def present(options: Options, results: type[Results], measured: Callable[[Options], Iterable[Line]]) -> int:
+    """Print, and where asked for draw, the lines of --from, or else what is measured, each recorded as soon as it is there. The
+    exit code."""
+    if options.source:
+        lines = results.recorded(options.source)
+    else:
+        recorder = Recorder(results.command, options.words, options.json)
+        lines = [recorder.keep(line) for line in measured(options)]
+        recorder.keep({"part": END})
+    return show(options, results(lines))
+
+
+def show(options: Options, made: Results) -> int:
+    """The exit code."""
+    text = [made.markdown()] if options.markdown else [made.caption(), *printed(made.blocks())]
+    print(*text, sep="\n", flush=True)
+    if made.draw and options.picture:
         made.draw(options.picture)
-    if getattr(options, "csv", None):
-        _write_csv(options.csv, lines)
     return made.exit_code()
 
 
-def recorded(
-    options: argparse.Namespace, results: type[Results], measured: Callable[[argparse.Namespace], Iterable[Line]]
-) -> list[Line]:
-    """What is measured, each line recorded as soon as it is there."""
-    recorder = Recorder(results.command, options.words, options.json)
-    lines = [recorder.keep(line) for line in measured(options)]
-    recorder.keep({"part": END})
-    return lines
-
-
-def write_page(made: Results, page: Path, name: str, picture: Path) -> None:
-    """The tables between the markers of this name, and the picture that stands above them."""
-    made.draw(str(picture))
-    tables.write_between_markers(page, name, made.markdown(os.path.relpath(picture, page.parent)))
-
-
-def refuse_page(page: Path, name: str) -> None:
-    """UsageError, before minutes of measuring, where --write could not write."""
-    plots.refuse_without_matplotlib()
-    tables.refuse_without_markers(page, name)
-
-
-_OF_RUN = ("command", "arguments", "run", "schema", "versions", "machine", "date")
-
-
-def _write_csv(path: str, lines: Sequence[Line]) -> None:
-    """A row for each line, a column for each number, with all digits; the processor and the date are the last ones."""
-    rows = [
-        {**dict(_cells("", {key: line[key] for key in line if key not in _OF_RUN})), "processor": line["machine"]["processor"]}
-        for line in lines
-    ]
-    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if name != "processor"]
-    with files.atomic_write(path) as beside, open(beside, "w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, [*columns, "processor", "date"], restval="", lineterminator="\n")
-        table.writeheader()
-        table.writerows({**row, "date": line["date"]} for row, line in zip(rows, lines, strict=True))
-
-
-def _cells(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A cell, or of a dictionary or a list one for each of its values."""
-    if isinstance(value, (dict, list, tuple)):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value, 1):
-            yield from _cells(f"{name} {key}".strip(), inner)
-    elif value is not None:
-        yield name, value
+def experiment(
+    parser: argparse.ArgumentParser,
+    results: type[Results],
+    measured: Callable[[Options], Iterable[Line]],
+    arguments: Sequence[str] | None = None,
+    failure: int = 1,
+) -> int:
+    """A whole script that measures, records and shows. The exit code."""
+    add_lines(parser, results)
+    return command(parser, lambda options: present(options, results, measured), arguments, failure)
 
 
 def shown(items: Sequence[Item], title: str) -> Iterator[Item]:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from experiments.common.product_check import ProductCheck, refuse_wrong
-from experiments.common.records import Line, seconds_of
+from experiments.common.results import Line, seconds_of
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import EmulatedDevice, compiled_loops
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
@@ -118,6 +118,9 @@ class CallFailed(HybridError):
 class _Capped:
     """Counts the bytes allocated, at most `cap` (0: of what there is)."""
 
+    device: str
+    name: str
+
     def __init__(self, cap: int) -> None:
         self._cap, self._taken = cap, 0
 
@@ -129,6 +132,11 @@ class _Capped:
     def release(self) -> None:
         """Give back everything allocated here."""
         self._taken = 0
+
+    @property
+    def about(self) -> Line:
+        """What each line of a measurement here says."""
+        return {"device": self.device, "gpu": self.name if self.device == "cuda" else None}
 
 
 class GpuRuntime(_Capped):
@@ -213,11 +221,6 @@ class GpuRuntime(_Capped):
                 times.append(self.seconds(begin, self.event()) / launches)
             return times
 
-    def synchronize(self) -> None:
-        """Wait for everything started."""
-        with self._device:
-            self._called(self._runtime.deviceSynchronize)
-
     def event(self) -> Any:
         """Record one on the stream."""
         with self._device:
@@ -277,9 +280,6 @@ class EmulatedRuntime(_Capped):
         self._devices[key].multiply(a, b, c, [])
         self._devices[key].finish()
 
-    def synchronize(self) -> None:
-        pass  # every call has done its work when it returns
-
     def event(self) -> float:
         return time.perf_counter()
 
@@ -304,11 +304,6 @@ def runtime_for(device: str, cap: int = 0) -> CudaRuntime:
             print(f"{missing}: the kernels run on the CPU's CUDA runtime, and their times say nothing of a GPU", file=sys.stderr)
     compiler()
     return EmulatedRuntime(cap or available_host_bytes())
-
-
-def on(runtime: CudaRuntime, lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines, each with the device that it is about."""
-    return ({"device": runtime.device, "gpu": runtime.name if runtime.device == "cuda" else None, **line} for line in lines)
 
 
 def processor() -> str:

@@ -4,10 +4,8 @@
 import importlib.util
 import math
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,9 @@ from hybrid.core.installation import install, temporary_folder
 from hybrid.errors import UsageError
 from hybrid.host import files
 from hybrid.reporting.svg import PALETTE
-from hybrid.runs.files import refuse_unwritable
 
 HERE, LECTURE, OTHER = (PALETTE[name][0] for name in ("first", "second", "third"))
 GREY = "#999999"
-NARROW = 4.6  # inches, of a picture for a narrow page
 TEXT, GRID = "#333333", "#e4e4e4"
 Groups = Sequence[tuple[str, str, Sequence[Any]]]  # label, colour, values
 FORMATS = (".png", ".svg")
@@ -30,19 +26,12 @@ _STYLE: dict[Any, Any] = {
     "font.size": 10,
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT),
 }
-_stacked: ContextVar[bool] = ContextVar("stacked", default=False)
-_LETTERS = 15  # of a caption in an inch
 
 
 def refuse(path: str) -> None:
     """UsageError for what could not be written."""
     if Path(path).suffix not in FORMATS:
         raise UsageError(f"{path}: pictures are {' or '.join(FORMATS)}")
-    refuse_unwritable(path)
-    refuse_without_matplotlib()
-
-
-def refuse_without_matplotlib() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(f"the picture needs matplotlib: {install('plot')}")
 
@@ -62,8 +51,6 @@ def figure(path: str, size: tuple[float, float], title: str = "", caption: str =
     import matplotlib
     from matplotlib.figure import Figure
 
-    if _stacked.get():
-        size, caption, title = (NARROW, size[1]), _wrapped(caption, _LETTERS), _wrapped(title, 10)
     suffix = Path(path).suffix
     metadata: dict[str, Any] = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
     with matplotlib.rc_context(_STYLE):
@@ -77,39 +64,6 @@ def figure(path: str, size: tuple[float, float], title: str = "", caption: str =
             drawn.savefig(beside, format=suffix[1:], metadata=metadata, dpi=120)
 
 
-@contextmanager
-def below_each_other() -> Iterator[None]:
-    """What is drawn meanwhile is for a narrow page: every panel below the other."""
-    token = _stacked.set(True)
-    try:
-        yield
-    finally:
-        _stacked.reset(token)
-
-
-def narrow() -> bool:
-    return _stacked.get()
-
-
-def panels(figure: Any, rows: int, columns: int, **shared: Any) -> list[Any]:
-    """Row by row; on a narrow page one below the other, each as high as it was."""
-    if not _stacked.get() or columns == 1:
-        return list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
-    height = figure.get_size_inches()[1]
-    figure.set_size_inches(NARROW, max(height / rows, 2.6) * rows * columns)
-    return list(figure.subplots(rows * columns, 1, squeeze=False).flat)
-
-
-def label(text: str) -> str:
-    """Of a bar: in lines of their own what commas part, and no long ones, where the page is narrow."""
-    lines = [line for part in text.split(", ") for line in textwrap.wrap(part, 18)]
-    return "\n".join(lines) if narrow() else text
-
-
-def _wrapped(text: str, letters: int) -> str:
-    return textwrap.fill(text, int(letters * NARROW)) if text else text
-
-
 def plain(panel: Any, title: str = "") -> None:
     """A panel without a box, with a light grid."""
     panel.set_title(title, loc="left", fontsize=10)
@@ -118,21 +72,15 @@ def plain(panel: Any, title: str = "") -> None:
     panel.set_axisbelow(True)
 
 
-def from_a_power_of_ten(panel: Any, values: Sequence[float]) -> None:
-    """The vertical axis of these bars, which is logarithmic: all of them begin at the same whole power."""
-    panel.set_yscale("log")
-    panel.set_ylim(10 ** math.floor(math.log10(min(values)) - 0.05), max(values) * 2)
-
-
 def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str], colors: Sequence[str]) -> None:
     """From top to bottom on a logarithmic axis, each value's text behind its bar."""
     panel.barh(range(len(names)), values, color=colors, height=0.65)
-    panel.set_yticks(range(len(names)), map(label, names))
+    panel.set_yticks(range(len(names)), names)
     panel.invert_yaxis()
     panel.set_xscale("log")
     least, most = math.floor(math.log10(min(values)) - 0.2), math.ceil(math.log10(max(values)))
     panel.set_xlim(10**least, max(values) * 30)  # from a whole power of ten; right of the bars is room for their texts
-    panel.set_xticks([10.0**power for power in range(least, most + 1, 1 + int(most - least > (3 if narrow() else 4)))])
+    panel.set_xticks([10.0**power for power in range(least, most + 1, 1 + int(most - least > 4))])
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     panel.minorticks_off()
     for row, (value, text) in enumerate(zip(values, texts, strict=True)):

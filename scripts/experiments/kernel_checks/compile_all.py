@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common.cli import command, plain_parser, shown
-from experiments.common.tables import Table, printed
+from experiments.common.results import Table, printed
 from hybrid.classroom.on_gpu import Resources, resources_in
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""How fast is every kernel of the catalogue beside cuBLAS? python scripts/ladder.py [--json lines.jsonl] [--write]
+"""How fast is every kernel of the catalogue beside cuBLAS? python -m hybrid.lectures ladder [--json lines.jsonl]
 
 On a GPU: for each type and size all rungs are checked against float64, then timed in turns with cuBLAS, in one run: in each
-round every kernel runs once, in changing order. Prints a line for each as it comes: the median, and the median over the
-rounds of cuBLAS' time / the kernel's. A rung whose launch takes more than --longest seconds is left out.
+round every kernel runs once, in changing order. Speeds are from medians; percentages are the median over the rounds of cuBLAS'
+time / the kernel's. A rung whose launch takes more than --longest seconds is left out.
 
-Anywhere: `--from lines.jsonl --write` makes the table in kernels/README.md and docs/ladder.svg from recorded lines, and
-`--loads` counts the loads of every element of A and B on the CPU.
+Anywhere: `--loads` counts the loads of every element of A and B on the CPU.
 """
 
 import argparse
@@ -15,40 +14,46 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.common import cli, plots, records, results, tables
+from experiments.common import cli, plots, results
 from experiments.common.cli import shown
 from experiments.common.cuda import kernel_of
 from experiments.common.product_check import IntegerCheck, ProductCheck
-from experiments.common.records import Line, spread
-from experiments.lectures.loads import Shape, count_loads, form_of, loads_per_multiply_add, loads_table
-from experiments.start import ROOT
+from experiments.common.results import Line, spread
 from hybrid.classroom.own_kernel import resources
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
+from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.kernels.catalogue import (
     ALL,
     BOTH,
     BYTES,
     CATALOGUE,
+    EMULATED_CAPABILITY,
     HALVES,
+    KERNELS,
     OPERAND_SIZES,
+    Form,
     Kernel,
     launch_of,
     numbers_of,
     refusal,
+    storage,
     sums_type,
 )
 from hybrid.testing.checked_kernels import not_a_number, spread_of, stored
+
+Shape = tuple[int, int, int]  # n, l, m
 
 YARDSTICK = "cublas"
 ROW_BLOCK = (1000, 8000, 8000)  # what one of eight ranks has of 8000×8000
@@ -81,7 +86,7 @@ def label(shape: Shape) -> str:
     return f"{n}×{l}²" if l == m else f"{n}×{l}×{m}"
 
 
-def shape_of(line: records.Line) -> Shape:
+def shape_of(line: results.Line) -> Shape:
     return line["n"], line["l"], line["m"]
 
 
@@ -90,34 +95,25 @@ def unit_of(dtype: str) -> str:
     return "TOPS" if dtype in BYTES else "TF/s"
 
 
-def as_text(line: records.Line) -> str:
-    what = f"{line['kernel']:18} {line['dtype']} {label(shape_of(line)):12}"
-    if not line["seconds"]:
-        return f"{what} left out: a launch takes about {line['launch_seconds']:.1f} s"
-    rate = f"{line['teraflops']:7.2f} {unit_of(line['dtype'])}"
-    speed = f"{1e3 * line['seconds']['median']:9.3f} ms {rate}  {line['ratio']:.4f} × cuBLAS"
-    return f"{what} {speed}" + (f"  {line['registers']} registers" if line["registers"] else "")
-
-
 class Results(results.MachineResults):
     """By kernel, dtype and shape; of several lines the last one."""
 
-    command, about_picture = "ladder", "TF/s of each rung beside cuBLAS"
+    command, again = "ladder", "python -m hybrid.lectures ladder"
 
-    def __init__(self, lines: Sequence[records.Line]) -> None:
+    def __init__(self, lines: Sequence[results.Line]) -> None:
         self._lines = {(line["kernel"], line["dtype"], shape_of(line)): line for line in lines}
         super().__init__(list(self._lines.values()))
 
     @staticmethod
-    def machine_of(line: records.Line) -> str:
+    def machine_of(line: results.Line) -> str:
         return line["gpu"]
 
-    def of(self, kernel: str, dtype: str, shape: Shape) -> records.Line | None:
+    def of(self, kernel: str, dtype: str, shape: Shape) -> results.Line | None:
         """None: not measured, or too slow to be."""
         line = self._lines.get((kernel, dtype, shape))
         return line if line and line["seconds"] else None
 
-    def any_of(self, kernel: str, dtype: str) -> records.Line | None:
+    def any_of(self, kernel: str, dtype: str) -> results.Line | None:
         """For what does not depend on the shape."""
         return next((line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)), None)
 
@@ -134,7 +130,7 @@ class Results(results.MachineResults):
         major, minor, patch = last["cublas"] // 10000, last["cublas"] // 100 % 100, last["cublas"] % 100
         return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
 
-    def blocks(self) -> Iterator[tables.Table]:
+    def blocks(self) -> Iterator[results.Table]:
         shapes = self.shapes()
         for dtype in self.dtypes():
             heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
@@ -142,7 +138,7 @@ class Results(results.MachineResults):
             for kernel in [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]:
                 speeds = [_speed(self.of(kernel, dtype, shape)) for shape in shapes]
                 rows.append([kernel, *_resources(self.any_of(kernel, dtype)), *speeds])
-            yield tables.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
+            yield results.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
     def draw(self, path: str) -> None:
         """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype. Those of 16 bits and of bytes have rows
@@ -151,7 +147,7 @@ class Results(results.MachineResults):
         of_rows = [dtypes for dtypes in of_rows if dtypes]
         columns, heights = max(map(len, of_rows)), [0.4 + 0.33 * max(map(self._bars, dtypes)) for dtypes in of_rows]
         with plots.figure(path, (4.6 * columns, 0.4 + sum(heights))) as figure:
-            panels = plots.panels(figure, len(of_rows), columns, sharex="row", height_ratios=heights)
+            panels = figure.subplots(len(of_rows), columns, squeeze=False, sharex="row", height_ratios=heights).flat
             for number, panel in enumerate(panels):
                 dtypes = of_rows[number // columns]
                 if number % columns < len(dtypes):
@@ -189,7 +185,7 @@ class Results(results.MachineResults):
         panel.tick_params(axis="y", length=0)
 
 
-def _resources(line: records.Line | None) -> list[str]:
+def _resources(line: results.Line | None) -> list[str]:
     if line is None or line["tile"] is None:
         return ["–"] * 4
     down, across = (str(length) if length != ALL else name for length, name in zip(line["tile"], "nm", strict=True))
@@ -198,12 +194,84 @@ def _resources(line: records.Line | None) -> list[str]:
     return [f"{down}×{across}", f"{line['registers']}{spilled}", f"{line['shared'] / 1024:.4g} KiB", str(loads)]
 
 
-def _speed(line: records.Line | None) -> str:
+def _speed(line: results.Line | None) -> str:
     if line is None:
         return "–"
     rate = f"{line['teraflops']:.{1 if line['teraflops'] >= 10 else 2}f}"
     return rate if line["kernel"] == YARDSTICK else f"{rate} ({100 * line['ratio']:.1f} %)"
 
+
+# --- loads, by formula and counted
+
+ALONE = ("naive", "row_per_thread", "column_per_thread")  # in these every thread loads all that it multiplies
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Loads of an element of A and of B: the least, the most, the mean; and what they should be."""
+
+    kernel: str
+    dtype: str
+    a: tuple[float, float, float]
+    b: tuple[float, float, float]
+    per_multiply_add: float
+    formula: tuple[int, int]
+    formula_per_multiply_add: float
+
+    @property
+    def as_they_should_be(self) -> bool:
+        return self.a == (self.formula[0],) * 3 and self.b == (self.formula[1],) * 3
+
+
+def form_of(kernel: Kernel, dtype: str, capability: int) -> Form:
+    """The form that is launched on a GPU of that compute capability (times ten)."""
+    return next(form for form in kernel.forms[dtype] if form.capability <= capability)
+
+
+def loads_of_elements(kernel: str, tile: Sequence[int], shape: Shape) -> tuple[int, int]:
+    """Of each element of A and of B, by the kernel's tile of C."""
+    n, _, m = shape
+    return (m, n) if kernel in ALONE else (-(-m // tile[1]), -(-n // tile[0]))
+
+
+def loads_per_multiply_add(kernel: str, tile: Sequence[int]) -> Fraction:
+    """For whole tiles."""
+    return Fraction(2) if kernel in ALONE else Fraction(1, tile[0]) + Fraction(1, tile[1])
+
+
+def count_loads(kernel: Kernel, dtype: str, shape: Shape, capability: int = EMULATED_CAPABILITY) -> Loads:
+    """Run the kernel on the emulated GPU, which counts. DeviceUnavailable without a C++ compiler."""
+    n, l, m = shape
+    types = storage(dtype), storage(dtype), sums_type(dtype)
+    matrices = [np.ones(shape, of_matrix) for shape, of_matrix in zip(((n, l), (l, m), (n, m)), types, strict=True)]
+    numbers = [number for matrix in matrices for number in (matrix.ctypes.data, matrix.strides[0])]
+    launch = launch_of(kernel, dtype, n, m, capability, copy_width(OPERAND_SIZES[dtype], numbers))
+    run = EmulatedKernel(KERNELS / launch.source, launch.expression, capability, checks="loads")
+    run(launch.grid, launch.block, launch.shared_bytes, matrices)
+    assert run.loads is not None
+    formula = loads_of_elements(kernel.name, form_of(kernel, dtype, capability).tile, shape)
+    a, b = ((float(count.min()), float(count.max()), float(count.mean())) for count in (run.loads.a, run.loads.b))
+    total = float(run.loads.a.sum() + run.loads.b.sum())
+    return Loads(kernel.name, dtype, a, b, total / (n * l * m), formula, formula[0] / m + formula[1] / n)
+
+
+def loads_table(counted: Iterable[Loads]) -> results.Table:
+    """What was counted beside what the formulas say."""
+    of_matrices = (f"{matrix}: {what}" for matrix in "AB" for what in ("least", "most", "mean", "formula"))
+    heads = ["rung", "dtype", *of_matrices, "per multiply-add", "formula", ""]
+    rows = []
+    for one in counted:
+        parts = [
+            text
+            for (least, most, mean), formula in zip((one.a, one.b), one.formula, strict=True)
+            for text in (f"{least:g}", f"{most:g}", f"{mean:.2f}", str(formula))
+        ]
+        totals = [f"{one.per_multiply_add:.4f}", f"{one.formula_per_multiply_add:.4f}"]
+        rows.append([one.kernel, one.dtype, *parts, *totals, "" if one.as_they_should_be else "differs"])
+    return results.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element")
+
+
+# --- times
 
 # cuBLAS as it is without being asked to round to less. It reads these when it is loaded.
 EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}
@@ -379,7 +447,6 @@ def _software() -> Line:
     return {"driver": driver, "cupy": cupy.__version__, "cublas": library}
 
 
-README, PICTURE = ROOT / "kernels" / "README.md", ROOT / "docs" / "ladder.svg"
 SIZES = (*map(square, (4096, 8000, 8192, 16384)), ROW_BLOCK)
 RAGGED = (300, 40, 290)  # of no kernel's tile a multiple
 
@@ -392,8 +459,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)")
     parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
     parser.add_argument("--longest", type=float, default=1.0, metavar="S", help="leave out what takes longer a launch (1.0)")
-    cli.add_lines(parser)
-    cli.add_page(parser, "kernels/README.md", "docs/ladder.svg")
+    cli.add_lines(parser, Results)
     parser.add_argument("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU")
     shape = ("N", "L", "M")
     parser.add_argument(
@@ -403,29 +469,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def work(options: argparse.Namespace) -> int:
-    kernels = rungs_named(options.kernels)
-    dtypes = [options.dtype] if options.dtype else list(OPERAND_SIZES)
+    options.rungs = rungs_named(options.kernels)
+    options.dtypes = [options.dtype] if options.dtype else list(OPERAND_SIZES)
     if options.rounds < 1 or not options.longest > 0:
         raise UsageError("rounds and seconds must be more than 0")
     if options.loads:
-        jobs = [(kernel, dtype) for dtype in dtypes for kernel in kernels if dtype in kernel.dtypes]
+        jobs = [(kernel, dtype) for dtype in options.dtypes for kernel in options.rungs if dtype in kernel.dtypes]
         counted = [count_loads(kernel, dtype, tuple(options.shape)) for kernel, dtype in cli.shown(jobs, "rungs")]
-        print(*tables.printed([loads_table(counted)]), sep="\n")
+        print(*results.printed([loads_table(counted)]), sep="\n")
         return 0 if all(one.as_they_should_be for one in counted) else 1
-    if options.write:
-        cli.refuse_page(README, "ladder")  # not after minutes
-    results = Results(Results.recorded(options.source) if options.source else list(measured(options, dtypes, kernels)))
-    if options.source and not options.write:
-        print(*map(as_text, results.lines), sep="\n")
-    if options.write:
-        cli.write_page(results, README, "ladder", PICTURE)
-    return 0
+    return cli.present(options, Results, measured)
 
 
-def measured(options: argparse.Namespace, dtypes: Sequence[str], kernels: Sequence[Kernel]) -> Iterator[records.Line]:
-    """Prints and records each result as it comes."""
+def measured(options: argparse.Namespace) -> Iterator[results.Line]:
     os.environ.update(EXACT_CUBLAS)
-    recorder = records.Recorder(Results.command, options.words, options.json)
-    for line in measure(usable_gpus()[0], dtypes, options.sizes, kernels, options.rounds, options.longest):
-        print(as_text(line), flush=True)
-        yield recorder.keep(line)
+    return measure(usable_gpus()[0], options.dtypes, options.sizes, options.rungs, options.rounds, options.longest)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import cli, cuda, plots, records, results, tables
+from experiments.common import cli, cuda, plots, results
 from hybrid.core.problem import ITEM_SIZES, Problem
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.spans import Span, pieces
@@ -137,7 +137,7 @@ class RunnerAlone:
         self._settings = Settings.gather({**where, "host_memory": host, "check": True})
         self._session = Session(Team())
 
-    def lines(self, dtype: str, most: int, times: float) -> Iterator[records.Line]:
+    def lines(self, dtype: str, most: int, times: float) -> Iterator[results.Line]:
         """The largest N of which all is resident, then the largest up to times·most. Nothing where the host cannot hold more."""
         limit = int(times * most)
         resident = self._largest(dtype, most, lambda decision: decision.plan.shares[0].holds_all)
@@ -163,7 +163,7 @@ class RunnerAlone:
 
         return decisions.get(last_that(fits, most))
 
-    def _line(self, part: str, decision: Decision) -> records.Line:
+    def _line(self, part: str, decision: Decision) -> results.Line:
         """Of its product."""
         problem = decision.plan.problem
         shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m)}
@@ -193,56 +193,36 @@ PARTS = {  # of lines: what they are called
 }
 
 
-def measured(
-    runtime: cuda.CudaRuntime, dtypes: Sequence[str], kernels: Sequence[str] | None, memory: int, times: float
-) -> Iterator[records.Line]:
-    runner = RunnerAlone(runtime.device, memory)
-    for dtype in dtypes:
-        about = {"dtype": dtype, "memory": memory}
-        most = theoretical(memory, dtype)
-        yield {**about, "part": "theoretical", "n": most}
-        # With and without shared memory; on a GPU the fastest alone: the others take minutes there.
-        on_gpu = runtime.device == "cuda" and [fastest("cuda", dtype, most, runtime.capability).name]
-        for name in kernels or on_gpu or ("naive", "tiled"):
-            n, seconds = largest_in_core(runtime, cuda.kernel_of(name), dtype, most)
-            yield {**about, "part": "in core", "n": n, "kernel": name, "seconds": seconds}
-        yield from ({**about, **line} for line in runner.lines(dtype, most, times))
-
-
 class Results(results.Results):
     """For each type the largest N of each part."""
 
     command, again = "largest", "python -m hybrid.lectures largest"
 
-    def __init__(self, lines: Sequence[records.Line]) -> None:
+    def __init__(self, lines: Sequence[results.Line]) -> None:
         super().__init__(lines)
-        self.by_dtype: dict[str, list[records.Line]] = {}
+        self.by_dtype: dict[str, list[results.Line]] = {}
         for line in lines:
             self.by_dtype.setdefault(line["dtype"], []).append(line)
 
-    def blocks(self) -> Iterator[tables.Table]:
+    def blocks(self) -> Iterator[results.Table]:
         whose = "of the GPU" if self.of_gpu else "of the CPU, in place of a GPU's"
         for dtype, lines in self.by_dtype.items():
             most = next(line["n"] for line in lines if line["part"] == "theoretical")
             rows = [[PARTS[line["part"]], str(line["n"]), _about(line, most)] for line in lines]
-            yield tables.Table(["way", "largest N", "how"], "lrl", rows, f"{dtype}, {readable(lines[-1]['memory'])} {whose}")
+            yield results.Table(["way", "largest N", "how"], "lrl", rows, f"{dtype}, {readable(lines[-1]['memory'])} {whose}")
 
     def draw(self, path: str) -> None:
         """N of each part, a panel for each type."""
-        memory = readable(self.lines[-1]["memory"])
-        title = f"The largest N×N matrices in {memory}" + ("" if self.of_gpu else " (of the CPU, in place of a GPU's)")
-        with plots.figure(
-            path, (9.5, 1.0 + (2.6 if plots.narrow() else 1.9) * len(self.by_dtype)), title, self.caption()
-        ) as figure:
+        title = f"The largest N×N matrices in {readable(self.lines[-1]['memory'])}"
+        title += "" if self.of_gpu else " (of the CPU, in place of a GPU's)"
+        with plots.figure(path, (9.5, 1.0 + 1.9 * len(self.by_dtype)), title, self.caption()) as figure:
             panels = figure.subplots(len(self.by_dtype), 1, squeeze=False, sharex=True)[:, 0]
             for (dtype, lines), panel in zip(self.by_dtype.items(), panels, strict=True):
                 largest = {line["part"]: line["n"] for line in lines}
                 parts = [part for part in PARTS if part in largest]
                 plots.plain(panel, dtype)
                 colors = [plots.GREY if part == "theoretical" else plots.HERE for part in parts]
-                drawn = panel.barh(
-                    [plots.label(PARTS[part]) for part in parts], [largest[part] for part in parts], color=colors, height=0.65
-                )
+                drawn = panel.barh([PARTS[part] for part in parts], [largest[part] for part in parts], color=colors, height=0.65)
                 panel.bar_label(drawn, [f"{largest[part]:,}" for part in parts], fontsize=9, padding=4)
                 panel.invert_yaxis()
                 panel.margins(x=0.12)
@@ -250,16 +230,16 @@ class Results(results.Results):
             panels[-1].set_xlabel("N, rows and columns of each matrix")
 
 
-def _about(line: records.Line, most: int) -> str:
+def _about(line: results.Line, most: int) -> str:
     if line["part"] == "theoretical":
         return f"floor(sqrt({line['memory']:,} / (3 · {ITEM_SIZES[line['dtype']]})))"
-    seconds = f" in {records.duration(line['seconds'])}" if line["device"] == "cuda" else ""
+    seconds = f" in {results.duration(line['seconds'])}" if line["device"] == "cuda" else ""
     right = f"{line['kernel']}: multiplied{seconds} and right"
     far = f"{line['n'] / most:.3g} × {most}" if line["part"] == "out of core" else f"{most - line['n']} short"
     return f"{right}, {far}" + (f"; {line['ended_by']}" if line.get("ended_by") else "")
 
 
-def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
+def measured(options: argparse.Namespace) -> Iterator[results.Line]:
     asked_for = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
     runtime = cuda.runtime_for(options.device, asked_for)
     if runtime.device == "emulate" and not asked_for:
@@ -278,7 +258,17 @@ def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
         for dtype in dtypes:
             if refused := refusal(cuda.kernel_of(name), dtype, columns=2, capability=runtime.capability):
                 raise UsageError(refused)
-    yield from cuda.on(runtime, measured(runtime, dtypes, options.kernels, memory, options.times))
+    runner = RunnerAlone(runtime.device, memory)
+    for dtype in dtypes:
+        about = {**runtime.about, "dtype": dtype, "memory": memory}
+        most = theoretical(memory, dtype)
+        yield {**about, "part": "theoretical", "n": most}
+        # With and without shared memory; on a GPU the fastest alone: the others take minutes there.
+        on_gpu = runtime.device == "cuda" and [fastest("cuda", dtype, most, runtime.capability).name]
+        for name in options.kernels or on_gpu or ("naive", "tiled"):
+            n, seconds = largest_in_core(runtime, cuda.kernel_of(name), dtype, most)
+            yield {**about, "part": "in core", "n": n, "kernel": name, "seconds": seconds}
+        yield from ({**about, **line} for line in runner.lines(dtype, most, options.times))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -288,4 +278,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="for in core (the fastest; without a GPU naive and tiled)")
     longest = "out of core, up to T times as large (4)"
     parser.add_argument("--times", type=partial(cli.at_least_1, kind=float), default=TIMES, metavar="T", help=longest)
-    return cli.command(parser, partial(cli.present, results=Results, measured=_measured), arguments)
+    return cli.experiment(parser, Results, measured, arguments)

@@ -12,22 +12,16 @@ larger ones that come out right by luck are looked for too.
 
 import argparse
 import math
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 import hybrid
-from experiments.common import cli, plots, records, results, tables
-from hybrid.core.problem import Problem
-from hybrid.core.settings import Settings
+from experiments.common import cli, plots, results
 from hybrid.core.text import aligned
 from hybrid.errors import UsageError
-from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.team import Team
-from hybrid.selection.session import Session, agree, take_inventory
 
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
 
@@ -72,9 +66,6 @@ def shown(matrices: Mapping[str, np.ndarray]) -> Iterator[str]:
         yield from (name, *(f"  {line}" for line in aligned(cells)), "")
 
 
-Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
 def magnitude(row: int, column: int) -> int:
     """Σ|terms| of an element of the product: Σ C(i, k)·C(k, j) = C(i, j)·2^(i-j)."""
     return math.comb(row, column) << (row - column) if row >= column else 0
@@ -98,7 +89,7 @@ def largest_exact(dtype: str) -> int:
     return next(size for size in count(1) if max(magnitude(size, column) for column in range(size + 1)) > LIMITS[dtype])
 
 
-def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.Line:
+def assess(dtype: str, options: argparse.Namespace) -> results.Line:
     """All three, each with its reason."""
     fit, exact = largest_that_fits(dtype), largest_exact(dtype)
     column = next(column for column in range(fit + 1) if not holds(dtype, math.comb(fit, column)))
@@ -107,17 +98,16 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.
     worst = max(range(exact + 1), key=lambda column: magnitude(exact, column))
     terms = f"2^{math.log2(magnitude(exact, worst)):.1f}"
     why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {terms}, past {limit}"
-    line = {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact}
     right, wrong, again = 0, None, []
     for size in cli.shown(range(1, fit + 1), dtype):
-        found = first_wrong(multiply(*triangles(size, dtype)))
+        found = first_wrong(multiplied(size, dtype, options)[2])
         if found is None and wrong is None:
             right = size
         elif found is None:
             again.append(size)
         elif wrong is None:
             wrong = found
-            if quick:
+            if options.quick:
                 break
     why = "as far as the entries fit"
     if dtype.startswith("int"):
@@ -126,124 +116,67 @@ def assess(dtype: str, multiply: Multiply, kernel: str, quick: bool) -> records.
         why = f"{as_text(wrong)}; its terms add up to 2^{math.log2(magnitude(wrong['row'], wrong['column'])):.1f}"
     if again:
         why += f"; right again at {', '.join(map(str, again))}"
-    return {**line, "right": right, "kernel": kernel, "reasons": [why_fit, why_exact, why]}
+    return {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact, "right": right, "reasons": [why_fit, why_exact, why]}
 
 
-def kernel_for(dtype: str, size: int, options: argparse.Namespace) -> tuple[str, str | None]:
-    """What the runner will take, and on what; the GPU's name."""
-    settings, session = Settings.gather({"device": options.device, "kernel": options.kernel}), Session(Team())
-    inventory = take_inventory(session, settings)
-    decision = agree(session, PlanRequest(Problem(size, size, size, dtype)), settings, [inventory])
-    gpu = inventory.gpus[0].name if decision.plan.device == "cuda" else None
-    return f"{decision.kernel.name} ({decision.plan.device}, {decision.kernel_reason})", gpu
+def multiplied(size: int, dtype: str, options: argparse.Namespace) -> list[np.ndarray]:
+    """L, R and L·R."""
+    left, right = triangles(size, dtype)
+    return [left, right, hybrid.multiply(left, right, device=options.device, kernel=options.kernel)]
 
 
 class Results(results.Results):
-    """The newest line of each type and kernel, and of each type and single size."""
+    """The newest line of each type."""
 
     command, again = "pascal", "python -m hybrid.lectures pascal"
 
-    def __init__(self, lines: Sequence[records.Line]) -> None:
-        newest = {(line["dtype"], line["kernel"]): line for line in lines if line["part"] == "all sizes"}
-        one_size = {(line["dtype"], line["size"]): line for line in lines if line["part"] == "one size"}
-        self.all_sizes, self.one_size = list(newest.values()), list(one_size.values())
-        super().__init__([*self.all_sizes, *self.one_size])
-
     @classmethod
-    def selected(cls, lines: Sequence[records.Line]) -> list[records.Line]:
-        return [line for line in lines if line["part"] != records.END]
+    def selected(cls, lines: Sequence[results.Line]) -> list[results.Line]:
+        return list({line["dtype"]: line for line in lines if line["part"] == "all sizes"}.values())
 
-    def machine(self) -> str:
-        """With the GPU, if one multiplied: integers are multiplied by none, and older lines do not name it."""
-        gpus = [line["gpu"] for line in self.lines if line.get("gpu")]
-        last = {key: value for key, value in self.lines[-1].items() if key != "gpu"}
-        return self.machine_of({**last, "gpu": gpus[-1]} if gpus else last)
-
-    def printed(self) -> Iterator[str]:
-        yield from tables.printed(self.blocks())
-
-    def blocks(self) -> Iterator[tables.Block]:
-        if self.all_sizes:
-            rows = []
-            for line in self.all_sizes:
-                right = "–" if line["right"] is None else str(line["right"])
-                rows.append([line["dtype"], str(line["fit"]), str(line["exact"]), right, line["kernel"] or "–"])
-            yield tables.Table(["type", "(a) fit", "(b) exact", "(c) right", "with kernel"], "lrrrl", rows)
-        for line in self.all_sizes:
+    def blocks(self) -> Iterator[results.Block]:
+        rows = [[line["dtype"], *(str(line[key]) for key in ("fit", "exact", "right"))] for line in self.lines]
+        yield results.Table(["type", "(a) fit", "(b) exact", "(c) right"], "lrrr", rows)
+        for line in self.lines:
             reasons = zip("abc", line["reasons"], strict=True)
-            yield tables.Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
-        if self.one_size:
-            yield tables.Remarks([_about_one_size(line) for line in self.one_size], "of one size" if self.all_sizes else "")
-
-    def exit_code(self) -> int:
-        return int(any(line["wrong"] for line in self.one_size))
-
-    def has_picture(self) -> bool:
-        return bool(self.all_sizes)
+            yield results.Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
 
     def draw(self, path: str) -> None:
-        """A group of bars for each type, from its newest line; no bar where nothing multiplies it."""
-        if not self.has_picture():
-            raise UsageError("the picture is of the largest sizes, and only one was multiplied")
-        lines = list({line["dtype"]: line for line in self.all_sizes}.values())
+        """A group of bars for each type."""
         kinds = (("fit", plots.LECTURE, "a"), ("exact", plots.OTHER, "b"), ("right", plots.HERE, "c"))
-        groups = [(f"({letter}) {key}", color, [line[key] for line in lines]) for key, color, letter in kinds]
-        with plots.figure(path, (2.5 + 1.4 * len(lines), 3.9), "The largest triangles of Pascal", self.caption()) as figure:
+        groups = [(f"({letter}) {key}", color, [line[key] for line in self.lines]) for key, color, letter in kinds]
+        with plots.figure(path, (2.5 + 1.4 * len(self.lines), 3.9), "The largest triangles of Pascal", self.caption()) as figure:
             panel = figure.subplots()
             plots.plain(panel)
-            plots.grouped_bars(panel, [line["dtype"] for line in lines], groups)
+            plots.grouped_bars(panel, [line["dtype"] for line in self.lines], groups)
             panel.set_ylabel("N, rows and columns of the triangle")
             panel.margins(y=0.12)
             panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 
 
-def _about_one_size(line: records.Line) -> str:
-    what = f"N = {line['size']}: the identity" if line["wrong"] is None else as_text(line["wrong"])
-    return f"{line['dtype']}  {what}"
-
-
-def measured(options: argparse.Namespace) -> Iterator[records.Line]:
-    def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return hybrid.multiply(a, b, device=options.device, kernel=options.kernel)
-
-    chosen = {"device": options.device, "gpu": None}
-    if options.size:
-        fitting = [each for each in options.dtype if has_entries(options.size, each)]
-        for dtype in set(options.dtype) - set(fitting) if fitting else ():
-            print(f"{dtype} is left out: the triangle of size {options.size} has entries beyond its largest", file=sys.stderr)
-        for dtype in fitting or options.dtype:
-            wrong = first_wrong(multiply(*triangles(options.size, dtype)))
-            yield {**chosen, "part": "one size", "dtype": dtype, "size": options.size, "wrong": wrong}
-        return
+def measured(options: argparse.Namespace) -> Iterator[results.Line]:
     for dtype in options.dtype:
-        kernel = "integers, exactly"
-        if not dtype.startswith("int"):
-            kernel, chosen["gpu"] = kernel_for(dtype, largest_that_fits(dtype), options)
-        yield {**chosen, **assess(dtype, multiply, kernel, options.quick)}
+        yield {"device": options.device, **assess(dtype, options)}
 
 
 def work(options: argparse.Namespace) -> int:
-    if options.show:
-        if options.size or options.picture or options.json or options.source or options.csv:
-            raise UsageError(
-                "--show prints three matrices and measures nothing: it goes with --dtype, --device and --kernel alone"
-            )
-        return _show(options)
-    if options.size and options.picture:
-        raise UsageError("--picture draws the largest sizes: not with --size")
-    return cli.present(options, Results, measured)
-
-
-def _show(options: argparse.Namespace) -> int:
+    if not (options.show or options.size):
+        return cli.present(options, Results, measured)
+    if (options.show and options.size) or options.picture or options.json or options.source:
+        raise UsageError("--show and --size multiply one size and measure nothing: --dtype, --device and --kernel go with them")
+    if options.size:
+        products = [multiplied(options.size, dtype, options)[2] for dtype in options.dtype]
+        wrong = [first_wrong(product) for product in products]
+        for dtype, found in zip(options.dtype, wrong, strict=True):
+            print(f"{dtype}  {as_text(found) if found else f'N = {options.size}: the identity'}")
+        return int(any(wrong))
     if options.show > MOST_SHOWN:
         raise UsageError(f"--show takes sizes to {MOST_SHOWN}")
     dtype = options.dtype[-1]
-    left, right = triangles(options.show, dtype)
-    product = hybrid.multiply(left, right, device=options.device, kernel=options.kernel)
-    wrong = first_wrong(product)
-    print(*shown({"L": left, "R": right, f"L·R, {dtype}": product}), sep="\n")
-    print("the identity" if wrong is None else as_text(wrong))
-    return int(wrong is not None)
+    left, right, product = multiplied(options.show, dtype, options)
+    found = first_wrong(product)
+    print(*shown({"L": left, "R": right, f"L·R, {dtype}": product}), as_text(found) if found else "the identity", sep="\n")
+    return int(found is not None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -255,7 +188,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=cli.at_least_1, metavar="N", help=size)
     parser.add_argument("--show", type=cli.at_least_1, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}")
     parser.add_argument("--quick", action="store_true", help="stop at the first size that is wrong")
-    cli.add_lines(parser)
-    cli.add_csv(parser)
-    parser.add_argument("--picture", metavar="FILE", help="draw the largest N of each type, as .png or .svg")
+    cli.add_lines(parser, Results)
     return cli.command(parser, work, arguments)

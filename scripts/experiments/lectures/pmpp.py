@@ -3,7 +3,7 @@
 
 Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a wide
 C of the same work, float32; then what speaks for each, from the numbers. Exercise 2: a matrix times a vector, a thread for each
-element, through its host function. Exercise 3 and the other launches of the documents: --launch shows the arithmetic for any,
+element. Exercise 3 and the other launches of the documents: --launch shows the arithmetic for any,
 and with --picture the blocks over C, both ways.
 
 On a GPU C is 1024×1024 (--size), timed by CUDA events. Without one it is 96×96, on the CPU's CUDA runtime: the products are
@@ -11,12 +11,9 @@ checked, and nothing is said of speed.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from experiments.common import cli, cuda, plots, product_check, records, results, tables
-from experiments.common.tables import Table, printed
+from experiments.common import cli, cuda, plots, results
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
 from hybrid.reporting import svg
@@ -100,24 +97,24 @@ def explained(rows: int, columns: int, x: int, y: int) -> Iterator[str]:
 
 def _explained(numbers: dict[str, Number], ways: tuple[str, ...]) -> Iterator[str]:
     rows = [[f"  {name}", _text(number), way] for (name, number), way in zip(numbers.items(), ways, strict=True)]
-    return printed([Table(["", "", ""], "lrl", rows)])
+    return results.printed([results.Table(["", "", ""], "lrl", rows)])
 
 
-def compared() -> Table:
+def compared() -> results.Table:
     """Each number of the documents beside the computed one."""
     rows = []
     for source, computed, said in LECTURES:
         rows += [[source, name, _text(number), _text(computed[name])] for name, number in said.items()]
-    return Table(["source", "number", "lecture", "computed"], "llrr", rows, "launches")
+    return results.Table(["source", "number", "lecture", "computed"], "llrr", rows, "launches")
 
 
 def _text(number: Number) -> str:
     return "×".join(map(str, number)) if isinstance(number, tuple) else f"{number:,}"
 
 
-MOST_DRAWN = 2000  # that a picture shows
+MOST_DRAWN = 2000  # blocks that a picture shows
 _NUMBERED = 60  # blocks, of which each has its number
-_LONG, _LEFT, _TOP, _HEAD, _BETWEEN = 640, 64, 34, 46, 24  # of the longer side, and of what is around a grid
+_LONG, _LEFT, _TOP, _BELOW = 640, 64, 70, 60  # of the longer side, and around a grid
 _STYLE = """\
 .covered { fill-opacity: 0.15 } .edge { fill: none; stroke-width: 2 } .blocks { fill: none; stroke-width: 0.7 }
 """
@@ -128,55 +125,31 @@ _HATCHES = (
 
 
 def draw_launch(path: str, rows: int, columns: int, x: int, y: int) -> None:
-    """Blocks of x×y threads; beside them, where x and y differ, the same with x and y exchanged. UsageError for too many."""
-    ways = [(x, y)] if x == y else [(x, y), (y, x)]
-    for way in ways:
-        blocks = covering(rows, columns, *way)["blocks"]
-        if isinstance(blocks, int) and blocks > MOST_DRAWN:
-            raise UsageError(f"a picture of {blocks:,} blocks would be black: {MOST_DRAWN:,} are the most")
-    longest = max(max(_covered(columns, way[0]), _covered(rows, way[1])) for way in ways)
-    scale = _LONG / longest
-    sizes = [(_LEFT + scale * _covered(columns, way[0]) + 36, _TOP + _HEAD + scale * _covered(rows, way[1])) for way in ways]
-    wide = columns >= rows
-    widths, heights = zip(*sizes, strict=True)
-    widths = tuple(max(width, 440) for width in widths)
-    size = (max(widths), sum(heights)) if wide else (sum(widths), max(heights))
-
-    def drawn() -> Iterator[str]:
-        yield _HATCHES
-        yield svg.text(12, 20, title, more='style="font-weight: 600"')
-        across, down = 0.0, 0.0
-        for way, (_, height), width in zip(ways, sizes, widths, strict=True):
-            yield f'<g transform="translate({across:.0f} {down + 30:.0f})">'
-            yield from _grid(rows, columns, *way, scale)
-            yield "</g>"
-            across, down = (0.0, down + height) if wide else (across + width, 0.0)
-
-    title = f"C of {rows}×{columns}, a thread for each element"
-    svg.write(path, title, (size[0], size[1] + _BETWEEN), drawn(), _STYLE)
-
-
-def _covered(length: int, side: int) -> int:
-    return -(-length // side) * side
+    """Blocks of x×y threads; below them, where x and y differ, the same with x and y exchanged. UsageError for too many."""
+    ways = list(dict.fromkeys([(x, y), (y, x)]))
+    grids = [covering(rows, columns, *way)["grid"] for way in ways]
+    if (most := max(across * down for across, down in grids)) > MOST_DRAWN:  # type: ignore[misc]
+        raise UsageError(f"a picture of {most:,} blocks would be black: {MOST_DRAWN:,} are the most")
+    sides = [(across * way[0], down * way[1]) for way, (across, down) in zip(ways, grids, strict=True)]  # type: ignore[misc]
+    scale = _LONG / max(max(side) for side in sides)
+    title, drawn, top = f"C of {rows}×{columns}, a thread for each element", [_HATCHES], 30.0
+    drawn.append(svg.text(12, 20, title, more='style="font-weight: 600"'))
+    for way, (_, height) in zip(ways, sides, strict=True):
+        drawn += [f'<g transform="translate(0 {top:.0f})">', *_grid(rows, columns, *way, scale), "</g>"]
+        top += _BELOW + scale * height
+    svg.write(path, title, (_LEFT + max(scale * max(width for width, _ in sides) + 36, 400), top + 20), drawn, _STYLE)
 
 
 def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str]:
     numbers = covering(rows, columns, x, y)
     across, down = numbers["grid"]  # type: ignore[misc]
-    whole, beside = numbers["blocks"], numbers["have nothing to do"]
-    yield svg.text(
-        12, 14, f"blocks of x = {x}, y = {y}: {across} × {down} = {whole:,} blocks, {beside:,} threads lie outside of C"
-    )
+    counts = f"{across} × {down} = {numbers['blocks']:,} blocks, {numbers['have nothing to do']:,} threads lie outside of C"
+    yield svg.text(12, 14, f"blocks of x = {x}, y = {y}: {counts}")
     width, height = across * x * scale, down * y * scale
-    yield f'<g transform="translate({_LEFT} {_TOP + 18})">'
-    for at in dict.fromkeys((0, columns, across * x)):  # C's last column and the grid's may be near each other
-        anchor = "middle" if at in (0, columns == across * x and at) else "end" if at == columns else "start"
-        yield svg.text(at * scale, -6, str(at), "fill-soft", f'text-anchor="{anchor}"')
-    for at in dict.fromkeys((0, rows, down * y)):
-        lower = 4 if at != rows or (down * y - rows) * scale > 12 else -2
-        yield svg.text(-6, at * scale + lower, str(at), "fill-soft", 'text-anchor="end"')
-    yield svg.text(width / 2, -6, "column, x", "fill-soft", 'text-anchor="middle"')
-    yield svg.text(-44, height / 2, "row, y", "fill-soft", f'text-anchor="middle" transform="rotate(-90 -44 {height / 2:.1f})"')
+    yield f'<g transform="translate({_LEFT} {_TOP - 30})">'
+    yield svg.text(0, -6, f"column, x, to {columns} of {across * x}", "fill-soft")
+    turned = 'text-anchor="end" transform="rotate(-90 -8 0)"'
+    yield svg.text(-8, 0, f"row, y, to {rows} of {down * y}", "fill-soft", turned)
     yield f'<rect width="{width:.1f}" height="{height:.1f}" fill="url(#outside)"/>'
     inside = f'width="{columns * scale:.1f}" height="{rows * scale:.1f}"'
     yield f'<rect class="fill-ground" {inside}/><rect class="covered fill-first" {inside}/>'
@@ -184,15 +157,16 @@ def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str
     lines += "".join(f"M0 {line * y * scale:.1f}H{width:.1f}" for line in range(down + 1))
     yield f'<path class="blocks stroke-ink" d="{lines}"/><rect class="edge stroke-first" {inside}/>'
     if across * down <= _NUMBERED and across <= 20:
-        for block_y in range(down):
-            for block_x in range(across):
-                yield svg.text(block_x * x * scale + 3, block_y * y * scale + 12, f"{block_x},{block_y}")
+        for block in range(across * down):
+            at_y, at_x = divmod(block, across)
+            yield svg.text(at_x * x * scale + 3, at_y * y * scale + 12, f"{at_x},{at_y}")
     yield "</g>"
 
 
 DTYPE, ITEM = "float32", 4
 DESIGNS = ("naive", "row_per_thread", "column_per_thread")  # a thread for each element, row, column
 VECTOR_KERNELS = ("matvec", "matvec_warp")
+COLORS = (plots.OTHER, plots.LECTURE, plots.HERE)
 FORMS = ("square", "tall", "wide")  # of C
 SIZES = {"cuda": 1024, "emulate": 96}
 QUICK = {"cuda": 256, "emulate": 48}
@@ -200,46 +174,32 @@ VECTOR = {"cuda": 16384, "emulate": 512}
 SLENDER = 16  # times as many rows as the square C has, or columns; its other sides a quarter: the same multiply-adds
 REPEAT = 7
 
-Shape = tuple[int, int, int]
-Stub = Callable[[np.ndarray, np.ndarray, np.ndarray, int], None]
 
-
-def shapes(size: int) -> dict[str, Shape]:
+def shapes(size: int) -> dict[str, tuple[int, int, int]]:
     """n, l, m of the same work: n threads or m threads, many or few."""
     quarter = size // 4
     sides = (size, size, size), (SLENDER * size, quarter, quarter), (quarter, quarter, SLENDER * size)
     return dict(zip(FORMS, sides, strict=True))
 
 
-def stub_on(runtime: cuda.CudaRuntime) -> Stub:
-    """Exercise 2's host function: stub(out, matrix, vector, n) computes out[i] = Σ matrix[i][j]·vector[j], float32."""
-
-    def stub(out: np.ndarray, matrix: np.ndarray, vector: np.ndarray, n: int) -> None:
-        try:
-            on_matrix, on_vector, on_out = (runtime.allocate(n, columns, DTYPE) for columns in (n, 1, 1))
-            runtime.copy(on_matrix, matrix.reshape(n, n))
-            runtime.copy(on_vector, vector.reshape(n, 1))
-            runtime.launch(cuda.kernel_of("matvec"), on_matrix, on_vector, on_out)
-            runtime.copy(out.reshape(n, 1), on_out)
-        finally:
-            runtime.release()
-
-    return stub
-
-
-def measured(runtime: cuda.CudaRuntime, size: int, vector: int) -> Iterator[records.Line]:
+def measured(options: argparse.Namespace) -> Iterator[results.Line]:
+    runtime = cuda.runtime_for(options.device)
+    size = options.size or (QUICK if options.quick else SIZES)[runtime.device]
+    if size % 4:
+        raise UsageError(f"--size {size}: a multiple of 4, for the tall C and the wide one")
+    for shape in shapes(size).values():
+        cli.refuse_too_large(*shape)
     jobs = [(shape, design) for shape in shapes(size).items() for design in DESIGNS]
     for (form, (n, l, m)), design in cli.shown(jobs, "exercise 1"):
         a, b = cuda.matrices("uniform", DTYPE, n, l, m)
-        seconds = records.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(design), a, b, REPEAT))
-        yield {"part": "exercise 1", "kernel": design, "form": form, "n": n, "l": l, "m": m, "seconds": seconds}
-    a, b = cuda.matrices("uniform", DTYPE, vector, vector, 1)
-    out = np.full(vector, np.nan, DTYPE)
-    stub_on(runtime)(out, a, b[:, 0].copy(), vector)
-    product_check.refuse_wrong("stub", a, b, out[:, None])
+        seconds = results.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(design), a, b, REPEAT))
+        about = {**runtime.about, "part": "exercise 1", "kernel": design, "form": form}
+        yield {**about, "n": n, "l": l, "m": m, "seconds": seconds}
+    n = VECTOR[runtime.device] // (4 if options.quick else 1)
+    a, b = cuda.matrices("uniform", DTYPE, n, n, 1)
     for kernel in cli.shown(VECTOR_KERNELS, "exercise 2"):
-        seconds = records.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(kernel), a, b, REPEAT))
-        yield {"part": "exercise 2", "kernel": kernel, "n": vector, "seconds": seconds}
+        seconds = results.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(kernel), a, b, REPEAT))
+        yield {**runtime.about, "part": "exercise 2", "kernel": kernel, "n": n, "seconds": seconds}
 
 
 class Results(results.Results):
@@ -247,7 +207,7 @@ class Results(results.Results):
 
     command, again = "lecture_pmpp", "python -m hybrid.lectures pmpp"
 
-    def __init__(self, lines: Sequence[records.Line]) -> None:
+    def __init__(self, lines: Sequence[results.Line]) -> None:
         super().__init__(lines)
         self.designs = {(line["form"], line["kernel"]): line for line in lines if line["part"] == "exercise 1"}
         self.vectors = {line["kernel"]: line for line in lines if line["part"] == "exercise 2"}
@@ -257,24 +217,24 @@ class Results(results.Results):
         line = self.designs[form, design]
         return 2 * line["n"] * line["l"] * line["m"] / line["seconds"]["median"] / 1e9
 
-    def blocks(self) -> Iterator[tables.Block]:
+    def blocks(self) -> Iterator[results.Block]:
         heads = ["C", "n×l · l×m", "kernel", "launch", "threads", *(["time", "GF/s"] if self.of_gpu else ["product"])]
         rows = []
         for (form, design), line in self.designs.items():
             shape = f"{line['n']}×{line['l']} · {line['l']}×{line['m']}"
             threads = threads_at_work(design, line["n"], line["m"])
-            speed = [records.duration(line["seconds"]["median"]), f"{self.gigaflops(form, design):.4g}"]
+            speed = [results.duration(line["seconds"]["median"]), f"{self.gigaflops(form, design):.4g}"]
             launch = _launch(design, line["n"], line["m"])
             rows.append([form, shape, design, launch, f"{threads:,}", *(speed if self.of_gpu else ["right"])])
-        yield tables.Table(heads, "llllrrr"[: len(heads)], rows, f"exercise 1, {DTYPE}")
-        yield tables.Remarks(list(self._for_and_against()), "for and against")
-        rows = [[kernel, f"{line['n']}×{line['n']}", self._of_vector(line)] for kernel, line in self.vectors.items()]
-        yield tables.Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
+        yield results.Table(heads, "llllrrr"[: len(heads)], rows, f"exercise 1, {DTYPE}")
+        yield results.Remarks(list(self._for_and_against()), "for and against")
+        rows = []
+        for kernel, line in self.vectors.items():
+            n, seconds = line["n"], line["seconds"]["median"]
+            speed = f"{results.duration(seconds)}, {ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix"
+            rows.append([kernel, f"{n}×{n}", speed if self.of_gpu else "right"])
+        yield results.Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
         yield compared()
-
-    def _of_vector(self, line: records.Line) -> str:
-        n, seconds = line["n"], line["seconds"]["median"]
-        return f"{records.duration(seconds)}, {ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix" if self.of_gpu else "right"
 
     def _for_and_against(self) -> Iterator[str]:
         square = self.designs["square", "naive"]
@@ -297,28 +257,28 @@ class Results(results.Results):
 
     def draw(self, path: str) -> None:
         """Sectors of memory and threads of each design; on a GPU its speed as well."""
-        colors = dict(zip(DESIGNS, (plots.OTHER, plots.LECTURE, plots.HERE), strict=True))
         square = self.designs["square", "naive"]
         sides = [(line["n"], line["m"]) for form in self.forms for line in [self.designs[form, "naive"]]]
-        panels: list[tuple[str, str, Sequence[str], Callable[[str], list[float]]]] = [
-            ("touched by a warp's instruction", "sectors of 32 bytes", ("load of A", "load of B", "store to C"),
-             lambda design: sectors_of_warp(design, square["l"], square["m"], ITEM)),
-            ("with something to compute", "threads", self.forms,
-             lambda design: [threads_at_work(design, n, m) for n, m in sides]),
-            (f"speed, {DTYPE}", "GF/s", self.forms, lambda design: [self.gigaflops(form, design) for form in self.forms]),
-        ][: 3 if self.of_gpu else 2]  # fmt: skip
+        sectors = {design: sectors_of_warp(design, square["l"], square["m"], ITEM) for design in DESIGNS}
+        threads = {design: [threads_at_work(design, n, m) for n, m in sides] for design in DESIGNS}
+        shown = [
+            ("touched by a warp's instruction", "sectors of 32 bytes", ("load of A", "load of B", "store to C"), sectors),
+            ("with something to compute", "threads", self.forms, threads),
+        ]
+        if self.of_gpu:
+            speeds = {design: [self.gigaflops(form, design) for form in self.forms] for design in DESIGNS}
+            shown.append((f"speed, {DTYPE}", "GF/s", self.forms, speeds))
         title = "A thread for each row, column, or element of C"
-        with plots.figure(path, (4.3 * len(panels), 3.9), title, self.caption()) as figure:
-            for index, (panel, (title, unit, names, of)) in enumerate(
-                zip(plots.panels(figure, 1, len(panels)), panels, strict=True)
-            ):
+        with plots.figure(path, (4.3 * len(shown), 3.9), title, self.caption()) as figure:
+            panels = figure.subplots(1, len(shown))
+            for panel, (title, unit, names, of) in zip(panels, shown, strict=True):
                 plots.plain(panel, title)
-                plots.grouped_bars(panel, names, [(design, colors[design], of(design)) for design in DESIGNS], _short)
+                groups = [(design, color, of[design]) for design, color in zip(DESIGNS, COLORS, strict=True)]
+                plots.grouped_bars(panel, names, groups, _short)
                 panel.set_ylabel(unit)
-                if index:
-                    plots.from_a_power_of_ten(panel, [value for design in DESIGNS for value in of(design)])
-                else:
-                    panel.legend(loc="upper center", frameon=False, fontsize=8)
+                if panel is not panels[0]:
+                    panel.set_yscale("log")
+            panels[0].legend(loc="upper center", frameon=False, fontsize=8)
 
 
 def _launch(design: str, n: int, m: int) -> str:
@@ -340,17 +300,7 @@ def work(options: argparse.Namespace) -> int:
         if options.picture:
             draw_launch(options.picture, *options.launch)
         return 0
-    return cli.present(options, Results, _measured)
-
-
-def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
-    runtime = cuda.runtime_for(options.device)
-    size = options.size or (QUICK if options.quick else SIZES)[runtime.device]
-    if size % 4:
-        raise UsageError(f"--size {size}: a multiple of 4, for the tall C and the wide one")
-    for shape in shapes(size).values():
-        cli.refuse_too_large(*shape)
-    yield from cuda.on(runtime, measured(runtime, size, VECTOR[runtime.device] // (4 if options.quick else 1)))
+    return cli.present(options, Results, measured)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -358,4 +308,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=cli.at_least_1, metavar="N", help="rows and columns of the square C")
     launch = ("ROWS", "COLUMNS", "X", "Y")
     parser.add_argument("--launch", nargs=4, type=cli.at_least_1, metavar=launch, help="only the arithmetic: X×Y threads a block")
-    return cli.command(parser, work, arguments, drawn_by_itself="launch")
+    cli.add_lines(parser, Results)
+    return cli.command(parser, work, arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--jobs J] [--json F]
+"""Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
 
 Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
 all, get a signal, are stopped for good or put to sleep; or the job gets too little of a resource; or its disk, /dev/shm or
@@ -9,8 +9,8 @@ and files that stayed. Where nobody of ours is left to name it (the launcher or 
 has none) the launcher's own report is enough. Counted apart are files that stay then, or of a job whose MPI had not started, or
 that other jobs may have left; and a launcher that goes on when its job is gone, or has not begun. Ends with 1 for all that is
 not counted apart.
---only: one kind of fault. --jobs: so many at a time, each with a /dev/shm and a /tmp of its own where this process may mount
-them (as root); their seeds are SEED, SEED + 1 and so on. --sum: the trials of several runs, in one table.
+--only: one kind of fault. Where it may mount them (as root) and --json is elsewhere, the script has a /dev/shm and a /tmp of its
+own, so that several can run at a time; --from gives one table of the lines of all their runs, also of those that were cut short.
 --products K: something else, K random products by --ranks GPUs, or what NumPy plays where there are none: is each right, and does
 no memory stay pinned, or taken, when its array is gone (programs/random_products.py)? One line of JSON, and 1 if not.
 --inside: something else, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On
@@ -33,79 +33,30 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
-from typing import IO, Any
+from typing import Any
 
-from experiments.common import cli, records, results, tables
-from experiments.common.records import Line
+from experiments.common import cli, results
 from experiments.ordeal.job import why_not
-from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, Usual, faults, trial, usual
+from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, faults, trial, usual
 from experiments.start import ROOT, SCRIPTS
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.errors import DeviceUnavailable, HybridError, UsageError
+from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.ranks.launcher import mpirun
-from hybrid.reporting import jsonl
 
 _FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 (where MPI libraries and launchers make their files)
+_OWN = "ORDEAL_HAS_OWN_FOLDERS"  # in the environment
 _MOUNT = " && ".join([*(f"mount -t tmpfs tmpfs {folder}" for folder in _FOLDERS), 'exec "$@"'])
 
 
-def own_folders() -> list[str]:
+def own_folders(json: str | None) -> list[str]:
     """The words before a command that then has folders of its own; none where this process may not mount any."""
-    needed = [Path(path).resolve() for path in (sys.executable, sys.prefix, ROOT, SCRIPTS, Path.cwd())]
+    needed = [Path(path).resolve() for path in (sys.executable, sys.prefix, ROOT, SCRIPTS, Path.cwd(), json or "")]
     if shutil.which("unshare") is None or any(path.is_relative_to(folder) for path in needed for folder in _FOLDERS):
         return []
     words = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh"]
     tried = subprocess.run([*words, "true"], capture_output=True, check=False)
     return [] if tried.returncode else words
-
-
-def told(several: Sequence[Sequence[str]], given: Any, words: Sequence[str]) -> Iterator[Line]:
-    """The lines of several processes of this script with these arguments, as they come. `given`: what each reads; `words`: before
-    its command. HybridError where one fails."""
-    lines: SimpleQueue[Line | int] = SimpleQueue()
-    with ExitStack() as running:
-        for arguments in several:
-            process = subprocess.Popen(
-                [*words, sys.executable, str(SCRIPTS / "ordeal.py"), *arguments],
-                stdin=running.enter_context(_file_of(given)),
-                stdout=subprocess.PIPE,
-            )
-            running.callback(process.wait)
-            running.callback(process.terminate)
-            Thread(target=_read, args=(process, lines), daemon=True).start()
-        ended = 0
-        while ended < len(several):
-            line = lines.get()
-            if not isinstance(line, int):
-                yield line
-                continue
-            ended += 1
-            if line:
-                raise HybridError(f"a process that tries jobs has ended with {line}")
-
-
-def tell(line: Line) -> None:
-    print(json.dumps(line), flush=True)
-
-
-def _file_of(given: Any) -> IO[str]:
-    file = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by who gets it)
-    json.dump(given, file)
-    file.seek(0)
-    return file
-
-
-def _read(process: subprocess.Popen[bytes], lines: SimpleQueue[Line | int]) -> None:
-    """To its end, and then with which exit code it has ended."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.put(json.loads(line))
-    lines.put(process.wait())
 
 
 _PROGRAM = Path(__file__).with_name("programs") / "broken_calls.py"
@@ -140,7 +91,9 @@ def tried_inside(seed: int, trials: int, seconds: float, most_ranks: int, *, ver
                 break
     counts["all"] = sum(counts.values(), Counter())
     rows = [(error, *(str(of_error[head]) for head in _INSIDE_HEADS)) for error, of_error in sorted(counts.items())]
-    print(*tables.printed([tables.Table(("error", *_INSIDE_HEADS), "l" + "r" * len(_INSIDE_HEADS), rows)]), sep="\n", flush=True)
+    print(
+        *results.printed([results.Table(("error", *_INSIDE_HEADS), "l" + "r" * len(_INSIDE_HEADS), rows)]), sep="\n", flush=True
+    )
     return int(any(counts["all"][head] for head in _BAD))
 
 
@@ -192,34 +145,39 @@ _HEADS = ("fault", "to", *_COUNTED)
 
 
 class Results(results.Results):
-    command = "ordeal"
+    command, again = "ordeal", "python scripts/ordeal.py"
 
-    def blocks(self) -> Iterator[tables.Block]:
+    @classmethod
+    def selected(cls, lines: Sequence[results.Line]) -> list[results.Line]:
+        """Of all runs, also those that were cut short."""
+        return [line for line in lines if line.get("part") != results.END]
+
+    def blocks(self) -> Iterator[results.Block]:
         kinds = sorted({(line["fault"], line["whom"]) for line in self.lines})
         rows = [
             (fault, whom, *_counts([line for line in self.lines if (line["fault"], line["whom"]) == (fault, whom)]))
             for fault, whom in kinds
         ]
-        yield tables.Table(_HEADS, "llrrrrrrrr", [*rows, ("all", "", *_counts(self.lines))])
+        yield results.Table(_HEADS, "llrrrrrrrr", [*rows, ("all", "", *_counts(self.lines))])
 
     def exit_code(self) -> int:
         """1 if anything was not as it should be, but for what is counted apart."""
         return int(any(_hung(line) or _unnamed(line) or _stayed(line) for line in self.lines))
 
 
-def _hung(line: records.Line) -> bool:
+def _hung(line: results.Line) -> bool:
     return not (line["ended"] or line["launcher_hung"])
 
 
-def _unnamed(line: records.Line) -> bool:
+def _unnamed(line: results.Line) -> bool:
     return line["ended"] and not line["well"]
 
 
-def _stayed(line: records.Line) -> bool:
+def _stayed(line: results.Line) -> bool:
     return bool(line["left"]) and not line["apart"]
 
 
-def _counts(lines: Sequence[records.Line]) -> tuple[str, ...]:
+def _counts(lines: Sequence[results.Line]) -> tuple[str, ...]:
     ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
     went_on = sum(line["ended"] and not line["exit_code"] for line in lines)  # and did all of their work, which takes some time
     return (
@@ -234,29 +192,29 @@ def _counts(lines: Sequence[records.Line]) -> tuple[str, ...]:
     )
 
 
-def _measured(options: argparse.Namespace) -> Iterator[records.Line]:
+def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
     reasons = why_not()
+    if options.only:
+        _refuse_untried(options.only, options.ranks, reasons)
+    own = _OWN in os.environ
+    if not own and (words := own_folders(options.json)):
+        os.execvpe(words[0], [*words, sys.executable, *sys.argv], {**os.environ, _OWN: "1"})  # noqa: S606
+    if not own:
+        print("other jobs' files are not told from these: no /dev/shm and /tmp of their own", file=sys.stderr, flush=True)
     for name, reason in reasons.items():
         if reason:
             print(f"not tried, {name}: {reason}", file=sys.stderr, flush=True)
-    if options.only:
-        _refuse_untried(options.only, options.ranks, reasons)
-    words = own_folders()
-    if not words:
-        print("other jobs' files are not told from these: no /dev/shm and /tmp of their own", file=sys.stderr, flush=True)
-    with ThreadPoolExecutor(options.jobs) as threads:
-        known = [(each.lines, each.seconds) for each in threads.map(usual, COMMANDS)]
-    alike = ["--tell", "own" if words else "shared", "--minutes", str(options.minutes), "--ranks", str(options.ranks)]
-    if options.only:
-        alike += ["--only", options.only]
-    several = [
-        [*alike, "--trials", str(-(-(options.trials - number) // options.jobs)), "--seed", str(options.seed + number)]
-        for number in range(min(options.jobs, options.trials))
-    ]
-    for line in told(several, known, words):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the job that is under way is ended
+    known = {command: usual(command) for command in COMMANDS}
+    resources = [name for name, reason in reasons.items() if not reason]
+    dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
+    for number in range(options.trials):
+        if time.monotonic() - began > 60 * options.minutes:
+            break
+        line = trial(number, dice, options.ranks, known, resources, own_folders=own, only=options.only)
         if options.verbose and (_hung(line) or _unnamed(line) or _stayed(line)):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
-        yield line
+        yield {**line, "seed": options.seed}
 
 
 def _refuse_untried(only: str, most_ranks: int, reasons: Mapping[str, str]) -> None:
@@ -265,37 +223,6 @@ def _refuse_untried(only: str, most_ranks: int, reasons: Mapping[str, str]) -> N
     names = {fault.name for ranks in range(most_ranks + 1) for command in COMMANDS for fault in faults(ranks, command, can)}
     if only not in names:
         raise UsageError(f"--only {only}: no job can have that here, but {', '.join(sorted(names))}")
-
-
-def _tell(options: argparse.Namespace) -> int:
-    """In a process that another one of this script has started."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the job that is under way is ended
-    known = {
-        command: Usual(tuple(lines), seconds) for command, (lines, seconds) in zip(COMMANDS, json.load(sys.stdin), strict=True)
-    }
-    resources = [name for name, reason in why_not().items() if not reason]
-    dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
-    number = 0
-    while number < options.trials and time.monotonic() - began < 60 * options.minutes:
-        line = trial(number, dice, options.ranks, known, resources, own_folders=options.tell == "own", only=options.only)
-        tell(line | {"seed": options.seed})
-        number += 1
-    return 0
-
-
-def _summed(paths: Sequence[str]) -> int:
-    lines = [line for path in paths for line in _trials_in(path)]
-    made = Results(lines)
-    print(*made.printed(), sep="\n", flush=True)
-    return made.exit_code()
-
-
-def _trials_in(path: str) -> list[records.Line]:
-    """Of all runs, also those that were cut short."""
-    lines = [line for line in jsonl.read(path) if line.get("command") == Results.command and line.get("part") != records.END]
-    if not lines:
-        raise UsageError(f"{path} has no lines of scripts/{Results.command}.py")
-    return lines
 
 
 def _random_products(options: argparse.Namespace) -> int:
@@ -314,10 +241,6 @@ def _work(options: argparse.Namespace) -> int:
         return tried_inside(options.seed, options.trials, 60 * options.minutes, options.ranks, verbose=options.verbose)
     if options.products:
         return _random_products(options)
-    if options.tell:
-        return _tell(options)
-    if options.sum:
-        return _summed(options.sum)
     return cli.present(options, Results, _measured)
 
 
@@ -326,14 +249,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)")
     parser.add_argument("--trials", type=cli.at_least_1, default=10**6, metavar="K", help="so many at most")
     parser.add_argument("--ranks", type=cli.at_least_1, default=4, metavar="P", help="at most (4)")
-    parser.add_argument("--jobs", type=cli.at_least_1, default=1, metavar="J", help="at a time (1)")
     parser.add_argument("--only", metavar="FAULT", help="this one, such as 'full disk' or SIGKILL")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times")
     parser.add_argument("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended")
-    parser.add_argument("--sum", nargs="+", metavar="FILE", help="the trials in these files of --json, and try nothing")
     parser.add_argument("--inside", action="store_true", help="a random line of a call fails on one rank instead")
     parser.add_argument("--products", type=cli.at_least_1, metavar="K", help="random products instead, at most K in M minutes")
-    parser.add_argument("--tell", choices=("own", "shared"), help=argparse.SUPPRESS)
-    parser.set_defaults(picture=None)
-    cli.add_lines(parser)
+    cli.add_lines(parser, Results)
     return cli.command(parser, _work, arguments)

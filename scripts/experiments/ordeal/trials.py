@@ -12,8 +12,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from experiments.common import records
-from experiments.common.records import Line
+from experiments.common import results
+from experiments.common.results import Line
 from experiments.ordeal.job import RESOURCES, Job, Place
 from hybrid.core.problem import record
 from hybrid.errors import HybridError
@@ -164,7 +164,7 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
     left = job.remains()
     code = job.exit_code if ended else None
     out, err = job.said()
-    said = [line for line in err.splitlines() if records.OURS.match(line) and line not in usual.lines]
+    said = [line for line in err.splitlines() if results.OURS.match(line) and line not in usual.lines]
     return {
         "fault": fault.name,
         "whom": fault.whom,

@@ -44,7 +44,7 @@ def test_a_command_ends_quietly(words):
     assert without_a_reader(sys.executable, "-m", *words.split(), both=True).returncode == 0
 
 
-@pytest.mark.parametrize("name", exhaustive(["ladder.py", "ordeal.py"], SCRIPTS))
+@pytest.mark.parametrize("name", exhaustive(["bench.py", "ordeal.py"], SCRIPTS))
 def test_a_script_ends_quietly(name):
     done = without_a_reader(sys.executable, ROOT / "scripts" / name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -87,7 +87,7 @@ def test_ranks_end_quietly_whatever_the_launcher_does_then():
 
 @pytest.mark.parametrize(("command", "unbuffered"), [
     ("-m hybrid.matmul 8 8 8", ""), ("-m hybrid.matmul 8 8 8", "1"), ("-m hybrid.lab --help", ""),
-    ("scripts/ladder.py --help", "1"),
+    ("scripts/bench.py nodes --help", "1"),
 ])  # fmt: skip
 def test_a_full_disk_is_still_a_failure_in_one_line(command, unbuffered):
     with open("/dev/full", "w") as full:

@@ -34,17 +34,17 @@ COUNTED = [
 
 
 @pytest.mark.parametrize(("differences", "row", "code"), exhaustive(COUNTED[1:6:2], COUNTED))
-def test_what_went_wrong_is_counted_over_several_files(tmp_path, differences, row, code):
-    for name, each in (("one", {}), ("two", differences)):
-        (tmp_path / name).write_text(json.dumps(line(**each)) + "\n")
-    done = ordeal("--sum", tmp_path / "one", tmp_path / "two")
+def test_what_went_wrong_is_counted_over_several_runs(tmp_path, differences, row, code):
+    lines = line(run="1"), line(run="2", **differences)
+    (tmp_path / "lines").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    done = ordeal("--from", tmp_path / "lines")
     assert f"all {row}" in [" ".join(printed.split()) for printed in done.stdout.splitlines()], done
     assert done.returncode == code
 
 
 def test_what_cannot_be_tried_or_summed_is_wrong_usage(tmp_path):
     (tmp_path / "empty").write_text("")
-    for arguments in (["--sum", tmp_path / "empty"], ["--only", "cut link", "--ranks", 1, "--trials", 1], ["--trials", 0]):
+    for arguments in (["--from", tmp_path / "empty"], ["--only", "cut link", "--ranks", 1, "--trials", 1], ["--trials", 0]):
         done = ordeal(*arguments)
         assert (done.returncode, done.stdout) == (2, ""), arguments
 
@@ -60,9 +60,9 @@ def test_a_line_that_fails_on_one_rank_keeps_no_rank_waiting():
 def test_some_trials_from_start_to_end(tmp_path):
     """Each job ends; and the lines that are kept give the same table again."""
     path = tmp_path / "lines.jsonl"
-    said = successful(ordeal("--trials", 3, "--jobs", 2, "--ranks", 2, "--seed", 5, "--json", path)).stdout
+    said = successful(ordeal("--trials", 2, "--ranks", 2, "--seed", 5, "--json", path)).stdout
     tried = [json.loads(text) for text in path.read_text().splitlines()]
-    assert sorted((each["seed"], each["number"]) for each in tried if each["part"] == "trial") == [(5, 0), (5, 1), (6, 0)]
+    assert sorted((each["seed"], each["number"]) for each in tried if each["part"] == "trial") == [(5, 0), (5, 1)]
     assert successful(ordeal("--from", path)).stdout == said
 
 

@@ -13,20 +13,20 @@ from support.forked import quickly
 
 SMALL = {
     "ablation": "--device cpu --gpus 1 2 --sizes 96 --rounds 1 --repeat 1 --seconds 0.01",
-    "accuracy": "--sizes 8x64x8 --kinds normal",
-    "bench_check": "--device cpu --sizes 96 --rounds 1",
-    "bench_cpu": "100 --pairs 1",
-    "bench_hosts": "--device cpu --gpus 1 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours library",
-    "bench_nodes": "--nodes 2 --rate 1gbit --shapes square --pairs 1",
-    "bench_precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64 --fills normal --alone 0",
-    "bench_types": "--device cpu --sizes 64 --rounds 1",
+    "accuracy": "--device emulate --sizes 8x64x8 --kinds normal",
+    "check": "--device cpu --sizes 96 --rounds 1",
+    "cpu": "100 --pairs 1",
+    "hosts": "--device cpu --gpus 1 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours library",
+    "nodes": "--nodes 2 --rate 1gbit --shapes square --pairs 1",
+    "precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64 --fills normal --alone 0",
+    "types": "--device cpu --sizes 64 --rounds 1",
     "detection": "--sizes 96 --faults 8 --seed 5",
     "largest": "--device emulate --quick --gpu-memory 60k",
 }
-WITHOUT_LINES = {"bench_cpu"}  # prints what it measures and records nothing
-NEEDS = {"ablation": "mpirun", "bench_cpu": "mpirun", "bench_hosts": "mpirun", "bench_nodes": "namespaces mpirun",
-         "bench_precision": "compiler", "largest": "compiler"}  # fmt: skip
-LONG = {"ablation", "bench_cpu", "bench_nodes"}
+WITHOUT_LINES = {"cpu"}  # prints what it measures and records nothing
+NEEDS = {"ablation": "mpirun", "accuracy": "compiler", "cpu": "mpirun", "hosts": "mpirun", "nodes": "namespaces mpirun",
+         "precision": "compiler", "largest": "compiler"}  # fmt: skip
+LONG = {"ablation", "cpu", "nodes"}
 CASES = [
     pytest.param(name, marks=[pytest.mark.needs(*NEEDS.get(name, "").split()), *[pytest.mark.exhaustive] * (name in LONG)])
     for name in SMALL
@@ -36,7 +36,7 @@ CASES = [
 def script(name):
     if name == "largest":
         return [*module("hybrid.lectures"), name]
-    return [sys.executable, ROOT / "scripts" / f"{name}.py"]
+    return [sys.executable, ROOT / "scripts" / "bench.py", name]
 
 
 def lines_of(path):
@@ -52,9 +52,9 @@ def test_a_small_run_records_lines_that_give_its_table_again(tmp_path, name):
     if name in WITHOUT_LINES:
         return
     lines = lines_of(path)
-    assert {line["command"] for line in lines} == {name}
+    assert {line["command"].removeprefix("bench_") for line in lines} == {name}
     assert all(line["schema"] == 1 and line["date"] and line["arguments"] for line in lines)
-    if name == "bench_nodes":
+    if name == "nodes":
         for line in lines:
             if line["program"].startswith("ours"):
                 assert line["planned"] <= line["received"] <= 1.1 * line["planned"], "the bytes that the plan says"
@@ -80,8 +80,8 @@ def test_products_from_remainders_err_no_more_than_native_ones(tmp_path):
 
 
 WRONG = {
-    "bench_check": "--device cpu --sizes 300 --dtypes float64 --rounds 1",
-    "bench_types": "--device cpu --sizes 64 --dtypes complex128 --rounds 1",
+    "check": "--device cpu --sizes 300 --dtypes float64 --rounds 1",
+    "types": "--device cpu --sizes 64 --dtypes complex128 --rounds 1",
     "largest": "--device emulate --quick --gpu-memory 60k",
 }
 
@@ -109,23 +109,13 @@ def test_lines_of_another_command_or_none_are_refused(tmp_path, name):
 @pytest.mark.needs("compiler")
 def test_ladder_counts_the_loads_of_every_kernel_without_a_gpu():
     """An element of A is read by n·m threads' blocks: with tiles of 16 columns at 90 columns, 6 times."""
-    table = successful(quickly(script("ladder"), "--loads", "--shape", 100, 60, 90, limit=300)).stdout.splitlines()
+    table = successful(
+        quickly([*module("hybrid.lectures"), "ladder"], "--loads", "--shape", 100, 60, 90, limit=300)
+    ).stdout.splitlines()
     (tiled,) = [line.split() for line in table if line.split()[:2] == ["tiled", "float64"]]
     (naive,) = [line.split() for line in table if line.split()[:2] == ["naive", "float64"]]
     assert tiled[2:4] == ["6", "6"]
     assert naive[2:4] == ["90", "90"]
-
-
-def test_scaling_tells_what_nodes_receive_by_the_plan(tmp_path):
-    """Row blocks: every node needs all of B. A grid of 4x4x4 reaches what is proven to be the least."""
-    lines = successful(quickly(script("scaling"), *[100000] * 3, "--most", 64, "--network", "10GB/s")).stdout.splitlines()
-    of_64 = lines[-1].split()
-    assert of_64[:2] == ["64", "64x1"]
-    assert "4x4x4" in of_64
-    slow = quickly(script("scaling"), 1000, 1000, 1000, "--most", 2, "--network", "1kB/s", "--flops", "1e6")
-    *_, alone, of_two = successful(slow).stdout.splitlines()
-    assert "2e+03 s" in alone, "2·1000³ operations at 10⁶ a second, and nothing is sent"
-    assert "4e+03 s" in of_two, "half of B in bytes, at 1000 a second"
 
 
 def test_scaling_compares_recorded_runs(tmp_path):
@@ -136,6 +126,6 @@ def test_scaling_compares_recorded_runs(tmp_path):
         for nodes, n, seconds in runs
     ]
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    table = [line.split() for line in successful(quickly(script("scaling"), "--runs", path)).stdout.splitlines()[1:]]
+    table = [line.split() for line in successful(quickly(script("scaling"), path)).stdout.splitlines()[1:]]
     efficiency = [("strong", "1", "1.00"), ("strong", "2", "0.80"), ("weak", "1", "1.00"), ("weak", "2", "1.00")]
     assert [(row[0], row[1], row[-1]) for row in table] == efficiency

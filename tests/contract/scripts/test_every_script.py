@@ -49,7 +49,7 @@ def test_scripts_use_the_checkout_they_lie_in_whatever_its_name(tmp_path):
     for part in ("hybrid", "scripts", "kernels"):
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "hybrid" / "errors.py").write_text("raise RuntimeError('of the copy')\n")
-    done = start([sys.executable, Path("hybrid", "scripts", "scaling.py")], 10, 10, 10, cwd=tmp_path)
+    done = start([sys.executable, Path("hybrid", "scripts", "bench.py")], "hosts", cwd=tmp_path)
     assert done.returncode == 1
     assert "of the copy" in done.stderr
 

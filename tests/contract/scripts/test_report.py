@@ -18,7 +18,7 @@ from support.selection import exhaustive
 pytest.importorskip("matplotlib")
 
 REPORT = [*module("hybrid.lectures"), "report"]
-MEASURED = [ROOT / "docs" / "measured" / f"{name}.jsonl" for name in ("lectures-h200", "ladder-h200", "hosts-h200")]
+MEASURED = [ROOT / "docs" / "measured" / f"{name}.jsonl" for name in ("lectures-h200", "ladder-h200")]
 SCRIPT = "<script>alert(1)</script>"
 QUOTES = "\"'><img src=x onerror=alert(1)>"
 PATHS = {
@@ -49,16 +49,16 @@ def test_every_section_has_a_table_a_picture_and_its_machine_date_and_command(pa
     text = page.read_text(encoding="utf-8")
     parsed = Page(text)
     sections, ids = [link[1:] for link in parsed.attributes("href")], parsed.attributes("id")
-    assert {"ladder", "bench_hosts", "lecture_2d", "lecture_pmpp", "lecture_hochberg", "lecture_siegel", "paths"} <= set(sections)
+    assert {"ladder", "lecture_2d", "lecture_pmpp", "lecture_hochberg", "lecture_siegel", "paths"} <= set(sections)
     assert set(sections) <= set(ids)
     assert len(ids) == len(set(ids))
     assert parsed.names.count("h2") == len(sections) <= parsed.names.count("figure")
     assert parsed.names.count("table") >= len(sections)
     shown = visible(text)
-    commands = "python scripts/ladder.py", "python scripts/bench_hosts.py", "mpirun -n 2 python -m hybrid.paths ten --length 4"
+    commands = "python -m hybrid.lectures ladder", "mpirun -n 2 python -m hybrid.paths ten --length 4"
     assert all(command in shown for command in commands)
     pictures = [ElementTree.fromstring(picture) for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
-    assert len(pictures) == 2 * (len(sections) - 1), "one for a wide page, one for a narrow one; paths has none"
+    assert len(pictures) == len([name for name in sections if name != "paths" and not name.startswith("note")])
     assert all(picture.attrib["aria-label"] for picture in pictures)
     # It needs no other file and no network.
     assert not set(parsed.names) & {"script", "link", "iframe", "object", "img", "base", "form"}
@@ -80,7 +80,7 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it_and_so_are_secti
     alone, beside = tmp_path / "alone.html", tmp_path / "beside.html"
     successful(quickly(REPORT, good, "--out", alone))
     shown = visible(alone.read_text(encoding="utf-8"))
-    added = ("scripts/ladder.py", "scripts/bench_hosts.py", "hybrid.lectures pascal", "hybrid.lectures largest")
+    added = ("hybrid.lectures ladder", "hybrid.lectures pascal", "hybrid.lectures largest")
     assert all(command in shown for command in added)
     ran = quickly(REPORT, bad, good, "--out", beside)
     assert (ran.returncode, ran.stderr.count("\n"), "ladder" in ran.stderr) == (1, 1, True)
@@ -122,11 +122,10 @@ def test_in_a_browser(page):
     if program is None:
         pytest.skip("needs Chromium")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, browser(program, Path(folder)) as shown:
-        for width, dark, side, color in ((390, False, "below", "rgb(255, 255, 255)"), (1280, True, "beside", "rgb(21, 24, 27)")):
+        for width, dark, color in ((390, False, "rgb(255, 255, 255)"), (1280, True, "rgb(21, 24, 27)")):
             shown.open(page, width, dark=dark)
             assert shown.value("document.documentElement.scrollWidth") <= width
             seen = "[...document.querySelectorAll('svg')].filter(e => e.checkVisibility())"
-            assert shown.value(f"{seen}.every(e => e.closest('.{side}'))")
             sizes = f"{seen}.map(e => e.getBoundingClientRect()).map(r => [r.width, r.height])"
             assert all(min(size) > 100 for size in shown.value(sizes))
             assert shown.value("[...document.querySelectorAll('table')].every(t => t.tBodies[0].innerText.trim())")

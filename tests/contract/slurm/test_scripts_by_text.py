@@ -139,7 +139,7 @@ def test_what_a_script_runs(run, tmp_path, script, arguments, nodes, more, comma
     by_ranks = [call.removeprefix(f"{SRUN}pmix ") for call in calls if not call.startswith(("python", "mpirun -n 1"))]
     assert [re.sub(r"^--nodes=\d+ --ntasks=\d+ ", "", call) for call in by_ranks] == commands
     if script == "scaling":
-        assert calls[-1] == f"python {ROOT}/scripts/scaling.py --runs scaling-7.jsonl"
+        assert calls[-1] == f"python {ROOT}/scripts/bench.py scaling scaling-7.jsonl"
         assert [found[1] if (found := re.search(r"--ntasks=(\d+)", call)) else "8" for call in calls[:-1]] == [
             "2", "4", "8", "4", "8",
         ]  # fmt: skip
