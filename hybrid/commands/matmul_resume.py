@@ -21,18 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from hybrid import __version__
 from hybrid.arrays.sources import MatrixSource
 from hybrid.core.installation import is_own
 from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
-from hybrid.core.text import counted, ranges
+from hybrid.core.text import counted
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.rank_run import Progress
 from hybrid.host.files import allocated, discard, flush, flush_names, led_to, publish, written_to
-from hybrid.host.memory import RowView, processor
+from hybrid.host.memory import RowView
 from hybrid.host.threads import rows_of_about
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
@@ -50,58 +49,38 @@ from hybrid.verification.check import Check
 Line = dict[str, Any]
 Facts = Mapping[str, str]
 
-_MARK: Line = {"journal": "hybrid.matmul", "schema": 2}  # in the first line
+_MARK: Line = {"journal": "hybrid.matmul", "schema": 3}  # in the first line
 ROWS_OF_A_PART = "rows of a part"  # one of the facts that are asked for
 
 
 @record
-class Written:
-    """A part in the file. `exact`: its elements are integers, and so the same in any arithmetic."""
-
-    digest: str
-    exact: bool
-    arithmetic: Facts
-
-
-@record
 class State:
-    """What a journal says. `begun`: the byte at which the file's rows begin; `frame`: a digest of all bytes beside the rows."""
+    """What a journal says. `begun`: the byte at which the file's rows begin; `frame`: a digest of all bytes beside the rows;
+    `written`: the digests of the parts in the file."""
 
     asked: Facts
     rows: int  # of a part
     begun: int
     frame: str
-    written: Mapping[Span, Written]
+    written: Mapping[Span, str]
 
     @property
     def rows_there(self) -> int:
         return sum(map(len, self.written))
 
-    def refuse_other(self, asked: Facts, arithmetic: Facts, files: str) -> None:
-        """UsageError where now another product is asked for, or where some rows may have other bits than they would get now.
-
-        `files`: the names of those that would have to be removed.
-        """
-        other = _differences(self.asked, asked)
-        if len(other) == 1 and asked.get(ROWS_OF_A_PART) != self.asked.get(ROWS_OF_A_PART):
+    def refuse_other(self, asked: Facts, files: str) -> None:
+        """UsageError where now another product is asked for. `files`: the names of those that would have to be removed."""
+        names = [name for name in {**self.asked, **asked} if self.asked.get(name) != asked.get(name)]
+        if names == [ROWS_OF_A_PART]:
             raise UsageError(
                 f"{files} were begun with parts of {self.rows} rows: leave out --resume-rows, or give --resume-rows {self.rows}",
                 code="resume-other",
             )
-        if other:
+        if names:
+            other = [f"{each} {self.asked.get(each, 'not known')} there, {asked.get(each, 'not known')} here" for each in names]
             raise UsageError(
                 f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume", code="resume-other"
             )
-        for part in self.written.values():
-            other = [] if part.exact else _differences(part.arithmetic, arithmetic)
-            if len(other) > 1:  # the tiles differ because of the other facts, and their digest tells a user nothing
-                other = [each for each in other if not each.startswith("tiles")]
-            if other:
-                raise UsageError(
-                    f"{files} have rows whose last bits may be others than here ({'; '.join(other)}): "
-                    "go on as they were computed, or remove them to begin anew",
-                    code="resume-other",
-                )
 
 
 def state_of(lines: Sequence[Line], path: str) -> State | None:
@@ -110,9 +89,7 @@ def state_of(lines: Sequence[Line], path: str) -> State | None:
         return None
     first, *parts = lines
     try:
-        written = {
-            Span(*line["part"]): Written(line["digest"], bool(line["exact"]), dict(line["arithmetic"])) for line in parts
-        }  # the last line of each counts
+        written = {Span(*line["part"]): str(line["digest"]) for line in parts}  # the last line of each counts
         state = State(dict(first["asked"]), int(first["rows"]), int(first["begun"]), str(first["frame"]), written)
         if state.rows < 1:
             raise ValueError(f"parts of {state.rows} rows")
@@ -121,12 +98,6 @@ def state_of(lines: Sequence[Line], path: str) -> State | None:
         raise UsageError(
             f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew", code="file-format"
         ) from None
-
-
-def _differences(there: Facts, here: Facts) -> list[str]:
-    """Each fact that is not the same, in words."""
-    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return [f"{name} {there.get(name, 'not known')} there, {here.get(name, 'not known')} here" for name in names]
 
 
 def journal_of(path: str) -> str:
@@ -173,15 +144,6 @@ class Journal:
 
     def close(self) -> None:
         os.close(self._file)
-
-
-def read_journal(path: str) -> State | None:
-    """What a journal says, read without its lock. UsageError where the file is something else."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return state_of(_lines(descriptor, path)[0], path)
-    finally:
-        os.close(descriptor)
 
 
 def _locked(path: str) -> int:
@@ -236,7 +198,6 @@ _SECONDS_OF_A_PART = 60.0  # about: so much work does a job lose that is killed
 # Operations a second, of float64: too few rather than too many, so that a part takes no longer.
 _OF_A_THREAD, _OF_AN_EMULATED_THREAD, _OF_A_GPU = 2e10, 1e8, 3e13
 _ROWS_OF_A_RANK = 64  # the fewest in a part: with fewer, too little is computed for each time that B is read
-_NAMES_SHOWN = 4  # the most different processors or GPUs that are named
 
 
 def sample_of(problem: Problem, ranks: int) -> Problem:
@@ -252,40 +213,6 @@ def rows_of_a_part(problem: Problem, sample: Decision) -> int:
     of_a_row = max(1, problem.operations // max(1, problem.n))
     least = sample_of(problem, sample.plan.topology.size).n
     return max(1, min(problem.n, max(least, int(_SECONDS_OF_A_PART * speed / of_a_row))))
-
-
-def _arithmetic(decision: Decision, processors: Sequence[str]) -> dict[str, str]:
-    """All on which the last bits of a part may depend beside the operands, where the product is not exact. `processors`: of all
-    ranks."""
-    plan = decision.plan
-    facts = {
-        "ranks": f"{plan.topology.size} on {counted(len(plan.topology.nodes), 'node')}",
-        "device": plan.device,
-        "kernel": decision.kernel.name,
-        "precision": f"{plan.moduli} moduli" if plan.moduli else "native",
-        "version": __version__,
-    }
-    if plan.device == "cuda":
-        facts["GPUs"] = _listed([placement.gpu.name for placement in decision.placements if placement.gpu])
-    else:
-        facts["threads"] = ranges(sorted({placement.threads.count for placement in decision.placements}))
-        facts["processors"] = _listed(processors)
-        built_with: Any = np.show_config(mode="dicts")
-        blas = built_with.get("Build Dependencies", {}).get("blas", {})
-        facts["NumPy"] = f"{np.__version__} with {blas.get('name', 'an unknown BLAS')} {blas.get('version', '')}".rstrip()
-    # Which rank multiplies which rows in which tiles, and in which order it adds them up.
-    return {**facts, "tiles": _digest(repr((plan.shares, plan.grid_layout)))}
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The names in their order, since they belong to ranks; a single one where all are the same."""
-    if len(set(names)) == 1:
-        return names[0]
-    return f"{', '.join(dict.fromkeys(names[:_NAMES_SHOWN]))} ({_digest(chr(0).join(names))})"
-
-
-def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 _WRITING = 0  # the rank that writes the journal; C is gathered on its node
@@ -348,7 +275,7 @@ class _PartsFile:
             with self._team.phase("look", timed=False) as reading:
                 reading.mine = {part: self._sum_on_disk(path, part) for part in written}
             sums = {part: sum(of_rank[part] for of_rank in reading.all) for part in written}
-            self.there = {part for part in written if _as_text(sums[part]) == written[part].digest}
+            self.there = {part for part in written if _as_text(sums[part]) == written[part]}
             self._named = path == self._target and len(self.there) == len(parts)
         if path is None or (path == self._target and not self._named):
             self.there, self.state = set(), None  # nothing of it can be used
@@ -384,7 +311,7 @@ class _PartsFile:
                 beginning.mine = self._begun
         self._begun = beginning.all[_WRITING]
 
-    def write(self, part: Span, c: np.ndarray, line: Line, before_it_counts: Callable[[], None]) -> None:
+    def write(self, part: Span, c: np.ndarray, before_it_counts: Callable[[], None]) -> None:
         """Write the part's rows, and then the journal's line, each of which is on the disk before the next step.
 
         `before_it_counts`: is called by one rank between the two, and may raise.
@@ -393,14 +320,14 @@ class _PartsFile:
             total = 0
             for group in self._mine(part):
                 values = c[group.within(part).slice]
-                self._output.write(self._part, self._begun, group, values, self._tell_written)
+                self._output.write(self._part, self._begun, group, values, partial(self._team.enter, "write"))
                 total += _group_digest(group, values.reshape(-1).view(np.uint8))
             writing.mine = total
         with self._team.phase("write", timed=False), self._writing(), busy():
             if self._journal is not None:
                 before_it_counts()
                 flush(self._part)
-                self._journal.append({"part": [part.lo, part.hi], "digest": _as_text(sum(writing.all)), **line})
+                self._journal.append({"part": [part.lo, part.hi], "digest": _as_text(sum(writing.all))})
         self.there.add(part)
 
     def finish(self) -> None:
@@ -425,9 +352,6 @@ class _PartsFile:
 
     def _writing(self) -> AbstractContextManager[None]:
         return written_to(f"{self._output.path}.part", self._part, self._output.size)
-
-    def _tell_written(self) -> None:
-        self._team.enter("write")
 
     def _mine(self, part: Span) -> Iterable[Span]:
         """This rank's share of the part's groups of rows. The groups are the same however many ranks share them."""
@@ -509,12 +433,10 @@ class ProductInParts:
         state = self._disk.state
         self._decide(self._settings.resume_rows or (state.rows if state else 0))
         with self._team.phase("agree", timed=False) as asking:
-            asking.mine = self._ask(), processor()
-        asked, processors = asking.all[0][0], [name for _, name in asking.all]
-        self._asked: Facts = {**asked, ROWS_OF_A_PART: str(self.rows)}
-        self._arithmetic: Facts = _arithmetic(self._decision_of_largest, processors)
+            asking.mine = self._ask()
+        self._asked: Facts = {**asking.all[0], ROWS_OF_A_PART: str(self.rows)}
         if state:
-            state.refuse_other(self._asked, self._arithmetic, f"{self._disk.name} and {self._disk.name[:-5]}.journal")
+            state.refuse_other(self._asked, f"{self._disk.name} and {self._disk.name[:-5]}.journal")
         wall.enter("resume")
         self._disk.look(self._parts)
 
@@ -545,9 +467,7 @@ class ProductInParts:
             wall.enter("write")
             if outcome.check is not None and not outcome.check.ok:
                 break
-            exact = outcome.check is not None and outcome.check.kind == "exact"
-            line = {"exact": exact, "arithmetic": dict(self._arithmetic)}
-            self._disk.write(part, outcome.c.array, line, self._refuse_changed)
+            self._disk.write(part, outcome.c.array, self._refuse_changed)
             self._tell()
         else:
             self._disk.finish()
@@ -574,12 +494,8 @@ class ProductInParts:
     @property
     def decision(self) -> Decision:
         """The decision for a part, but with the whole problem."""
-        decision = self._decision_of_largest
+        decision = self._decisions[min(self.rows, self._problem.n)]
         return replace(decision, plan=replace(decision.plan, problem=self._problem))
-
-    @property
-    def _decision_of_largest(self) -> Decision:
-        return self._decisions[min(self.rows, self._problem.n)]
 
     def _decide(self, wanted: int) -> None:
         """Decide how many rows a part has, and how parts are computed: as is wanted, or in parts that fit."""
@@ -693,7 +609,10 @@ def _left(out: str) -> State | None:
     """What the journal beside the file says, without a look at the rows themselves; None where there is none that can be read."""
     if not os.path.lexists(journal := journal_of(matrix_name(out).file)):
         return None
+    descriptor = os.open(journal, os.O_RDONLY)
     try:
-        return read_journal(journal)
+        return state_of(_lines(descriptor, journal)[0], journal)
     except HybridError:
         return None
+    finally:
+        os.close(descriptor)
