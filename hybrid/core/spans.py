@@ -133,10 +133,6 @@ class Topology:
         """The rank's row block. The order is node by node, so that a node's rows are consecutive whichever ranks run on it."""
         return block(total, self.size, self._positions[rank][1])
 
-    def left_out(self, ranks: Sequence[int]) -> frozenset[int]:
-        """Those of these ranks that can be left without rows, since their node has other ranks to take these."""
-        return frozenset(rank for members in self.nodes if set(members) - set(ranks) for rank in members if rank in ranks)
-
     def rows_of_node(self, node: int, total: int) -> Span:
         """The rows of a node: those of its ranks, which follow each other."""
         ranks = self.nodes[node]

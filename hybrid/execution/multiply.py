@@ -487,7 +487,6 @@ class RootCall:
                 bytes_there=shapes.allocated_bytes,
                 besides=besides,
                 besides_on_gpu=on_gpu if any(on_gpu) else (),
-                left_out=session.left_out,
             )
             self.settings = exactly(settings, shapes.types)
             self.decision = agree(session, request, self.settings, self._inventories)

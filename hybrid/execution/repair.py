@@ -22,8 +22,7 @@ from hybrid.host.threads import limited_threads
 from hybrid.planning.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Decision, may_leave_out
-from hybrid.selection.session import TOO_OFTEN
+from hybrid.selection.decision import Decision
 from hybrid.verification.check import Check, Fault, WrongParts
 from hybrid.verification.copies import WrongCopy
 from hybrid.verification.freivalds import element_is_wrong, joined_by_rows, verify_alone
@@ -36,7 +35,7 @@ def repaired(product: CheckedRun, failed: Check, wrong: WrongParts) -> Check:
 
     `wrong`: the parts that the check has found wrong.
     """
-    session, decision, on_devices = product.session, product.decision, product.run.device_check
+    decision, on_devices = product.decision, product.run.device_check
     plan, checked = decision.plan, failed
     copies = on_devices.wrong_copies() if on_devices is not None else []
     blamed: dict[int, str] = {}
@@ -61,14 +60,7 @@ def repaired(product: CheckedRun, failed: Check, wrong: WrongParts) -> Check:
             blamed.setdefault(share.rank, cause)
     if not blamed:
         return failed.settled(checked)
-    session.times_wrong.update(blamed.keys())
-    may = may_leave_out(product.settings) and not plan.has_row_blocks
-    left_out = plan.topology.left_out(session.left_out) if may else frozenset()
-    lines = [
-        _line(decision, rank, cause, done, once_more=rank in again)
-        + _consequence(session.times_wrong[rank], leaves=rank in left_out)
-        for rank, cause in sorted(blamed.items())
-    ]
+    lines = [_line(decision, rank, cause, done, once_more=rank in again) for rank, cause in sorted(blamed.items())]
     return replace(checked, note=f"{_NOTE}; {checked.note}" if checked.note else _NOTE, repaired=tuple(lines))
 
 
@@ -138,14 +130,6 @@ def _line(decision: Decision, rank: int, cause: str, done: Sequence[Recomputed],
     )
     by, change = ", ".join(map(str, sorted({each.by for each in own}))), max(each.change for each in own)
     return f"{who}; rows {rows}, columns {columns} of C were computed again on the CPU of rank {by}, largest change {change:.2e}"
-
-
-def _consequence(times: int, *, leaves: bool) -> str:
-    """What follows, where a rank's device was wrong too often; else nothing."""
-    if times < TOO_OFTEN:
-        return ""
-    then = "from the next call on it gets no rows" if leaves else "no other device can take its rows"
-    return f"; it was wrong in {times} products: {then}"
 
 
 _BYTES_AT_ONCE = 32 << 20  # of C

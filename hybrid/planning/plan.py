@@ -257,7 +257,7 @@ def make_plan(request: PlanRequest) -> Plan:
         (n, l), (_, m) = of_grid.rows_of_a(rank).shape, of_grid.part_of_c(rank).shape
         part = replace(request, problem=replace(problem, n=n, l=l, m=m), topology=ONE_RANK, root=0, check="off", grid=None)
         # Its column panels of B arrive from other nodes, so B does not come in k-slabs.
-        part = replace(part, operands=OperandLocation.NODE_SHARED, placed=None, left_out=(), accumulates=False, c_leaves=True)
+        part = replace(part, operands=OperandLocation.NODE_SHARED, placed=None, accumulates=False, c_leaves=True)
         parts.append(make_plan(part))
     return replace(plan, grid_layout=of_grid, parts=tuple(parts))
 

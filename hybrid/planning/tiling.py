@@ -47,7 +47,6 @@ class PlanRequest:
     root: int = 0
     operands: OperandLocation = OperandLocation.NODE_SHARED
     placed: Placement | None = None  # with row blocks or 2-D blocks: what each rank has of A and B, and keeps of C
-    left_out: tuple[int, ...] = ()  # ranks that get no rows of A, where others of their node can take them
     bytes_there: int = 0  # of the matrices, that the root holds already
     besides: tuple[int, ...] = ()  # host memory that each rank takes beside the matrices
     besides_on_gpu: tuple[int, ...] = ()  # the same of its GPU, where GPUs multiply
@@ -93,17 +92,10 @@ class PlanRequest:
 
     @cached_property
     def rows_of_a(self) -> tuple[Span, ...]:
-        """For each rank the rows of A and C that it multiplies; those of ranks that are left out go to others of their node."""
+        """For each rank the rows of A and C that it multiplies."""
         if self.row_blocks:
             return tuple(part.rows[0] for part in self.placement.a)
-        topology, n = self.topology, self.problem.n
-        idle = topology.left_out(self.left_out)
-        blocks = [topology.rows_of_rank(rank, n) for rank in range(topology.size)]
-        for node, members in enumerate(topology.nodes) if idle else ():
-            rows, at_work = topology.rows_of_node(node, n), [rank for rank in members if rank not in idle]
-            for rank in members:
-                blocks[rank] = rows.part(len(at_work), at_work.index(rank)) if rank in at_work else Span(rows.lo, rows.lo)
-        return tuple(blocks)
+        return tuple(self.topology.rows_of_rank(rank, self.problem.n) for rank in range(self.topology.size))
 
     @property
     def rows_of_b(self) -> tuple[Span, ...]:

@@ -262,7 +262,6 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         request,
         topology=machine.topology,
         operands=OperandLocation.NODE_SHARED if request.operands is OperandLocation.ROOT_ARRAYS else request.operands,
-        left_out=request.left_out if may_leave_out(settings) else (),
         bytes_there=0,  # no plan depends on these four
         besides=(),
         besides_on_gpu=(),
@@ -537,11 +536,6 @@ def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
     return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)
 
 
-def may_leave_out(settings: Settings) -> bool:
-    """Whether the transport asked for allows ranks without rows."""
-    return settings.transport in ("auto", "host")
-
-
 def _choose_transport(
     plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings, *, on_gpus: bool
 ) -> tuple[str, str] | Test:
@@ -606,17 +600,17 @@ _STACK_KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks, o
 
 
 def place_stack(
-    machine: Machine, settings: Settings, shapes: RootShapes, workers: int, bytes_of_ranks: Sequence[int]
+    machine: Machine, settings: Settings, shapes: RootShapes, bytes_of_ranks: Sequence[int]
 ) -> tuple[RankPlacement, ...] | None:
     """Where each rank works, if each computes some of the stack's products.
 
-    None where the ranks compute one product after the other together: products are fewer than `workers` or too large, the kernel
+    None where the ranks compute one product after the other together: products are fewer than the ranks or too large, the kernel
     multiplies no stacks, or the ranks' matrices do not fit their nodes' memory.
     """
     kernel = kernel_asked_for(settings)
     if settings.device == "emulate" or settings.staged or (kernel.name if kernel else "") not in _STACK_KERNELS:
         return None
-    if (shapes.count or 0) < workers:
+    if (shapes.count or 0) < machine.topology.size:
         return None
     gpus, _ = _choose_device(settings, kernel, machine.ranks)
     problem = shapes.problem

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
@@ -40,7 +39,6 @@ from hybrid.selection.decision import (
 from hybrid.transport.rank_device import RankDevice, device_key, device_of_alone, prepare_rank_device
 
 SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
-TOO_OFTEN = 2  # products that a rank's device makes wrong before it is left out of the next
 # Bytes of shared memory that a process keeps for next calls: new memory for A, B and C of N = 2000 costs 20,000 page faults, a
 # fifth of the product's time on two cores.
 MOST_SHARED = min(256 << 20, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 16)
@@ -69,8 +67,6 @@ class Session:
         # Of the team's last phase when the workspace was made: the same on every rank; 0: there is none.
         self.workspace_serial = 0
         self._workspace = np.empty(0, np.uint8)
-        # By rank, in how many products its device was wrong, which were repaired: the same on every rank.
-        self.times_wrong: Counter[int] = Counter()
         self._gpu_bytes_lately = ttl_cached(self._gpu_bytes)
         team.when_freed(self._end)
 
@@ -126,11 +122,6 @@ class Session:
 
     def drop_workspace(self) -> None:
         self._workspace, self.workspace_serial = np.empty(0, np.uint8), 0
-
-    @property
-    def left_out(self) -> tuple[int, ...]:
-        """The ranks that get no rows where others of their node can take them: the same on every rank."""
-        return tuple(sorted(rank for rank, times in self.times_wrong.items() if times >= TOO_OFTEN))
 
     def device(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
         """This rank's device, ready for the kernel: the last product's, or a new one for another plan. Every rank calls it."""
@@ -196,7 +187,6 @@ class Session:
         """Keep nothing of the calls before. Every rank calls it."""
         self.release_device()
         self._drop_all()
-        self.times_wrong.clear()
         self.team.has_failed = False
 
     def _drop_all(self) -> None:

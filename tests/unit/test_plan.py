@@ -166,13 +166,6 @@ def test_shares_cover_a_b_and_c_once(problem, topology, device, root, memory, **
     assert (gathered == 1).all()
 
 
-def test_ranks_that_were_wrong_get_no_rows_where_others_of_their_node_take_them():
-    of = [share.rows for share in planned(Problem(12, 4, 4), Topology.of_equal_nodes(4, 2), left_out=(1, 2)).shares]
-    assert of == [Span(0, 6), Span(0, 0), Span(6, 6), Span(6, 12)]
-    alone = planned(Problem(12, 4, 4), Topology.of_equal_nodes(2, 1), left_out=(1,))
-    assert [share.rows for share in alone.shares] == [Span(0, 6), Span(6, 12)]
-
-
 def test_on_the_roots_node_all_of_c_is_kept_and_elsewhere_the_nodes_rows():
     plan = planned(Problem(12, 5, 7), Topology.of_equal_nodes(4, 2), root=3)
     assert [str(plan.rows_on(node)["C"]) for node in (0, 1)] == ["0:6", "0:12"]
