@@ -20,7 +20,6 @@ from hybrid.devices.row_sums import (
     Sample,
     column_peaks,
     column_weights,
-    in_parts,
     mixed_total,
     row_checksums,
     sizes_of,
@@ -172,14 +171,13 @@ def _row_sums(
     checksums: np.ndarray,
     sample: np.ndarray,
 ) -> None:
-    def add(where: slice, values: np.ndarray) -> None:
+    with np.errstate(all="ignore"):
+        values = numbers_of(matrix).astype(np.float64, copy=False)
         if group:
-            largest[where, 0] = _largest(values)
-            sums[where], squares[where] = sums_and_squares(values, x[0], group)
+            largest[:, 0] = _largest(values)
+            sums[...], squares[...] = sums_and_squares(values, x[0], group)
         else:
-            _add_squares(values, squares[where, 0], largest[where, 0])
-
-    in_parts(matrix, 1, add)
+            _add_squares(values, squares[:, 0], largest[:, 0])
     lines, first = sample[0].tolist()
     row_checksums(matrix, weights[0], checksums[:, 0], Sample(32 // lines.bit_count(), first))
 
@@ -193,9 +191,11 @@ def _column_totals(matrix: np.ndarray, totals: np.ndarray) -> None:
 
 
 def _subtract_product(a: np.ndarray, y: np.ndarray, difference: np.ndarray, row_squares: np.ndarray, largest: np.ndarray) -> None:
-    difference[...] -= numbers_of(a).astype(np.float64, copy=False) @ y
-    if len(row_squares):
-        in_parts(a, 1, lambda where, values: _add_squares(values, row_squares[where, 0], largest[where, 0]))
+    with np.errstate(all="ignore"):
+        values = numbers_of(a).astype(np.float64, copy=False)
+        difference[...] -= values @ y
+        if len(row_squares):
+            _add_squares(values, row_squares[:, 0], largest[:, 0])
 
 
 def _compare_sums(
@@ -211,7 +211,7 @@ def _compare_sums(
     variance, per_term, flushed, largest_square = numbers[0, :4].tolist()
     norms = np.sqrt(row_squares), np.sqrt(column_squares)
     limits = np.array([flushed]), flushed, np.array([largest_square**0.5])
-    allowed = Allowed(norms[0], norms[1], len(squares), variance**0.5, per_term, *limits)
+    allowed = Allowed(norms[1], variance**0.5, per_term, *limits)
     sizes = sizes_of(differences + subtracted, squares, *norms, allowed)
     open_ = (sizes < 0).sum(axis=1)
     differences[...] = sizes = np.maximum(sizes, 0.0)

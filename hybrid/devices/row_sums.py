@@ -2,8 +2,8 @@
 """Sums over the rows of matrices in host memory, as kernels/check.cu makes them on a GPU: checksums of rows, sums of groups of
 columns, their comparison with the expected ones, and A·(B·x).
 
-Each exists twice: in row_sums.c, by a pool of threads that never want Python's GIL, and in NumPy, as reference and where there is
-no C compiler, where the library is not compiled yet, and where C cannot read a matrix as it lies.
+Each exists twice: in row_sums.c, by a pool of threads that never want Python's GIL, and in NumPy, as reference, where there is
+no C compiler, and where the library is not compiled yet.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from hybrid.core.problem import record
-from hybrid.core.spans import Span, even_pieces, pieces
+from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import Device, Event
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
@@ -156,35 +156,15 @@ def can_sum(rows: np.ndarray) -> bool:
     return readable and rows.strides[1] == rows.itemsize and adder().loaded is not None
 
 
-def _rows(matrix: np.ndarray) -> _Rows:
-    return _Rows(matrix.__array_interface__["data"][0], matrix.shape[1], matrix.strides[0], matrix.itemsize)
-
-
-def _in_c(function: str, matrices: Sequence[np.ndarray], threads: int, *operands: Any) -> None:
-    """Call a function of the library for all rows of these matrices, of which some are given to one call."""
-    library, count = adder(), len(matrices[0])
-    rows = [ctypes.byref(_rows(each)) for each in matrices]
-    of_row = max(1, sum(each.shape[1] * each.itemsize for each in matrices))
-    threads = max(1, min(threads, 1 + count * of_row // _BYTES_WORTH_A_THREAD))
-    at_once = _BYTES_A_THREAD * threads // of_row
-    for some in pieces(Span(0, count), max(1, at_once // 72) * 72):  # 72: ROWS_AT_ONCE of product_check.h
-        getattr(library.loaded, function)(library.pool, threads, *rows, *operands, some.lo, some.hi)
-
-
-def _packed(y: np.ndarray) -> np.ndarray:
-    """The right operand of a product as C reads it."""
-    library, (terms, width) = adder().loaded, y.shape
-    y, into = np.ascontiguousarray(y), np.empty((library.packed_columns(width), terms))
-    library.pack(y.ctypes.data, terms, width, into.ctypes.data)
-    return into
+def _rows(matrix: np.ndarray, first: int = 0) -> _Rows:
+    """The rows for functions in C, which call the first one number `first`."""
+    step = matrix.strides[0]
+    return _Rows(matrix.__array_interface__["data"][0] - first * step, matrix.shape[1], step, matrix.itemsize)
 
 
 _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to make NumPy's calls worth their while
 _SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost what counts to underflow
-# For elements of 4 and 8 bytes: the rows and columns of A that BLAS multiplies at a time. Sums of few terms are more accurate, as
-# the check's must be where the product is itself in float64.
-_COLUMNS_AT_ONCE = 512  # the same of an A whose columns are contiguous
-_BLOCKS = {4: (128, 4096), 8: (512, 128)}
+_TERMS = 128  # sums of few terms are more accurate, as the check's must be where the product is itself in float64
 
 
 class Integers:
@@ -221,76 +201,55 @@ def _are_integers(values: np.ndarray) -> bool:
     return bool((np.rint(values) == values).all())
 
 
-def in_parts(matrix: np.ndarray, threads: int, work: Callable[[slice, np.ndarray], None]) -> None:
-    """Call `work(where, values)` for some rows at a time, as float64, by several threads. `where`: which rows they are."""
+def _in_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray, int, Any], None]) -> None:
+    """Call `work(which, rows, threads, library)` for some rows at a time: as C reads them, or without a library in float64. What
+    C cannot read as it lies is converted, as transposed matrices are, by several threads."""
+    rows, of_row, readable = Span(0, len(matrix)), max(1, matrix.shape[1] * matrix.itemsize), can_sum(matrix)
+    library = adder().loaded
+    if readable:
+        threads = max(1, min(threads, 1 + len(rows) * of_row // _BYTES_WORTH_A_THREAD))
+        for some in rows_of_about(_BYTES_A_THREAD * threads, rows, of_row):
+            work(some, matrix[some.slice], threads, library)
+        return
 
-    def quietly(rows: Span) -> None:
+    def convert(some: Span) -> None:
         with np.errstate(all="ignore"):  # whoever looks at the sums deals with overflow and NaN
-            work(rows.slice, numbers_of(matrix[rows.slice]).astype(np.float64, copy=False))
+            work(some, np.ascontiguousarray(numbers_of(matrix[some.slice]), np.float64), 1, library)
 
-    on_threads(threads, quietly, rows_of_about(_PART_BYTES, Span(0, len(matrix)), 8 * matrix.shape[1]))
+    on_threads(threads, convert, rows_of_about(_PART_BYTES, rows, 8 * matrix.shape[1]))
 
 
 def sums_and_squares(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
     """For each row and each group of columns, the sum of the terms x[j]·values[i,j], and that of their squares."""
-    rows, columns = values.shape
-    groups, whole = -(-columns // group), columns // group
-    sums, squares = np.empty((rows, groups)), np.empty((rows, groups))
-    for first, last, width in ((0, whole * group, group), (whole * group, columns, columns - whole * group)):
-        if first < last:
-            terms = (values[:, first:last] * x[first:last]).reshape(rows, (last - first) // width, width)
-            of_part = slice(first // group, -(-last // group))
-            np.add.reduce(terms, axis=2, out=sums[:, of_part])
-            np.einsum("rgj,rgj->rg", terms, terms, out=squares[:, of_part])
-    return sums, squares
+    terms, starts = values * x, np.arange(0, len(x), group)
+    return np.add.reduceat(terms, starts, axis=1), np.add.reduceat(terms * terms, starts, axis=1)
 
 
 def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """`sums_and_squares` of a matrix, by several threads; `integers` looks at it."""
     sums, squares = np.empty((2, len(matrix), -(-matrix.shape[1] // group)))
-    if can_sum(matrix):
-        x = np.ascontiguousarray(x)
-        into = sums.ctypes.data, squares.ctypes.data, integers.address, None
-        _in_c("group_sums", [matrix], threads, x.ctypes.data, group, *into)
-        return sums, squares
-    if matrix.strides[0] == matrix.itemsize < matrix.strides[1]:
-        return _group_sums_of_columns(matrix, x, group, integers, threads)
+    x = np.ascontiguousarray(x)
 
-    def add(where: slice, values: np.ndarray) -> None:
-        integers.look(values)
-        sums[where], squares[where] = sums_and_squares(values, x, group)
+    def add(some: Span, rows: np.ndarray, threads: int, library: Any) -> None:
+        if library is not None:
+            of_rows, into = ctypes.byref(_rows(rows, some.lo)), (sums.ctypes.data, squares.ctypes.data)
+            library.group_sums(
+                adder().pool, threads, of_rows, x.ctypes.data, group, *into, integers.address, None, some.lo, some.hi
+            )
+            return
+        integers.look(rows)
+        sums[some.slice], squares[some.slice] = sums_and_squares(rows, x, group)
 
-    in_parts(matrix, threads, add)
+    _in_parts(matrix, threads, add)
     return sums, squares
-
-
-def _group_sums_of_columns(
-    matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same of a matrix whose columns are contiguous: each group is read as it lies."""
-    groups = list(pieces(Span(0, matrix.shape[1]), group))
-    sums, squares = np.empty((2, len(groups), len(matrix)))
-
-    def add(number: int) -> None:
-        columns = groups[number].slice
-        with np.errstate(all="ignore"):
-            for rows in pieces(Span(0, len(matrix)), max(1, _PART_BYTES // (8 * group))):
-                values = numbers_of(matrix[rows.slice, columns].T).astype(np.float64, copy=False)
-                integers.look(values)
-                np.dot(x[columns], values, out=sums[number, rows.slice])
-                np.dot(x[columns] ** 2, values * values, out=squares[number, rows.slice])
-
-    on_threads(threads, add, range(len(groups)))
-    return np.ascontiguousarray(sums.T), np.ascontiguousarray(squares.T)
 
 
 @record
 class Allowed:
-    """What the sums of C's rows may differ from the expected ones by. Norms and limits are those of A, B and C times x."""
+    """What the sums of C's rows may differ from the expected ones by, beside the norms of A's rows. Norms and limits are those
+    of B and C times x."""
 
-    norms_a: np.ndarray  # of A's row, for each row of C
     norms_b: np.ndarray  # of all of B, for each product of a stack, and each group of columns
-    rows_together: int  # that one product has
     deviation: float  # the standard deviation of rounding errors, relative to the norms
     per_term: float  # 1/l
     flushed: np.ndarray  # of each group: what tiny numbers in B, or products, that are flushed to zero make
@@ -322,31 +281,48 @@ def sizes_of(
     return sizes
 
 
-def compare(c: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, allowed: Allowed, threads: int) -> None:
-    """Replace the expected `sums` of C's rows by the sizes of their differences from C's."""
-    if can_sum(c):
-        wanted, (x, *_kept) = _wanted(x, allowed)
-        _in_c("group_sums", [c], threads, x.ctypes.data, group, sums.ctypes.data, None, None, ctypes.byref(wanted))
-        return
+def compare(
+    c: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, norms_a: np.ndarray, allowed: Allowed, threads: int
+) -> None:
+    """Replace the expected `sums` of C's rows by the sizes of their differences from C's. `norms_a`: of A's row, for each row of
+    C; products of a stack follow each other."""
+    together = -(-max(1, len(c)) // len(allowed.norms_b))
+    x, norms_a = np.ascontiguousarray(x), np.ascontiguousarray(norms_a)
+    wanted, _kept = _wanted(allowed)
+    wanted.norms_a, wanted.rows_together = norms_a.ctypes.data, together
 
-    def replace(where: slice, values: np.ndarray) -> None:
-        found, squares = sums_and_squares(values, x, group)
+    def replace(some: Span, rows: np.ndarray, threads: int, library: Any) -> None:
+        where = some.slice
+        if library is not None:
+            of_rows, how = ctypes.byref(_rows(rows, some.lo)), (None, None, ctypes.byref(wanted))
+            library.group_sums(adder().pool, threads, of_rows, x.ctypes.data, group, sums.ctypes.data, *how, some.lo, some.hi)
+            return
+        found, squares = sums_and_squares(rows, x, group)
         found -= sums[where]
-        if allowed.integral and not _are_integers(values):
-            starts = np.arange(0, values.shape[1], group)
-            found[np.logical_or.reduceat(np.rint(values) != values, starts, axis=1)] = np.inf
-        norms_b = allowed.norms_b[np.arange(where.start, where.stop) // allowed.rows_together]
-        sums[where] = sizes_of(found, squares, allowed.norms_a[where, None], norms_b, allowed)
+        if allowed.integral and not _are_integers(rows):
+            found[np.logical_or.reduceat(np.rint(rows) != rows, np.arange(0, len(x), group), axis=1)] = np.inf
+        norms_b = allowed.norms_b[np.arange(some.lo, some.hi) // together]
+        sums[where] = sizes_of(found, squares, norms_a[where, None], norms_b, allowed)
 
-    in_parts(c, threads, replace)
+    _in_parts(c, threads, replace)
 
 
-def _wanted(x: np.ndarray, allowed: Allowed) -> tuple[_Comparison, list[np.ndarray]]:
-    """What C compares sums with; and x and the arrays to which that refers, as C reads them."""
-    operands = x, allowed.norms_a, allowed.norms_b, allowed.flushed, allowed.overflow
-    arrays = [np.ascontiguousarray(each) for each in operands]
-    numbers = allowed.rows_together, allowed.deviation, allowed.per_term, allowed.flushed_of_a, allowed.integral
-    return _Comparison(*(each.ctypes.data for each in arrays[1:]), *numbers), arrays
+def _wanted(allowed: Allowed) -> tuple[_Comparison, list[np.ndarray]]:
+    """What C compares sums with, but for the norms of A's rows; and the arrays to which that refers."""
+    arrays = [np.ascontiguousarray(each) for each in (allowed.norms_b, allowed.flushed, allowed.overflow)]
+    numbers = allowed.deviation, allowed.per_term, allowed.flushed_of_a, allowed.integral
+    return _Comparison(None, *(each.ctypes.data for each in arrays), 1, *numbers), arrays
+
+
+@record
+class Compared:
+    """What the comparison of one rank's sums amounts to."""
+
+    # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many could not be judged, since A·B may
+    # overflow or holds NaN or infinities, and how many could.
+    totals: tuple[float, ...]
+    largest: tuple[float, ...]  # size, and magnitude in A and in B as of Integers
+    worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row of C, group of columns, size
 
 
 class Bounds(NamedTuple):
@@ -364,29 +340,12 @@ class Bounds(NamedTuple):
     flushed_of_a: float
 
 
-class Found(NamedTuple):
-    """What comparing C's rows with those of A·(B·x) amounts to."""
-
-    # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many NOT_JUDGED, and how many judged.
-    totals: tuple[float, int, int, int]
-    largest: tuple[float, float, float]  # size, and magnitude in A and in B as of Integers
-    has_fractions: bool  # whether A and B have only integers, and C others
-    norms_b: np.ndarray  # as in Allowed
-    overflow: np.ndarray
-    in_c: _Found
-
-    @property
-    def worst(self) -> list[tuple[int, int, float]]:
-        """The worst sum of each of the rows with the largest: row, group and size."""
-        in_c, first = self.in_c, slice(self.in_c.rows)
-        return list(zip(in_c.of_rows[first], in_c.of_groups[first], in_c.sizes[first], strict=True))
-
-
 def check_product(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, x: np.ndarray, group: int, bounds: Bounds, threads: int, *, multiplies: bool
-) -> Found | None:
-    """Compare C·x with A·(B·x) in one pass over B, then one over A and C; None where C cannot read all of them. `multiplies`: it
-    makes C a few rows at a time before they are compared, by NumPy's loop."""
+) -> tuple[Compared, np.ndarray, np.ndarray, bool] | None:
+    """What comparing C·x with A·(B·x) in one pass over B, then one over A and C amounts to; `norms_b` and `overflow` as in
+    Allowed; and whether A and B have only integers, and C others. None where C cannot read all of them. `multiplies`: it makes C
+    a few rows at a time before they are compared, by NumPy's loop."""
     (n, m), l = c.shape, len(b)
     divides = l * m <= _SMALL_B or (threads <= MOST_THREADS and n >= max(_ROWS_A_THREAD * threads, m // 2))
     loop = matmul_loop(c.dtype.char) if multiplies and divides else 0
@@ -414,49 +373,38 @@ def check_product(
     found = check.found
     totals = found.total, found.differ, found.not_judged, n * groups - found.not_judged
     largest = found.sizes[0], *(each.largest if each.integral else NOT_INTEGRAL for each in (check.in_a, check.in_b))
+    rows = slice(found.rows)
+    worst = list(zip(found.of_rows[rows], found.of_groups[rows], found.sizes[rows], strict=True))
     has_fractions = check.in_a.integral and check.in_b.integral and not check.in_c.integral
-    return Found(totals, largest, has_fractions, of_groups[0], of_groups[2, 0], found)
+    return Compared(totals, largest, worst), of_groups[0], of_groups[2, 0], has_fractions
+
+
+def _packed(y: np.ndarray) -> np.ndarray:
+    """The right operand of a product as C reads it."""
+    library, (terms, width) = adder().loaded, y.shape
+    y, into = np.ascontiguousarray(y), np.empty((library.packed_columns(width), terms))
+    library.pack(y.ctypes.data, terms, width, into.ctypes.data)
+    return into
 
 
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
     product, squares, width = np.zeros((len(a), y.shape[1])), np.zeros(len(a)), y.shape[1]
-    if can_sum(a):
-        packed = _packed(y)
-        _in_c("products", [a], threads, packed.ctypes.data, width, product.ctypes.data, squares.ctypes.data, integers.address)
-    elif a.strides[0] == a.itemsize < a.strides[1]:
-        parts = on_threads(
-            threads, partial(_part_of_product, a, y, integers), even_pieces(Span(0, len(y)), -(-len(y) // threads))
-        )
-        for of_part, more in parts:
-            product += of_part
-            squares += more
-    else:
-        block_rows, block_columns = _BLOCKS[4 if a.itemsize <= 4 else 8]
+    packed = _packed(y) if adder().loaded is not None else None
 
-        def multiply(rows: Span) -> None:
-            with np.errstate(all="ignore"):
-                for inner in pieces(Span(0, a.shape[1]), block_columns):
-                    for some in pieces(rows, block_rows):
-                        values = a[some.slice, inner.slice].astype(np.float64, copy=False)
-                        integers.look(values)
-                        squares[some.slice] += np.einsum("ij,ij->i", values, values)
-                        product[some.slice] += np.dot(values, y[inner.slice])
+    def multiply(some: Span, rows: np.ndarray, threads: int, library: Any) -> None:
+        if packed is not None:
+            of_rows, into = ctypes.byref(_rows(rows, some.lo)), (product.ctypes.data, squares.ctypes.data)
+            library.products(adder().pool, threads, of_rows, packed.ctypes.data, width, *into, integers.address, some.lo, some.hi)
+            return
+        rows = rows.astype(np.float64, copy=False)
+        integers.look(rows)
+        squares[some.slice] = np.einsum("ij,ij->i", rows, rows)
+        for inner in pieces(Span(0, len(y)), _TERMS):
+            product[some.slice] += rows[:, inner.slice] @ y[inner.slice]
 
-        on_threads(threads, multiply, even_pieces(Span(0, len(a)), max(block_rows, -(-len(a) // (4 * threads)))))
+    _in_parts(a, threads, multiply)
     return product, norms_from(squares, lambda some: a[some])
-
-
-def _part_of_product(a: np.ndarray, y: np.ndarray, integers: Integers, inner: Span) -> tuple[np.ndarray, np.ndarray]:
-    """What these columns of A, which are contiguous, add to A·y and to the squares of A's rows."""
-    product, squares = np.zeros((len(a), y.shape[1])), np.zeros(len(a))
-    with np.errstate(all="ignore"):
-        for some in pieces(inner, _COLUMNS_AT_ONCE):
-            values = numbers_of(a[:, some.slice].T).astype(np.float64, copy=False)
-            integers.look(values)
-            product += np.dot(y[some.slice].T, values).T  # which BLAS does sooner than valuesᵀ·y
-            squares += np.einsum("ij,ij->j", values, values)
-    return product, squares
 
 
 def norms_from(squares: np.ndarray, rows: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

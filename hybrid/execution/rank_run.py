@@ -524,7 +524,9 @@ class CheckedRun(ABC):
             else:
                 a, b, c = self.in_numbers([self.views["A"], b, self.views["C"]])
                 by = self.decision.multiplied_by
-                self._own_check = HostCheck(self.team, plan, (a, b, c), self.threads, by, has_all_of_b=True)
+                may_repair = self.settings.on_fault == "repair"
+                parts = self.team, plan, (a, b, c), self.threads, by
+                self._own_check = HostCheck(*parts, has_all_of_b=True, marks=may_repair)
                 in_place = plan.device == "cpu" and not (plan.staged or plan.problem.symmetric)
                 in_passing = in_place and self.decision.kernel.name == "blas"
                 if not in_passing:

@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -28,20 +27,19 @@ from hybrid.devices.row_sums import (
     NOT_INTEGRAL,
     Allowed,
     Bounds,
-    Found,
+    Compared,
     Integers,
     check_product,
     column_weights,
     compare,
     group_sums,
-    in_parts,
     norms_from,
     norms_of,
     sampled_peaks,
     times,
 )
 from hybrid.host.memory import RowView
-from hybrid.host.threads import limited_threads, on_threads
+from hybrid.host.threads import CALL_BYTES, limited_threads, on_threads, rows_of_about
 from hybrid.planning.check_layout import GROUP_COLUMNS
 from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
 from hybrid.planning.tiling import PlanRequest
@@ -50,7 +48,6 @@ from hybrid.ranks.team import Team
 from hybrid.verification import whole_numbers
 from hybrid.verification.check import (
     FEW,
-    LARGE,
     MOST_NAMED,
     MOST_SUSPECTS,
     THRESHOLD,
@@ -86,19 +83,16 @@ _ROOM = 16.0  # a column counts as one that may overflow from this part of the l
 class _HostSums:
     """The sums of C·x that A and B let expect, and the sizes of their differences from those of C."""
 
-    def __init__(self, problem: Problem, x: np.ndarray, threads: int) -> None:
-        """`x`: as `random_x` makes it."""
-        self.x, self._threads, self._bounds = x, threads, bounds_of(problem)
-        self.in_a, self.in_b = Integers(), Integers()
-
-    def weight(self, peaks: np.ndarray, others: np.ndarray) -> None:
-        """Weight x. `peaks`, `others`: of B's columns, as `sampled_peaks` finds them."""
+    def __init__(self, problem: Problem, x: np.ndarray, threads: int, peaks: np.ndarray, others: np.ndarray) -> None:
+        """`x`: as `random_x` makes it, to be weighted. `peaks`, `others`: of B's columns, as `_peaks` finds them."""
+        self._threads, self.in_a, self.in_b = threads, Integers(), Integers()
+        self._bounds = how = bounds_of(problem)
         weights, of_groups, largest = column_weights(peaks, others, GROUP_COLUMNS)
-        of_groups, how = np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE), self._bounds
-        self.x = np.ldexp(self.x, weights + _SCALE - np.repeat(of_groups, GROUP_COLUMNS)[: len(self.x)])
+        scales = _SCALE - np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE)
+        self.x = np.ldexp(x, weights + np.repeat(scales, GROUP_COLUMNS)[: len(x)])
         with np.errstate(all="ignore"):  # where nothing overflows
-            self._flushed = np.ldexp(how.flushed_of_b, largest + _SCALE - of_groups)
-            self.overflow = np.ldexp(how.largest, _SCALE - of_groups) * how.smallest_x
+            self._flushed = np.ldexp(how.flushed_of_b, largest + scales)
+            self.overflow = np.ldexp(how.largest, scales) * how.smallest_x
 
     def of_b(self, b: np.ndarray, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """B·x for these columns, and the norm of all terms of each group."""
@@ -137,21 +131,18 @@ class _HostSums:
         on_threads(self._threads, multiply, pieces(Span(0, count), max(1, _STACK_BYTES // max(1, 8 * n * l))))
         return products, norms
 
-    def sizes(
-        self, c: np.ndarray, columns: Span, expected: np.ndarray, norms_a: np.ndarray, norms_b: np.ndarray, *, integral: bool
-    ) -> np.ndarray:
+    def sizes(self, c: np.ndarray, columns: Span, expected: np.ndarray, norms_a: np.ndarray, allowed: Allowed) -> np.ndarray:
         """The sizes of the differences in these columns of C. `expected` is overwritten."""
         count, n, _ = c.shape
         sums, rows = expected.reshape(count * n, expected.shape[2]), c[:, :, columns.slice].reshape(count * n, len(columns))
-        together = n if len(norms_b) > 1 else max(1, count * n)
-        allowed = self._allowed(columns, norms_a.reshape(-1), norms_b, together, integral=integral)
-        compare(rows, self.x[columns.slice], GROUP_COLUMNS, sums, allowed, self._threads)
+        compare(rows, self.x[columns.slice], GROUP_COLUMNS, sums, norms_a.reshape(-1), allowed, self._threads)
         return sums.reshape(expected.shape)
 
-    def _allowed(self, columns: Span, norms_a: np.ndarray, norms_b: np.ndarray, together: int, *, integral: bool) -> Allowed:
+    def allowed(self, columns: Span, norms_b: np.ndarray, *, integral: bool) -> Allowed:
+        """What sums in these columns of C may differ by. `integral`: elements with a fraction are wrong."""
         groups = slice(columns.lo // GROUP_COLUMNS, -(-columns.hi // GROUP_COLUMNS))
         bounds, limits = self._bounds, (self._flushed[groups], self._bounds.flushed_of_a, self.overflow[groups])
-        return Allowed(norms_a, norms_b, together, bounds.deviation, bounds.per_term, *limits, integral)
+        return Allowed(norms_b, bounds.deviation, bounds.per_term, *limits, integral)
 
 
 @lru_cache(maxsize=16)
@@ -163,31 +154,26 @@ def bounds_of(problem: Problem) -> Bounds:
     return Bounds(*weighting, deviation, per_term, math.ldexp(flushed, _SCALE))
 
 
-@record
-class Compared:
-    """What the comparison of one rank's sums amounts to."""
+def _peaks(problem: Problem, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What x is weighted by: `sampled_peaks` of these rows of B."""
+    return sampled_peaks(b, bounds_of(problem).largest_integer)
 
-    # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many could not be judged, since A·B may
-    # overflow or holds NaN or infinities, and how many could.
-    totals: tuple[float, ...]
-    largest: tuple[float, ...]  # size, and magnitude in A and in B
-    worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row of C, group of columns, size
 
-    @classmethod
-    def of(cls, sizes: np.ndarray, *largest: float) -> Compared:
-        open_ = int(np.count_nonzero(sizes < 0))
-        total, count = float(np.clip(sizes, 0, MOST_IN_TOTAL).sum()), int(np.count_nonzero(sizes > 0))
-        return cls((total, count, open_, sizes.size - open_), (float(sizes.max(initial=0.0)), *largest), _worst(sizes))
+def _compared(sizes: np.ndarray, *largest: float) -> Compared:
+    """What these sizes amount to. `largest`: magnitudes in A and in B."""
+    open_ = int(np.count_nonzero(sizes < 0))
+    total, count = float(np.clip(sizes, 0, MOST_IN_TOTAL).sum()), int(np.count_nonzero(sizes > 0))
+    return Compared((total, count, open_, sizes.size - open_), (float(sizes.max(initial=0.0)), *largest), _worst(sizes))
 
-    @classmethod
-    def of_rank(cls, parts: Sequence[Compared], first_row: int) -> Compared:
-        """Of all ranks' rows, or of a rank's, from `first_row` on, from what COLUMNS_AT_ONCE columns each amount to."""
-        if len(parts) == 1 and not first_row:
-            return parts[0]
-        groups, worst = COLUMNS_AT_ONCE // GROUP_COLUMNS, []
-        for number, part in enumerate(parts):
-            worst += [(first_row + row, number * groups + group, size) for row, group, size in part.worst]
-        return cls(_sums([part.totals for part in parts]), _largest([part.largest for part in parts]), worst)
+
+def _of_rank(parts: Sequence[Compared], first_row: int) -> Compared:
+    """Of all a rank's rows, from `first_row` on, from what COLUMNS_AT_ONCE columns each amount to."""
+    if len(parts) == 1 and not first_row:
+        return parts[0]
+    groups, worst = COLUMNS_AT_ONCE // GROUP_COLUMNS, []
+    for number, part in enumerate(parts):
+        worst += [(first_row + row, number * groups + group, size) for row, group, size in part.worst]
+    return Compared(_sums([part.totals for part in parts]), _largest([part.largest for part in parts]), worst)
 
 
 def _sums(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
@@ -270,7 +256,7 @@ def verify(
     if not (plan.problem.n and plan.problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with busy():
-        check = HostCheck(team, plan, matrices, threads, by)
+        check = HostCheck(team, plan, matrices, threads, by, marks=wrong is not None)
         return check.of_suspects(suspects) or check.result(seed, wrong)
 
 
@@ -295,29 +281,12 @@ def verify_alone(
     problem = plan.problem if plan is not None else Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands)
     if not c.size:
         return Check("exact", 0.0, 0.0, True)
-    seed, found = new_seed(), None
     if multiply is None:
         Team().enter("check")
     with computing(problem.operations):
-        if not suspects:
-            found = _compared_in_c(problem, a, b, c, seed, threads, multiply)
-            if found is not None and (right := _as_right(problem, found.totals, found.largest)) is not None:
-                return right
-        check = HostCheck(Team(), plan or plan_alone(problem), _views(a, b, c), threads, by, found=found)
-        return check.of_suspects(suspects) or check.result(seed, wrong)
-
-
-def _compared_in_c(
-    problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, seed: int, threads: int, multiply: Multiply | None
-) -> Found | None:
-    """What comparing the rows of C amounts to, which are made before, by threads in C or, where these cannot, by `multiply`; None
-    where Python has to compare."""
-    parts = a, b, c, _x_of(problem.m, seed), GROUP_COLUMNS, bounds_of(problem), threads
-    found = check_product(*parts, multiplies=multiply is not None)
-    if found is None and multiply is not None:
-        multiply()
-        found = check_product(*parts, multiplies=False)
-    return None if found is not None and found.has_fractions else found
+        views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
+        check = HostCheck(Team(), plan or plan_alone(problem), views, threads, by, marks=wrong is not None)
+        return check.of_suspects(suspects) or check.result(new_seed(), wrong, multiply)
 
 
 def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float, ...]) -> Check | None:
@@ -330,11 +299,6 @@ def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float,
         return None
     spread = float(spread_of(total, count)) if count >= FEW else 1.0  # with fewer, what is expected at most
     return Check("freivalds", size / spread, THRESHOLD, True) if size <= usual_largest(int(judged)) * spread else None
-
-
-def _views(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[RowView, RowView, RowView]:
-    of_a, of_b, of_c = (RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c))
-    return of_a, of_b, of_c
 
 
 @lru_cache(maxsize=4)  # a repair asks for the same several times
@@ -370,23 +334,22 @@ class HostCheck:
         self,
         team: Team,
         plan: Plan,
-        matrices: tuple[RowView, RowView, RowView],
+        matrices: Sequence[RowView],
         threads: int,
         by: MultipliedBy,
         numbers: np.ndarray | None = None,
         *,
         has_all_of_b: bool = False,
-        found: Found | None = None,
+        marks: bool = False,
     ) -> None:
         """`matrices`, `by`: as for `verify`. `numbers`: of the columns in the whole C, where these matrices have only some of
-        them. `has_all_of_b`: each rank has all of B, a small one, also where the plan does not say so. `found`: what threads in C
-        have found for the seed that is given."""
+        them. `has_all_of_b`: each rank has all of B, a small one, also where the plan does not say so. `marks`: wrong parts of C
+        may be asked for."""
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._by, self._numbers = by, numbers
         self._wrong: WrongParts | None = None
-        self._has_all_of_b, self._found = has_all_of_b, found
-        self._sizes: Any = None  # of all sums
+        self._has_all_of_b, self._marks = has_all_of_b, marks
 
     def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
         """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
@@ -395,52 +358,54 @@ class HostCheck:
         faults, note = self._elements().faults(suspects, exact=False)
         return None if faults else Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
 
-    def result(self, seed: int | None = None, wrong: WrongParts | None = None) -> Check:
-        """The check. `seed`, `wrong`: as for `verify`."""
+    def result(self, seed: int | None = None, wrong: WrongParts | None = None, multiply: Multiply | None = None) -> Check:
+        """The check. `seed`, `wrong`: as for `verify`; `multiply`: as for `compared`."""
         by_itself = seed is not None and needs_no_sums_of_others(self._plan)
         found = None if by_itself else self.compared(seed)
         with self._team.phase("check") as comparing:
-            comparing.mine = found or self.compared(seed)
+            comparing.mine = found or self.compared(seed, multiply)
         return self.judged(comparing.all, wrong)
 
     def compared(self, seed: int | None = None, multiply: Multiply | None = None) -> Compared:
         """Compare C·x with A·(B·x) in this rank's rows. Nothing is exchanged where a seed is given and `needs_no_sums_of_others`;
         only then there may be a `multiply`, which makes C where threads in C cannot."""
         plan, problem, m = self._plan, self._plan.problem, self._plan.problem.m
-        self._a, self._b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
+        self._a, b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         self._c = self._matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, m), problem.dtype)
         x_is_known = seed is not None and (_all_read_b(plan) or self._has_all_of_b)  # every rank makes the same x
         self._by_itself = x_is_known and (needs_no_sums_of_others(plan) or self._has_all_of_b)
-        whole = self._matrices[1][Span(0, problem.l)] if x_is_known else self._b
+        whole = self._matrices[1][Span(0, problem.l)] if x_is_known else b
         if self._by_itself:
+            b = whole
+        if self._by_itself and not self._marks:
             assert seed is not None
-            self._b, self._seed = whole, seed
-            found = self._found or _compared_in_c(problem, self._a, whole, self._c, seed, self._threads, multiply)
+            parts = self._a, b, self._c, _x_of(m, seed), GROUP_COLUMNS, bounds_of(problem), self._threads
+            found = check_product(*parts, multiplies=multiply is not None)
+            if found is None and multiply is not None:
+                multiply()
+                found = check_product(*parts, multiplies=False)
             if found is not None:
-                self._norms_b, self._overflow = found.norms_b, found.overflow
-                return Compared.of_rank([Compared(found.totals, found.largest, found.worst)], self._rows_of_c.lo)
+                compared, self._norms_b, self._overflow, has_fractions = found
+                self._seed = seed
+                if not has_fractions:
+                    return _of_rank([compared], self._rows_of_c.lo)
+        elif multiply is not None:
+            multiply()
         if x_is_known:
-            peaks, others = sampled_peaks(whole, bounds_of(problem).largest_integer)
+            peaks, others = _peaks(problem, whole)
         else:
             with self._team.phase("check") as agreeing:
-                agreeing.mine = new_seed(), *sampled_peaks(whole, bounds_of(problem).largest_integer)
+                agreeing.mine = new_seed(), *_peaks(problem, whole)
             seeds, of_ranks, of_others = zip(*agreeing.all, strict=True)
             seed, peaks, others = seeds[0], np.max(of_ranks, axis=0), np.any(of_others, axis=0)
         assert seed is not None
         self._seed = seed
-        return self._compared_in_parts(peaks, others)
-
-    def _compared_in_parts(self, peaks: np.ndarray, others: np.ndarray) -> Compared:
-        """The same, some columns of C at a time, with the sizes of all sums. `peaks`, `others`: as `sampled_peaks` finds them."""
-        problem = self._plan.problem
         with limited_threads(1):  # of BLAS: the rows are divided among our own threads
-            sums = _HostSums(problem, _x_of(problem.m, self._seed), self._threads)
-            sums.weight(peaks, others)
-            some = [self._compared_in(columns, sums) for columns in pieces(Span(0, problem.m), COLUMNS_AT_ONCE)]
+            sums = _HostSums(problem, _x_of(m, seed), self._threads, peaks, others)
+            some = [self._compared_in(columns, sums, b) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
         sizes, norms_b, parts = zip(*some, strict=True)
-        self._sizes, self._norms_b = (each[0] if len(each) == 1 else np.concatenate(each, axis=1) for each in (sizes, norms_b))
-        self._overflow = sums.overflow
-        return Compared.of_rank(parts, self._rows_of_c.lo)
+        self._sizes, self._norms_b, self._overflow = sizes, np.concatenate(norms_b, axis=1), sums.overflow
+        return _of_rank(parts, self._rows_of_c.lo)
 
     def judged(self, told: Sequence[Compared], wrong: WrongParts | None = None) -> Check:
         """The check, from what all ranks have compared, in their order. Every rank calls it. `wrong`: as for `verify`."""
@@ -476,10 +441,11 @@ class HostCheck:
     def _elements(self) -> ElementsAgain:
         return ElementsAgain(self._team, self._plan, self._matrices, self._by, self._numbers)
 
-    def _compared_in(self, columns: Span, sums: _HostSums) -> tuple[np.ndarray, np.ndarray, Compared]:
-        """The sizes in these columns of this rank's rows of C, the norms of B's groups, and what the sizes amount to."""
+    def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, Compared]:
+        """The sizes in these columns of this rank's rows of C, the norms of B's groups, and what the sizes amount to. `b`: the
+        rows of B that this rank sums."""
         plan, team = self._plan, self._team
-        told = [(*sums.of_b(self._b[None], columns), sums.in_b.largest)]
+        told = [(*sums.of_b(b[None], columns), sums.in_b.largest)]
         if not self._by_itself:
             with team.phase("check") as through_b:
                 through_b.mine = told[0]
@@ -487,39 +453,35 @@ class HostCheck:
         of_b, norms, in_b = zip(*told, strict=True)
         with np.errstate(all="ignore"):
             norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
-        y, integral_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b) < NOT_INTEGRAL
+        y, largest_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b)
         # Usually each rank compares its own rows of C, for which it has A's, and tells the others only what has come of it.
         if plan.has_row_blocks or len(plan.topology.nodes) == 1:
             expected, norms_a = sums.times(self._a[None], y)
-            integral = integral_b and sums.in_a.integral
+            largest_a = sums.in_a.largest
         else:
             with team.phase("check") as through_a:
                 through_a.mine = *sums.times(self._a[None], y), sums.in_a.largest
             products, of_a, in_a = zip(*through_a.all, strict=True)
-            rows, integral = self._rows_of_c.slice, integral_b and max(in_a) < NOT_INTEGRAL
+            rows, largest_a = self._rows_of_c.slice, max(in_a)
             expected = joined_by_rows(plan, products, "rows", axis=1)[:, rows].copy()
             norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
-        sizes = sums.sizes(self._c[None], columns, expected, norms_a, norms_b, integral=integral)[0]
-        return sizes, norms_b, Compared.of(sizes, sums.in_a.largest, sums.in_b.largest)
+        allowed = sums.allowed(columns, norms_b, integral=max(largest_a, largest_b) < NOT_INTEGRAL)
+        sizes = sums.sizes(self._c[None], columns, expected, norms_a, allowed)[0]
+        return sizes, norms_b, _compared(sizes, largest_a, largest_b)
 
     def _mark_wrong(self, usual: float) -> None:
         """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
         if self._wrong is None:
             return
-        if self._sizes is None:  # this rank has compared all sums by itself
-            self._compared_in_parts(*sampled_peaks(self._b, bounds_of(self._plan.problem).largest_integer))
-        sizes = self._sizes
+        sizes = np.concatenate(self._sizes, axis=1)
         limit = usual * spread_beside(sizes, usual)  # large errors hide small ones
         rows, groups = np.nonzero(sizes > limit)
-        large = sizes[rows, groups] > LARGE * limit
         for group in np.unique(groups).tolist():
-            of_group = groups == group
-            columns = columns_of(group, Span(0, self._plan.problem.m))
-            self._wrong.suspect(self._rows_of_c.lo + rows[of_group], columns, large[of_group])
+            self._wrong.add(self._rows_of_c.lo + rows[groups == group], columns_of(group, Span(0, self._plan.problem.m)))
         with self._team.phase("check") as telling:
             telling.mine = self._wrong.found()
         for found in telling.all:
-            self._wrong.merge(*found)
+            self._wrong.merge(found)
 
     def _with_columns_beside(self, judged: Check, note: str) -> Check:
         """The result together with that of the columns of which no sum was judged, since another column of their group holds NaN
@@ -566,9 +528,9 @@ class HostCheck:
         with team.phase("check") as comparing:
             comparing.mine = (self._rows_of_c.lo + _wrong_rows(self._c, x, expected, self._threads)).tolist()
         found = sorted(row for rows in comparing.all for row in rows)
-        if self._wrong is not None:
-            self._wrong.suspect_rows(np.array(found, np.intp))
         whole = Span(0, plan.problem.m)
+        if self._wrong is not None:
+            self._wrong.add(np.array(found, np.intp), whole)
         faults = tuple(_fault_in(row, "", self._by(row, whole)) for row in found[:MOST_NAMED])
         return Check("exact", float(len(found)), 0.0, not found, faults)
 
@@ -605,14 +567,14 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
     problem = Problem(n, a.shape[2], m, c.dtype.name)
     with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
         random = np.random.default_rng(secrets.randbits(64))
-        sums, parts = _HostSums(problem, random_x(random, [m], GROUP_COLUMNS), threads), []
-        sums.weight(*sampled_peaks(b.reshape(-1, m), bounds_of(problem).largest_integer))
+        x, parts = random_x(random, [m], GROUP_COLUMNS), []
+        sums = _HostSums(problem, x, threads, *_peaks(problem, b.reshape(-1, m)))
         for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
             of_b, norms_b = sums.of_b(b, columns)
             expected, norms_a = sums.times(a, of_b)
             expected, norms_a = (np.array(np.broadcast_to(each, (count, *each.shape[1:]))) for each in (expected, norms_a))
-            integral = sums.in_a.integral and sums.in_b.integral
-            parts.append(sums.sizes(c, columns, expected, norms_a, norms_b, integral=integral))
+            allowed = sums.allowed(columns, norms_b, integral=sums.in_a.integral and sums.in_b.integral)
+            parts.append(sums.sizes(c, columns, expected, norms_a, allowed))
         sizes, largest = np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
         exact = is_exact(problem, GROUP_COLUMNS, *largest)
         if not exact and is_exact_product(problem.dtype, problem.l, *largest):
@@ -634,7 +596,7 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
             kind, error = ("freivalds", error) if judged else ("none", 0.0)
         plan, wrong = plan_alone(problem), {}
         for index in np.flatnonzero(sizes.max(axis=(1, 2)) > limits).tolist():
-            matrices = _views(a[index % len(a)], b[index % len(b)], c[index])
+            matrices = [RowView(each, Span(0, len(each))) for each in (a[index % len(a)], b[index % len(b)], c[index])]
             suspects = _suspects(_worst(sizes[index]), limits[index], m)
             if faults := ElementsAgain(Team(), plan, matrices, unsaid).faults(suspects, exact=exact)[0]:
                 wrong[index] = tuple(faults)
@@ -653,10 +615,12 @@ def _wrong_rows(c: np.ndarray, x: np.ndarray, expected: np.ndarray, threads: int
     above 2^53."""
     wrong = whole_numbers.times(c, x, threads) != expected
 
-    def look(where: slice, values: np.ndarray) -> None:
-        wrong[where] |= ~((np.rint(values) == values) & (np.abs(values) <= _MOST_EXACT)).all(axis=1)
+    def look(rows: Span) -> None:
+        values = c[rows.slice]
+        with np.errstate(all="ignore"):
+            wrong[rows.slice] |= ~((np.rint(values) == values) & (np.abs(values) <= _MOST_EXACT)).all(axis=1)
 
-    in_parts(c, threads, look)
+    on_threads(threads, look, rows_of_about(CALL_BYTES, Span(0, len(c)), c.shape[1] * c.itemsize))
     return np.flatnonzero(wrong)
 
 
@@ -782,7 +746,7 @@ class ElementsAgain:
         self,
         team: Team,
         plan: Plan,
-        matrices: tuple[RowView, RowView, RowView],
+        matrices: Sequence[RowView],
         by: MultipliedBy,
         numbers: np.ndarray | None = None,
     ) -> None:

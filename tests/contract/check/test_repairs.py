@@ -76,7 +76,7 @@ def test_only_what_is_wrong_is_computed_again(rng, way_, data, check):
     assert found.rows[0] <= 300 < 330 <= found.rows[1]
     assert found.columns[0] <= 200 < 240 <= found.columns[1]
     if data == "integers":  # elsewhere a large rounding error may be computed again, too
-        assert found.rows[1] - found.rows[0] <= 192
+        assert found.rows[1] - found.rows[0] <= 256
         assert found.columns[1] - found.columns[0] <= 256
     outside = np.ones(c.shape, bool)
     outside[slice(*found.rows), slice(*found.columns)] = False
@@ -240,25 +240,6 @@ def test_faults_of_all_ranks_are_repaired_in_one_product(comm, rng):
         c, lines = repaired(lambda: product(comm, "root", a, b, on_fault="repair"))
     assert_right(a, b, c)
     assert comm.rank or [named(line).rank for line in lines] == list(range(comm.size))
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("form", ["root", "shared", "row blocks"])
-@pytest.mark.parametrize("name", ["in place", "host", "a node a rank, in place"])
-def test_a_rank_that_is_wrong_twice_gets_no_rows(own, rng, name, form):
-    """Where others of its node can take them."""
-    if form not in forms_of(name):
-        pytest.skip("shared arrays have one node")
-    comm, (a, b) = own, operands(rng, "normal", (60 * own.size, L, M))
-    others = form != "row blocks" and RANKS[name]
-    with way(name, **({"transport": "auto"} if name == "in place" else {})):
-        for number in range(3):
-            with plant("multiply", rank=1, times=None) as planted:
-                c, lines = repaired(lambda: product(comm, form, a, b, on_fault="repair"))
-            assert_right(a, b, c, number)
-            worked = comm.bcast(planted.seen > 0, 1)
-            assert worked == (number < 2 or not others)
-            assert comm.rank or len(lines) == worked
 
 
 @pytest.mark.mpi(min_size=2)
