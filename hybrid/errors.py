@@ -52,7 +52,7 @@ CODES: dict[str, str] = {
     "file-shared": "another user has written this journal, or may have",
     "file-changed": "the file was changed while it was read",
     "same-file": "two options name one file",
-    "resume-other": "the parts on disk are of another product, or computed otherwise",
+    "resume-other": "the parts on disk are of another product",
     "output-lost": "standard output cannot be written",
     # memory, disks and devices
     "host-memory": "a node has too little memory; nothing was allocated",
@@ -60,7 +60,6 @@ CODES: dict[str, str] = {
     "gpu-memory": "a GPU, or --gpu-memory, has too little memory",
     "disk-full": "the disk has no room for the file",
     "file-limit": "ulimit -f does not allow a file so large",
-    "open-files": "ulimit -n allows fewer open files than MPI needs",
     "out-of-memory": "memory could not be had while the job ran",
     "threads": "fewer threads could be started than asked for",
     "package-missing": "an optional Python package is missing, or does not load",

@@ -40,7 +40,7 @@ from hybrid.selection.decision import Inventory
 from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import MOST_NAMED, Check, Suspect, most_exact, settle
-from hybrid.verification.copies import verify_gathered
+from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import is_small_b, new_seed
 from hybrid.verification.whole_numbers import odd_words, times, wrapped
 
@@ -411,7 +411,8 @@ class RealProduct(CheckedRun):
     def check_on_devices(self, check: RankCheck) -> Check:
         result = check.result()
         if not self.plan.own_rows_suffice:
-            verify_gathered(self.team, self.share.b_rows, on_host(self.views["B"].array), self._all_of_b, self.threads)
+            own, there = on_host(self.views["B"].array), self._all_of_b[self.share.b_rows]  # in its node's memory
+            verify_exchange(self.team, "B", {self.team.rank: [own]}, {self.team.rank: [there]}, self.threads)
         return result
 
     def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:

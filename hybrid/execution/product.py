@@ -31,7 +31,7 @@ from hybrid.selection.decision import Decision
 from hybrid.selection.session import MOST_SHARED, Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect
-from hybrid.verification.copies import verify_transfer
+from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import needs_no_sums_of_others, plan_alone, verify_alone
 
 if TYPE_CHECKING:
@@ -146,17 +146,21 @@ class RootProduct(CheckedRun):
         if not plan.at_root:
             for key, source in zip("AB", self._operands, strict=True):
                 if len(plan.topology.nodes) > 1 and isinstance(source, RootMatrix):
-                    verify_transfer(team, plan, key, source, self.views[key], self.threads)
+                    rows = [share.rows if key == "A" else share.b_rows for share in plan.shares]
+                    to_send = enumerate(rows if team.rank == plan.root else [])
+                    sent = {rank: [source.array[of_rank.slice]] for rank, of_rank in to_send}
+                    received = {plan.root: [self.views[key][rows[team.rank]]]}
+                    verify_exchange(team, key, sent, received, self.threads, plan.problem.dtype)
             return super().check_on_host(wrong, suspects)
         with team.phase("check") as checking:  # the root alone has the matrices, and the cores of all ranks
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
                 short, threads = plan.problem.short_operands, self._threads_of_all
                 check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects, by, short_operands=short)
-                checking.mine = check, wrong.found() if wrong is not None else ()
+                checking.mine = check, wrong.found() if wrong is not None else None
         check, found = checking.all[plan.root]
         if wrong is not None:
-            wrong.merge(*found)
+            wrong.merge(found)
         return check
 
     def compute_again(self, wrong: WrongParts) -> list[Recomputed]:

@@ -14,10 +14,9 @@ from hybrid.arrays.gemm import real_operands, real_view
 from hybrid.arrays.interop import as_rows
 from hybrid.arrays.root_operands import RootOperands, RootShapes
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, block
+from hybrid.core.spans import block
 from hybrid.core.timeline import Timeline
 from hybrid.devices.cpu import multiply_on_cpu, some_matrices
-from hybrid.errors import CheckFailed
 from hybrid.execution.real_products import RealProducts
 from hybrid.execution.redistribution import connect, exchanged
 from hybrid.host.blas import blas
@@ -26,7 +25,7 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.selection.decision import Inventory, Machine, place_stack
 from hybrid.selection.session import Session
 from hybrid.verification.check import Check, Fault, settle
-from hybrid.verification.copies import checksum
+from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import verify_stack
 
 _TRIES = 3  # the times that a wrong product is computed again
@@ -41,15 +40,12 @@ class StackCall:
         team = session.team
         self._session, self._team, self._shapes, self._root = session, team, shapes, root
         self._settings = settings
-        workers = [rank for rank in range(team.size) if rank not in session.left_out] or list(range(team.size))
-        self._shares = [Span(0, 0)] * team.size
-        for number, rank in enumerate(workers):
-            self._shares[rank] = block(shapes.count or 0, len(workers), number)
+        self._shares = [block(shapes.count or 0, team.size, rank) for rank in range(team.size)]
         self._span = self._shares[team.rank]
         self._others = [rank for rank, span in enumerate(self._shares) if rank != root and len(span)]
         bytes_of_ranks = [shapes.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(self._shares)]
         machine = Machine(team.topology, tuple(inventories))
-        self._placements = place_stack(machine, settings, shapes, len(workers), bytes_of_ranks)
+        self._placements = place_stack(machine, settings, shapes, bytes_of_ranks)
 
     @property
     def is_divided(self) -> bool:
@@ -80,7 +76,7 @@ class StackCall:
         else:
             mine = [np.empty((min(of.shape[0], len(self._span)), *of.shape[1:]), of.dtype) for of in stacks]
             taken = {self._root: mine} if self._team.rank in self._others else {}
-        self._move("scatter", sent, taken, f"did not reach it as they are at rank {self._root}")
+        self._move("scatter", sent, taken)
         return [of.turned(each) for of, each in zip(stacks, mine, strict=True)]
 
     def _products(self, a: np.ndarray, b: np.ndarray, *added: np.ndarray, room: np.ndarray | None) -> np.ndarray:
@@ -149,7 +145,6 @@ class StackCall:
                     wrong += [replace(fault.of(name), rank=team.rank) for fault in of_product]
             checking.mine = found.kind, found.error, tuple(wrong), tuple(mended)
         kinds, errors, faults, repaired = zip(*checking.all, strict=True)
-        self._session.times_wrong.update(rank for rank, of_rank in enumerate(repaired) if of_rank)
         all_faults, all_repaired = (tuple(each for of_rank in some for each in of_rank) for some in (faults, repaired))
         check = Check(max(kinds), max(errors), 0.0, not all_faults, all_faults, repaired=all_repaired)
         settle(check, warns=team.rank == self._root)
@@ -174,41 +169,25 @@ class StackCall:
                 room[self._span.slice] = c
         elif self._team.rank in self._others:
             sent = {self._root: [c]}
-        self._move("gather", sent, taken, "did not reach the root as it has them")
+        self._move("gather", sent, taken)
 
-    def _move(
-        self, phase: str, sent: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]], how: str
-    ) -> None:
-        """Send matrices to other ranks, and take theirs. CheckFailed, with `how`, where others arrive than were sent."""
+    def _move(self, phase: str, sent: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]]) -> None:
+        """Send matrices to other ranks, and take theirs. CheckFailed where others arrive than were sent."""
         team = self._team
-        with team.phase(phase) as telling, busy():
-            checks = self._settings.check != "off"
-            telling.mine = {rank: _checksums(parts) for rank, parts in sent.items()} if checks else {}
+        with team.phase(phase), busy():
             as_matrices = (  # none of which is empty, as MPI sends them
                 {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()}
                 for parts in (sent, taken)
             )
             series = exchanged(team, *as_matrices)
-        with team.phase(phase) as comparing, busy():
+        with team.phase(phase), busy():
             if series is not None:
                 series.wait_until_complete()
-            told = [of_rank.get(team.rank) for of_rank in telling.all]
-            comparing.mine = [rank for rank, parts in taken.items() if told[rank] not in (None, _checksums(parts))]
-        for taker, senders in enumerate(comparing.all):
-            for sender in senders:
-                rank = sender if taker == self._root else taker
-                raise CheckFailed(
-                    f"matrices {self._shares[rank]} of the stack, of rank {rank}, {how}: check the network and MPI",
-                    code="check-exchange",
-                )
+        if self._settings.check != "off":
+            verify_exchange(team, "a part of the stack", sent, taken, 1)
 
 
 def _rows(stack: np.ndarray) -> np.ndarray:
     """The matrices of a stack one below the other; a copy where they do not lie so."""
     count, rows, columns = stack.shape
     return stack.reshape(count * rows, columns)
-
-
-def _checksums(parts: Sequence[np.ndarray]) -> list[int]:
-    """A checksum of each array."""
-    return [checksum(each, 1) for each in parts]

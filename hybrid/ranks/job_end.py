@@ -103,10 +103,8 @@ def exit_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def end_job(code: int, last: Callable[[], None]) -> NoReturn:
+def end_job(code: int) -> NoReturn:
     """End this process and, where a launcher started it, the whole job, with this exit code if the launcher can have it.
-
-    `last`: is called before the end of a job, as late as possible.
 
     What the launchers make of a rank's end differs. Open MPI's ends the job at the first exit code that is not 0, and takes it
     over. MPICH's (Hydra) ignores exit codes while MPI starts and on other nodes, but obeys an abort in the words of PMI, as
@@ -116,7 +114,6 @@ def end_job(code: int, last: Callable[[], None]) -> NoReturn:
     if launch is None:
         os._exit(code)
     let_launcher_read()
-    last()
     if launch.name == OPEN_MPI:
         os._exit(code)
     if abort(code):
@@ -145,7 +142,7 @@ def end_when_interrupted(name: str) -> None:
         if os.getpid() == starting:
             if speak(shared=True):
                 os.write(2, f"{name}: interrupted [interrupted]\n".encode())
-            end_job(1, lambda: None)
+            end_job(1)
         os._exit(1)
 
     handle(signal.SIGINT, end)

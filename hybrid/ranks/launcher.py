@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import select
 import stat
 import sys
 from collections.abc import Mapping
@@ -28,7 +27,6 @@ class Launch:
     local_size: int | None = None  # how many ranks its node has, likewise
 
 
-_ANSWER = 0.2  # seconds that Hydra gets for an answer
 OPEN_MPI = "mpirun (Open MPI)"
 # mpirun may start its helpers by srun, whose variables the ranks then inherit: so mpirun's own come first.
 _VARIABLES = (
@@ -96,39 +94,10 @@ def pmi_socket() -> int | None:
     return None
 
 
-# --- Hydra, MPICH's launcher, in the protocol PMI 1: lines of text
-
-
-def _hydra() -> int | None:
-    """Where Hydra listens; None under another launcher. Slurm's PMI-2 sets PMI_FD as well, but has another protocol."""
-    return pmi_socket() if "PMI_HOSTNAME" in os.environ else None
-
-
 def abort(code: int) -> bool:
-    """Have Hydra end all processes of the job and exit with `code`, as MPI_Abort does. False where there is no Hydra to tell."""
+    """Have Hydra, MPICH's launcher, end all processes of the job and exit with `code`, as MPI_Abort does. False where there is no
+    Hydra to tell: Slurm's PMI-2 sets PMI_FD as well, but has another protocol than PMI 1 with its lines of text."""
+    there = pmi_socket() if "PMI_HOSTNAME" in os.environ else None
     with suppress(OSError):  # it is gone
-        return (there := _hydra()) is not None and os.write(there, b"cmd=abort exitcode=%d\n" % code) > 0
+        return there is not None and os.write(there, b"cmd=abort exitcode=%d\n" % code) > 0
     return False
-
-
-def topology_file() -> str | None:
-    """The file in which Hydra describes this node's cores, and which it leaves where a job is aborted; None where there is none.
-
-    To be called only while no call of MPI is under way.
-    """
-    path = None
-    with suppress(OSError):
-        if (there := _hydra()) is not None and (space := _asked(there, "get_my_kvsname", "kvsname")):
-            path = _asked(there, f"get kvsname={space} key=PMI_hwloc_xmlfile", "value")
-    return path if path and os.path.basename(path).startswith("hydra_hwloc_xmlfile_") else None
-
-
-def _asked(there: int, question: str, wanted: str) -> str | None:
-    """The value that Hydra's answer gives for `wanted`; None without an answer. An answer to a process that has died may come
-    first."""
-    os.write(there, f"cmd={question}\n".encode())
-    while select.select([there], [], [], _ANSWER)[0] and (words := os.read(there, 4096).decode(errors="replace").split()):
-        found = [word.partition("=")[2] for word in words if word.startswith(f"{wanted}=")]
-        if found:
-            return found[-1]
-    return None

@@ -296,7 +296,7 @@ class Messages:
         text = with_code(f"{where}: other ranks have left a call, and this one waits for them inside MPI", "rank-missing")
         if speak(shared=True):
             os.write(2, f"{text}\n".encode())
-        end_job(1, lambda: None)
+        end_job(1)
 
     @property
     def patience(self) -> float:
@@ -400,15 +400,11 @@ def broadcast(matrix: np.ndarray, root: int) -> Start:
     def start(comm: MPI.Comm) -> MPI.Request:
         from mpi4py import MPI
 
-        size, stride = matrix.shape[1] * matrix.itemsize, matrix.strides[0]
-        contiguous = MPI.BYTE.Create_contiguous(size)
-        row = contiguous.Create_resized(0, stride).Commit()  # rows need not be contiguous with the next
-        memory = MPI.buffer.fromaddress(matrix.ctypes.data, max(0, (len(matrix) - 1) * stride + size))
+        placed = _placed([matrix])
         try:
-            abandoned.append(comm.Ibcast([memory, len(matrix), row], root))  # until `Series.start` has it, whatever happens
+            abandoned.append(comm.Ibcast([MPI.BOTTOM, 1, placed], root))  # until `Series.start` has it, whatever happens
         finally:  # a collective that has been started keeps the datatype
-            row.Free()
-            contiguous.Free()
+            placed.Free()
         return abandoned.pop()
 
     return start

@@ -31,7 +31,7 @@ from hybrid.ranks import heartbeat
 from hybrid.ranks.heartbeat import AGREED, Board
 from hybrid.ranks.job_end import end_job, exit_at_once, handle, share_voice, speak
 from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
-from hybrid.ranks.mpi import free_shared_bytes, unname_files
+from hybrid.ranks.mpi import free_shared_bytes
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
@@ -191,7 +191,7 @@ class _Watch:
                 self._say(how, code, kind)
         elif told != AGREED:
             exit_code = told_code
-        end_job(exit_code, self._unname_files)
+        end_job(exit_code)
 
     def _ending(self, code: int) -> tuple[str, str, int]:
         """How the worker ended: the end of a sentence that begins with the rank, its code (of `hybrid.errors.CODES`), and the
@@ -231,10 +231,6 @@ class _Watch:
         with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
             line = f"{begin}{with_code(text, kind)}\n"
             os.write(2, line.encode(errors="surrogateescape"))  # at once, so that the lines of several ranks are not mixed
-
-    def _unname_files(self) -> None:
-        """Remove what MPI has left of all ranks of this node, whose launcher still runs."""
-        unname_files(worker for supervisor in children(self._launcher) for worker in children(supervisor))
 
 
 def _rank_of(process: int) -> str:

@@ -406,51 +406,27 @@ def checksum(matrix: np.ndarray, threads: int, dtype: str | None = None) -> int:
     return sum(on_threads(threads, of_part, parts)) % (1 << 64)
 
 
-def verify_transfer(team: Team, plan: Plan, key: str, operand: RootMatrix, view: RowView, threads: int) -> None:
-    """Raise CheckFailed on all ranks if a rank's rows of the operand, in `view`, differ from the root's.
-
-    `key`: "A" or "B".
-    """
-    rows = [share.rows if key == "A" else share.b_rows for share in plan.shares]
-    with team.phase("check") as comparing:
-        to_send = rows if team.rank == plan.root else []
-        sent = [checksum(operand.array[of_rank.slice], threads, plan.problem.dtype) for of_rank in to_send]
-        comparing.mine = checksum(view[rows[team.rank]], threads, plan.problem.dtype), sent
-    for rank, ((arrived, _), sent) in enumerate(zip(comparing.all, comparing.all[plan.root][1], strict=True)):
-        if arrived != sent:
-            raise CheckFailed(
-                f"rows {rows[rank]} of {key} did not reach rank {rank} as they are at the root: check the network and MPI",
-                code="check-exchange",
-            )
-
-
-def verify_gathered(team: Team, rows: Span, own: np.ndarray, view: RowView, threads: int) -> None:
-    """Raise CheckFailed on all ranks if some rank's `own` rows of B differ from those in its node's shared memory."""
-    with team.phase("check") as comparing:
-        comparing.mine = rows if checksum(own, threads) != checksum(view[rows], threads) else None
-    for rank, wrong in enumerate(comparing.all):
-        if wrong is not None:
-            raise CheckFailed(
-                f"rows {wrong} of B did not reach the memory of its node as rank {rank} has them", code="check-exchange"
-            )
-
-
 def verify_exchange(
-    team: Team, name: str, sent: Mapping[int, Sequence[np.ndarray]], received: Mapping[int, Sequence[np.ndarray]], threads: int
+    team: Team,
+    name: str,
+    sent: Mapping[int, Sequence[np.ndarray]],
+    received: Mapping[int, Sequence[np.ndarray]],
+    threads: int,
+    dtype: str | None = None,
 ) -> None:
-    """Raise CheckFailed on all ranks if what a rank has received differs from what another rank has sent it.
+    """Raise CheckFailed on all ranks if what a rank has received differs from what a rank has sent it.
 
     `name`: of the matrix, for the message. `sent`, `received`: by the number of the other rank, the blocks in the order in which
-    they were sent.
+    they were sent, which are compared as elements of `dtype`, or of their own.
     """
     with team.phase("check") as comparing:
         comparing.mine = [
-            {rank: [checksum(block, threads) for block in of_rank] for rank, of_rank in blocks.items() if of_rank}
+            {rank: [checksum(block, threads, dtype) for block in of_rank] for rank, of_rank in blocks.items() if of_rank}
             for blocks in (sent, received)
         ]
     for to, (_, arrived) in enumerate(comparing.all):
         for source, checksums in arrived.items():
             if comparing.all[source][0].get(to) != checksums:
                 raise CheckFailed(
-                    f"what rank {source} sent of {name} did not reach rank {to}: check the network and MPI", code="check-exchange"
+                    f"{name} did not reach rank {to} as rank {source} has it: check the network and MPI", code="check-exchange"
                 )

@@ -30,6 +30,7 @@ from experiments.bench.network import SLOW, Network, why_not  # noqa: F401 (netw
 LIMIT = 120.0  # seconds in which a job must do what a test waits for, on a machine with much else to do
 LEAVING = 30.0  # seconds in which all processes of a job must be gone that has ended
 _TOKEN = "TESTS_JOB"
+_OF_MPICH = re.compile(r"mpich_shm_|hydra_hwloc_xmlfile_")
 _RANK = re.compile(r"^(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)$", re.MULTILINE)
 _DAEMON = re.compile(r"\b(hydra_pmi_proxy|hydra_bstrap_proxy|prted)\b")  # of launchers, one on each node
 _CODE = re.compile(r" \[([a-z0-9-]+)\]$")
@@ -69,12 +70,14 @@ def may_mount() -> bool:
 
 @dataclass
 class End:
-    """How a job has ended. `lines`: ours on standard error, but for progress; `left`: processes and files that stay."""
+    """How a job has ended. `lines`: ours on standard error, but for progress; `left`: processes and files that stay, without
+    those `of_mpich`."""
 
     code: int
     out: str
     err: str
     left: list[str] = field(default_factory=list)
+    of_mpich: list[str] = field(default_factory=list)
 
     @property
     def lines(self) -> list[str]:
@@ -199,8 +202,10 @@ class Job:
         self._overdue.cancel()
         for folder in (self._shared, self._temporary):
             left += sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) if folder.exists() else []
+        of_mpich = [name for name in left if _OF_MPICH.match(name)]
+        left = [name for name in left if name not in of_mpich]
         shutil.rmtree(self._shared, ignore_errors=True)
-        end = End(self._process.returncode, self._read + said[0], said[1].replace("\0", ""), left)
+        end = End(self._process.returncode, self._read + said[0], said[1].replace("\0", ""), left, of_mpich)
         assert not overdue, f"it had not ended after {LIMIT} s: {end}"
         return end
 

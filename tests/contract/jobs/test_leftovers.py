@@ -195,7 +195,7 @@ def test_what_a_killed_program_leaves_is_removed_when_it_is_old(start, shared, t
     """Of a program of one's own MPI's file stays, where MPI was started before this package could see to it."""
     end = start(["-c", PROGRAM], 2).end()
     assert end.code == 128 + signal.SIGKILL or (not open_mpi() and end.code == signal.SIGKILL), end
-    left = [Path(name) for name in end.left if not name.startswith("process")]
+    left = [Path(name) for name in (*end.left, *end.of_mpich) if not name.startswith("process")]
     assert not [name for name in end.left if name.startswith("process")]
     for name in left:
         assert re.match(r"mpich_shm_|hydra_hwloc|sm_segment|ompi\.|pmix|0", name.parts[0]), left
