@@ -258,10 +258,9 @@ def _between_nodes(plan: Plan, settings: Settings) -> str:
             f"{members[0]}–{members[-1]} receive it in pieces of at most {readable(PIECE_BYTES)}"
         )
     of_b = f"to {nodes - 1} more" if plan.grid_layout is None else "and A where the grid needs them"
-    talking = min(settings.gateways, *map(len, plan.topology.nodes)) if plan.grid_layout is None else 0
     return (
-        f"between nodes{f', by {talking} ranks of each' if talking > 1 else ''}: B {of_b}, "
-        f"{of_c} of C back to node {plan.root_node}, in messages of at most {readable(settings.message_bytes)}"
+        f"between nodes: B {of_b}, {of_c} of C back to node {plan.root_node}, "
+        f"in messages of at most {readable(settings.message_bytes)}"
     )
 
 

@@ -95,7 +95,7 @@ def _add_what(what: argparse._ArgumentGroup) -> None:
 
 
 def _add_how(how: argparse._ArgumentGroup) -> None:
-    add_settings(how, "device", "kernel", "precision", "transport", "grid", "gateways", "threads", "stall")
+    add_settings(how, "device", "kernel", "precision", "transport", "grid", "threads", "stall")
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
     add_settings(how, "check")

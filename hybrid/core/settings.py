@@ -56,9 +56,6 @@ class Settings:
         "auto", "how operands reach the GPUs: auto, host, peers or nccl (auto)", allowed=("auto", "host", "peers", "nccl")
     )
     grid: str = _option("auto", "of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)", metavar="RxC")
-    gateways: int = _option(
-        1, "ranks of a node that exchange panels with other nodes, each some columns (1)", metavar="K", least=1
-    )
     stall: float = _option(60.0, "end the job when a rank shows no progress for S seconds (60; 0: never)", metavar="S")
     message_bytes: int = field(default=256 * MiB, metadata={"least": 1})  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses

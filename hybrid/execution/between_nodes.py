@@ -36,17 +36,9 @@ _ROWS = "rows"  # the series that move rows before a product
 _ROWS_AHEAD = 1  # collectives that are started while the one before is under way
 
 
-def gateways(plan: Plan, number: int = 1) -> list[tuple[int, ...]]:
-    """The ranks that exchange data with other nodes, up to so many on a node.
-
-    Each tuple has one rank of each node; these make up a communicator. In the first one they are the nodes' leaders, and on the
-    root's node the root.
-    """
-
-    def of_node(members: Sequence[int]) -> list[int]:
-        return sorted(members, key=lambda rank: (rank != plan.root, members.index(rank)))
-
-    return [*zip(*map(of_node, plan.topology.nodes), strict=False)][:number]
+def gateways(plan: Plan) -> tuple[int, ...]:
+    """The rank of each node that exchanges data with other nodes: the root, or the node's leader."""
+    return tuple(plan.root if plan.root in ranks else ranks[0] for ranks in plan.topology.nodes)
 
 
 class FromRoot:
@@ -73,12 +65,12 @@ class FromRoot:
             keys = "AB" if plan.b_stays_parted else "A"
             self._sent = [(key, each) for key, each in zip(keys, operands, strict=False) if isinstance(each, RootMatrix)]
         if self._sent:
-            team.connect(_ROWS, gateways(plan)[0])
+            team.connect(_ROWS, gateways(plan))
 
     def begin(self) -> None:
         """Begin a product, in a phase that ends before `scatter`."""
         if self._sent:
-            self._series = self._team.messages.series(_ROWS, gateways(self._plan)[0], self._collectives())
+            self._series = self._team.messages.series(_ROWS, gateways(self._plan), self._collectives())
 
     def scatter(self, threads: int) -> None:
         """Bring the rows, in a phase. PhaseEnded if a rank fails meanwhile."""
@@ -166,26 +158,17 @@ def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bo
         return exchange({}, {node: [c[c_rows[node]][:, columns.slice]] for node in others}, team.node)
 
     computing = [] if team.node == plan.root_node else [rank for rank in team.node_ranks if len(plan.shares[rank].rows)]
-    columns = plan.shares[team.rank].column_panels
-    arriving = _by_gateways(team, plan, "B", problem.l, of_b, settings)
-    leaving = _by_gateways(team, plan, "C", problem.n, of_c, settings)
-    return PanelMoves(columns, arriving, replace(leaving, members=computing))
+    columns, ranks = plan.shares[team.rank].column_panels, gateways(plan)
 
+    def by_gateways(operand: str, height: int, move: Callable[[Span], Start], members: Sequence[int]) -> Moves:
+        """The moves of the panels in collectives of at most so many bytes as a message may have."""
+        widest = max(1, settings.message_bytes // max(1, problem.bytes(height, 1)))
+        team.connect(operand, ranks)
+        takes_part = height and team.rank in ranks
+        return Moves(operand, ranks, [[*map(move, pieces(each, widest))] if takes_part else [] for each in columns], members)
 
-def _by_gateways(team: Team, plan: Plan, operand: str, height: int, move: Callable[[Span], Start], settings: Settings) -> Moves:
-    """The moves of column panels between the nodes' gateways, in collectives of at most so many bytes as a message may have.
-
-    Where a node has several gateways, each has some columns of every panel.
-    """
-    widest = max(1, settings.message_bytes // max(1, plan.problem.bytes(height, 1)))
-    communicators = gateways(plan, settings.gateways)
-    for number, ranks in enumerate(communicators):
-        team.connect(f"{operand} {number}", ranks)
-    number = next((number for number, ranks in enumerate(communicators) if team.rank in ranks), 0)
-    columns = [panel.part(len(communicators), number) for panel in plan.shares[team.rank].column_panels]
-    takes_part = height and team.rank in communicators[number]
-    of_panels = [[move(part) for part in pieces(each, widest)] if takes_part else [] for each in columns]
-    return Moves(f"{operand} {number}", communicators[number], of_panels, [ranks[team.node] for ranks in communicators])
+    arriving = by_gateways("B", problem.l, of_b, [ranks[team.node]])
+    return PanelMoves(columns, arriving, by_gateways("C", problem.n, of_c, computing))
 
 
 _TO_GRID, _FROM_GRID = "to the grid", "from the grid"

@@ -114,7 +114,7 @@ def ways_of_ranks(size: int, *, emulated: bool = True) -> dict[str, Way]:
         "other nodes": _way(device="cpu", **nodes, MESSAGE_BYTES=100),
         "other nodes, large messages": _way(device="cpu", **nodes, check="host"),
         "two ranks a node": _way(device="cpu", RANKS_PER_NODE=2, MESSAGE_BYTES=1000, STAGED=1, PANEL_ROWS=7),
-        "two gateways": _way(device="cpu", RANKS_PER_NODE=2, GATEWAYS=2, PANEL_COLUMNS=20, POISON=1),
+        "two ranks a node, panels": _way(device="cpu", RANKS_PER_NODE=2, PANEL_COLUMNS=20, POISON=1),
         **{
             f"grid {grid}": _way(device="cpu", **nodes, GRID=grid, STAGED=staged)
             for grid, staged in ((f"1x{size}", 0), (f"{size}x1", 1), (f"1x1x{size}", 0), (f"{size // 2}x2", 1))

@@ -26,13 +26,13 @@ def test_every_setting_is_on_the_page_and_in_the_json_line_with_its_default():
     settings = record(8, 8, 8)["settings"]
     assert {name.upper() for name in settings} == documented() - OF_NO_SETTING
     automatic = dict.fromkeys(("device", "kernel", "precision", "transport", "grid"), "auto")
-    others = {"check": "on", "on_fault": "raise", "gateways": 1, "stall": 60.0, "message_bytes": 1 << 28}
+    others = {"check": "on", "on_fault": "raise", "stall": 60.0, "message_bytes": 1 << 28}
     assert {name: value for name, value in settings.items() if value} == automatic | others
 
 
 FLAGS = {  # what the flag gives, and what the variable would
     "device": ("cpu", "cpu", "auto"), "kernel": ("blas", "blas", "auto"), "precision": ("native", "native", "fast"),
-    "transport": ("host", "host", "auto"), "grid": ("rows", "rows", "auto"), "gateways": ("2", 2, "3"), "threads": ("1", 1, "2"),
+    "transport": ("host", "host", "auto"), "grid": ("rows", "rows", "auto"), "threads": ("1", 1, "2"),
     "check": ("host", "host", "off"), "on_fault": ("repair", "repair", "raise"), "stall": ("50", 50.0, "40"),
     "host_memory": ("2G", 2 << 30, "3G"), "gpu_memory": ("64MiB", 64 << 20, "1k"),
     "resume_rows": ("5", 5, "6"),

@@ -79,29 +79,3 @@ def test_messages_are_as_small_as_they_are_asked_to_be(comm):
         )
         np.testing.assert_allclose(small, large, atol=TALK)
         assert many >= few + 20
-
-
-@pytest.mark.mpi(min_size=4)
-def test_as_many_ranks_of_a_node_exchange_panels_as_there_are_gateways(comm):
-    if comm.size % 2:
-        pytest.skip("nodes of two ranks each are wanted")
-    for gateways in (1, 2):
-        amounts, _ = sent(comm, of_root(comm), ranks_per_node=2, grid="rows", gateways=gateways)
-        pairs = amounts.reshape(-1, 2)
-        assert ((pairs > TALK).sum(axis=1) == gateways).all()
-        np.testing.assert_allclose(
-            pairs.sum(axis=1), [1 + 1 - 2 / comm.size, *[2 / comm.size] * (comm.size // 2 - 1)], atol=2 * TALK
-        )
-
-
-def test_moving_rows_takes_what_is_elsewhere_and_elements_take_no_message(comm):
-    p = comm.size
-    rows = rows_of(comm, A, known=True)
-    scattered, _ = sent(comm, lambda: hybrid.scatter(A if comm.rank == 0 else None, comm=comm))
-    np.testing.assert_allclose(scattered, [(p - 1) / p, *[0] * (p - 1)], atol=TALK)
-    gathered, _ = sent(comm, lambda: hybrid.gather(rows))
-    np.testing.assert_allclose(gathered, [0, *[1 / p] * (p - 1)], atol=TALK)
-    turned, _ = sent(comm, lambda: hybrid.scatter(rows.T))
-    np.testing.assert_allclose(turned, (p - 1) / p**2, atol=TALK)
-    amounts, exchanges = sent(comm, lambda: np.exp(-rows) + 2 * rows.T.T == rows)
-    assert (exchanges, amounts.any()) == (0, False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/algorithm.md, Grids of nodes: on every grid, with any number of ranks a node, gateways and message sizes, a product is the
+"""docs/algorithm.md, Grids of nodes: on every grid, with any number of ranks a node and message sizes, a product is the
 same. A grid of other nodes, or from GPU to GPU, is refused."""
 
 import numpy as np
