@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,7 +26,7 @@ from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.blas import OF_ONE_THREAD, matmul_loop, warn_as_numpy
-from hybrid.host.threads import MOST_THREADS, Calls, limited_blas, on_threads, rows_of_about
+from hybrid.host.threads import CALL_BYTES, MOST_THREADS, limited_blas, on_threads, rows_of_about
 from hybrid.kernels.catalogue import numbers_of
 
 NOT_INTEGRAL = 1e300  # stands for the largest magnitude of numbers that are not all integers, and for sizes that are larger
@@ -557,18 +557,8 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, sam
 
 
 def _sum_rows(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice) -> None:
-    """The checksums of all elements of each row. In the `weighted` rows each is multiplied by the weight of its column; in the
-    others it is not, because NumPy adds faster than it does that."""
-    rows, columns = matrix.shape
-    words, per_word = matrix.view(_WORDS[matrix.itemsize]), 8 // matrix.itemsize
-    starts_a_word = columns and int(weights[0]) & 1
-    in_rows = matrix.strides[1] == matrix.itemsize  # else it is the transpose of such a matrix
-    if per_word > 1 and in_rows and starts_a_word and not (columns % per_word or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
-        words, weights = words.view(np.uint64), weights[::per_word]
-    if words.dtype == np.uint64:
-        np.add.reduce(words, axis=1, out=into)
-        np.einsum("ij,j->i", words[weighted], weights, out=into[weighted])
-        return
+    """The checksums of all elements of each row. In the `weighted` rows each is multiplied by the weight of its column."""
+    words, (rows, columns) = matrix.view(_WORDS[matrix.itemsize]), matrix.shape
     unweighted = weights & (~weights + np.uint64(1))  # the lowest bit that is set: a weight is odd but for the shift
     for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, 8 * columns))):
         np.einsum("ij,j->i", words[part.slice].astype(np.uint64), unweighted, out=into[part.slice])
@@ -579,10 +569,6 @@ def _sum_rows(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighte
 # memory, too; for two, 12 in all took 1.2 times as long as 20 on 32 cores.
 _MOST_THREADS = 12
 _LANES = 16  # as in pool.h
-# How much a thread sums in one call of NumPy. The calls are few, because between them a thread needs the GIL, which the thread
-# that submits the copies needs again after each CUDA call; that it changes hands takes as long as to sum half a megabyte. Those
-# of C are shorter: several threads shall sum the last tile together.
-_CALL_BYTES = 16 << 20
 _AGAIN = 256  # one of so many rows of C is summed once more in the end: a tile's copy may have written into another tile
 
 
@@ -605,16 +591,16 @@ class RowsToSum(NamedTuple):
 
 
 class RowChecksums:
-    """Makes the checksums of the rows of one product, in the background. No array that it was given may be freed before `wait` or
-    `abandon` has returned.
+    """Makes the checksums of the rows of one product. No array that it was given may be freed before `wait` or `abandon` has
+    returned.
 
-    Threads of the C library sum rows, and wait for the events before. Python's do either where these cannot.
+    Threads of the C library sum rows in the background, when the events before are complete. Without it, `wait` sums all by
+    NumPy.
     """
 
     def __init__(self, threads: int, links: int = 1, sample: Sample = ALL, *, in_c: bool = True) -> None:
         """`links`: the number of devices whose copies bring the rows. `sample`: the lines to sum of each piece."""
-        self._sample = sample
-        self._calls, self._by_numpy = Calls(threads), list[RowsToSum]()
+        self._threads, self._sample, self._by_numpy = threads, sample, list[RowsToSum]()
         self._of_c: list[tuple[int, ...]] = []  # of C, what `sum_again` takes
         self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
         self._events: list[Event] = []  # that the threads wait for
@@ -630,39 +616,32 @@ class RowChecksums:
         """Have these rows summed after the event of the device. Those of one link and direction come in this order."""
         how = device.event_wait
         if not self._batch:
-            self._calls.soon(partial(self._sum_by_numpy, rows, event, device))
+            self._by_numpy.append(rows)
         elif how is None:
             self._put(rows)
         else:
             self._events.append(event)
             self._put(rows, ctypes.byref(how), event.ptr, 2 * link + (rows.operand == "C"))
 
-    def _sum_by_numpy(self, rows: RowsToSum, event: Event, device: Device) -> None:
-        device.wait(event)
-        self._by_numpy.append(rows)
-        elements, weights, into = _elements(rows)
-        for part in row_parts(elements, _CALL_BYTES):
-            row_checksums(elements[part], weights, into[part], self._sample)
-
     def wait(self) -> None:
         """Wait until all rows have been summed, of which all copies are complete. Some rows of C are then summed once more."""
-        self._calls.wait()
         if self._batch and (failure := self._library.loaded.wait_for(self._library.pool, self._batch)):
             raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
         for where in self._of_c:
             self._library.loaded.sum_again(*where, _AGAIN)
         for rows in self._by_numpy:
-            elements, weights, into = _elements(rows)
-            if rows.operand == "C" and len(elements):
-                for row in range(min(1, len(elements) - 1), len(elements), _AGAIN):
-                    one, some = slice(row, row + 1), self._sample.columns_of(row, elements.shape[1], elements.itemsize)
-                    _sum_rows(elements[one][:, some], weights[some], into[one], slice(int(row == 0)))
+            elements, weights = rows.matrix[rows.rows.slice, rows.columns.slice], rows.weights[rows.columns.slice]
+            into = rows.checksums[rows.first : rows.first + len(rows.rows)]
+
+            def add(part: slice, elements: np.ndarray = elements, weights: np.ndarray = weights, into: np.ndarray = into) -> None:
+                row_checksums(elements[part], weights, into[part], self._sample)
+
+            on_threads(self._threads, add, row_parts(elements, CALL_BYTES))
             rows.totals[rows.place : rows.place + 1] += mixed_total(into, rows.number)  # modulo 2^64
         self.abandon()
 
     def abandon(self) -> None:
         """Sum nothing more. When this returns, no array is read."""
-        self._calls.abandon()
         batch, self._batch = self._batch, None
         if batch and self._process == os.getpid():  # a fork's child has no such threads
             self._library.loaded.drop(self._library.pool, batch)
@@ -687,12 +666,6 @@ class RowChecksums:
         if known is None:
             known = self._arrays[id(array)] = array, array.ctypes.data
         return known[1]
-
-
-def _elements(rows: RowsToSum) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The elements, their columns' weights, and where the rows' checksums go."""
-    into = rows.checksums[rows.first : rows.first + len(rows.rows)]
-    return rows.matrix[rows.rows.slice, rows.columns.slice], rows.weights[rows.columns.slice], into
 
 
 def row_parts(rows: np.ndarray, at_once: int) -> Iterable[slice]:

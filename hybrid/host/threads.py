@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,54 +50,6 @@ _new_pool()
 os.register_at_fork(after_in_child=_new_pool)  # the threads exist in the parent only
 
 
-class Calls:
-    """Calls that up to `threads` threads make, in the order in which they are added; the thread that waits for them helps. After
-    one that has failed no other is begun."""
-
-    def __init__(self, threads: int) -> None:
-        self._most, self._todo = min(max(1, threads), MOST_THREADS), deque[Callable[[], object]]()
-        self._threads: list[Future[None]] = []
-        self._errors: list[BaseException] = []
-
-    def soon(self, *calls: Callable[[], object]) -> None:
-        """Have the calls made as soon as threads are free."""
-        self._todo.extend(calls)
-        self._threads = [each for each in self._threads if not each.done()]
-        with suppress(RuntimeError):  # the limit of threads is reached: those that there are make all calls
-            for _ in range(min(self._most - len(self._threads), len(calls))):
-                self._threads.append(_pool.submit(self._make_all))
-
-    def wait(self) -> None:
-        """Wait until all calls have ended. Raises what one that failed has raised."""
-        try:
-            self._make_all()
-            self._end()
-        finally:  # an interrupt waits for the calls under way
-            self.abandon()
-        if self._errors:
-            raise self._errors.pop()
-
-    def abandon(self) -> None:
-        """Make no further call of these, and wait until those under way have ended."""
-        self._todo.clear()
-        self._end()
-
-    def _end(self) -> None:
-        for each in self._threads:
-            if not each.cancel():  # which it has not begun
-                each.result()
-
-    def _make_all(self) -> None:
-        while self._todo:
-            with suppress(IndexError):  # another thread has taken the last one
-                call = self._todo.popleft()
-                try:
-                    call()
-                except BaseException as error:  # raised by `wait`
-                    self._errors[:] = [error]
-                    self._todo.clear()
-
-
 def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
     """`work(part)` for each part by `threads` threads, this one among them; the results in order.
 
@@ -108,18 +59,39 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
     helpers = min(threads, MOST_THREADS, len(parts)) - 1
     if helpers < 1 or _here.in_part:
         return [work(part) for part in parts]
-    results: dict[int, Result] = {}
+    results, errors, begun = dict[int, Result](), list[BaseException](), list[Future[None]]()
+    todo = deque(range(len(parts)))
 
-    def do(number: int) -> None:
+    def do_all() -> None:
         _here.in_part = True
         try:
-            results[number] = work(parts[number])
+            while todo:
+                with suppress(IndexError):  # another thread has taken the last one
+                    number = todo.popleft()
+                    try:
+                        results[number] = work(parts[number])
+                    except BaseException as error:  # raised below
+                        errors[:] = [error]
+                        todo.clear()
         finally:
             _here.in_part = False
 
-    calls = Calls(helpers)
-    calls.soon(*(partial(do, number) for number in range(len(parts))))
-    calls.wait()
+    def wait() -> None:
+        for each in begun:
+            if not each.cancel():  # which it has not begun
+                each.result()
+
+    with suppress(RuntimeError):  # the limit of threads is reached: those that there are do all
+        for _ in range(helpers):
+            begun.append(_pool.submit(do_all))
+    try:
+        do_all()
+        wait()
+    finally:  # an interrupt waits for the parts under way
+        todo.clear()
+        wait()
+    if errors:
+        raise errors[0]
     return [results[number] for number in range(len(parts))]
 
 

@@ -9,7 +9,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import partial
 from importlib import import_module
@@ -26,7 +26,7 @@ from hybrid.core.spans import Span, block
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.row_sums import checksum_weights, row_checksums
-from hybrid.host.threads import Calls, rows_of_about, usable_cores
+from hybrid.host.threads import rows_of_about, usable_cores
 from hybrid.reporting import jsonl
 
 DTYPE = "float64"
@@ -192,20 +192,22 @@ def wires(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
             device.copy_in(into, source, [])
         device.copy_out(on_host[2], on_device[2], [])
 
-    def read() -> Calls:
-        calls = Calls(max(1, len(usable_cores()) // comm.size - _BUSY_THREADS))
-        for matrix in on_host:
-            for part in rows_of_about(_READ_BYTES, Span(0, len(matrix)), matrix[:1].nbytes):
-                calls.soon(partial(row_checksums, matrix[part.slice], weights, checksums[part.slice]))
-        return calls
+    pool = ThreadPoolExecutor(max(1, len(usable_cores()) // comm.size - _BUSY_THREADS))
+
+    def read() -> list[Future[None]]:
+        return [
+            pool.submit(row_checksums, matrix[part.slice], weights, checksums[part.slice])
+            for matrix in on_host
+            for part in rows_of_about(_READ_BYTES, Span(0, len(matrix)), matrix[:1].nbytes)
+        ]
 
     def both() -> None:
-        calls = read()
+        reading = read()
         copy()
         device.finish()
-        calls.wait()
+        wait(reading)
 
-    works: dict[str, Callable[[], Any]] = {"wires": copy, "read": lambda: read().wait(), "wires, read": both}
+    works: dict[str, Callable[[], Any]] = {"wires": copy, "read": lambda: wait(read()), "wires, read": both}
     times = in_turns({part: partial(seconds_of_all, comm, work, device.finish) for part, work in works.items()}, options.repeat)
     yield from ((part, each, {"setup": None}) for part, each in times.items())
 
