@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hybrid.diagnostics import leftovers
 from hybrid.diagnostics.leftovers import candidates, may_be_used
 from hybrid.ranks.launcher import mpirun
 
@@ -212,8 +211,6 @@ class Job:
         return processes + [str(path) for path in files if not may_be_used(path)]  # another job may be under way
 
     def _may_be_ours(self, path: Path) -> bool:
-        if path.is_dir():  # of Open MPI; those of processes without a launcher do not say whose they are
-            return leftovers.made_by(path) in self._known
         with suppress(FileNotFoundError):
             return path.stat().st_mtime >= self._began_at
         return False
