@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from hybrid.core.problem import Problem, record
+from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Topology
 from hybrid.core.text import readable, rounded_up
@@ -27,9 +27,8 @@ from hybrid.selection.decision import Decision, Inventory, Machine, Processor, T
 _SHOWN = 4  # grids beside the one that is chosen
 
 
-def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator[str]:
+def grid_lines(plan: Plan, network: float) -> Iterator[str]:
     """The lines about grids. `network`: bytes a second of a node's link; 0 where that is not known."""
-    plan = decision.plan
     problem, topology = plan.problem, plan.topology
     nodes = len(topology.nodes)
     placement = PlanRequest(problem, topology, root=plan.root).placement
@@ -51,19 +50,10 @@ def grid_lines(decision: Decision, machine: Machine, network: float) -> Iterator
         yield f"grid {said(cost.grid, cost)}"
     if plan.staged and plan.grid_layout is None:
         yield "devices with memory of their own multiply on a grid where --grid asks for one"
-    yield _bound(plan, sum(received(chosen, other, problem, topology, placement)))
-    if network:
-        yield from _timeline(decision, machine, network)
-
-
-def _bound(plan: Plan, words: int) -> str:
-    """What a node receives, compared with a lower bound. `words`: how many elements that is."""
-    problem, nodes = plan.problem, len(plan.topology.nodes)
-    least = least_received(problem, nodes)
-    times = words / least if least else 1.0
-    return (
+    words, least = sum(received(chosen, other, problem, topology, placement)), least_received(problem, nodes)
+    yield (
         f"at least {readable(int(problem.item_size * least))} must go to or from some node, however A, B and C are distributed: "
-        f"{times:.2f} × that"
+        f"{words / least if least else 1:.2f} × that"
     )
 
 
@@ -84,84 +74,6 @@ def least_received(problem: Problem, nodes: int) -> float:
     else:
         needed = 3 * (large * middle * small / nodes) ** (2 / 3)
     return needed - (large * middle + large * small + middle * small) / nodes
-
-
-def _timeline(decision: Decision, machine: Machine, network: float) -> Iterator[str]:
-    """When the last node will have its operands and results, on nodes of GPUs."""
-    plan = decision.plan
-    if plan.device != "cuda":
-        yield "no timeline: how fast this machine's CPUs multiply is not known"
-        return
-    gpus = min(len({decision.placements[rank].gpu for rank in ranks}) for ranks in plan.topology.nodes)
-    speed = 1.0 if decision.speed is None else decision.speed
-    expected = node_forecast(plan, machine.model, network, speed, gpus)
-    moments = (
-        ("A there", expected.a_there),
-        ("B there", expected.b_there),
-        ("multiplied", expected.multiplied),
-        (f"C on node {plan.root_node}", expected.c_there),
-    )
-    said = ", ".join(f"{what} after {seconds:.3g} s" for what, seconds in moments)
-    yield f"expected of the last node, by a network of {network / 1e9:.3g} GB/s a node and {gpus} GPU(s): {said}"
-
-
-@record
-class NodeForecast:
-    """Seconds after the start, on the node that is last."""
-
-    a_there: float  # all of A that a node needs
-    b_there: float
-    multiplied: float
-    c_there: float  # all of C, at the root
-
-
-def node_forecast(plan: Plan, model: MachineModel, network: float, speed: float, gpus: int) -> NodeForecast:
-    """Simulate a product on nodes of GPUs, panel by panel, for the busiest node and the root's. Each rank makes its own rows of A
-    and B, and the root gathers C.
-
-    A column panel of B comes over the network, goes to the GPUs and is multiplied. Its part of C goes back to the host and on to
-    the root's node; or by NCCL to the GPUs of the root's node and from them to its host, when all of B is there. Each of these
-    works on one thing at a time, and both directions of a link at once. A node's link brings the parts of A and B that the node
-    needs before it brings C.
-
-    `network`: bytes that a node's link carries in a second. `speed`: of the kernels, relative to the model's. `gpus`: the number
-    of GPUs on which the ranks of a node multiply.
-    """
-    problem, topology, layout = plan.problem, plan.topology, plan.grid_layout
-    nodes = range(len(topology.nodes))
-    grid = layout.grid if layout is not None else Grid(len(nodes), 1)
-    panels = max(1, layout.pieces["B"] if layout is not None else len(plan.shares[0].column_panels))
-    placement = PlanRequest(problem, topology, root=plan.root).placement
-    of_each = [received(grid, node, problem, topology, placement) for node in nodes]
-    of_a, of_b = (max(each[operand] for each in of_each) for operand in (0, 1))
-    of_c = of_each[plan.root_node][2]
-    tallest = max(nodes, key=lambda node: grid.of_a(node, problem).elements * len(grid.of_b(node, problem).columns))
-    (height, depth), width = grid.of_a(tallest, problem).shape, len(grid.of_b(tallest, problem).columns)
-
-    # How often a GPU's link brings all of a node's B: once for each of its ranks, or a part of it where the GPUs fetch the rest
-    # from each other, or not at all where NCCL brings it to the GPUs.
-    ranks_a_gpu = -(-max(map(len, topology.nodes)) // gpus)
-    over_each_link = {"peers": 1 / gpus, "nccl": 0.0}.get(plan.transport, float(ranks_a_gpu))
-    rate = model.multiply_adds_per_byte(problem.operand_dtype) * model.link_bytes_per_second * speed * gpus
-
-    def seconds(elements: float, bytes_per_second: float) -> float:
-        return elements * problem.item_size / bytes_per_second
-
-    link = model.link_bytes_per_second
-    a_there = b_there = seconds(of_a, network)
-    root_free = a_there + seconds(of_b, network)
-    copied = a_there + seconds(height * depth, link * gpus)
-    multiplied = copied_out = c_there = 0.0
-    for _ in range(panels):
-        b_there += seconds(of_b / panels, network)
-        copied = max(copied, b_there) + seconds(depth * width * over_each_link / panels, link)
-        multiplied = max(multiplied, copied) + height * depth * width / panels / rate
-        copied_out = max(copied_out, multiplied) + seconds(height * width / panels, link * gpus)
-        if plan.c_between_devices:
-            c_there = max(c_there, multiplied, root_free) + seconds(of_c / panels, min(network, link * gpus))
-        else:
-            c_there = max(c_there, copied_out, root_free) + seconds(of_c / panels, network)
-    return NodeForecast(a_there, b_there, multiplied, c_there)
 
 
 _RANKS_SHOWN = 16
@@ -212,7 +124,7 @@ def explain(machine: Machine, request: PlanRequest, settings: Settings, network:
     assert isinstance(decision, Decision), "an assumed machine leaves nothing unknown"
     print("\n".join(_lines(decision, machine, request, settings)), flush=True)
     if len(decision.plan.topology.nodes) > 1:
-        print("\n".join(grid_lines(decision, machine, network)), flush=True)
+        print("\n".join(grid_lines(decision.plan, network)), flush=True)
     if decision.shortage:
         raise decision.shortage
     limited = settings.gpu_memory or settings.host_memory

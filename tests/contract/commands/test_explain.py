@@ -158,12 +158,7 @@ def test_between_nodes_what_travels_is_told():
     assert bytes_in(re.search(r"[\d.]+ \w+ of C", text)[0]) == pytest.approx(
         2000 * 2000 * 4, rel=0.01
     )  # half of C back to node 0
-    big = explained(
-        100_000, 100_000, 100_000, "--ranks", 1024, "--nodes", 128, "--gpus-per-node", 8, "--grid", "16x8", "--network", "25GB/s"
-    )
-    moments = [float(seconds) for seconds in re.findall(r"after ([\d.]+) s", line(big, "expected of the last node"))]
-    assert moments == sorted(moments)
-    assert moments[-1] > 8 * 1e10 * 127 / 128 / 25e9  # all of C but the root's own reaches it over one link
+    big = explained(100_000, 100_000, 100_000, "--ranks", 1024, "--nodes", 128, "--gpus-per-node", 8, "--grid", "16x8")
     assert "… and " in big  # ranks that are not shown
 
 
