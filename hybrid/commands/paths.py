@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from hybrid.devices.cuda_gpus import Gpu
     from hybrid.graphs.graph import Graph
-    from hybrid.graphs.markov import Chain
     from hybrid.graphs.walks import Arithmetic
 
 
@@ -44,14 +42,13 @@ format, unless --format does:
   .mtx        Matrix Market, read by SciPy (the extra graphs)
   .npy        the adjacency matrix
   others      an edge list: FROM TO or FROM TO NUMBER a line, both ways unless --directed; a name alone is a vertex
-Vertices without names are numbered from 1. A loop counts once. With --stochastic the numbers are probabilities.
+Vertices without names are numbered from 1. A loop counts once.
 
 examples:
   python -m hybrid.paths ten --length 4
   python -m hybrid.paths ten --length 4 --from C --to J --terms
   python -m hybrid.paths ten --length 4 --from C --to J --list --picture walks.svg
   mpirun -n 2 python -m hybrid.paths five --length 10000 --from A --to B
-  python -m hybrid.paths chain.csv --stochastic --length 50 --out after50.csv
 
 Standard output holds the number, or the matrix, and below it what --list and --terms show; standard error tells the arithmetic
 that made it exact.
@@ -67,7 +64,6 @@ def build_parser() -> Parser:
     parser.add_argument("--length", type=at_least(0), required=True, metavar="L", help="edges of a path")
     parser.add_argument("--from", dest="tail", metavar="VERTEX", help="only paths that begin there (everywhere)")
     parser.add_argument("--to", dest="head", metavar="VERTEX", help="only paths that end there (everywhere)")
-    parser.add_argument("--stochastic", action="store_true", help="a Markov chain: probabilities after L steps")
     parser.add_argument("--format", metavar="F", help="edges, csv, mtx or npy (by the ending of the name)")
     parser.add_argument("--directed", action="store_true", help="the lines of an edge list count one way only")
     how = parser.add_argument_group("how")
@@ -96,8 +92,6 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     one_of("dtype", options.dtype, ITEM_SIZES)
     if options.format is not None:
         one_of("format", options.format, FORMATS)
-    if options.stochastic and options.directed:
-        raise UsageError("--directed is not for --stochastic: probabilities always go one way", code="option-combination")
     if options.out and (options.tail is not None or options.head is not None):
         raise UsageError("--out writes the whole matrix: not with --from or --to", code="option-combination")
     _refuse_without_ends(options)
@@ -108,8 +102,6 @@ def _refuse_without_ends(options: argparse.Namespace) -> None:
     for name, asked in (("--list", options.listed), ("--terms", options.terms)):
         if asked and (options.tail is None or options.head is None):
             raise UsageError(f"{name} is for one number: name both ends, --from and --to", code="option-combination")
-        if asked and options.stochastic:
-            raise UsageError(f"{name} is for paths, not for the probabilities of --stochastic", code="option-combination")
     if options.listed and options.length > MOST_STEPS:
         raise UsageError(f"--list: paths of at most {MOST_STEPS} edges are listed: a smaller --length", code="number")
     if options.terms and options.length == 0:
@@ -124,19 +116,10 @@ _AT_ONCE = 16  # matrices of 8 bytes an element, for operands, products, buffers
 class Task:
     """What rank 0 read and decided, as far as all ranks need it."""
 
-    computation: Arithmetic | Chain
+    arithmetic: Arithmetic
     rows: list[int]
     columns: list[int]
     before: Arithmetic | None  # for --terms: the arithmetic of the power before, whose column is the sum's second factor
-
-
-@dataclass
-class RootData:
-    """What only rank 0 has."""
-
-    graph: Graph
-    matrix: np.ndarray  # to be multiplied
-    remarks: list[str] = field(default_factory=list)  # for standard error
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
@@ -145,56 +128,44 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     # From here on NumPy may be loaded: its BLAS reads the number of threads from the environment.
     from hybrid.ranks.heartbeat import busy
 
-    root: RootData | None = None
+    graph: Graph | None = None
     with team.phase("read", timed=False) as reading, busy():
         if team.rank == 0:
-            root, reading.mine = _prepare(options, settings)
+            graph, reading.mine = _prepare(options, settings)
     task: Task = reading.all[0]
-    if root is not None:
-        for remark in root.remarks:
-            print(f"{NAME}: {remark}", file=sys.stderr, flush=True)
     began = time.perf_counter()
     team.enter("multiply")
-    found = _multiply(team, task, root, settings)
+    found = _multiply(team, task, graph.adjacency if graph is not None else None, settings)
     with team.phase("report", timed=False), busy():
-        if root is not None:
-            _report(options, task, root, found, {"ranks": team.size, "settings": settings.as_dict()}, began)
+        if graph is not None:
+            _report(options, task, graph, found, {"ranks": team.size, "settings": settings.as_dict()}, began)
     return 0
 
 
-def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[RootData, Task]:
-    """On rank 0: read the graph, and choose the arithmetic."""
+def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Graph, Task]:
+    """On rank 0: read the graph, and choose the arithmetic, which standard error tells."""
     from hybrid.graphs import picture
     from hybrid.graphs.count_output import refuse_many_terms
     from hybrid.graphs.graph import read_graph
-    from hybrid.graphs.markov import choose_chain
     from hybrid.graphs.walks import choose_arithmetic
     from hybrid.runs.files import refuse_unwritable
 
     _refuse_files(options)
-    graph = read_graph(
-        options.graph, options.format, directed=options.directed, probabilities=options.stochastic, memory=settings.host_memory
-    )
+    graph = read_graph(options.graph, options.format, directed=options.directed, memory=settings.host_memory)
     if options.out:  # other formats take 2 bytes a number at least
         refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * len(graph.names) ** 2)
     if options.picture:
         picture.refuse(options.picture, len(graph.names))
-    root = RootData(graph, graph.adjacency, [f"{options.graph}: {graph}"])
     rows, columns = (_vertices_asked_for(graph, name, options) for name in (options.tail, options.head))
-    computation: Arithmetic | Chain
-    if options.stochastic:
-        computation, root.matrix, off = choose_chain(graph.adjacency, graph.names, options.length, options.dtype)
-        if off > 1e-12:
-            root.remarks.append(f"rows whose sums were off by up to {off:.1e} are scaled to 1")
-    else:
-        computation = choose_arithmetic(graph.adjacency, options.length, options.dtype)
-        _refuse_too_much(computation, len(rows) * len(columns), settings)
-    root.remarks.append(f"{computation}; {counted(computation.products, 'matrix product')}")
+    arithmetic = choose_arithmetic(graph.adjacency, options.length, options.dtype)
+    _refuse_too_much(arithmetic, len(rows) * len(columns), settings)
     before = None
     if options.terms:
         refuse_many_terms(len(graph.names))
         before = choose_arithmetic(graph.adjacency, options.length - 1, options.dtype)
-    return root, Task(computation, rows, columns, before)
+    print(f"{NAME}: {options.graph}: {graph}", file=sys.stderr)
+    print(f"{NAME}: {arithmetic}; {counted(arithmetic.products, 'matrix product')}", file=sys.stderr, flush=True)
+    return graph, Task(arithmetic, rows, columns, before)
 
 
 def _refuse_files(options: argparse.Namespace) -> None:
@@ -233,13 +204,15 @@ def _refuse_too_much(arithmetic: Arithmetic, entries: int, settings: Settings) -
         )
 
 
-def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _multiply(
+    team: Team, task: Task, matrix: np.ndarray | None, settings: Settings
+) -> tuple[np.ndarray | None, np.ndarray | None]:
     """On rank 0: the rows and columns that are asked for and, for --terms, a column of the power before. On other ranks: None.
     Every rank calls it."""
     import numpy as np
 
     from hybrid.api import multiply, plan
-    from hybrid.graphs import markov, walks
+    from hybrid.graphs import walks
     from hybrid.reporting.progress import Progress
 
     comm = world_communicator(team)
@@ -248,18 +221,15 @@ def _multiply(team: Team, task: Task, root: RootData | None, settings: Settings)
     def product(a: Any, b: Any) -> Any:
         return multiply(a, b, comm=comm, check=True, **how)
 
-    matrix = root.matrix if root is not None else None
     place: walks.Place = walks.in_host_memory
-    if task.computation.products:
-        like = None if matrix is None else np.broadcast_to(np.zeros((), task.computation.dtype), matrix.shape)
+    if task.arithmetic.products:
+        like = None if matrix is None else np.broadcast_to(np.zeros((), task.arithmetic.dtype), matrix.shape)
         decision = plan(like, like, comm=comm, check=True, **how).decision
         if decision is not None and (gpu := decision.placements[0].gpu) is not None:
             place = partial(_on_gpu, gpu)
     with Progress() if team.rank == 0 else nullcontext(lambda *told: None) as told:
         progress = partial(told, "multiply")
-        if not isinstance(task.computation, walks.Arithmetic):
-            return markov.carry_out(task.computation, matrix, product, progress, place), None
-        result = walks.carry_out(task.computation, matrix, task.rows, task.columns, product, progress, place)
+        result = walks.carry_out(task.arithmetic, matrix, task.rows, task.columns, product, progress, place)
         if task.before is None:
             return result, None
         everywhere = list(range(task.before.vertices))
@@ -275,21 +245,16 @@ def _on_gpu(gpu: Gpu, matrix: np.ndarray) -> Any:
 
 
 def _report(
-    options: argparse.Namespace, task: Task, root: RootData, found: Sequence[np.ndarray | None], job: dict[str, Any], began: float
+    options: argparse.Namespace, task: Task, graph: Graph, found: Sequence[np.ndarray | None], job: dict[str, Any], began: float
 ) -> None:
     """Write and print what the options ask for, on rank 0."""
-    import numpy as np
 
-    from hybrid.graphs import count_output, markov, picture, walks
+    from hybrid.graphs import count_output, picture, walks
     from hybrid.reporting import jsonl
 
-    graph, computation, (result, column) = root.graph, task.computation, found
+    arithmetic, (result, column) = task.arithmetic, found
     assert result is not None
-    if isinstance(computation, walks.Arithmetic):
-        numbers = walks.as_integers(computation, result)
-    else:
-        markov.confirm(computation, result)
-        numbers = result[np.ix_(task.rows, task.columns)]
+    numbers = walks.as_integers(arithmetic, result)
     if column is not None and task.before is not None:
         column = walks.as_integers(task.before, column)[:, 0]
     seconds = time.perf_counter() - began
@@ -328,10 +293,9 @@ def _report(
             "from": options.tail,
             "to": options.head,
             "vertices": len(names),
-            "stochastic": options.stochastic,
             "dtype": options.dtype,
-            "arithmetic": str(computation),
-            "products": computation.products,
+            "arithmetic": str(arithmetic),
+            "products": arithmetic.products,
             "seconds": seconds,
             "result": single,
             "arguments": sys.argv[1:],

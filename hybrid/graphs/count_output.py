@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Shows exact counts and probabilities: as a table, as whole files, and integers of any length as text."""
+"""Shows exact counts: as a table, as whole files, and integers of any length as text."""
 
 from __future__ import annotations
 
@@ -115,13 +115,11 @@ def digits_unlimited() -> Iterator[None]:
 def text(number: Any) -> str:
     """The number with all digits."""
     with digits_unlimited():
-        return repr(float(number)) if isinstance(number, (float, np.floating)) else str(number)
+        return str(number)
 
 
 def shortened(number: Any) -> str:
     """The number for a table: if it has more than 30 digits, the first and the last eight, and how many there are."""
-    if isinstance(number, (float, np.floating)):
-        return f"{number:.6f}"
     whole = text(number)
     return whole if len(whole) <= _LONGEST else f"{whole[:_END]}…{whole[-_END:]} ({len(whole)} digits)"
 
@@ -141,10 +139,10 @@ def refuse_ending(path: str) -> None:
 def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str, Any]) -> None:
     """Write the matrix to a file, which appears whole or not at all. `about`: more entries for .json.
 
-    .npy holds int64, or the probabilities' type; UsageError where a count does not fit. .csv can be read as a graph again. .json
+    .npy holds int64; UsageError where a count does not fit. .csv can be read as a graph again. .json
     holds counts as strings, since many readers would round long numbers.
     """
-    if path.endswith(".npy") and numbers.dtype == object:
+    if path.endswith(".npy"):
         largest = max(map(int, numbers.flat))
         if largest >= 2**63:
             raise UsageError(
@@ -164,7 +162,5 @@ def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str,
                 lines.writerow(["from/to", *names])
                 lines.writerows([name, *line] for name, line in zip(names, cells, strict=True))
             else:
-                what = "walks" if numbers.dtype == object else "probabilities"
-                values = cells if what == "walks" else [list(map(float, line)) for line in cells]
-                json.dump({**about, "vertices": list(names), what: values}, file)
+                json.dump({**about, "vertices": list(names), "walks": cells}, file)
                 file.write("\n")

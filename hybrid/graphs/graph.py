@@ -26,17 +26,15 @@ _COPIES = 4  # of the matrix that exist at a time while it is read and multiplie
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-def as_number(text: str, kind: type) -> int | float:
-    """A number of edges (`kind` int) or a probability (`kind` float); UsageError for anything else."""
+def as_number(text: str) -> int:
+    """A number of edges; UsageError for anything else."""
     text = text.strip()
     if not _NUMBER.fullmatch(text):
         raise UsageError(f"{text[:40]!r} is not a number", code="graph")
-    if kind is float:
-        return float(text)
     digits = text.lstrip("+-")
     value: int | float = int(text) if digits.isdecimal() and len(digits) < 30 else float(text)
     if value != value // 1 or (isinstance(value, float) and value > 2**53):
-        raise UsageError(f"{text[:40]} is not a whole number of edges (probabilities are for --stochastic)", code="graph")
+        raise UsageError(f"{text[:40]} is not a whole number of edges", code="graph")
     if not 0 <= value <= LARGEST:
         raise UsageError(f"{text[:40]} is no number of edges: 0 to 2^63-1", code="graph")
     return int(value)
@@ -64,12 +62,12 @@ def _in_line(number: int) -> Iterator[None]:
         raise UsageError(f"line {number}: {error}", code="graph") from None
 
 
-def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
+def from_edges(path: Path, directed: bool, memory: int) -> Read:
     """Lines of FROM TO [NUMBER]; a name alone is a vertex without edges, # begins a comment.
 
     Vertices are sorted by name, by number if all names are numbers.
     """
-    edges: dict[tuple[str, str], tuple[int | float, int]] = {}  # the number and the line of each
+    edges: dict[tuple[str, str], tuple[int, int]] = {}  # the number and the line of each
     names: set[str] = set()
     with open(path, encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
@@ -77,21 +75,20 @@ def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
             names.update(words[:2])
             if len(words) > 1:
                 with _in_line(number):
-                    if len(words) > 3 or (kind is float and len(words) < 3):
-                        wanted = "FROM TO PROBABILITY" if kind is float else "FROM TO or FROM TO NUMBER"
-                        raise UsageError(f"{len(words)} words, where {wanted} is expected")
+                    if len(words) > 3:
+                        raise UsageError(f"{len(words)} words, where FROM TO or FROM TO NUMBER is expected")
                     tail, head = words[:2]
                     if earlier := edges.get((tail, head)) or (None if directed else edges.get((head, tail))):
                         both = "" if directed else "; a list that names both ways is for --directed"
                         raise UsageError(
                             f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}"
                         )
-                    edges[tail, head] = as_number(words[2], kind) if len(words) == 3 else 1, number
+                    edges[tail, head] = as_number(words[2]) if len(words) == 3 else 1, number
     refuse_too_many(len(names), memory)
     numbers = all(name.isdecimal() for name in names)
     order = sorted(names, key=lambda name: (int(name) if numbers else 0, name))
     row_of = {name: row for row, name in enumerate(order)}
-    matrix = np.zeros((len(order), len(order)), np.float64 if kind is float else np.int64)
+    matrix = np.zeros((len(order), len(order)), np.int64)
     for (tail, head), (value, _) in edges.items():
         matrix[row_of[tail], row_of[head]] = value
         if not directed:
@@ -99,7 +96,7 @@ def from_edges(path: Path, kind: type, directed: bool, memory: int) -> Read:
     return matrix, order
 
 
-def from_csv(path: Path, kind: type, memory: int) -> Read:
+def from_csv(path: Path, memory: int) -> Read:
     """A matrix, which may have a row of names above it, a column of names before it, or both.
 
     The delimiter is the one that is most frequent in the first line. The shape tells which names there are, since the matrix is
@@ -135,8 +132,8 @@ def from_csv(path: Path, kind: type, memory: int) -> Read:
             numbers = row[int(named_before) :]
             if len(numbers) != len(rows):
                 raise UsageError(f"{len(numbers)} numbers, but there are {len(rows)} rows: the matrix must be square")
-            values.append([as_number(cell, kind) for cell in numbers])
-    return np.array(values, np.float64 if kind is float else np.int64).reshape(len(rows), len(rows)), names
+            values.append([as_number(cell) for cell in numbers])
+    return np.array(values, np.int64).reshape(len(rows), len(rows)), names
 
 
 def _all_numbers(cells: list[str]) -> bool:
@@ -174,9 +171,9 @@ _MOST_NAMED = 20  # vertices that an error lists
 
 @record
 class Graph:
-    """A graph, or a Markov chain."""
+    """A graph."""
 
-    adjacency: np.ndarray  # [i, j]: the number of edges from i to j, int64; for a Markov chain the probability, float64
+    adjacency: np.ndarray  # [i, j]: the number of edges from i to j, int64
     names: list[str]  # of the vertices
 
     def vertex(self, name: str) -> int:
@@ -196,8 +193,6 @@ class Graph:
     def __str__(self) -> str:
         count, matrix = len(self.names), self.adjacency
         what = f"{count} vertices" if count > 1 else "1 vertex"
-        if matrix.dtype != np.int64:
-            return f"{what}, probabilities"
         edges, loops = _total(matrix), _total(np.diagonal(matrix))
         both_ways = bool((matrix == matrix.T).all())
         lines = (edges + loops) // 2 if both_ways else edges
@@ -211,15 +206,14 @@ def _total(numbers: np.ndarray) -> int:
     return int((numbers if fits else numbers.astype(object)).sum())
 
 
-def read_graph(source: str, form: str | None, *, directed: bool, probabilities: bool, memory: int = 0) -> Graph:
+def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0) -> Graph:
     """The graph in a file, or the example of that name. Raises UsageError or DoesNotFit, with the file's name.
 
     `form`: edges, csv, mtx or npy; None: by the ending of the file's name, an edge list for any other. `directed`: the lines of
-    an edge list count one way only, as probabilities always do. `memory`: bytes that may be used; 0: what is available.
+    an edge list count one way only. `memory`: bytes that may be used; 0: what is available.
     """
     path = Path(__file__).parent / "examples" / EXAMPLES[source] if source in EXAMPLES else Path(source)
     form = form or _BY_ENDING.get(path.suffix.lower(), "edges")
-    kind = float if probabilities else int
     try:
         if not path.is_file():
             lacking = "not a regular file" if path.exists() else "there is no such file"
@@ -229,8 +223,8 @@ def read_graph(source: str, form: str | None, *, directed: bool, probabilities: 
                 "--directed is for edge lists; a matrix says itself which way its edges go", code="option-combination"
             )
         _refuse_large(path.stat().st_size, memory, "the file takes")
-        matrix, names = _read(path, form, kind, directed or probabilities, memory)
-        return Graph(_as_adjacency(matrix, kind), names or [str(number) for number in range(1, len(matrix) + 1)])
+        matrix, names = _read(path, form, directed, memory)
+        return Graph(_as_adjacency(matrix), names or [str(number) for number in range(1, len(matrix) + 1)])
     except (UsageError, DoesNotFit) as error:
         raise type(error)(f"{source}: {error}", code=error.code) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -238,28 +232,25 @@ def read_graph(source: str, form: str | None, *, directed: bool, probabilities: 
         raise UsageError(f"{source}: cannot be read as {form}: {why}", code="graph") from None
 
 
-def _read(path: Path, form: str, kind: type, directed: bool, memory: int) -> Read:
+def _read(path: Path, form: str, directed: bool, memory: int) -> Read:
     if form == "edges":
-        return from_edges(path, kind, directed, memory)
+        return from_edges(path, directed, memory)
     if form == "csv":
-        return from_csv(path, kind, memory)
+        return from_csv(path, memory)
     return from_matrix_market(path, memory) if form == "mtx" else from_npy(path, memory)
 
 
-def _as_adjacency(matrix: np.ndarray, kind: type) -> np.ndarray:
-    """The matrix as int64, with every number unchanged, or as float64 for probabilities. UsageError where that cannot be."""
+def _as_adjacency(matrix: np.ndarray) -> np.ndarray:
+    """The matrix as int64, with every number unchanged. UsageError where that cannot be."""
     if matrix.shape[0] != matrix.shape[1]:
         raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, matrix.shape))}", code="graph")
     if not matrix.size:
         raise UsageError("it has no vertices", code="graph")
     if matrix.dtype.kind not in "biuf":
         raise UsageError(f"it holds {matrix.dtype}, not real numbers", code="graph")
-    what = "probabilities go from 0 to 1" if kind is float else "edges are counted from 0 up"
-    _refuse(matrix, (matrix < 0) | ~np.isfinite(matrix), what)
-    if kind is float:
-        return np.ascontiguousarray(matrix, np.float64)
+    _refuse(matrix, (matrix < 0) | ~np.isfinite(matrix), "edges are counted from 0 up")
     if matrix.dtype.kind == "f":
-        _refuse(matrix, matrix != np.rint(matrix), "a whole number of edges is needed (probabilities are for --stochastic)")
+        _refuse(matrix, matrix != np.rint(matrix), "a whole number of edges is needed")
         _refuse(matrix, matrix > 2.0 ** (np.finfo(matrix.dtype).nmant + 1), f"{matrix.dtype} may have rounded it")
     elif matrix.dtype.kind == "u":
         _refuse(matrix, matrix > np.uint64(LARGEST), "more than 2^63-1 edges")

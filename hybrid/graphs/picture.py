@@ -156,12 +156,11 @@ def _turned(way: np.ndarray, angle: float) -> np.ndarray:
     return np.array([cos * way[0] - sin * way[1], sin * way[0] + cos * way[1]])
 
 
-def _number(at: np.ndarray, tail: int, head: int, value: int | float, both_ways: bool) -> Iterator[str]:
-    """The number of parallel edges, or the probability; nothing for a single edge."""
+def _number(at: np.ndarray, tail: int, head: int, value: int, both_ways: bool) -> Iterator[str]:
+    """The number of parallel edges; nothing for a single edge."""
     if value != 1:
         x, y = _beside(at, tail, head, 9 if both_ways else 18, 0.3)
-        text = f"{value:.3g}" if isinstance(value, float) else f"×{value}"
-        yield svg.text(x, y, text, "v small fill-soft")
+        yield svg.text(x, y, f"×{value}", "v small fill-soft")
 
 
 def _beside(at: np.ndarray, tail: int, head: int, away: float, part: float = 0.5) -> tuple[float, float]:

@@ -130,37 +130,6 @@ def test_a_wrong_product_is_noticed(ranks, length):
     assert "[check-product]" in own_lines(done.stderr)[-1]
 
 
-# --- Markov chains
-
-CHAIN = "sun sun 0.9\nsun rain 0.1\nrain sun 0.5\nrain rain 0.5\n"
-
-
-@launcher
-@pytest.mark.parametrize(
-    ("ranks", "dtype", "length"),
-    exhaustive(
-        [(0, "float64", 3), (2, "float32", 63)],
-        [(ranks, dtype, length) for ranks in (0, 2) for dtype in ("float64", "float32") for length in (1, 3, 63, 1000)],
-    ),
-)
-def test_probabilities_are_right_to_the_bound_that_is_told(tmp_path, ranks, dtype, length):
-    (tmp_path / "weather.txt").write_text(CHAIN)
-    done = successful(
-        run("weather.txt", "--stochastic", "--length", length, "--dtype", dtype, "--out", "after.npy", cwd=tmp_path, ranks=ranks)
-    )
-    rest = 0.4**length  # the second eigenvalue's share
-    expected = np.array([[1 + 5 * rest, 5 - 5 * rest], [1 - rest, 5 + rest]]) / 6
-    bound = float(re.search(r"at most ([\d.e-]+);", done.stderr)[1])
-    assert bound < (1e-11 if dtype == "float64" else 1e-3)
-    np.testing.assert_allclose(np.load(tmp_path / "after.npy"), expected, rtol=bound + 1e-15)
-
-
-def test_probabilities_that_do_not_add_up_name_the_vertex(tmp_path):
-    (tmp_path / "weather.txt").write_text(CHAIN.replace("0.1", "0.2"))
-    done = run("weather.txt", "--stochastic", "--length", 3, cwd=tmp_path)
-    assert (done.returncode, "[graph]" in done.stderr, " sun " in done.stderr) == (2, True, True)
-
-
 # --- On GPUs
 
 ON_GPUS = Path(__file__).with_name("programs") / "on_gpus.py"
