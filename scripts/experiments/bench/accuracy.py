@@ -17,7 +17,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -43,106 +43,66 @@ from hybrid.planning.tiling import PlanRequest
 from hybrid.transport.base import HostTransport, RankMatrices
 
 Pair = tuple[np.ndarray, np.ndarray]
-Make = Callable[[np.random.Generator, int, int, int], Pair]
+Make = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]  # a matrix
 
-_PART_OF_SPARSE = 0.05
-_HUGE, _SMALL = 2.0**30, 2.0**-20
-
-
-def _both(fill: Callable[[np.random.Generator, tuple[int, int]], np.ndarray]) -> Make:
-    return lambda random, n, l, m: (fill(random, (n, l)), fill(random, (l, m)))
+PART_OF_SPARSE, HUGE, SMALL = 0.05, 2.0**30, 2.0**-20
 
 
-def _normal(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+def spread(phi: float) -> Make:
+    return lambda random, shape: (random.random(shape) - 0.5) * np.exp(phi * random.standard_normal(shape))
+
+
+def normal(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return random.standard_normal(shape)
 
 
-def _spread(random: np.random.Generator, shape: tuple[int, int], phi: float) -> np.ndarray:
-    return (random.random(shape) - 0.5) * np.exp(phi * random.standard_normal(shape))
-
-
-def _any_spread(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
-    return _both(partial(_spread, phi=random.uniform(0, 2.5)))(random, n, l, m)
-
-
-def _sparse(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    return random.standard_normal(shape) * (random.random(shape) < _PART_OF_SPARSE)
-
-
-def _huge_entry(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+def huge_entry(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     numbers = random.standard_normal(shape)
-    numbers[tuple(random.integers(shape))] *= _HUGE
+    numbers[tuple(random.integers(shape))] *= HUGE
     return numbers
 
 
-def _integers(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    return random.integers(-1000, 1001, shape).astype(np.float64)
-
-
-def _hilbert(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
-    def of(rows: int, columns: int) -> np.ndarray:
-        return 1 / (np.arange(rows)[:, None] + np.arange(columns) + 1.0)
-
-    return of(n, l), of(l, m)
-
-
-def _graded_rows(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
-    a, b = _both(_normal)(random, n, l, m)
-    return a * 2.0 ** random.integers(-20, 21, (n, 1)), b * 2.0 ** random.integers(-20, 21, (1, m))
-
-
-def _graded_k(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
-    """What is large along k in A is small in B."""
-    a, b = _both(_normal)(random, n, l, m)
-    grades = 2.0 ** np.linspace(-8, 8, l)
-    return a * grades, b / grades[:, None]
-
-
-def _half_small(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
-    """Large elements of A meet only small ones of B."""
-    a, b = _both(_normal)(random, n, l, m)
-    a[:, : l // 2] *= _SMALL
-    b[l // 2 :] *= _SMALL
-    return a, b
-
-
-def _orthogonal(random: np.random.Generator, n: int, l: int, m: int) -> Pair:
-    lines = max(n, m)
-    q = np.linalg.qr(random.standard_normal((max(lines, l), min(lines, l))))[0]
-    q = q if lines > l else q.T
-    return q[:n], q[:m].T
-
-
 KINDS: dict[str, Make] = {
-    "uniform": _both(lambda random, shape: random.random(shape)),
-    "normal": _both(_normal),
-    **{f"φ = {phi:g}": _both(partial(_spread, phi=phi)) for phi in (0.5, 1, 2, 4)},
-    "graded rows": _graded_rows,
-    "graded k": _graded_k,
-    "Hilbert": _hilbert,
-    "sparse": _both(_sparse),
-    "halves": _half_small,
-    "orthogonal": _orthogonal,
-    "one huge": _both(_huge_entry),
-    "subnormals": _both(_normal),  # A becomes so small
-    "integers": _both(_integers),
+    "uniform": lambda random, shape: random.random(shape),
+    "normal": normal,
+    **{f"φ = {phi:g}": spread(phi) for phi in (0.5, 1, 2, 4)},
+    "graded rows": normal,
+    "graded k": normal,
+    "Hilbert": lambda random, shape: 1 / (np.arange(shape[0])[:, None] + np.arange(shape[1]) + 1.0),
+    "sparse": lambda random, shape: random.standard_normal(shape) * (random.random(shape) < PART_OF_SPARSE),
+    "halves": normal,
+    "orthogonal": normal,
+    "one huge": huge_entry,
+    "subnormals": normal,
+    "integers": lambda random, shape: random.integers(-1000, 1001, shape).astype(np.float64),
 }
-ALL_KINDS: dict[str, Make] = {**KINDS, "φ": _any_spread}
-_SUBNORMAL = {"float64": 2.0**-1060, "float32": 2.0**-140}  # by which A's subnormal numbers are multiplied
+ALL_KINDS = (*KINDS, "φ")  # any spread
+SUBNORMAL = {"float64": 2.0**-1060, "float32": 2.0**-140}  # by which A's subnormal numbers are multiplied
 
 
-def matrices_of(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Generator) -> Pair:
-    a, b = ALL_KINDS[kind](random, n, l, m)
-    if kind == "subnormals":
-        a = a * _SUBNORMAL[dtype]
+def matrices_of(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Generator, *, varied: bool) -> Pair:
+    """`varied`: multiplied by any number from 1 to 2 each: how much powers of two lose depends on it."""
+    factors = random.uniform(1, 2, 2) if varied else np.ones(2)
+    make = spread(random.uniform(0, 2.5)) if kind == "φ" else KINDS[kind]
+    if kind == "orthogonal":
+        lines = max(n, m)
+        q = np.linalg.qr(make(random, (max(lines, l), min(lines, l))))[0]
+        q = q if lines > l else q.T
+        a, b = q[:n], q[:m].T
+    else:
+        a, b = make(random, (n, l)), make(random, (l, m))
+    if kind == "graded rows":
+        a, b = a * 2.0 ** random.integers(-20, 21, (n, 1)), b * 2.0 ** random.integers(-20, 21, (1, m))
+    elif kind == "graded k":  # what is large along k in A is small in B
+        grades = 2.0 ** np.linspace(-8, 8, l)
+        a, b = a * grades, b / grades[:, None]
+    elif kind == "halves":  # large elements of A meet only small ones of B
+        a[:, : l // 2] *= SMALL
+        b[l // 2 :] *= SMALL
+    elif kind == "subnormals":
+        a *= SUBNORMAL[dtype]
     with np.errstate(under="ignore", over="ignore"):
-        return np.ascontiguousarray(a.astype(dtype)), np.ascontiguousarray(b.astype(dtype))
-
-
-def varied(kind: str, dtype: str, n: int, l: int, m: int, random: np.random.Generator) -> Pair:
-    """Multiplied by any number from 1 to 2 each: how much powers of two lose depends on it."""
-    factors = random.uniform(1, 2, 2)
-    a, b = matrices_of(kind, dtype, n, l, m, random)
+        a, b = (np.ascontiguousarray(each.astype(dtype)) for each in (a, b))
     if kind in ("integers", "subnormals"):
         return a, b
     return (a * factors[0]).astype(dtype), (b * factors[1]).astype(dtype)
@@ -279,7 +239,7 @@ OF_RANDOM = {
 
 def _line(measure: Any, part: str, seed: int, kind: str, dtype: str, sizes: Sizes, sampled: int) -> results.Line:
     random = np.random.default_rng(seed)
-    a, b = (varied if part == "random" else matrices_of)(kind, dtype, *sizes, random)
+    a, b = matrices_of(kind, dtype, *sizes, random, varied=part == "random")
     sample = Sample(a, b, sampled, random)
     errors, computed = measure(a, b, sample)
     return {

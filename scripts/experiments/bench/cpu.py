@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from experiments.common.cli import at_least_1, command, plain_parser, shown
@@ -90,13 +90,19 @@ def _proportional_bytes(process: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def matmul(ranks: int, n: int, *options: str, watch: Callable[[int], None] = lambda process: None) -> Line:
+def matmul(
+    ranks: int,
+    n: int,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    watch: Callable[[int], None] = lambda process: None,
+) -> Line:
     """What `mpirun -n RANKS python -m hybrid.matmul n n n` records. `watch` is told the launcher's process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.jsonl"
         words = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *options, "--json", str(path)]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as job:
+        pipe, more = subprocess.PIPE, {**os.environ, **(environment or {})}
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=more) as job:
             watch(job.pid)
             output, errors = job.communicate()
         if job.returncode:

@@ -25,7 +25,7 @@ from unittest import mock
 import numpy as np
 
 import hybrid
-from experiments.common import cli, plots, results
+from experiments.common import cli, results
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.cpu import CpuDevice
@@ -319,9 +319,6 @@ def measured(n: int, data: str, faults: int, random: np.random.Generator) -> Ite
         yield {**about, "part": "faults", "kind": kind, "sizes": list(NAMES), "counts": counts[kind]}
 
 
-_VIOLET = "#8c6bb1"
-
-
 class Results(results.Results):
     command, again = "detection", "python scripts/bench.py detection"
 
@@ -352,25 +349,6 @@ class Results(results.Results):
         yield results.Table(["n", "elements", "fault", *NAMES], "rll" + "r" * len(NAMES), rows, title)
         products, alarms, noted = (sum(line[key] for line in right) for key in ("products", "alarms", "noted"))
         yield results.Remarks([f"{alarms} of {products:,} right products were refused, and {noted} passed with a note."])
-
-    def draw(self, path: str) -> None:
-        """The share that was found against the size, a panel for each type; of the size with the most faults."""
-        faults = [line for line in self.lines if line["part"] == "faults"]
-        if not faults:
-            raise UsageError("--repair has no picture")
-        n = max(faults, key=lambda line: sum(injected for injected, _ in line["counts"]))["n"]
-        kinds = dict(zip(KINDS, (plots.HERE, plots.LECTURE, plots.OTHER, plots.GREY, _VIOLET), strict=True))
-        with plots.figure(path, (9.5, 3.2), f"Faults that the check finds, n = {n}", self.caption()) as figure:
-            panels = figure.subplots(1, len(DATA), squeeze=False, sharey=True)[0]
-            for data, panel in zip(DATA, panels, strict=True):
-                plots.plain(panel, data)
-                for line in (line for line in faults if (line["data"], line["n"]) == (data, n)):
-                    drawn = [(place, 100 * found / of) for place, (of, found) in enumerate(line["counts"]) if of]
-                    panel.plot(*zip(*drawn, strict=True), marker="o", ms=4, color=kinds[line["kind"]], label=line["kind"])
-                panel.set_xticks(range(len(NAMES)), NAMES, rotation=40, fontsize=8)
-            panels[0].set_ylabel("found, %")
-            panels[-1].legend(fontsize=8, frameon=False, loc="lower right")  # where all is found the panel is empty below
-            panels[1].set_xlabel("size of the fault, in units of the product's largest rounding error")
 
     def exit_code(self) -> int:
         """1 if a right product was refused, a fault above 20 rounding errors, or any of integers, not found, or a repair wrong"""

@@ -12,7 +12,7 @@ from support.commands import ROOT, module, successful
 from support.forked import quickly
 
 SMALL = {
-    "ablation": "--device cpu --gpus 1 2 --sizes 96 --rounds 1 --repeat 1 --seconds 0.01",
+    "ablation": "--device cpu --gpus 1 2 --sizes 96 --rounds 1 --repeat 1",
     "accuracy": "--device emulate --sizes 8x64x8 --kinds normal",
     "check": "--device cpu --sizes 96 --rounds 1",
     "cpu": "100 --pairs 1",
