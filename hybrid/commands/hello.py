@@ -15,7 +15,7 @@ from hybrid.commands.parser import Parser, add_settings, at_least, settings_of
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
-from hybrid.diagnostics.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, Greeter, greet
+from hybrid.diagnostics.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, greet
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError
 from hybrid.host.threads import usable_cores
 from hybrid.ranks.launcher import launched
@@ -164,7 +164,9 @@ def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
     return choose_gpus([visible.all[rank] for rank in with_gpus])[with_gpus.index(team.rank)]
 
 
-def _prepare(team: Team, options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, RankLocation]:
+def _prepare(
+    team: Team, options: argparse.Namespace, settings: Settings, gpu: Gpu | str
+) -> tuple[GpuGreeter | EmulatedGreeter | None, RankLocation]:
     """The greeter with its compiled kernel, None where there is none, and where this rank runs it."""
     cores = usable_cores()
     if settings.device == "cpu":

@@ -38,6 +38,7 @@ from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy, tell_how_to_go_on
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
+from hybrid.reporting.run_report import parts_line
 from hybrid.runs.files import code_of_reading, write_whole
 from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
 from hybrid.runs.measured import Outcome, Parts, RunOptions, run_product
@@ -486,6 +487,10 @@ class ProductInParts:
     def rows_there(self) -> int:
         return sum(map(len, self._disk.there))
 
+    def on_the_disk(self) -> str:
+        """How far the product is, for its progress."""
+        return f", {self.rows_there} of {self._problem.n} rows are on the disk"
+
     @property
     def name(self) -> str:
         """The name of the file that has these rows."""
@@ -591,8 +596,6 @@ def hint_at_left_parts(out: str) -> str:
 
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
     """A part of the product for `--explain`, and a line about it."""
-    from hybrid.reporting.run_report import parts_line
-
     state = _left(options.out)
     rows = settings.resume_rows or (state.rows if state else 0)
     if not rows:

@@ -10,18 +10,18 @@ import argparse
 import gc
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hybrid.commands.matmul import how_computed, product_asked_for
 from hybrid.commands.streams import file_of_json, text_stream
-from hybrid.core.problem import AskedProduct, record
+from hybrid.core.problem import AskedProduct
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
@@ -32,12 +32,13 @@ from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
+from hybrid.reporting import run_report
 from hybrid.runs.files import refuse_same, refuse_unwritable
 from hybrid.runs.matrix_file import matrix_name
 from hybrid.runs.measured import Outcome, RunOptions, run_typed_product
 from hybrid.runs.operands import TypedProduct
 from hybrid.selection.decision import Inventory, threads_until_decided
-from hybrid.selection.session import Session, agree, session_of, take_inventory
+from hybrid.selection.session import agree, session_of, take_inventory
 
 if TYPE_CHECKING:
     from hybrid.runs.matrix_file import MatrixOutput
@@ -45,49 +46,103 @@ if TYPE_CHECKING:
     from hybrid.selection.decision import Decision
 
 
+_CHECK_FAILED = 3  # exit code
 _MOST_FAULTS = 3  # of a wrong product that are printed; --json writes all
 
 
-class Speaker:
-    """Tells the user about the product, on rank 0; on other ranks its methods do nothing."""
+def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> int:
+    """Multiply, write C and report, as the options say. Every rank calls it; returns the exit code."""
+    gc.enable()
+    wall.enter("agree")
+    job = _Job(team, options, settings)
+    return job.resume() if options.resume else job.multiply()
 
-    def __init__(self, team: Team, options: argparse.Namespace, product: TypedProduct) -> None:
-        self._silent, self._product = team.rank != 0, product
-        self._options = options
-        self._stream = text_stream(options.json)
 
-    def begin(self, decision: Decision, more: str = "") -> None:
+class _Job:
+    """What all ranks have agreed to compute. Rank 0 tells the user about it."""
+
+    def __init__(self, team: Team, options: argparse.Namespace, settings: Settings) -> None:
+        self.team, self.session, self.options, self.stream = team, session_of(team), options, text_stream(options.json)
+        self.output: MatrixOutput | None = None
+        with team.phase("agree", timed=False) as looking:
+            _refuse_unwritable(options)
+            product = product_asked_for(options, len(team.node_ranks), load=True)
+            if options.out and not options.resume:
+                from hybrid.runs.matrix_file import new_matrix  # products that are not kept start sooner without it
+
+                self.output = new_matrix(options.out, (product.sizes[0], product.sizes[2]), product.result)
+                self.output.refuse(self.output.size if team.rank == 0 else 0)  # whether there is room, rank 0 says
+            looking.mine = take_inventory(self.session, settings)
+        self.inventories: list[Inventory] = looking.all
+        self.product = product.looked_at(team, threads_until_decided(team, settings))
+        self.settings = exactly(settings, self.product.types)
+
+    def multiply(self) -> int:
+        """Multiply as often as is asked for, and write C; the exit code."""
+        team, options, product = self.team, self.options, self.product
+        besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
+        decision = agree(self.session, PlanRequest(product.problem, besides=besides), self.settings, self.inventories)
+        self._say_begin(decision)
+        team.timeline = Timeline(traced=bool(options.trace))
+        warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
+        with self._progress(decision.plan, (warmup + options.repeat) * len(product.types.primes)) as progress:
+            how = RunOptions(options.repeat, warmup, progress=progress)
+            outcome = run_typed_product(self.session, decision, product, self.settings, how)
+            wall.enter("write")
+            if self.output and _is_right(outcome):  # a product that failed its check is not worth a file
+                _write(team, decision.plan, outcome.c.array, self.output)
+        self._report(outcome, warmup)
+        if not _is_right(outcome):
+            return _CHECK_FAILED
+        return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
+
+    def resume(self) -> int:
+        """Compute C part by part, after those that an earlier job has written; the exit code."""
+        from hybrid.commands.matmul_resume import ProductInParts
+
+        problem = self.product.problem
+        parts = ProductInParts(self.session, self.options, self.settings, self.product, self.inventories)
+        there = parts.rows_there
+        self._say_begin(parts.decision, run_report.parts_line(parts.rows, problem.n, there, f"the checksums of {parts.name}"))
+        plan = replace(parts.decision.plan, problem=replace(problem, n=problem.n - there))
+        with closing(parts), self._progress(plan, 1, parts.on_the_disk) as progress:
+            outcome = parts.run(progress)
+        self._report(outcome, warmup=0)
+        return 0 if _is_right(outcome) else _CHECK_FAILED
+
+    def _report(self, outcome: Outcome, warmup: int) -> None:
+        wall.enter("end")
+        with self.team.phase("report", timed=False):
+            self._say_end(outcome, warmup)
+        give_back()
+
+    def _say_begin(self, decision: Decision, more: str = "") -> None:
         """Say what is going to be computed, and how. `more`: one more line."""
-        from hybrid.reporting.run_report import heading
-
-        if self._silent:
+        if self.team.rank:
             return
-        if self._options.out and not self._options.resume:
+        if self.options.out and not self.options.resume:
             from hybrid.commands.matmul_resume import hint_at_left_parts
 
-            if hint := hint_at_left_parts(self._options.out):
+            if hint := hint_at_left_parts(self.options.out):
                 print(f"hybrid: {hint}", file=sys.stderr, flush=True)
-        lines = heading(decision, asked_of(self._product)), how_computed(self._product, decision.plan.problem), more
-        print(*filter(None, lines), sep="\n", file=self._stream, flush=True)
+        lines = run_report.heading(decision, asked_of(self.product)), how_computed(self.product, decision.plan.problem), more
+        print(*filter(None, lines), sep="\n", file=self.stream, flush=True)
 
-    def progress(
+    def _progress(
         self, plan: Plan, products: int, note: Callable[[], str] = lambda: ""
     ) -> AbstractContextManager[Callable[[str, int, int], None]]:
         """A context in which it is shown how far the products are. `products`: how many there are; `note`: more to be shown."""
-        if self._silent:
+        if self.team.rank:
             return nullcontext(lambda *told: None)
         from hybrid.reporting.progress import Progress
-        from hybrid.reporting.run_report import rate
 
-        return Progress(repeats=products, rate=partial(rate, plan), part=lambda: wall.part, note=note)
+        return Progress(repeats=products, rate=partial(run_report.rate, plan), part=lambda: wall.part, note=note)
 
-    def end(self, outcome: Outcome, extra: dict[str, Any], settings: Settings) -> None:
-        """Say what came of the product, and write the files that the options name. `extra`: more for the JSON line."""
-        if self._silent:
+    def _say_end(self, outcome: Outcome, warmup: int) -> None:
+        """Say what came of the product, and write the files that the options name."""
+        if self.team.rank:
             return
-        from hybrid.reporting.run_report import arithmetic_line, last_line, plans_of, table, wall_line
-
-        options, plan = self._options, plans_of(outcome)
+        options, plan = self.options, run_report.plans_of(outcome)
         if options.printed:
             self._print_corners(outcome)
         if outcome.repeats < options.repeat:
@@ -95,95 +150,55 @@ class Speaker:
                 f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished [terminated]",
                 file=sys.stderr,
             )
-        print(table(plan, outcome.phases, outcome.total), file=self._stream)
+        print(run_report.table(plan, outcome.phases, outcome.total), file=self.stream)
         if outcome.arithmetic:
-            print(arithmetic_line(outcome.arithmetic), file=self._stream)
+            print(run_report.arithmetic_line(outcome.arithmetic), file=self.stream)
         if options.json:
-            self._write_record(outcome, extra, settings)
+            self._write_record(outcome, warmup)
         if options.trace:
-            from hybrid.reporting.run_report import write_trace
-
             names = [f"rank {placement.rank} on {placement.host}" for placement in outcome.decision.placements]
-            write_trace(options.trace, outcome.intervals, names)
-        print(wall_line(wall.parts()), file=self._stream)
+            run_report.write_trace(options.trace, outcome.intervals, names)
+        print(run_report.wall_line(wall.parts()), file=self.stream)
         for line in outcome.check.repaired if outcome.check else ():
-            print(f"repaired: {line}", file=self._stream)
+            print(f"repaired: {line}", file=self.stream)
         for fault in outcome.check.faults[:_MOST_FAULTS] if outcome.check else ():
-            print(f"wrong: {with_code(fault, fault.code)}", file=self._stream)
-        print(last_line(plan, outcome.total, outcome.check), file=self._stream, flush=True)
+            print(f"wrong: {with_code(fault, fault.code)}", file=self.stream)
+        print(run_report.last_line(plan, outcome.total, outcome.check), file=self.stream, flush=True)
 
-    def _write_record(self, outcome: Outcome, extra: dict[str, Any], settings: Settings) -> None:
+    def _write_record(self, outcome: Outcome, warmup: int) -> None:
         from hybrid.reporting import jsonl
-        from hybrid.reporting.run_report import as_record
 
-        options, product = self._options, self._product
+        options, product = self.options, self.product
         of_product = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
         of_product |= {"computed": product.types.computed, "products": len(product.types.primes)}
-        asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {"repeat": outcome.repeats}
-        jsonl.write(as_record(outcome, {**of_product, **asked, **extra}, settings.as_dict(), wall.parts()), options.json)
+        asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {
+            "repeat": outcome.repeats,
+            "warmup": warmup,
+        }
+        jsonl.write(run_report.as_record(outcome, {**of_product, **asked}, self.settings.as_dict(), wall.parts()), options.json)
 
     def _print_corners(self, outcome: Outcome) -> None:
-        from hybrid.reporting.run_report import labelled_corner
         from hybrid.runs.operands import FileElements
 
-        count, product = self._options.printed, self._product
+        count, product = self.options.printed, self.product
         n, _, m = product.sizes
         self._print_corner("A", product.a)
         self._print_corner("B", product.b)  # made again: on several nodes the rows may lie elsewhere
         if outcome.parts is None:
             if outcome.check is None or outcome.check.ok or product.is_plain:
-                self._stream.write(labelled_corner("C", outcome.c.array[:count, :count], (n, m)))
+                self.stream.write(run_report.labelled_corner("C", outcome.c.array[:count, :count], (n, m)))
         elif outcome.check is None or outcome.check.ok:
-            c = FileElements(self._options.out)
+            c = FileElements(self.options.out)
             c.become(product.result)
             self._print_corner("C", c)  # memory has some rows only
 
     def _print_corner(self, label: str, matrix: Elements) -> None:
-        from hybrid.reporting.run_report import labelled_corner
-
-        corner = matrix.some(Span(0, min(self._options.printed, matrix.shape[0])))
-        self._stream.write(labelled_corner(label, corner[:, : self._options.printed], matrix.shape))
+        corner = matrix.some(Span(0, min(self.options.printed, matrix.shape[0])))
+        self.stream.write(run_report.labelled_corner(label, corner[:, : self.options.printed], matrix.shape))
 
 
 def asked_of(product: TypedProduct) -> AskedProduct:
     return AskedProduct(*product.sizes, product.types.result)
-
-
-_CHECK_FAILED = 3  # exit code
-
-
-@record
-class _Job:
-    """What all ranks have agreed to compute, and what they compute it with."""
-
-    session: Session
-    options: argparse.Namespace
-    settings: Settings
-    product: TypedProduct
-    inventories: Sequence[Inventory]
-    speaker: Speaker
-
-
-def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    """Multiply, write C and report, as the options say. Every rank calls it; returns the exit code."""
-    gc.enable()
-    wall.enter("agree")
-    session = session_of(team)
-    with team.phase("agree", timed=False) as looking:
-        _refuse_unwritable(options)
-        product = product_asked_for(options, len(team.node_ranks), load=True)
-        shape = product.sizes[0], product.sizes[2]
-        output: MatrixOutput | None = None
-        if options.out and not options.resume:
-            from hybrid.runs.matrix_file import new_matrix  # products that are not kept start sooner without it
-
-            output = new_matrix(options.out, shape, product.result)
-            output.refuse(output.size if team.rank == 0 else 0)  # whether there is room, rank 0 says
-        looking.mine = take_inventory(session, settings)
-    product = product.looked_at(team, threads_until_decided(team, settings))
-    speaker = Speaker(team, options, product)
-    job = _Job(session, options, exactly(settings, product.types), product, looking.all, speaker)
-    return _resume(job) if options.resume else _multiply(job, output)
 
 
 def _refuse_unwritable(options: argparse.Namespace) -> None:
@@ -195,26 +210,6 @@ def _refuse_unwritable(options: argparse.Namespace) -> None:
     refuse_same({"--out": files.pop("--out"), **written, **files}, may_replace={"--out": may_replace})
     for path in filter(None, written.values()):
         refuse_unwritable(path)
-
-
-def _multiply(job: _Job, output: MatrixOutput | None) -> int:
-    """Multiply as often as is asked for, and write C to `output`; the exit code."""
-    team, options, product = job.session.team, job.options, job.product
-    besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
-    decision = agree(job.session, PlanRequest(product.problem, besides=besides), job.settings, job.inventories)
-    job.speaker.begin(decision)
-    team.timeline = Timeline(traced=bool(options.trace))
-    warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
-    with job.speaker.progress(decision.plan, (warmup + options.repeat) * len(product.types.primes)) as progress:
-        how = RunOptions(options.repeat, warmup, progress=progress)
-        outcome = run_typed_product(job.session, decision, product, job.settings, how)
-        wall.enter("write")
-        if output and _is_right(outcome):  # a product that failed its check is not worth a file
-            _write(team, decision.plan, outcome.c.array, output)
-    _report(job, outcome, warmup)
-    if not _is_right(outcome):
-        return _CHECK_FAILED
-    return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
 
 
 def _write(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -> None:
@@ -239,29 +234,5 @@ def _write(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -> None:
         raise
 
 
-def _resume(job: _Job) -> int:
-    """Compute C part by part, after those that an earlier job has written; the exit code."""
-    from hybrid.commands.matmul_resume import ProductInParts
-    from hybrid.reporting.run_report import parts_line
-
-    problem = job.product.problem
-    product = ProductInParts(job.session, job.options, job.settings, job.product, job.inventories)
-    there = product.rows_there
-    job.speaker.begin(product.decision, parts_line(product.rows, problem.n, there, f"the checksums of {product.name}"))
-    plan = replace(product.decision.plan, problem=replace(problem, n=problem.n - there))
-    on_disk = lambda: f", {product.rows_there} of {problem.n} rows are on the disk"  # noqa: E731
-    with closing(product), job.speaker.progress(plan, 1, on_disk) as progress:
-        outcome = product.run(progress)
-    _report(job, outcome, warmup=0)
-    return 0 if _is_right(outcome) else _CHECK_FAILED
-
-
 def _is_right(outcome: Outcome) -> bool:
     return outcome.check is None or outcome.check.ok
-
-
-def _report(job: _Job, outcome: Outcome, warmup: int) -> None:
-    wall.enter("end")
-    with job.session.team.phase("report", timed=False):
-        job.speaker.end(outcome, {"warmup": warmup}, job.settings)
-    give_back()

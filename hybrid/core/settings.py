@@ -89,7 +89,6 @@ _VARIABLES = tuple((f"HYBRID_{setting.name.upper()}", setting) for setting in fi
 _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts/ and slurm/
 _PREFIX = "HYBRID_"
 _IN_BYTES = ("_bytes", "_memory")  # settings that end so may be texts such as 4G
-_RENAMED = {"HYBRID_ROAD": "HYBRID_TRANSPORT", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS"}
 SWITCHES = {"HYBRID_DEBUG": False, "HYBRID_GUARD": True}  # of the commands, with what holds where they are not set
 _OTHER_VARIABLES = (*SWITCHES, *(f"HYBRID_{name}" for name in ("CACHE", "LAB_READ", *_OF_SCRIPTS)))
 ALLOWED = {setting.name: setting.metadata["allowed"] for _, setting in _VARIABLES if "allowed" in setting.metadata}
@@ -175,7 +174,7 @@ def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     known = {variable for variable, _ in _VARIABLES}.union(_OTHER_VARIABLES)
     unknown = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     for name in unknown:
-        if meant := _RENAMED.get(name) or nearest(name, known, _PREFIX, 0.75):
+        if meant := nearest(name, known, _PREFIX, 0.75):
             raise UsageError(f"the environment variable {name} is unknown: did you mean {meant}?", code="environment")
     return unknown
 

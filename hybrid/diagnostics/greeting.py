@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hybrid.errors import HybridError, one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY
@@ -26,16 +26,9 @@ _DEFAULT_FIFO_BYTES = 1 << 20  # of device printf's buffer (cudaLimitPrintfFifoS
 _BYTES_PER_LINE = 256  # in that buffer; CUDA does not document what a line takes, so this is generous
 
 
-class Greeter(Protocol):
-    """Runs the greeting kernel. Its lines are in C's standard output once `finish` has returned."""
-
-    def launch(self, process: int) -> None: ...
-
-    def finish(self) -> None: ...
-
-
 class GpuGreeter:
-    """Greets from a GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet."""
+    """Greets from a GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet. Its lines are
+    in C's standard output once `finish` has returned."""
 
     def __init__(self, gpu: Gpu, blocks: int, threads: int) -> None:
         import cupy
@@ -82,7 +75,9 @@ class EmulatedGreeter:
         pass
 
 
-def greet(process: int, processes: int, threads: int, greeter: Greeter | None, kernel_lines: int) -> list[str]:
+def greet(
+    process: int, processes: int, threads: int, greeter: GpuGreeter | EmulatedGreeter | None, kernel_lines: int
+) -> list[str]:
     """The lines of this process's CPU threads and of its kernel, which prints `kernel_lines` of them.
 
     HybridError if threads cannot be started or lines of the kernel are missing.

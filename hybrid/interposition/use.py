@@ -20,7 +20,6 @@ from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, HybridError, RankMissing, UsageError, one_line
 from hybrid.interposition.blas_calls import GEMM, TYPES, Product, counts, raise_soon, redirection
-from hybrid.interposition.gain import Gain, Shape
 from hybrid.planning.machine_model import MachineModel
 from hybrid.ranks.requests import Requests
 from hybrid.ranks.team import team_of
@@ -33,7 +32,42 @@ _MOST_REFUSED = 1000  # shapes that are remembered
 _NEVER = float("inf")
 _GPU_START = 1.0  # seconds in which CuPy is loaded and a GPU started: 1.07 on an H100's host
 
+_SMALLEST, _LARGEST, _STEP = 16, 1 << 20, 1.1  # edges of squares that are tried
+_MOST_KEPT = 1000  # shapes
+Shape = tuple[int, int, int, int, int]  # kind and type of blas_calls, and m, n, k
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Gain:
+    """Seconds that products gain. `ours`: gives the seconds of a product by `hybrid.multiply`; None: nothing is faster than
+    BLAS. `threads`: of BLAS."""
+
+    def __init__(self, model: MachineModel, threads: int, ours: Callable[[Problem], float] | None) -> None:
+        self._model, self._threads, self._ours = model, threads, ours
+        self._known: dict[Shape, float] = {}
+
+    def of(self, shape: Shape) -> float:
+        """Below 0 where BLAS is faster."""
+        if self._ours is None:
+            return 0.0
+        if shape not in self._known:
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            kind, number, m, n, k = shape
+            # A complex product is one of real matrices, of A's rows and B with twice the rows and columns.
+            problem = Problem(m, k, n, TYPES[number]) if number < 2 else Problem(m, 2 * k, 2 * n, TYPES[number - 2])
+            blas = self._model.blas_seconds(problem, self._threads)
+            self._known[shape] = (blas if kind == GEMM else blas / 2) - self._ours(problem)
+        return self._known[shape]
+
+    def threshold(self, number: int) -> float:
+        """Multiply-adds of the smallest product of square matrices that gains, of a type in TYPES."""
+        edge = _SMALLEST
+        while self._ours is not None and edge < _LARGEST:
+            if self.of((GEMM, number, edge, edge, edge)) > 0:
+                return edge**3
+            edge = int(edge * _STEP)
+        return _NEVER
 
 
 @record

@@ -56,7 +56,7 @@ def test_a_flag_wins_over_its_variable_and_that_over_the_default(tmp_path):
 WRONG = [
     ("STAGED", "maybe"), ("CHECK", "maybe"), ("THREADS", "two"), ("THREADS", "-1"), ("GPU_MEMORY", "3X"), ("STALL", "nan"),
     ("MESSAGE_BYTES", "0"), ("DEVICE", "gpu"), ("GUARD", "maybe"), ("DEBUG", "maybe"), ("MACHINE", "none.json"),
-    ("KERNAL", "naive"), ("THREAD", "2"), ("ONFAULT", "raise"), ("ROAD", "nccl"), ("CHUNK_ROWS", "3"),
+    ("KERNAL", "naive"), ("THREAD", "2"), ("ONFAULT", "raise"),
 ]  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_a_variable_that_makes_no_sense_is_refused_by_name(tmp_path, name, text)
     variable = f"HYBRID_{name}"
     line = line_of_failure(run(4, 4, 4, cwd=tmp_path, **{variable: text}), 2)
     assert variable in line or text in line
-    renamed = {"HYBRID_ROAD": "HYBRID_TRANSPORT?", "HYBRID_CHUNK_ROWS": "HYBRID_PANEL_ROWS?", "HYBRID_KERNAL": "HYBRID_KERNEL?"}
+    renamed = {"HYBRID_KERNAL": "HYBRID_KERNEL?"}
     assert renamed.get(variable, "") in line
     assert code_in(line) == ("machine-model" if name == "MACHINE" else "environment")
 
