@@ -23,6 +23,7 @@ ELSEWHERE = {
 }
 _AT_HOME = {page: path for path, page in ELSEWHERE.items()}
 _TABLE, _ROW, _HEAD = (re.compile(f"<{tag}\\b.*?</{tag}>", re.DOTALL) for tag in ("table", "tr", "th"))
+_CODE, _OPTION = re.compile("(?:(?<=<code>)|(?<=</span>))[^<]+"), re.compile(r"(?<!\S)--[\w-]+")
 _LINK = re.compile(r"(!?\[[^\]]*\])\((?!\w+:)([^)#]+)(#[^)]*)?\)")
 
 
@@ -54,7 +55,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Each cell of a table names the head of its column, which site.css shows where rows are lists."""
+    """Each cell of a table names the head of its column, which site.css shows where rows are lists; options get its class."""
 
     def with_heads(table: re.Match[str]) -> str:
         heads = [escape(unescape(re.sub(r"<[^>]*>", "", head)).strip()) for head in _HEAD.findall(table[0])]
@@ -65,4 +66,5 @@ def on_page_content(html: str, **_: Any) -> str:
 
         return _ROW.sub(row, table[0])
 
+    html = _CODE.sub(lambda code: _OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
     return _TABLE.sub(with_heads, html)

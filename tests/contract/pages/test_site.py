@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The built site has every code; in a real browser every table and picture is whole on a phone and on a desk."""
+"""The built site has every code; in a real browser every table, picture and line of code is whole on a phone and on a desk."""
 
 import os
 import re
@@ -13,7 +13,8 @@ from support.commands import ROOT, start, successful
 
 from hybrid.errors import CODES
 
-CUT = """[...document.querySelectorAll('.md-typeset :is(table, img, svg)')].filter(e => e.checkVisibility()).filter(e => {
+CUT = """[...document.querySelectorAll('.md-typeset :is(table, img, svg, pre code)')].filter(e => {
+    if (!e.checkVisibility()) return false
     const scrolls = e => getComputedStyle(e).overflowX != 'visible' && e.scrollWidth > e.clientWidth + 1
     let hidden = e.getBoundingClientRect().right > document.documentElement.clientWidth + 1
     for (let box = e; box != document.body; box = box.parentElement) hidden ||= scrolls(box)
@@ -37,7 +38,7 @@ def test_the_page_of_errors_lists_all_codes(site):
 
 @pytest.mark.exhaustive
 @pytest.mark.needs("chromium")
-def test_every_table_and_picture_is_whole(site):
+def test_every_table_picture_and_line_is_whole(site):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, browser(chromium(), Path(folder)) as shown:
         cut = []
         for page in sorted(site.rglob("*.html")):
