@@ -83,6 +83,10 @@ class Examination:
     def is_right(self) -> bool:
         return all(case.is_right for case in self.cases)
 
+    @property
+    def names(self) -> Names:
+        return self.meaning.names(self.kernel)
+
 
 # Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
 _CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
@@ -112,21 +116,23 @@ def findings(case: Case, names: Names) -> list[Finding]:
     worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
     if worst is not None and worst.mistake and not (has_race or is_stray or has_no_value or case.outside):
         code, text = worst.mistake
-        where = _lines("; {} stores it", case, {2}, "store") if "index of {C}:" in text else _sums(case, code)
+        if "index of {C}:" in text:
+            where = _lines("; {} stores it", case, {2}, "store")
+        else:  # where the factors are in shared memory, that is where they are read, unless wrong ones are loaded
+            in_shared = code == "wrong-terms" and any(site.space == SHARED and site.kind == "load" for site in case.sites)
+            where = _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
         found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))
     if worst is not None and worst.first_wrong is not None:
-        is_now, right = worst.first_wrong
         if not (has_race or is_stray or has_no_value or worst.mistake):
             if case.hints:
                 found += case.hints
             elif worst.nan > len(case.never):
                 text = f"{c} has NaN, and its factors have none: memory or a variable that nothing has written is read"
                 found.append(Finding(text, "uninitialised"))
-            elif is_now < _NO_VALUE:
+            elif worst.first_wrong[0] < _NO_VALUE:
                 text = "a variable is used that has never been given a value: here it then begins with a huge negative one"
                 found.append(Finding(text, "no-value"))
-        row, column = divmod(worst.wrong[0], m)
-        first = f"the first {c}[{row}][{column}]: {_instead(is_now, right)}{_written_by(worst)}{_in_float(is_now, right)}"
+        first = f"the first {c}{_first(worst.wrong[0], worst.first_wrong, worst.first_writer, m)}"
         found.append(Finding(f"{len(case.wrong)} of {n * m} elements are wrong, {first}", "wrong-elements"))
     if case.depends_on_order and not has_race:
         found.append(Finding(f"{c} depends on the order in which blocks, warps and threads run", "order-dependent"))
@@ -143,13 +149,6 @@ def _part(numbers: Sequence[int], n: int, m: int) -> str:
     return f", the first [{numbers[0] // m}][{numbers[0] % m}]" if len(numbers) < n * m else ""
 
 
-def _sums(case: Case, code: str) -> str:
-    """Where the factors of the products are read, as far as that is known: where they are in shared memory, there, unless wrong
-    ones are loaded."""
-    in_shared = code == "wrong-terms" and any(site.space == SHARED and site.kind == "load" for site in case.sites)
-    return _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
-
-
 def _lines(text: str, case: Case, spaces: set[int], kind: str) -> str:
     """The text with the lines that use such memory so; "" where they are not known."""
     lines = sorted({site.line for site in case.sites if site.space in spaces and site.kind == kind})
@@ -164,7 +163,12 @@ def without_repetition(faults: Sequence[Finding]) -> list[Finding]:
         first.setdefault(kind_of(fault), fault)
     races = [fault for fault in first.values() if fault.code == "data-race"]
     racing = {name for race in races for name in re.findall(r"(\w+)\[", race.text)}
-    return [*races, *(fault for fault in first.values() if not _follows(fault, racing) and fault not in races)]
+    follow = [
+        fault
+        for fault in first.values()
+        if fault.code == "uninitialised" and (reads := re.search(r"line \d+ reads (\w+)\[", fault.text)) and reads[1] in racing
+    ]
+    return [*races, *(fault for fault in first.values() if fault not in follow and fault not in races)]
 
 
 def kind_of(finding: Finding) -> str:
@@ -173,28 +177,16 @@ def kind_of(finding: Finding) -> str:
     return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
 
 
-def _follows(fault: Finding, racing: set[str]) -> bool:
-    reads = re.search(r"line \d+ reads (\w+)\[", fault.text)
-    return fault.code == "uninitialised" and reads is not None and reads[1] in racing
-
-
-def _instead(is_now: float, right: float) -> str:
-    """Two numbers that are not the same, with enough digits to show it."""
-    digits = 6 if f"{is_now:g}" != f"{right:g}" else 17
-    return f"{is_now:.{digits}g} instead of {right:.{digits}g}"
-
-
-def _in_float(is_now: float, right: float) -> str:
-    """A question where a number is so large as only sums of double become, and right to the digits of a float."""
-    is_near = right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right
-    return "; right to the digits of a float: is a variable one that should be a double?" if is_near else ""
-
-
-def _written_by(outcome: Outcome) -> str:
-    if not outcome.first_writer:
-        return ""
-    block, thread = (f"({', '.join(map(str, place))})" for place in outcome.first_writer)
-    return f", written by block {block}, thread {thread}"
+def _first(number: int, values: tuple[float, float], writer: Sequence[Extents], m: int) -> str:
+    """A wrong element: its indices, what it is instead of what is right, and who wrote it."""
+    is_now, right = values
+    digits = 6 if f"{is_now:g}" != f"{right:g}" else 17  # enough to show that the two are not the same
+    text = f"[{number // m}][{number % m}]: {is_now:.{digits}g} instead of {right:.{digits}g}"
+    if writer:
+        text += ", written by block ({}), thread ({})".format(*(", ".join(map(str, place)) for place in writer))
+    if right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right:  # so large as only sums of double become
+        text += "; right to the digits of a float: is a variable one that should be a double?"
+    return text
 
 
 @record

@@ -260,13 +260,11 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     where the file has what is not supported.
     """
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
+    if for_cpu and (not names or (not wanted and len(names) > 1 and file.has_main)):
+        refuse_unsupported(joined(file.texts), file.path.name)  # which may be why there is none, or main() is not run
     if not names:
-        if for_cpu:
-            refuse_unsupported(joined(file.texts), file.path.name)  # which may be why there is none
         raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void", code="lab-kernel")
     if not wanted and len(names) > 1:
-        if for_cpu and file.has_main:
-            refuse_unsupported(joined(file.texts), file.path.name)  # which may be why its main function is not run
         raise UsageError(
             f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME, or a line // lab: kernel(NAME), chooses one",
             code="lab-kernel",
@@ -274,14 +272,13 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     if name and name not in names:
         raise UsageError(f"{file.path.name} has no kernel {name}: it has {', '.join(names)}", code="lab-kernel")
     kernel = file.kernels[names.index(name) if name else 0]
+    launched = set(re.findall(rf"\b{kernel.name}\s*<([^<>;]*)>\s*<<<", file.text))
+    if kernel.template and "<" not in wanted and len(launched) == 1:
+        wanted = f"{kernel.name}<{launched.pop()}>"  # as host code launches it
     inner = re.fullmatch(r"[^<]*<(.*)>\s*", wanted)
     arguments = [text.strip() for text in inner[1].split(",")] if inner else []
     if arguments and not kernel.template:
         raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}", code="lab-kernel")
-    launched = set(re.findall(rf"\b{kernel.name}\s*<([^<>;]*)>\s*<<<", file.text))
-    if kernel.template and not arguments and len(launched) == 1:
-        wanted = f"{kernel.name}<{launched.pop()}>"  # as host code launches it
-        arguments = [text.strip() for text in wanted[len(kernel.name) + 1 : -1].split(",")]
     if len(arguments) != len(kernel.template):
         raise UsageError(
             f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them",

@@ -4,6 +4,7 @@ shapes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hybrid.classroom.case import Case, Sizes
+from hybrid.classroom.trial import Outcome
 from hybrid.core.problem import record
 from hybrid.emulation.requests import SHARED
 from hybrid.errors import UsageError
@@ -76,19 +78,17 @@ class Exercise:
     def judged(self, cases: tuple[Case, ...]) -> list[Part]:
         """The parts of the judgement of a solution."""
         right = [case.is_right for case in cases]
-        met = [bool(right[0] and demand.holds(cases[0])) for demand in self.demands]
-        does_more = any(is_met and not demand.at_start for is_met, demand in zip(met, self.demands, strict=True))
+        met = [demand for demand in self.demands if right[0] and demand.holds(cases[0])]
         counted = right[self.begins_right :]
         if self.begins_right >= len(right):  # what the file to begin with does has points only together with what it does not
-            counted = right if does_more else []
-            met = met if does_more else [False] * len(met)
-        is_met = self.only_with is None or any(map(self.only_with.holds, cases))
-        lacking = "" if self.only_with is None or is_met else f", but not so that {self.only_with.text}"
+            met = met if any(not demand.at_start for demand in met) else []
+            counted = right if met else []
+        lacking = ""
+        if self.only_with is not None and not any(map(self.only_with.holds, cases)):
+            lacking = f", but not so that {self.only_with.text}"
         points = 0 if lacking or not counted else _RIGHT_POINTS * sum(counted) // len(counted)
-        parts = [(f"right on {sum(right)} of {len(right)} shapes{lacking}", points, _RIGHT_POINTS)]
-        for is_met, demand in zip(met, self.demands, strict=True):
-            parts.append((demand.text, _DEMAND_POINTS * is_met, _DEMAND_POINTS))
-        return parts
+        of_demands = [(demand.text, _DEMAND_POINTS * (demand in met), _DEMAND_POINTS) for demand in self.demands]
+        return [(f"right on {sum(right)} of {len(right)} shapes{lacking}", points, _RIGHT_POINTS), *of_demands]
 
     def text(self) -> str:
         """The file to begin with."""
@@ -103,22 +103,13 @@ def named(name: str) -> Exercise:
     raise UsageError(f"there is no exercise {name}: {', '.join(each.name for each in EXERCISES)}", code="setting")
 
 
+def _outcome(case: Case) -> Outcome:
+    return next(iter(case.outcomes.values()))
+
+
 def _loads_at_most(most: float, *, at_start: bool = False) -> Demand:
-    def holds(case: Case) -> bool:
-        n, l, m = case.sizes
-        return sum(next(iter(case.outcomes.values())).loads) <= most * n * l * m
-
-    return Demand(f"at most {most:g} global loads per multiply-add", holds, at_start)
-
-
-def _threads_at_most(text: str, most: Callable[[int, int], float]) -> Demand:
-    """That no more threads compute C. `most`: of them, by n and m."""
-
-    def holds(case: Case) -> bool:
-        n, _, m = case.sizes
-        return next(iter(case.outcomes.values())).writers <= most(n, m)
-
-    return Demand(text, holds)
+    text = f"at most {most:g} global loads per multiply-add"
+    return Demand(text, lambda case: sum(_outcome(case).loads) <= most * math.prod(case.sizes), at_start)
 
 
 def _is_coalesced(case: Case) -> bool:
@@ -135,9 +126,9 @@ def _has_no_conflicts(case: Case) -> bool:
 
 def _uses_shared_memory(case: Case) -> bool:
     """Whether elements are stored in shared memory, and read there more often than they were loaded."""
-    lanes = {
-        kind: sum(site.lanes for site in case.sites if site.space == SHARED and site.kind == kind) for kind in ("load", "store")
-    }
+    lanes = {"load": 0, "store": 0, "atomic": 0}
+    for site in case.sites:
+        lanes[site.kind] += site.lanes * (site.space == SHARED)
     return 0 < lanes["store"] < lanes["load"]
 
 
@@ -158,7 +149,7 @@ EXERCISES = (
         "One thread a row",
         "Each thread computes one row of C: PMPP, chapter 3, exercise 1a.",
         ("There is one index: the row.", "Three loops would be the CPU's program. Which one is gone?"),
-        (_threads_at_most("no more threads than rows compute C", lambda n, m: n),),
+        (Demand("no more threads than rows compute C", lambda case: _outcome(case).writers <= case.sizes[0]),),
     ),
     Exercise(
         "column",
@@ -166,7 +157,7 @@ EXERCISES = (
         "Each thread computes one column of C: PMPP, chapter 3, exercise 1b. Look at the sectors: which of the two, a thread "
         "a row or a thread a column, loads memory better, and why?",
         ("There is one index: the column.", "Threads of a warp have neighbouring columns, and so do the elements of a row."),
-        (_threads_at_most("no more threads than columns compute C", lambda n, m: m), _COALESCED),
+        (Demand("no more threads than columns compute C", lambda case: _outcome(case).writers <= case.sizes[2]), _COALESCED),
         tile=(8, 16, 32),
     ),
     Exercise(
@@ -250,7 +241,10 @@ EXERCISES = (
             "Two values of A's column and two of B's row, kept in variables, make four products.",
         ),
         (
-            _threads_at_most("at most a thread for every four elements computes C", lambda n, m: n * m / 4),
+            Demand(
+                "at most a thread for every four elements computes C",
+                lambda case: 4 * _outcome(case).writers <= case.sizes[0] * case.sizes[2],
+            ),
             _loads_at_most(2 / 32),
             replace(_SHARED, at_start=True),
         ),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
 from hybrid.core.problem import record
 from hybrid.errors import HybridError, known, one_line, with_code
 
@@ -31,6 +33,14 @@ class Finding:
     def line(self) -> str:
         """The sentence as it is printed, with its code."""
         return with_code(self.text, self.code)
+
+    def told(self, sources: Mapping[str, Sequence[str]], places: Iterable[Place]) -> Iterator[str]:
+        """The sentence as a report has it, and the sources' lines at these places."""
+        yield f"  * {self.line}"
+        for file, line in places:
+            lines = sources.get(file, ())
+            if 0 < line <= len(lines):
+                yield f"      {line:>4}  {lines[line - 1].strip()}"
 
     def as_record(self) -> dict[str, str]:
         """Its entry in a JSON line."""

@@ -4,7 +4,7 @@ how many blocks of a kernel are resident on a multiprocessor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hybrid.core.problem import record
@@ -75,25 +75,16 @@ class GpuModel:
         return _BY_CAPABILITY[self.capability]
 
     @property
-    def cores_each(self) -> int:
-        """How many cores a multiprocessor has: units that compute a float32 operation of one thread."""
-        return _CORES[self.capability]
-
-    @property
     def cores(self) -> int:
-        return self.multiprocessors * self.cores_each
-
-    @property
-    def version(self) -> str:
-        """The compute capability, as 9.0."""
-        return dotted(self.capability)
+        """How many it has: units that compute a float32 operation of one thread."""
+        return self.multiprocessors * _CORES[self.capability]
 
     def rate(self, dtype: str) -> int:
         """GF/s in this type."""
         return self.float32 if dtype == "float32" else self.float64
 
     def __str__(self) -> str:
-        return f"{self.name} (compute capability {self.version})"
+        return f"{self.name} (compute capability {dotted(self.capability)})"
 
 
 MODELS = (
@@ -126,33 +117,21 @@ def model_of(name: str) -> GpuModel:
     raise UsageError(f"no GPU {name!r} here: one of {', '.join(model.name for model in MODELS)}", code="setting")
 
 
-def table(here: Sequence[GpuModel] = ()) -> Iterator[str]:
-    """The lines of a table of all models, with a mark at those of this machine, which are in `here`."""
-    heads = [
-        "GPU",
-        "capability",
-        "SMs",
-        "cores",
-        "memory",
-        "GB/s",
-        "float32",
-        "float64",
-        "threads",
-        "blocks",
-        "registers",
-        "shared",
+def table() -> Iterator[str]:
+    """The lines of a table of all models."""
+    rows = [
+        ["GPU", "capability", "SMs", "cores", "memory", "GB/s", "float32", "float64", "threads", "blocks", "registers", "shared"]
     ]
-    rows = []
     for model in MODELS:
         holds, rates = model.multiprocessor, (model.bandwidth, model.float32, model.float64)
         rows.append([
-            ("> " if model in here else "  ") + model.name, model.version, str(model.multiprocessors), str(model.cores),
-            f"{model.memory:g} GB", *(f"{rate:,}" if rate else "–" for rate in rates),
+            model.name, dotted(model.capability), str(model.multiprocessors), str(model.cores), f"{model.memory:g} GB",
+            *(f"{rate:,}" if rate else "–" for rate in rates),
             *map(str, (holds.threads, holds.blocks, holds.registers, holds.shared // KB)),
         ])  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in (heads, *rows):
-        yield "  ".join(f"{cell:{'>' if index else '<'}{widths[index]}}" for index, cell in enumerate(row))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *others in rows:
+        yield "  ".join([name.ljust(widths[0]), *map(str.rjust, others, widths[1:])])
     yield "float32, float64: GF/s without matrix units"
     yield "threads, blocks, registers and shared memory, in KiB: what a multiprocessor (SM) holds"
 
@@ -162,9 +141,9 @@ def detail(model: GpuModel) -> Iterator[str]:
     holds = model.multiprocessor
     rates = f"{model.float32:,} GF/s in float32, " + (f"{model.float64:,} in float64" if model.float64 else "none in float64")
     lines = {
-        "compute capability": model.version,
+        "compute capability": dotted(model.capability),
         "multiprocessors": str(model.multiprocessors),
-        "cores": f"{model.cores:,}, {model.cores_each} of a multiprocessor",
+        "cores": f"{model.cores:,}, {_CORES[model.capability]} of a multiprocessor",
         "global memory": f"{model.memory:g} GB, {model.bandwidth:,} GB/s",
         "arithmetic": f"{rates}, without matrix units",
         "a warp": f"{WARP} threads",
@@ -188,11 +167,6 @@ class Occupancy:
     most_warps: int  # that it could hold
     limits: tuple[str, ...]  # what lets no further block be resident
     alone: dict[str, int]  # how many blocks each limit would let be resident if it were the only one
-
-    @property
-    def share(self) -> float:
-        """The occupancy, as a fraction."""
-        return self.warps / self.most_warps
 
 
 def occupancy(of: Multiprocessor, threads: int, registers: int | None, shared: int) -> Occupancy:

@@ -77,22 +77,30 @@ def _taken(flat: np.ndarray, rows: int, columns: int, stride: int) -> np.ndarray
 
 def _miscounted(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
     """Products of the sum that are left out, or added several times."""
-    rows, columns = np.nonzero(wrong)
+    weights = _weights(c, a, b, wrong)
+    if weights.any() and _is(c, (a * weights) @ b, wrong):
+        yield "wrong-terms", _weighted(weights)
+
+
+def _weights(c: np.ndarray, a: np.ndarray, b: np.ndarray, where: np.ndarray, unit: float = 0.0) -> np.ndarray:
+    """How often the sums of these elements of C may have the product of each k; all 0 where that cannot be told. `unit`: of
+    rounding; 0 where sums are exact."""
+    rows, columns = np.nonzero(where)
     l, step = a.shape[1], max(1, len(rows) // _MOST_EQUATIONS)
-    terms, values = a[rows[::step]] * b[:, columns[::step]].T, c[rows[::step], columns[::step]]
-    if len(terms) < 2 or l > _MOST_TERMS:
-        return
-    up_to = np.flatnonzero((np.cumsum(terms, axis=1) == values[:, None]).all(axis=0))
-    alone = np.flatnonzero((terms == values[:, None]).all(axis=0))
+    terms, values = a[rows[::step]] * b[:, columns[::step]].T, c[rows[::step], columns[::step]].astype("f8")[:, None]
     weights = np.zeros(l)
+    if len(terms) < 2 or l > _MOST_TERMS:
+        return weights
+    near = 4 * (l + 2) * unit * abs(terms).sum(axis=1, keepdims=True)
+    up_to = np.flatnonzero((abs(np.cumsum(terms, axis=1) - values) <= near).all(axis=0))
+    alone = np.flatnonzero((abs(terms - values) <= near).all(axis=0))
     if len(up_to):
         weights[: up_to[0] + 1] = 1
     elif len(alone):
         weights[alone[-1]] = 1
     elif len(terms) >= l:
-        weights = np.rint(np.linalg.lstsq(terms, values, rcond=None)[0])
-    if weights.any() and _is(c, (a * weights) @ b, wrong):
-        yield "wrong-terms", _weighted(weights)
+        weights = np.rint(np.linalg.lstsq(terms, values[:, 0], rcond=None)[0])
+    return weights
 
 
 def _weighted(weights: np.ndarray) -> str:
@@ -154,7 +162,7 @@ def astray(
     `wrong`: the element's number, row by row. `is_now`: what it is, without alpha and beta. `names`: of A, B and C.
     """
     for keeps in (False, True):
-        uses = list(_uses(accesses, a.itemsize, wrong, keeps))
+        uses = _uses(accesses, a.itemsize, wrong, keeps)
         pairs = [sorted(pair, key=_order) for pair in zip(uses[::2], uses[1::2], strict=False)]
         products = [_value(one[0], a, b) * _value(other[0], a, b) for one, other in pairs]
         if products and len(uses) % 2 == 0 and sum(products) == is_now:
@@ -162,37 +170,50 @@ def astray(
     return None
 
 
-def _uses(accesses: Sequence[Access], item: int, wrong: int, keeps: bool) -> Iterator[tuple[Element | None, int]]:
-    """The factors, each with its line, that the element's thread read since it last wrote to C; None for one that is 0.
+def with_elements(accesses: Sequence[Access], item: int, *, keeps: bool = False) -> Iterator[tuple[Access, Element | None]]:
+    """Each access with the element that it reads, also in shared memory, or stores there; None for one that is 0. A store takes
+    the first element that its thread has read for this shared array and not stored.
 
-    What is read for shared memory is no factor, but is one where it is read there. `keeps`: a cell of shared memory that is
-    written without an element being read has still the element that it had, and not 0.
+    `keeps`: where there is none, the cell of shared memory has still the element that it had, and not 0.
     """
-    writers = [each for each in accesses if each.of == _C and each.writes and each.byte == wrong * item]
-    if not writers:
-        return
-    writer = writers[-1].block, writers[-1].thread
     cells: dict[tuple[tuple[int, int], int | str, int], Element | None] = {}
     home: dict[int | str, int] = {}  # the matrix whose elements a shared array has
-    pending: dict[tuple[tuple[int, int], int], list[tuple[Element | None, int]]] = {}
+    waiting: dict[tuple[tuple[int, int], int], list[Element]] = {}  # by block and thread: what is read and not stored
     for access in accesses:
-        who, cell = (access.block, access.thread), (access.block, access.of, access.byte)
-        waiting = pending.setdefault(who, [])
-        if access.of == _C:
-            if access is writers[-1]:
-                yield from waiting
-                return
+        own, cell = waiting.setdefault((access.block, access.thread), []), (access.block, access.of, access.byte)
+        if isinstance(access.of, int):
+            first = access.byte // item
+            if access.of != _C:
+                own += [(access.of, first + each) for each in range(-(-access.bytes // item))]
+            elif access.writes:
+                own.clear()
+            yield access, (access.of, first)
+        else:
             if access.writes:
-                waiting.clear()
-        elif isinstance(access.of, int):
-            waiting.append(((access.of, access.byte // item), access.line))
-        elif access.writes:
-            read = [one for one in waiting if one[0] and one[1] > 0 and home.setdefault(access.of, one[0][0]) == one[0][0]]
-            cells[cell] = read[0][0] if read else cells.get(cell) if keeps else None
-            if read:
-                waiting.remove(read[0])
-        elif who == writer:
-            waiting.append((cells.get(cell), -access.line))
+                read = next((each for each in own if home.setdefault(access.of, each[0]) == each[0]), None)
+                cells[cell] = read if read or not keeps else cells.get(cell)
+                if read:
+                    own.remove(read)
+            yield access, cells.get(cell)
+
+
+def _uses(accesses: Sequence[Access], item: int, wrong: int, keeps: bool) -> list[tuple[Element | None, int]]:
+    """The factors, each with its line, that the element's thread read since it last wrote to C; None for one that is 0. What is
+    read for shared memory is no factor, but is one where it is read there."""
+    last = next((each for each in reversed(accesses) if each.of == _C and each.writes and each.byte == wrong * item), None)
+    uses: list[tuple[Element | None, int]] = []
+    for access, element in with_elements(accesses, item, keeps=keeps):
+        if access is last or last is None:
+            break
+        if (access.block, access.thread) != (last.block, last.thread):
+            continue
+        if access.of == _C:
+            uses = [] if access.writes else uses
+        elif not access.writes:
+            uses.append((element, access.line if isinstance(access.of, int) else -access.line))
+        elif (stored := next((use for use in uses if use[0] == element and use[1] > 0), None)) is not None:
+            uses.remove(stored)
+    return uses
 
 
 def _order(use: tuple[Element | None, int]) -> Element:
@@ -225,7 +246,6 @@ def _named(element: Element, a: np.ndarray, b: np.ndarray, names: Sequence[str])
     return f"{names[element[0]]}[{row}][{column}]"
 
 
-_FEW = 5  # places at which a sum may end that are tried
 _PART = 0.1  # of C: so much is no product by chance
 _WORDS = ("mul", "mm", "gemm", "prod")  # in a kernel's name
 
@@ -286,22 +306,13 @@ class _Layout:
 
     def explained(self, names: tuple[str, str]) -> Iterator[str]:
         """Mistakes that explain all of C."""
-        l = self.x.shape[1]
         if self.x.shape == self.y.shape == self.c.shape:
             for one, name, other in ((self.x, *names), (self.y, *names[::-1])):
                 if self.is_near(one @ one, abs(one) @ abs(one)).all():
                     yield f"it is {name} · {name}, without {other}"
-        row, column = np.argwhere(self.writers)[0]
-        terms = self.x[row] * self.y[:, column]
-        sums, got = np.cumsum(terms), float(self.c[row, column])
-        near = 4 * (l + 2) * self.unit * abs(terms).sum()
-        for k in (np.flatnonzero(abs(sums[:-1] - got) <= near) + 1)[:_FEW]:
-            if self.is_near(self.x[:, :k] @ self.y[:k], self.size).all():
-                yield f"its sums have the first {k} of {l} products only"
-        for k in (np.flatnonzero(abs(sums[-1] - sums[:-1] - got) <= near) + 1)[-_FEW:]:
-            if self.is_near(self.x[:, k:] @ self.y[k:], self.size).all():
-                is_last = k == l - 1
-                yield "each is the last product only" if is_last else f"its sums leave out the first {k} of {l} products"
+        weights = _weights(self.c, self.x, self.y, self.writers > 0, self.unit)
+        if weights.any() and self.is_near((self.x * weights) @ self.y, self.size).all():
+            yield _weighted(weights).replace("{C}", "it")
 
     def edges(self) -> str:
         """Rows or columns from which on all is wrong; "" where that is not so."""

@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -23,9 +22,6 @@ from hybrid.emulation.compiler_limits import own_headers, run_limited
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import HybridError, one_line
 
-# From this compute capability on, times ten, a thread has up to 255 registers, and addresses have 64 bits, so a kernel takes
-# about as many registers on one GPU as on another.
-_COMPARABLE_FROM = 35
 _TYPES = {"float": "f", "double": "d", "int": "i", "unsigned": "j", "bool": "b", "long": "l"}
 
 
@@ -66,17 +62,12 @@ def _taken(trials: Trials, capability: int) -> tuple[Resources | None, str]:
     nvcc, path, instance = shutil.which("nvcc"), trials.file.path, trials.instance
     if nvcc is None:
         return None, "not known without nvcc"
-    out = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
-    known = [int(number) for number in re.findall(r"compute_(\d+)\b", out)]
-    nearest = min(known, key=lambda each: abs(each - capability), default=capability)
-    if nearest != capability and capability < _COMPARABLE_FROM:
-        return None, f"not known: this nvcc compiles for no GPU older than sm_{nearest}"
     with new_folder() as folder:
         source = folder / path.name
         # A template is compiled where something refers to an instance.
         refers = f"\nvoid* lab_reference() {{ return reinterpret_cast<void*>(&{instance}); }}\n"
         source.write_bytes(path.read_bytes() + refers.encode())
-        command = [nvcc, "-cubin", f"-arch=sm_{nearest}", "-Xptxas", "-v", "-w", "-I", str(path.parent)]
+        command = [nvcc, "-cubin", f"-arch=sm_{capability}", "-Xptxas", "-v", "-w", "-I", str(path.parent)]
         command += ["-o", str(folder / "cubin"), str(source)]
         try:
             reads = own_headers(path.resolve().parent)
@@ -85,8 +76,8 @@ def _taken(trials: Trials, capability: int) -> tuple[Resources | None, str]:
             return None, f"not known: {one_line(error)}"
     found = [] if done.returncode else _of_instance(done.stderr, trials.kernel.name, instance)
     if len(found) != 1:
-        return None, f"not known: nvcc does not compile it for sm_{nearest}"
-    return found[0], f"by nvcc for sm_{nearest}{'' if nearest == capability else ', the nearest that it compiles for'}"
+        return None, f"not known: nvcc does not compile it for sm_{capability}"
+    return found[0], f"by nvcc for sm_{capability}"
 
 
 def _of_instance(log: str, name: str, instance: str) -> list[Resources]:
@@ -121,13 +112,13 @@ class OnGpu:
     def told(self) -> Iterator[str]:
         """The lines about it."""
         registers = "registers" if self.registers is None else f"{self.registers} registers a thread"
-        resident = counted(self.occupancy.blocks, "block")
+        resident, warps, most = counted(self.occupancy.blocks, "block"), self.occupancy.warps, self.occupancy.most_warps
         yield f"on {self.gpu}: {registers} ({self.how}), {self.shared} bytes of shared memory a block of {self.threads} threads"
         if not self.occupancy.blocks:
             yield f"  no block is resident on a multiprocessor: too much of {' and '.join(self.occupancy.limits)}"
             return
         yield (
-            f"  occupancy: {100 * self.occupancy.share:.0f} %, {self.occupancy.warps} of {self.occupancy.most_warps} warps: "
+            f"  occupancy: {100 * warps / most:.0f} %, {warps} of {most} warps: "
             f"{resident} resident on a multiprocessor, limited by {' and '.join(self.occupancy.limits)}"
         )
         alone = ", ".join(f"{limit} {number}" for limit, number in self.occupancy.alone.items())

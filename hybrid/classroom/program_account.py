@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.finding import Finding, Place
-from hybrid.classroom.telling import Telling, dropped_results, without_value
+from hybrid.classroom.telling import Telling, dropped_results
 from hybrid.core.problem import record
 from hybrid.emulation.whole_program import Ran
 from hybrid.errors import with_code
@@ -39,13 +39,8 @@ class Account:
 def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
     """The account of a process. `program`: the executable, which still exists; `warnings`: the compiler's; `sources`: the lines
     of each file; `seconds`: that it had."""
-    telling = Telling(ran, program, sources, f"{seconds} s, which --stall sets")
-    found = [
-        Finding(f"line {line} uses {name}, which has no value yet", "no-value", ((file, line),))
-        for (file, line), name in without_value(warnings)
-    ]
-    found += telling.findings()
-    end = next(telling.of("end"), None)
+    telling = Telling(ran, program, warnings, sources, f"{seconds} s, which --stall sets")
+    found, end = telling.findings(), next(telling.of("end"), None)
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
     notes = list(telling.notes())
     if end and not (ran.status or failed) and all(each.code == "wrong-elements" for each in found):
@@ -62,12 +57,12 @@ def _launches(number: int, what: str = "launch") -> str:
 def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
     """What was looked at, and what was not."""
     launches, sampled, compared = (end["launches"], end["sampled"], len(telling.products))
-    accesses = f"every access of {_launches(launches - sampled)}" if launches > sampled or not sampled else ""
-    some = f"accesses of some blocks of {_launches(sampled)}, all writes among them" if sampled else ""
-    of_products = f"the product of {_launches(compared)}" if compared else ""
-    left = "" if compared else "products (no launch has the shape of one)"
-    looked = ", ".join(filter(None, [accesses, some, of_products, "copies, streams and CUDA's calls"]))
-    return f"looked at: {looked}; not: {', '.join(filter(None, [left, 'what the host computes']))}"
+    looked = [f"every access of {_launches(launches - sampled)}"] if launches > sampled or not sampled else []
+    looked += [f"accesses of some blocks of {_launches(sampled)}, all writes among them"] if sampled else []
+    looked += [f"the product of {_launches(compared)}"] if compared else []
+    left = "" if compared else "products (no launch has the shape of one), "
+    looked.append("copies, streams and CUDA's calls")
+    return f"looked at: {', '.join(looked)}; not: {left}what the host computes"
 
 
 def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling: Telling) -> str:
@@ -92,29 +87,24 @@ def of_all_ranks(accounts: Sequence[Account]) -> Account:
     """The account of all ranks. What was found on several ranks is said once, with their numbers; launches are added up."""
     if len(accounts) == 1:
         return accounts[0]
-    by_finding: dict[Finding, list[int]] = {}
-    by_failure: dict[str, list[int]] = {}
-    for rank, account in enumerate(accounts):
-        for finding in account.findings:
-            by_finding.setdefault(finding, []).append(rank)
-        if account.failed:
-            by_failure.setdefault(account.failed, []).append(rank)
     launches = [account.launches for account in accounts if account.launches is not None]
+    findings = _by_ranks([account.findings for account in accounts])
+    failed = _by_ranks([(account.failed,) if account.failed else () for account in accounts])
     return replace(
         accounts[0],
         launches=sum(launches) if len(launches) == len(accounts) else None,
-        findings=tuple(
-            replace(finding, text=f"{_named(ranks, len(accounts))}: {finding.text}") for finding, ranks in by_finding.items()
-        ),
+        findings=tuple(replace(finding, text=f"{ranks}: {finding}") for ranks, finding in findings),
         notes=tuple(dict.fromkeys(note for account in accounts for note in account.notes)),
-        failed="; ".join(f"{_named(ranks, len(accounts))}: {failure}" for failure, ranks in by_failure.items()),
+        failed="; ".join(f"{ranks}: {failure}" for ranks, failure in failed),
     )
 
 
-def _named(ranks: Sequence[int], of: int) -> str:
-    if len(ranks) == of:
-        return f"all {of} ranks"
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _by_ranks(of_ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Any]]:
+    """Each of the things once, after the names of the ranks that have it."""
+    for each in dict.fromkeys(each for of_rank in of_ranks for each in of_rank):
+        ranks = [str(rank) for rank, of_rank in enumerate(of_ranks) if each in of_rank]
+        named = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
+        yield named if len(ranks) < len(of_ranks) else f"all {len(ranks)} ranks", each
 
 
 def told(account: Account) -> Iterator[str]:
@@ -124,11 +114,7 @@ def told(account: Account) -> Iterator[str]:
     launches = "" if account.launches is None else f", {_launches(account.launches, 'kernel launch')}"
     yield f"{name}: {how}{launches}"
     for finding in account.findings[:_MOST]:
-        yield f"  * {finding.line}"
-        for file, line in finding.places:
-            lines = account.sources.get(file, ())
-            if 0 < line <= len(lines):
-                yield f"      {line:>4}  {lines[line - 1].strip()}"
+        yield from finding.told(account.sources, finding.places)
     if len(account.findings) > _MOST:
         yield f"  and {len(account.findings) - _MOST} more; --json FILE keeps all"
     yield from (f"  note: {note}" for note in account.notes)

@@ -23,7 +23,7 @@ from hybrid.classroom.exercise import Exercise, Part
 from hybrid.classroom.finding import Finding
 from hybrid.core.problem import record
 from hybrid.core.text import counted
-from hybrid.emulation.child import Ended, new_folder, python_environment, supervised
+from hybrid.emulation.child import new_folder, python_environment, supervised
 from hybrid.emulation.confined import LARGEST_FILE, Bounds, confined, installed_with, of_students
 from hybrid.errors import HybridError, StartError, UsageError
 from hybrid.ranks.launcher import mpirun
@@ -34,38 +34,14 @@ _RIGHT_POINTS, _SHARED_POINTS = 6, 4
 
 
 @record
-class Outcome:
-    """What came of one shape."""
-
-    sizes: Sizes
-    rows: tuple[int, ...]  # how many each rank has multiplied
-    fault: Finding | None  # what is wrong with C on rank 0
-
-    def __str__(self) -> str:
-        return "×".join(map(str, self.sizes))
-
-
-@record
 class Try:
     """What came of the program on so many ranks."""
 
     ranks: int
-    outcomes: tuple[Outcome, ...]  # for each shape, up to one that gave none
-    ended: Finding | None  # why there are no more
-    has_no_end: bool = False
-
-    @property
-    def faults(self) -> list[Finding]:
-        """All that is wrong."""
-        faults = [replace(each.fault, text=f"{each}: {each.fault}") for each in self.outcomes if each.fault]
-        return [*faults, self.ended] if self.ended else faults
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether no rank multiplies more rows than it must, and all are multiplied once."""
-        return not self.ended and all(
-            sum(each.rows) == each.sizes[0] and max(each.rows) <= -(-each.sizes[0] // self.ranks) for each in self.outcomes
-        )
+    rows: tuple[str, ...]  # for each shape, up to one that gave none, how many rows each rank has multiplied
+    faults: tuple[Finding, ...]
+    is_shared: bool  # no rank multiplies more rows than it must, and all are multiplied once
+    has_no_end: bool
 
 
 def tried(exercise: Exercise, path: str, seconds: int, seed: int) -> list[Try]:
@@ -90,8 +66,7 @@ def told(tries: list[Try]) -> list[str]:
     """The lines about a solution: how many rows each rank has multiplied, and what is wrong."""
     lines = []
     for each in tries:
-        rows = [f"{one}: rows {', '.join(map(str, one.rows))}" for one in each.outcomes]
-        lines.append(f"{counted(each.ranks, 'rank')}  {'; '.join(rows)}")
+        lines.append(f"{counted(each.ranks, 'rank')}  {'; '.join(each.rows)}")
         lines += [f"  * {fault.line}" for fault in each.faults]
     if tries[-1].has_no_end and tries[-1].ranks != _RANKS[-1]:
         lines.append("more ranks were not tried")
@@ -115,61 +90,52 @@ def _on(ranks: int, shapes: Sequence[Sizes], path: str, seconds: int, seed: int)
         results, copy = folder / "results.jsonl", folder / "solution" / Path(path).name
         copy.parent.mkdir()  # since Python looks for modules beside the results
         copy.write_bytes(Path(path).read_bytes())
-        ended = _ran(mpirun(ranks), copy, results, shapes, seconds, seed)
-        has_no_end = ended.status is None
-        text = f"it had not ended after {seconds} s: does every rank take part in each collective call?"
-        why = Finding(text, "no-end") if has_no_end else None
+        launcher, words = mpirun(ranks), [str(copy), results.name, str(seed), *(",".join(map(str, sizes)) for sizes in shapes)]
+        # mpi4py's runner ends all ranks when one of them raises.
+        command = [*launcher, sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_exercise", *words]
+        with confined(Bounds(seconds, folder, installed_with(launcher[0]), ranks=True)) as confine:
+            environment = of_students(python_environment(), folder)
+            ended = supervised(command, seconds, confine, stdin=subprocess.DEVNULL, cwd=folder, env=environment)
         is_own = results.is_file() and not results.is_symlink()
         lines = results.read_text(encoding="utf-8", errors="replace").splitlines() if is_own else []
-    outcomes = tuple(_outcome(line, sizes, ranks, seed) for line, sizes in zip(lines, shapes, strict=False))
-    missing = shapes[len(outcomes) : len(outcomes) + 1]
-    if not why and (missing or ended.status):
-        why = _cause(ended.out + ended.err, "×".join(map(str, missing[0])) if missing else "", ended.status or 0, copy.name)
-    return Try(ranks, outcomes, why, has_no_end)
-
-
-def _ran(launcher: Sequence[str], file: Path, results: Path, shapes: Sequence[Sizes], seconds: int, seed: int) -> Ended:
-    folder = results.parent
-    # mpi4py's runner ends all ranks when one of them raises.
-    program = [sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.rank_exercise", str(file), results.name, str(seed)]
-    with confined(Bounds(seconds, folder, installed_with(launcher[0]), ranks=True)) as confine:
-        return supervised(
-            [*launcher, *program, *(",".join(map(str, sizes)) for sizes in shapes)],
-            seconds,
-            confine,
-            stdin=subprocess.DEVNULL,
-            cwd=folder,
-            env=of_students(python_environment(), folder),
+    names, shown, faults, is_shared = ["×".join(map(str, sizes)) for sizes in shapes], [], [], True
+    for line, sizes, name in zip(lines, shapes, names, strict=False):
+        rows, fault = _outcome(line, sizes, ranks, seed)
+        shown.append(f"{name}: rows {', '.join(map(str, rows))}")
+        faults += [replace(fault, text=f"{name}: {fault}")] if fault else []
+        is_shared &= sum(rows) == sizes[0] and max(rows) <= -(-sizes[0] // ranks)
+    if ended.status is None:
+        faults.append(
+            Finding(f"it had not ended after {seconds} s: does every rank take part in each collective call?", "no-end")
         )
+    elif ended.status or len(shown) < len(shapes):
+        faults.append(_cause(ended.out + ended.err, "".join(names[len(shown) :][:1]), ended.status, copy.name))
+    return Try(ranks, tuple(shown), tuple(faults), is_shared, ended.status is None)
 
 
-def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> Outcome:
-    """The outcome from what rank 0 wrote. Everything in it is verified, since a student's code can write there, too."""
+def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> tuple[tuple[int, ...], Finding | None]:
+    """How many rows each rank has multiplied, and what is wrong with C on rank 0, from what that wrote: all of it is verified,
+    since a student's code can write there, too."""
+    right = operands(sizes, _DTYPE, seed)[-1]
     try:
         told = json.loads(line)
         rows = tuple(int(each) for each in told["rows"])
         if tuple(told["sizes"]) != sizes or len(rows) != ranks:
             raise ValueError
         shape = told["shape"] if told["shape"] is None else tuple(map(int, told["shape"]))
-        right_shape = (sizes[0], sizes[2])
-        c = decoded(told["c"], sizes, _DTYPE) if shape == right_shape else None
+        c = decoded(told["c"], sizes, _DTYPE) if shape == right.shape else right
     except (ValueError, TypeError, KeyError):
-        return Outcome(sizes, (0,) * ranks, Finding("what came from rank 0 is no result of multiply", "no-result"))
-    return Outcome(sizes, rows, _fault(shape, operands(sizes, _DTYPE, seed)[-1], c))
-
-
-def _fault(shape: tuple[int, ...] | None, right: np.ndarray, c: np.ndarray | None) -> Finding | None:
-    """What is wrong with C on rank 0. `shape`: C's, None for no C; `c`: None where the shape is wrong."""
+        return (0,) * ranks, Finding("what came from rank 0 is no result of multiply", "no-result")
     if shape is None:
-        return Finding("rank 0 returns None", "no-result")
-    if c is None:
+        return rows, Finding("rank 0 returns None", "no-result")
+    if shape != right.shape:
         text = f"C is {'×'.join(map(str, shape)) or 'a number'}, and should be {'×'.join(map(str, right.shape))}"
-        return Finding(text, "shapes")
+        return rows, Finding(text, "shapes")
     wrong = compared(c, right).wrong
     if not wrong:
-        return None
+        return rows, None
     row, column = divmod(wrong[0], right.shape[1])
-    return Finding(f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]", "wrong-elements")
+    return rows, Finding(f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]", "wrong-elements")
 
 
 def _cause(out: str, unanswered: str, status: int, file: str) -> Finding:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,15 +26,6 @@ from hybrid.classroom.on_gpu import OnGpu
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.text import counted
 
-_IN_SHORT = {  # what findings are called when they come again
-    "data-race": "data race",
-    "out-of-bounds": "out of bounds",
-    "illegal-address": "illegal address",
-    "uninitialised": "uninitialised",
-    "kernel-barrier": "divergent barrier",
-    "no-end": "no end",
-    "zero-division": "a division by zero",
-}
 _MOST = 4  # findings of a shape that are shown
 _MOST_PRINTED = 8  # lines
 
@@ -46,21 +37,22 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     yield f"  {meaning.told(kernel)}"
     yield f"  {launch}"
     yield f"  {launch.why}"
-    explained = [_is_explained(case) and not launch.is_unsure for case in examination.cases]
-    if launch.is_guess and not any(case.is_right or is_so for case, is_so in zip(examination.cases, explained, strict=True)):
+    explained = any(case.is_right or (_is_explained(case) and not launch.is_unsure) for case in examination.cases)
+    if launch.is_guess and not explained:
         yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
     if not examination.is_right and (strides := meaning.row_strides(kernel)):
-        yield f"  row strides: {', '.join(strides)}; of matrices that are stored column by column: {_by_columns(strides)}"
+        by_columns = (f"--let {name}={'l' if matrix == 'B' else 'n'}" for name, matrix in strides.items())
+        yield f"  row strides: {', '.join(strides)}; of matrices that are stored column by column: {' '.join(by_columns)}"
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
     shown = _Shown()
     for case in examination.cases:
         yield ""
-        yield from _of_case(case, meaning.names(kernel), file.lines, shown)
+        yield from _of_case(case, examination.names, file.lines, shown)
         # Only for the first shape: the other's rows begin anywhere in a sector, and its edges leave lanes without work.
         if case is examination.cases[0] and case.is_right:
-            counters = [use_of_memory(site, meaning.names(kernel)) for site in case.sites]
-            yield from (f"    line {counter.line} {counter.text}" for counter in counters)
+            for counter in (use_of_memory(site, examination.names) for site in case.sites):
+                yield f"    line {counter.line} {counter.text}"
             if operations := intensity(case):
                 yield f"  arithmetic: {operations:.3g} operations for each byte of global memory that is moved"
     if gpu is not None:
@@ -93,16 +85,9 @@ def told_of_first(first: FirstKernel, cases: Sequence[tuple[tuple[int, ...], Seq
 
 def _with_lines(finding: Finding, source: Sequence[str], shown: _Shown) -> Iterator[str]:
     """A finding, and the lines that it names and that were not shown before."""
-    yield f"  * {finding.line}"
-    for line in sorted(lines_named(finding) - shown.lines):
-        if 0 < line <= len(source):
-            shown.lines.add(line)
-            yield f"      {line:>4}  {source[line - 1].strip()}"
-
-
-def _by_columns(strides: Mapping[str, str]) -> str:
-    rows = {"A": "n", "B": "l", "C": "n"}
-    return " ".join(f"--let {name}={rows[matrix]}" for name, matrix in strides.items())
+    new = lines_named(finding) - shown.lines
+    shown.lines |= new
+    yield from finding.told({"": source}, [("", line) for line in sorted(new)])
 
 
 def _is_explained(case: Case) -> bool:
@@ -166,11 +151,9 @@ class _Shown:
 
 
 def _in_short(finding: Finding) -> str:
-    """The finding in a few words, as: data race in lines 7 and 9."""
+    """The finding in a few words, as: data-race in lines 7 and 9."""
     lines = sorted(lines_named(finding))
-    where = f" in line{'s' if len(lines) > 1 else ''} {' and '.join(map(str, lines))}" if lines else ""
-    what = _IN_SHORT.get(finding.code, "")
-    return f"{what or finding.text.partition(':')[0]}{where if what else ''}"
+    return finding.code + (f" in line{'s' * (len(lines) > 1)} {' and '.join(map(str, lines))}" if lines else "")
 
 
 def heading(case: Case, names: Names) -> str:
@@ -185,7 +168,7 @@ def heading(case: Case, names: Names) -> str:
 
 def first_finding(examination: Examination) -> str:
     """A shape on which the kernel is wrong, and why, in a line; "" where it is right."""
-    names = examination.meaning.names(examination.kernel)
+    names = examination.names
     for case in examination.cases:
         if not case.is_right:
             return ": ".join(["×".join(map(str, case.sizes)), *(finding.line for finding in findings(case, names)[:1])])
@@ -194,7 +177,7 @@ def first_finding(examination: Examination) -> str:
 
 def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None) -> dict[str, Any]:
     """The entries of a JSON line."""
-    names = examination.meaning.names(examination.kernel)
+    names = examination.names
     cases = [
         {
             **dict(zip("nlm", case.sizes, strict=True)),

@@ -18,6 +18,7 @@ from hybrid.classroom.c_text import blanked
 from hybrid.classroom.case import Case
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.launch import launch_of
+from hybrid.classroom.mistakes import Element, with_elements
 from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.core.problem import record
 from hybrid.core.text import counted
@@ -35,6 +36,7 @@ _SMALL, _LARGEST = 2, 16  # the width of tiles, where it can be chosen; the larg
 _MOST_THREADS, _MOST_WALK = 4, 8  # in words: threads that have a column; elements of a walk that are shown
 
 Block = tuple[int, int]
+Stored = tuple[Access, Element | None]  # an access, and the element of a matrix that it reads or stores
 
 
 @record
@@ -163,17 +165,17 @@ def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
     case, accesses = trials.traced(sizes)
     item = np.dtype(trials.meaning.dtype).itemsize
     arrays = _arrays(trials, case, accesses, item)
-    by_block: dict[Block, list[Access]] = {}
-    for access in accesses:
-        by_block.setdefault(access.block, []).append(access)
+    by_block: dict[Block, list[Stored]] = {}
+    for access, element in with_elements(accesses, item):
+        by_block.setdefault(access.block, []).append((access, element))
     steps = {
-        block: tuple(_with_stored(_steps(of_block, arrays, item), arrays))
+        block: tuple(_steps(of_block, arrays, item))
         for block, of_block in sorted(by_block.items(), key=lambda each: each[0][::-1])
     }
     return Picture(str(trials.kernel), tuple(trials.file.text.rstrip("\n").split("\n")), case.grid, case.block, arrays, steps)
 
 
-def _steps(accesses: Sequence[Access], arrays: Sequence[Array], item: int) -> Iterator[Step]:
+def _steps(accesses: Sequence[Stored], arrays: Sequence[Array], item: int) -> Iterator[Step]:
     """The executions of lines by a block's threads.
 
     A thread executes a line anew if one of the line's instructions comes again, or if another line came between. The n-th
@@ -182,8 +184,8 @@ def _steps(accesses: Sequence[Access], arrays: Sequence[Array], item: int) -> It
     now: dict[int, tuple[int, int, set[int]]] = {}  # by thread: barriers and line of its last access, and the instructions since
     counts: dict[tuple[int, int, int], int] = {}  # by thread, barriers and line
     position: dict[int, int] = {}  # by thread: how many executions it has begun
-    runs: dict[tuple[int, int, int], tuple[int, list[Access]]] = {}  # by barriers, line and number
-    for access in accesses:
+    runs: dict[tuple[int, int, int], tuple[int, list[Stored]]] = {}  # by barriers, line and number
+    for access, element in accesses:
         barriers, line, seen = now.get(access.thread, (-1, 0, set()))
         key = (access.thread, access.barriers, access.line)
         if (barriers, line) != key[1:] or access.instruction in seen:
@@ -193,41 +195,22 @@ def _steps(accesses: Sequence[Access], arrays: Sequence[Array], item: int) -> It
         now[access.thread] = (access.barriers, access.line, seen | {access.instruction})
         run = (access.barriers, access.line, counts[key])
         first, of_run = runs.setdefault(run, (position[access.thread], []))
-        of_run.append(access)
+        of_run.append((access, element))
         runs[run] = (min(first, position[access.thread]), of_run)
     for (barriers, line, _), (_, of_run) in sorted(runs.items(), key=lambda each: (each[0][0], each[1][0], each[0][1])):
-        yield Step(barriers, line, tuple(touch for access in of_run for touch in _touches(access, arrays, item)))
+        yield Step(barriers, line, tuple(touch for each in of_run for touch in _touches(*each, arrays, item)))
 
 
-def _touches(access: Access, arrays: Sequence[Array], item: int) -> Iterator[Touch]:
-    """The elements that an access touches: several for a vector load."""
+def _touches(access: Access, stored: Element | None, arrays: Sequence[Array], item: int) -> Iterator[Touch]:
+    """The elements that an access touches: several for a vector load. `stored`: the first that is stored in shared memory."""
     number = access.of if isinstance(access.of, int) else [each.name for each in arrays].index(access.of)
-    for element in range(access.byte // item, -(-(access.byte + access.bytes) // item)):
-        yield Touch(access.thread, number, *divmod(element, arrays[number].columns), access.writes)
-
-
-def _with_stored(steps: Iterator[Step], arrays: Sequence[Array]) -> Iterator[Step]:
-    """The steps with what stores leave in shared memory.
-
-    That is the element of a matrix that the thread loads in the same step. If no thread loads one then, it is the first element
-    that the thread has loaded before, into a register, and not stored. Else it is "0".
-    """
-    waiting: dict[int, list[str]] = {}  # by thread: what it has loaded and not stored
-    for step in steps:
-        is_load = [not touch.writes and not arrays[touch.array].shared for touch in step.touches]
-        now: dict[int, str] = {}
-        touches = []
-        for touch, loads in zip(step.touches, is_load, strict=True):
-            before, text = waiting.setdefault(touch.thread, []), ""
-            if loads:
-                now[touch.thread] = f"{arrays[touch.array].name}{touch.row},{touch.column}"
-                before.append(now[touch.thread])
-            elif touch.writes and arrays[touch.array].shared:
-                text = now.get(touch.thread, "0") if any(is_load) else before[0] if before else "0"
-                if text in before:
-                    before.remove(text)
-            touches.append(touch._replace(stored=text))
-        yield replace(step, touches=tuple(touches))
+    first = access.byte // item
+    for element in range(first, -(-(access.byte + access.bytes) // item)):
+        text = ""
+        if access.writes and arrays[number].shared:
+            of = arrays[stored[0]] if stored else None
+            text = "{}{},{}".format(of.name, *divmod(stored[1] + element - first, of.columns)) if of and stored else "0"
+        yield Touch(access.thread, number, *divmod(element, arrays[number].columns), access.writes, text)
 
 
 def _arrays(trials: Trials, case: Case, accesses: Sequence[Access], item: int) -> tuple[Array, ...]:

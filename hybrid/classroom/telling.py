@@ -64,13 +64,6 @@ def dropped_results(warnings: str) -> set[Place]:
     return {(file, int(line)) for file, line in _DROPPED.findall(warnings)}
 
 
-def without_value(warnings: str, *, perhaps: bool = False) -> list[tuple[Place, str]]:
-    """Place and name of each variable that is used before it has a value; `perhaps`: that has none on some way through the code,
-    which may be one that is never taken."""
-    found = dict.fromkeys(_NO_VALUE.findall(re.sub("[‘’]", "'", warnings)))
-    return [((file, int(line)), name) for file, line, name, may_be in found if bool(may_be) == perhaps]
-
-
 class Allocations:
     """What device arrays are called in messages: the variables that a program gives to cudaMalloc. Each has a number, which
     the runtime gave it."""
@@ -155,15 +148,16 @@ class Telling:
         self,
         ran: Ran,
         program: Path,
+        warnings: str,
         sources: Mapping[str, Sequence[str]],
         limit: str,
         matrices: Sequence[Matrix] | None = None,
     ) -> None:
-        """`limit`: the time that the process had. `matrices`: of the kernel that a program of ours launches; None for a
-        student's program, in whose text the arrays have names."""
+        """`warnings`: the compiler's. `limit`: the time that the process had. `matrices`: of the kernel that a program of ours
+        launches; None for a student's program, in whose text the arrays have names."""
         self._is_kernel = matrices is not None
         self._events = [each for each in ran.findings if not self._is_kernel or each["event"] not in ("leak", "unseen", "use")]
-        self._limit, self._sources, self._own = limit, sources, next(iter(sources))
+        self._warnings, self._limit, self._sources, self._own = warnings, limit, sources, next(iter(sources))
         self._allocations = Allocations(ran.findings, sources) if matrices is None else _Matrices(matrices)
         self._variables = Variables(program, sources)
         launches = ((each, judged(each)) for each in self.of("product"))
@@ -180,12 +174,23 @@ class Telling:
 
     def findings(self) -> list[Finding]:
         """What was found, each once."""
-        found = [self._finding(each) for each in self.of("finding")]
+        found = self.without_value("line {} uses {}, which has no value yet")
+        found += [self._finding(each) for each in self.of("finding")]
         found += [each for event, judged in self.products if (each := self._product(event, judged))]
         ended = [self._ended(each) for each in self.of("ended")]
         if not ended and not any(self.of("end")) and self._status < 0:
             ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
         return list(dict.fromkeys([*found, *ended]))
+
+    def without_value(self, text: str, *, perhaps: bool = False) -> list[Finding]:
+        """A finding with this text, of a line and a name, for each variable that is used before it has a value; `perhaps`: that
+        has none on some way through the code, which may be one that is never taken."""
+        found = dict.fromkeys(_NO_VALUE.findall(re.sub("[‘’]", "'", self._warnings)))
+        return [
+            Finding(text.format(line, name), "no-value", ((file, int(line)),))
+            for file, line, name, may_be in found
+            if bool(may_be) == perhaps and (file == self._own or not self._is_kernel)
+        ]
 
     def told(self, text: str) -> str:
         """The runtime's text, in which {N} stands for the name of allocation N and {N:} for it with its line."""
@@ -415,22 +420,11 @@ def looked(
     `program`: the executable, which still exists. `warnings`: the compiler's. `sources`: the lines of each file; the kernel's is
     the first. `limit`: the time that the launch had. `matrices`: A, B and C. `printed`: what the kernel printed.
     """
-    telling, own = Telling(ran, program, sources, limit, matrices), next(iter(sources))
-    never, perhaps = (
-        [
-            Finding(text.format(line=line, name=name), "no-value")
-            for (file, line), name in without_value(warnings, perhaps=is_perhaps)
-            if file == own
-        ]
-        for is_perhaps, text in (
-            (False, "line {line} uses {name}, which has no value yet"),
-            (True, "line {line}: {name} may be used before it has a value"),
-        )
-    )
-    found = telling.findings()
-    if not found and ran.status > 0 and not never:
+    telling = Telling(ran, program, warnings, sources, limit, matrices)
+    found, hints = telling.findings(), telling.without_value("line {}: {} may be used before it has a value", perhaps=True)
+    if not found and ran.status > 0:
         found = [Finding(f"the kernel ended the process with exit status {ran.status}", "exit-status")]
     for each in telling.of("undefined"):
         text = f"line {each['line']} takes values of lanes that take no part in this shuffle: have they left the loop or kernel?"
-        perhaps.append(Finding(text, "uninitialised"))
-    return Looked((*never, *found), tuple(perhaps), tuple(telling.notes()), tuple(printed.splitlines()))
+        hints.append(Finding(text, "uninitialised"))
+    return Looked(tuple(found), tuple(hints), tuple(telling.notes()), tuple(printed.splitlines()))

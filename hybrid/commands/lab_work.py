@@ -18,7 +18,7 @@ from hybrid.classroom.compiled_text import joined
 from hybrid.classroom.examination import Trials, chosen, usual_shapes
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
 from hybrid.classroom.first_kernel import FirstKernel, first_kernel
-from hybrid.classroom.gpu_models import MODELS, detail, model_of, table
+from hybrid.classroom.gpu_models import detail, model_of, table
 from hybrid.classroom.launch import launch_of, within_comment
 from hybrid.classroom.meaning import meaning_of
 from hybrid.classroom.on_gpu import on_gpu
@@ -207,17 +207,12 @@ def _gpus(options: argparse.Namespace) -> int:
     if options.gpu is not None:
         print(*detail(model_of(options.gpu)), sep="\n")
         return 0
+    print(*table(), sep="\n")
     try:
-        gpus, missing = list(usable_gpus()), []
+        for gpu in usable_gpus():
+            print(f"here: {gpu.name}, compute capability {dotted(gpu.capability)}")
     except DeviceUnavailable as why:
-        gpus, missing = [], [f"here: no GPU ({why})"]
-    here = []
-    for gpu in gpus:
-        words = gpu.name.replace(" ", "").upper()  # the driver's, such as NVIDIA A100-SXM4-80GB
-        known = max((each for each in MODELS if each.name.upper() in words), key=lambda each: len(each.name), default=None)
-        here.append(known)
-        missing.append(f"here: {gpu.name}, compute capability {dotted(gpu.capability)}{'' if known else ': not in this table'}")
-    print(*table([each for each in here if each]), *missing, sep="\n")
+        print(f"here: no GPU ({why})")
     return 0
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
@@ -120,11 +120,11 @@ def _panel(
 ) -> Iterator[str]:
     arrays, now = data["arrays"], steps[number]
     held, read, grown = _state(arrays, steps, number)
-    touching: dict[Place, list[int]] = defaultdict(list)
-    for thread, array, row, column, *_ in now["touches"]:
-        place = (array, row * arrays[array]["columns"] + column)
-        if thread not in touching[place]:
-            touching[place].append(thread)
+    touching: dict[Place, list[int]] = {}
+    for thread, number_of, row, column, *_ in now["touches"]:
+        threads = touching.setdefault((number_of, row * arrays[number_of]["columns"] + column), [])
+        if thread not in threads:
+            threads.append(thread)
     code = data["source"][now["line"] - 1].strip() if now["line"] else ""
     passed = "1 barrier passed" if now["barriers"] == 1 else f"{now['barriers']} barriers passed"
     yield svg.text(0, 10, f"step {number + 1}: line {now['line']}, {passed}")
@@ -133,38 +133,26 @@ def _panel(
     yield f'<g transform="translate(0 {_CAPTION - 8})">'
     for index, (array, (x, y, side)) in enumerate(zip(arrays, places, strict=True)):
         yield svg.text(x, y - 4, array["name"] + (", shared" if array["shared"] else ""), more='style="font-weight: 600"')
-        yield _lines(x, y, array["rows"] * side, array["columns"] * side, side)
-        for element in range(array["rows"] * array["columns"]):
-            place = (index, element)
-            at = x + element % array["columns"] * side, y + element // array["columns"] * side
-            yield from _cell(at, side, place in read, grown.get(place, 0.0), held.get(place, ""))
-        for element in range(array["rows"] * array["columns"]):
-            if threads := touching.get((index, element)):
-                at = x + element % array["columns"] * side, y + element // array["columns"] * side
-                yield from _marks(at, side, threads, data["block"][0], bool(held.get((index, element))))
+        rows, columns = array["rows"], array["columns"]
+        across = "".join(f"M{x} {y + at}h{columns * side}" for at in range(0, rows * side + 1, side))
+        down = "".join(f"M{x + at} {y}v{rows * side}" for at in range(0, columns * side + 1, side))
+        yield f'<path class="stroke-line" fill="none" d="{across}{down}"/>'
+        cells = [((index, each), x + each % columns * side, y + each // columns * side) for each in range(rows * columns)]
+        for place, left, top in cells:
+            if place in read:
+                yield svg.rectangle(left, top, side, side, "was fill-ink")
+            if share := grown.get(place):
+                yield svg.rectangle(left, top + side * (1 - share), side, side * share, "grown fill-third")
+            if place in held:
+                yield svg.text(left + side / 2, top + 11, held[place], "held fill-soft")
+        for place, left, top in cells:
+            if place in touching:
+                yield from _marks(left, top, side, touching[place], data["block"][0], place in held)
     yield "</g>"
 
 
-def _lines(x: int, y: int, height: int, width: int, side: int) -> str:
-    """The lines around all cells of an array."""
-    across = "".join(f"M{x} {y + at}h{width}" for at in range(0, height + 1, side))
-    down = "".join(f"M{x + at} {y}v{height}" for at in range(0, width + 1, side))
-    return f'<path class="stroke-line" fill="none" d="{across}{down}"/>'
-
-
-def _cell(at: tuple[float, float], side: int, was_read: bool, grown: float, held: str) -> Iterator[str]:
-    x, y = at
-    if was_read:
-        yield svg.rectangle(x, y, side, side, "was fill-ink")
-    if grown:
-        yield svg.rectangle(x, y + side * (1 - grown), side, side * grown, "grown fill-third")
-    if held:
-        yield svg.text(x + side / 2, y + 11, held, "held fill-soft")
-
-
-def _marks(at: tuple[float, float], side: int, threads: Sequence[int], across: int, below: bool) -> Iterator[str]:
+def _marks(x: int, y: int, side: int, threads: Sequence[int], across: int, below: bool) -> Iterator[str]:
     """The threads that touch an element, two of them by name."""
-    x, y = at
     yield svg.rectangle(x, y, side, side, "now stroke-ink")
     shown, height = threads[:2], 11
     top = y + 14 if below else y + (side - height * len(shown)) / 2

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.needs("compiler", "addr2line")
 N, L, M = 16, 8, 64  # C in blocks of 32×8: 4 blocks, 32 warps
 LANES, SECTOR, BANKS, WARPS = np.arange(32), 32, 32, N * M // 32
 ELEMENT = DATA / "solutions" / "element.cu"
-TILES = DATA / "solutions" / "tiles.cu"
 
 # What a warp's lanes x load of B, an element of 4 bytes each, from the beginning of the matrix; and as NumPy has it.
 GLOBAL = {
@@ -100,14 +99,6 @@ def test_sectors_of_global_memory_and_steps_of_the_banks_of_shared_memory(tmp_pa
         one, (steps, least) = found[f"sum += 0.0f * {access};", "load"], steps_of(elements, item)
         assert (one["requests"], one["steps"], one["least_steps"]) == (WARPS, steps * WARPS, least * WARPS), access
     assert f"line {number_of['sum += 0.0f * s[x * 2];']} loads from shared memory: 2-way" in said
-
-
-@pytest.mark.exhaustive
-def test_loads_of_tiles():
-    """Of tiles of 16 one sixteenth of two: each tile of C loads 16 rows of A and 16 columns of B."""
-    verdict = judged("run", TILES, "--sizes", 32, 16, 48)
-    assert verdict.record["cases"][0]["loads"] == [32 * 48] * 2
-    assert "global loads per multiply-add: 0.125 (a 0.0625, b 0.0625); stores per element: 1" in verdict.said
 
 
 @pytest.mark.exhaustive

@@ -17,7 +17,7 @@ CORES = {  # that their makers state
 
 
 def test_gpus_by_name_with_their_makers_numbers():
-    lines = {words[0]: words for line in lab("gpus").stdout.splitlines() if (words := line.replace("> ", "").split())}
+    lines = {words[0]: words for line in lab("gpus").stdout.splitlines() if (words := line.split())}
     assert {name: int(lines[name][3]) for name in CORES} == CORES
     assert lines["K40c"] == ["K40c", "3.5", "15", "2880", "12", "GB", "288", "4,290", "1,430", "2048", "16", "65536", "48"]
     one = lab("gpus", "k40C").stdout
@@ -34,7 +34,7 @@ OCCUPANCY = {"8800GTX": (3, 24, 24), "GT330M": (4, 32, 32), "K40c": (8, 64, 64),
 def test_occupancy_and_roofline_of_the_tiled_kernel(gpu):
     """Of each tile 16 columns are read from 16 rows: 2·16·16·16 operations for 2·16·16 elements, and once the 16·16 of P."""
     verdict = judged("run", TILED, "--sizes", 64, 64, 64, "--gpu", gpu.lower(), PATH="/usr/bin:/bin")
-    gpus = {words[0]: words for line in lab("gpus").stdout.splitlines() if (words := line.replace("> ", "").split())}
+    gpus = {words[0]: words for line in lab("gpus").stdout.splitlines() if (words := line.split())}
     bandwidth, peak = (float(gpus[gpu][at].replace(",", "")) for at in (6, 7))
     line = verdict.record["on_gpu"]
     assert (line["intensity"], line["shared"]) == (2 * 64**3 / (4 * (2 * 64**3 / 16 + 64**2)), 2048)

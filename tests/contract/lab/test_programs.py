@@ -164,9 +164,9 @@ def test_what_a_launch_computes_is_compared_with_the_product_of_what_it_was_give
     assert verdict.findings == marks(MISTAKES, case), verdict.said
     assert (verdict.code == 0) == (not verdict.findings)
     said = {
-        "rounded down": "first 24 of 30 products only",
-        "first term missing": "leave out the first 1 of 30",
-        "last term only": "the last product only",
+        "rounded down": "from k = 24 on are not in the sum: 6 products of 30",
+        "first term missing": "the products of k = 0 are not in the sum",
+        "last term only": "its last product alone",
         "without B": "it is A · A, without B",
         "edge": "all rows from 6 on",
         "exchanged": "gives B for a and A for b",
