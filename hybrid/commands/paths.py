@@ -18,7 +18,7 @@ from hybrid.core.problem import ITEM_SIZES, record
 from hybrid.core.settings import Settings, one_of
 from hybrid.core.text import counted, printable, readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.graphs import MOST_LISTED, MOST_STEPS
+from hybrid.graphs import MOST_LISTED, MOST_STEPS, MOST_TERMS
 from hybrid.ranks.team import Team, world_communicator
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PRINTED = 10  # rows and columns of the matrix that are shown
 FORMATS = ("edges", "csv", "mtx", "npy")
+OUT_FORMATS = (".npy", ".csv", ".json")
 
 _MORE = """\
 A "path" is meant here as in the lecture: a walk, which may pass the same vertex and the same edge several times. Its length
@@ -145,7 +146,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Graph, Task]:
     """On rank 0: read the graph, and choose the arithmetic, which standard error tells."""
     from hybrid.graphs import picture
-    from hybrid.graphs.count_output import refuse_many_terms
     from hybrid.graphs.graph import read_graph
     from hybrid.graphs.walks import choose_arithmetic
     from hybrid.runs.files import refuse_unwritable
@@ -161,7 +161,11 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Graph, Ta
     _refuse_too_much(arithmetic, len(rows) * len(columns), settings)
     before = None
     if options.terms:
-        refuse_many_terms(len(graph.names))
+        if len(graph.names) > MOST_TERMS:
+            raise UsageError(
+                f"--terms shows a term for each vertex: of {len(graph.names)} vertices, and {MOST_TERMS} are the most",
+                code="number",
+            )
         before = choose_arithmetic(graph.adjacency, options.length - 1, options.dtype)
     print(f"{NAME}: {options.graph}: {graph}", file=sys.stderr)
     print(f"{NAME}: {arithmetic}; {counted(arithmetic.products, 'matrix product')}", file=sys.stderr, flush=True)
@@ -170,14 +174,13 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Graph, Ta
 
 def _refuse_files(options: argparse.Namespace) -> None:
     """UsageError for what could not be written, before anything is read."""
-    from hybrid.graphs.count_output import refuse_ending
     from hybrid.graphs.graph import EXAMPLES
     from hybrid.graphs.picture import refuse
     from hybrid.runs.files import refuse_same, refuse_unwritable
 
     json = file_of_json(options.json)
-    if options.out:
-        refuse_ending(options.out)
+    if options.out and not options.out.endswith(OUT_FORMATS):
+        raise UsageError(f"--out {options.out}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
     if options.picture:
         refuse(options.picture)
     for path in filter(None, (options.out, options.picture, json)):
@@ -252,6 +255,8 @@ def _report(
     from hybrid.graphs import count_output, picture, walks
     from hybrid.reporting import jsonl
 
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)  # Python's limit, 4300 digits, protects servers from long inputs
     arithmetic, (result, column) = task.arithmetic, found
     assert result is not None
     numbers = walks.as_integers(arithmetic, result)
@@ -261,7 +266,7 @@ def _report(
 
     names, (tail, head) = graph.names, (task.rows[0], task.columns[0])
     rows, columns = ([names[index] for index in indices] for indices in (task.rows, task.columns))
-    single = count_output.text(numbers[0, 0]) if options.tail is not None and options.head is not None else None
+    single = str(numbers[0, 0]) if options.tail is not None and options.head is not None else None
     listed, terms = list[count_output.Walk](), list[str]()
     if options.listed:
         listed = count_output.listed(graph.adjacency, options.length, tail, head, int(numbers[0, 0]))

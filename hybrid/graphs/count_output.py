@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 from hybrid.core.problem import record
 from hybrid.core.text import aligned, counted
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.graphs import MOST_LISTED, MOST_TERMS
+from hybrid.graphs import MOST_LISTED
 from hybrid.host.files import atomic_write
 
 
@@ -66,14 +64,6 @@ def _choices(adjacency: np.ndarray, walk: Sequence[int]) -> int:
     return number
 
 
-def refuse_many_terms(vertices: int) -> None:
-    """UsageError for a graph with more vertices than terms are shown."""
-    if vertices > MOST_TERMS:
-        raise UsageError(
-            f"--terms shows a term for each vertex: of {vertices} vertices, and {MOST_TERMS} are the most", code="number"
-        )
-
-
 def terms(
     names: Sequence[str], ends: tuple[int, int], length: int, row: np.ndarray, column: np.ndarray, count: int
 ) -> Iterator[str]:
@@ -93,34 +83,13 @@ def terms(
     yield " + ".join(f"{shortened(one)}·{shortened(rest)}" for one, rest in pairs) + f" = {shortened(count)}"
 
 
-OUT_FORMATS = (".npy", ".csv", ".json")
 _LONGEST = 30  # digits of a number that a table shows whole
 _END = 8  # digits at both ends of a longer one that it shows
 
 
-@contextmanager
-def digits_unlimited() -> Iterator[None]:
-    """Lift Python's limit on converting integers to text, 4300 digits, which protects servers from long inputs."""
-    if not hasattr(sys, "set_int_max_str_digits"):
-        yield
-        return
-    before = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)
-    try:
-        yield
-    finally:
-        sys.set_int_max_str_digits(before)
-
-
-def text(number: Any) -> str:
-    """The number with all digits."""
-    with digits_unlimited():
-        return str(number)
-
-
 def shortened(number: Any) -> str:
     """The number for a table: if it has more than 30 digits, the first and the last eight, and how many there are."""
-    whole = text(number)
+    whole = str(number)
     return whole if len(whole) <= _LONGEST else f"{whole[:_END]}…{whole[-_END:]} ({len(whole)} digits)"
 
 
@@ -128,12 +97,6 @@ def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> s
     """The numbers in aligned columns, with the vertices' names above and before them."""
     lines = ([name, *map(shortened, line)] for name, line in zip(rows, numbers, strict=True))
     return "\n".join(aligned([["from\\to", *columns], *lines]))
-
-
-def refuse_ending(path: str) -> None:
-    """UsageError for a file name whose ending is none of the formats; to be called before anything is computed."""
-    if not path.endswith(OUT_FORMATS):
-        raise UsageError(f"--out {path}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
 
 
 def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str, Any]) -> None:
@@ -156,7 +119,7 @@ def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str,
                 np.save(raw, numbers)
             return
         with open(beside, "w", encoding="utf-8", newline="") as file:
-            cells = [list(map(text, line)) for line in numbers]
+            cells = [list(map(str, line)) for line in numbers]
             if path.endswith(".csv"):
                 lines = csv.writer(file, lineterminator="\n")
                 lines.writerow(["from/to", *names])

@@ -5,13 +5,14 @@ A function of a module of this package is called with the arguments, and reports
 seconds, also when nobody waits for it any more, and leaves no core file.
 """
 
+import resource
+import signal
 import sys
 from importlib import import_module
 
-from hybrid.diagnostics.probes.protocol import limit_process
-
 if __name__ == "__main__":
     name, seconds, *arguments = sys.argv[1:]
-    limit_process(int(seconds))
+    signal.alarm(int(seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     module, _, function = name.partition(".")
     getattr(import_module(f"hybrid.diagnostics.probes.{module}"), function)(*arguments)

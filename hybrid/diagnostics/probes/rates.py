@@ -25,7 +25,7 @@ from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus
-from hybrid.diagnostics.probes.protocol import report
+from hybrid.diagnostics.probes import report
 from hybrid.errors import DeviceUnavailable, code_of, one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, products_of

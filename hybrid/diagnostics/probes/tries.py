@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from hybrid.devices.cuda_kernels import trust_own_cache_only
-from hybrid.diagnostics.probes.protocol import report
+from hybrid.diagnostics.probes import report
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.ranks.mpi import library_in_use, start_mpi
 
