@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The command that plants mutants: on a tree of two files, each verdict, and resuming."""
+"""The command that plants mutants: on a tree of two files, each verdict."""
 
-import json
 import subprocess
 from dataclasses import replace
 
 import pytest
 
-from experiments.mutation.catalogue import Mutant
-from experiments.mutation.command import Runs, record, table
+from experiments.mutation.command import Mutant, plant, record, table
 
 SOURCE = """from __future__ import annotations
 
@@ -56,21 +54,14 @@ def checkout(tmp_path):
     return root
 
 
-def verdicts(runs, mutants):
-    return [result["verdict"] for result in runs.run(mutants, jobs=1)]
-
-
 @pytest.mark.needs("git")
 def test_each_is_planted_in_a_copy_and_tested_once(checkout, tmp_path):
     mutants = [replace(each, ranks=()) for each in (FOUND, SURVIVES, GONE, TWICE, NO_TESTS)]
-    runs = Runs(checkout, tmp_path / "covered", tmp_path / "results")
-    assert verdicts(runs, mutants[:1]) == ["found"]
-    assert verdicts(runs, mutants) == ["survived", "not applicable", "not applicable", "no tests"]
-    assert verdicts(runs, mutants) == []
-    told = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    told = list(plant(checkout, tmp_path / "covered", mutants, jobs=1))
+    assert [each["verdict"] for each in told] == ["found", "survived", "not applicable", "not applicable", "no tests"]
     assert told[0]["by"] == "tests/test_some.py::test_second"
     assert (checkout / FILE).read_text() == SOURCE
-    lines = list(table(mutants, runs.done(mutants)))
+    lines = list(table(mutants, {each["key"]: each for each in told}))
     assert "1 of 3" in lines[1]
     assert [line.partition(":")[0] for line in lines[3:]] == ["survived", "no tests"]
     assert "either is the larger" in lines[3]
@@ -80,7 +71,7 @@ def test_each_is_planted_in_a_copy_and_tested_once(checkout, tmp_path):
 @pytest.mark.needs("git")
 def test_without_tests_named_those_that_run_the_line_and_pass_by_themselves_are_run(checkout, tmp_path):
     record(checkout, tmp_path / "covered", ["tests"], ranks=(0,))
-    runs = Runs(checkout, tmp_path / "covered", None)
-    results = list(runs.run([replace(each, tests="") for each in (FOUND, SURVIVES)], jobs=1))
+    mutants = [replace(each, tests="") for each in (FOUND, SURVIVES)]
+    results = list(plant(checkout, tmp_path / "covered", mutants, jobs=1))
     assert [result["by"].rpartition("::")[2] for result in results] == ["test_second", ""]
     assert results[1]["verdict"] == "survived"

@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_limits
 import hybrid
 from hybrid.host.threads import usable_cores
 
-THIN = ((1000, 64, 1500), (2000, 64, 64), (100000, 8, 8), (5000, 5000, 1), (300, 200, 100))
-ROOT_SIZES = (1000, 2000, 3000)
+THIN = ((1000, 64, 1500), (300, 200, 100), (64, 64, 64))
+ROOT_SIZE, OF_ROWS = 3000, 4000
 REST = 0.2  # seconds, and of a side's turn
 Call = Callable[[], object]
 
@@ -41,59 +41,39 @@ def by_ranks(seconds: float) -> None:
     comm = MPI.COMM_WORLD
     random = np.random.default_rng(comm.rank)
 
-    def measured(name: str, by_hand: Call, ours: Call) -> None:
-        row(name, by_hand, ours, seconds, comm)
+    n = ROOT_SIZE - ROOT_SIZE % comm.size
+    a, b, out = (random.random((n, n)) if comm.rank == 0 else None for _ in range(3))
 
-    def whole(rows: np.ndarray) -> np.ndarray:
-        gathered = np.empty((comm.size * len(rows), rows.shape[1]))
-        comm.Allgather(np.ascontiguousarray(rows), gathered)
-        return gathered
-
-    def total(of_rank: np.ndarray) -> np.ndarray:
-        of_all = np.empty_like(of_rank)
-        comm.Allreduce(of_rank, of_all)
-        return of_all
-
-    def scatter_and_gather(a: np.ndarray | None, b: np.ndarray | None, out: np.ndarray | None, n: int) -> None:
+    def scatter_and_gather() -> None:
         rows, right = np.empty((n // comm.size, n)), np.empty((n, n)) if b is None else b
         comm.Scatter(a, rows)
         comm.Bcast(right)
-        c = np.empty((n, n)) if out is None and comm.rank == 0 else out
-        comm.Gather(rows @ right, c)
+        comm.Gather(rows @ right, out)
 
-    def rows_of(height: int, width: int) -> hybrid.RowBlock:
-        return hybrid.RowBlock(random.random((height // comm.size, width)), comm=comm)
+    def by_root() -> object:
+        return hybrid.multiply(a, b, comm=comm, out=out)
 
-    def normalized(y: hybrid.RowBlock) -> hybrid.RowBlock:
-        return y / float(total(np.square(y.array).sum(keepdims=True))[0, 0]) ** 0.5
+    height = OF_ROWS // comm.size
+    rows, x = (hybrid.RowBlock(random.random((height, width)), comm=comm) for width in (OF_ROWS, 1))
 
-    def flow_by_hand(a: np.ndarray) -> np.ndarray:
-        inflated = (a @ whole(a)) ** 2
-        return inflated / total(inflated.sum(axis=0))
+    def norm(y: np.ndarray) -> float:
+        square, total = np.square(y).sum(keepdims=True), np.empty((1, 1))
+        comm.Allreduce(square, total)
+        return float(total[0, 0]) ** 0.5
 
-    def flow(a: hybrid.RowBlock) -> np.ndarray:
-        inflated = (a @ a) ** 2
-        return inflated.array / total(inflated.array.sum(axis=0))
+    def step_by_hand() -> np.ndarray:
+        whole = np.empty((OF_ROWS, 1))
+        comm.Allgather(x.array, whole)
+        y = rows.array @ whole
+        return y / norm(y)
+
+    def step() -> hybrid.RowBlock:
+        y = rows @ x
+        return y / norm(y.array)
 
     with threadpool_limits(1):
-        for n in ROOT_SIZES:
-            n -= n % comm.size
-            a, b, out = (random.random((n, n)) if comm.rank == 0 else None for _ in range(3))
-            for name, into in (("", None), (" with out", out)):
-                measured(
-                    f"rank 0's arrays, N = {n}{name}",
-                    lambda a=a, b=b, into=into, n=n: scatter_and_gather(a, b, into, n),
-                    lambda a=a, b=b, into=into: hybrid.multiply(a, b, comm=comm, out=into),
-                )
-        a, x, omega, graph = rows_of(4000, 4000), rows_of(4000, 1), rows_of(4000, 32), rows_of(600, 600)
-
-        def step_by_hand() -> np.ndarray:
-            y = a.array @ whole(x.array)
-            return y / float(total(np.square(y).sum(keepdims=True))[0, 0]) ** 0.5
-
-        measured("power method, 4000", step_by_hand, lambda: normalized(a @ x))
-        measured("Markov clustering, 600", lambda: flow_by_hand(graph.array), lambda: flow(graph))
-        measured("A·Ω, 4000×4000×32", lambda: a.array @ whole(omega.array), lambda: a @ omega)
+        row(f"rank 0's arrays, N = {n} with out", scatter_and_gather, by_root, seconds, comm)
+        row(f"power method, {OF_ROWS}, RowBlocks", step_by_hand, step, seconds, comm)
 
 
 def row(name: str, by_hand: Call, ours: Call, seconds: float, comm: object = None) -> None:

@@ -2,10 +2,9 @@
 """How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
 
 Question 2 of the matrix multiplication module: N by the memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the
-largest N that really runs: in core, where the three matrices are allocated as multShare and multNoShare do; by the runner as
-long as all three are resident; and by the runner out of core, where it streams parts through the memory, --times times as far
-or as seven eighths of the host's free memory reach (HYBRID_HOST_MEMORY sets others). Every N is searched from above, multiplied
-and checked: integers, so that the check is exact.
+largest N that really runs in core, where the three matrices are allocated as multShare and multNoShare do: searched from above,
+multiplied and checked, of integers, so that the check is exact. Then the runner multiplies --times as large ones out of core, or
+as large as seven eighths of the host's free memory hold: it streams parts through the memory.
 
 On a GPU its free memory counts, or --gpu-memory (HYBRID_GPU_MEMORY) of it; a search in all of a large GPU takes minutes.
 Without one 1 MiB of the CPU's memory stands for a GPU's (--quick: 256 KiB): the module's kernels run on the CPU's CUDA runtime,
@@ -13,30 +12,28 @@ and the runner copies into buffers of that size as into a GPU's.
 """
 
 import argparse
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import isqrt
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+import hybrid
 from experiments.common import cli, cuda, plots, results
-from hybrid.core.problem import ITEM_SIZES, Problem
+from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
 from hybrid.errors import CheckFailed, DoesNotFit, UsageError
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import BOTH, Kernel, fastest, refusal
-from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.team import Team
-from hybrid.runs.measured import run_product
-from hybrid.runs.operands import GeneratedElements, TypedProduct, fill_rows
-from hybrid.selection.decision import Decision, kernel_asked_for
-from hybrid.selection.session import Session, agree, take_inventory
+from hybrid.runs.operands import fill_rows
+from hybrid.selection.decision import kernel_asked_for
 
-HOST_ENDS = "the host's memory ends it"
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
 _THREADS = 16  # that make numbers
 _OF_FREE_HOST_MEMORY = 7 / 8  # what is free changes between the search and the product
@@ -127,59 +124,12 @@ def largest_in_core(runtime: cuda.CudaRuntime, kernel: Kernel, dtype: str, most:
     return n, seconds[n]
 
 
-class RunnerAlone:
-    """The runner on one rank whose device has so much memory: a GPU, or a CPU that copies as a GPU does."""
-
-    def __init__(self, device: str, memory: int) -> None:
-        self._memory = memory
-        where = {"device": "cuda" if device == "cuda" else "cpu", "staged": True, "gpu_memory": memory}
-        host = Settings.gather({}).host_memory or int(_OF_FREE_HOST_MEMORY * available_host_bytes())
-        self._settings = Settings.gather({**where, "host_memory": host, "check": True})
-        self._session = Session(Team())
-
-    def lines(self, dtype: str, most: int, times: float) -> Iterator[results.Line]:
-        """The largest N of which all is resident, then the largest up to times·most. Nothing where the host cannot hold more."""
-        limit = int(times * most)
-        resident = self._largest(dtype, most, lambda decision: decision.plan.shares[0].holds_all)
-        if resident:
-            by_host = resident.plan.problem.n < most and self._decision(resident.plan.problem.n + 1, dtype) is None
-            yield {**self._line("resident", resident), "ended_by": HOST_ENDS if by_host else ""}
-        there = self._largest(dtype, limit, lambda _: True)
-        if there and (not resident or there.plan.problem.n > resident.plan.problem.n):
-            by_times = there.plan.problem.n == limit
-            yield {**self._line("out of core", there), "ended_by": f"--times {times:g} ends it" if by_times else HOST_ENDS}
-        self._session.release_device()
-
-    def _largest(self, dtype: str, most: int, accepted: Callable[[Decision], bool]) -> Decision | None:
-        """The product of the largest N up to `most` that fits and is accepted."""
-        decisions: dict[int, Decision] = {}
-
-        def fits(n: int) -> bool:
-            decision = self._decision(n, dtype)
-            if decision is None or not accepted(decision):
-                return False
-            decisions[n] = decision
-            return True
-
-        return decisions.get(last_that(fits, most))
-
-    def _line(self, part: str, decision: Decision) -> results.Line:
-        """Of its product."""
-        problem = decision.plan.problem
-        shapes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m)}
-        made = (GeneratedElements(shape, "lecture", 0, key, np.dtype(problem.dtype)) for key, shape in shapes.items())
-        outcome = run_product(self._session, decision, *TypedProduct.of(*made, "").sources(), self._settings)
-        if outcome.check is None or not outcome.check.ok:
-            raise CheckFailed(f"the runner's product of {problem.dtype} {problem.n}×{problem.l} is wrong")
-        return {"part": part, "n": problem.n, "kernel": decision.kernel.name, "seconds": outcome.total.median}
-
-    def _decision(self, n: int, dtype: str) -> Decision | None:
-        """None where it does not fit."""
-        try:
-            inventory = [take_inventory(self._session, self._settings)]
-            return agree(self._session, PlanRequest(Problem(n, n, n, dtype)), self._settings, inventory)
-        except DoesNotFit:
-            return None
+def run_out_of_core(device: str, memory: int, n: int, dtype: str) -> float:
+    """Seconds of the runner's product through so much of the device's memory. CheckFailed for a wrong one."""
+    a, b = cuda.matrices("lecture", dtype, n, n, n)
+    settings = {"HYBRID_GPU_MEMORY": str(memory), "HYBRID_STAGED": "1"}
+    with mock.patch.dict(os.environ, settings):
+        return results.seconds_of(partial(hybrid.multiply, a, b, check="full", device="cuda" if device == "cuda" else "cpu"))
 
 
 PRETENDED_MEMORY, QUICK_MEMORY = 1 << 20, 256 << 10
@@ -188,7 +138,6 @@ TIMES = 4.0
 PARTS = {  # of lines: what they are called
     "theoretical": "by the memory alone",
     "in core": "three allocations, as in the module",
-    "resident": "runner, all resident",
     "out of core": "runner, out of core",
 }
 
@@ -201,7 +150,7 @@ class Results(results.Results):
     def __init__(self, lines: Sequence[results.Line]) -> None:
         super().__init__(lines)
         self.by_dtype: dict[str, list[results.Line]] = {}
-        for line in lines:
+        for line in (line for line in lines if line["part"] in PARTS):
             self.by_dtype.setdefault(line["dtype"], []).append(line)
 
     def blocks(self) -> Iterator[results.Table]:
@@ -234,9 +183,8 @@ def _about(line: results.Line, most: int) -> str:
     if line["part"] == "theoretical":
         return f"floor(sqrt({line['memory']:,} / (3 · {ITEM_SIZES[line['dtype']]})))"
     seconds = f" in {results.duration(line['seconds'])}" if line["device"] == "cuda" else ""
-    right = f"{line['kernel']}: multiplied{seconds} and right"
     far = f"{line['n'] / most:.3g} × {most}" if line["part"] == "out of core" else f"{most - line['n']} short"
-    return f"{right}, {far}" + (f"; {line['ended_by']}" if line.get("ended_by") else "")
+    return f"{line.get('kernel', 'the runner')}: multiplied{seconds} and right, {far}"
 
 
 def measured(options: argparse.Namespace) -> Iterator[results.Line]:
@@ -258,7 +206,6 @@ def measured(options: argparse.Namespace) -> Iterator[results.Line]:
         for dtype in dtypes:
             if refused := refusal(cuda.kernel_of(name), dtype, columns=2, capability=runtime.capability):
                 raise UsageError(refused)
-    runner = RunnerAlone(runtime.device, memory)
     for dtype in dtypes:
         about = {**runtime.about, "dtype": dtype, "memory": memory}
         most = theoretical(memory, dtype)
@@ -268,7 +215,9 @@ def measured(options: argparse.Namespace) -> Iterator[results.Line]:
         for name in options.kernels or on_gpu or ("naive", "tiled"):
             n, seconds = largest_in_core(runtime, cuda.kernel_of(name), dtype, most)
             yield {**about, "part": "in core", "n": n, "kernel": name, "seconds": seconds}
-        yield from ({**about, **line} for line in runner.lines(dtype, most, options.times))
+        of_host = theoretical(int(_OF_FREE_HOST_MEMORY * available_host_bytes()), dtype)
+        if (n := min(int(options.times * most), of_host)) > most:
+            yield {**about, "part": "out of core", "n": n, "seconds": run_out_of_core(runtime.device, memory, n, dtype)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

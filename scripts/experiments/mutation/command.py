@@ -6,6 +6,7 @@ copies of the checkout, where the tests that should find it run until one fails.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -19,19 +20,69 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock
 from typing import Any
 
 from experiments.common import cli
-from experiments.mutation.catalogue import Mutant, catalogue
 from experiments.start import ROOT
+from hybrid.reporting import jsonl
 
 LIMIT = 900  # seconds of one start of pytest: what takes longer hangs
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 _ALL_PASSED = re.compile(r"^\d+ passed[^\n]* in [\d.]+s", re.MULTILINE)
 _PASSED, _USAGE, _NO_TESTS = 0, 4, 5
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`tests`: pytest's arguments for the tests that should find it; "" for those that cover its lines. `survives`: why no test
+    can find it, or none should. `ranks`: on which the tests marked mpi run."""
+
+    file: str
+    old: str
+    new: str
+    what: str
+    tests: str = ""
+    survives: str = ""
+    ranks: tuple[int, ...] = (2, 4)
+
+    @property
+    def key(self) -> str:
+        """The same as long as nothing of it changes but the reason why it survives."""
+        return hashlib.sha256(repr((self.file, self.old, self.new, self.tests)).encode()).hexdigest()[:12]
+
+    @property
+    def room(self) -> str:
+        """The package below hybrid, or the folder of another file."""
+        parts = Path(self.file).parts
+        return parts[1] if parts[0] == "hybrid" and len(parts) > 2 else parts[0]
+
+    def planted(self, text: str) -> str | None:
+        """The file's text with the fault; None where the text that it changes is not there once."""
+        return text.replace(self.old, self.new) if text.count(self.old) == 1 else None
+
+    def line(self, text: str) -> int:
+        """The number of the first line that it changes."""
+        same = next((at for at, (old, new) in enumerate(zip(self.old, self.new, strict=False)) if old != new), 0)
+        return text.count("\n", 0, text.index(self.old) + same) + 1
+
+
+def catalogue(folder: Path, only: str = "*") -> list[Mutant]:
+    """Those of all files, or of the files and rooms that match."""
+    mutants = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                given = json.loads(line)
+                mutant = Mutant(**{**given, "ranks": tuple(given.get("ranks", Mutant.ranks))})
+            except (TypeError, ValueError) as wrong:
+                raise LookupError(f"{path.name}, line {number}: {wrong}") from None
+            if any(fnmatch(name, only) for name in (path.name, path.stem, mutant.room, mutant.file, mutant.key)):
+                mutants.append(mutant)
+    return list({mutant.key: mutant for mutant in mutants}.values())
 
 
 class Tree:
@@ -180,42 +231,26 @@ ENOUGH = 300.0  # seconds of tests that run a mutant's line, as they took by the
 _MISSED = ("survived", "no tests")
 
 
-class Runs:
-    """The runs of some mutants in the tests of a checkout."""
+def plant(root: Path, covered: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str, Any]]:
+    """Plant these mutants in copies of a checkout; a line for each. `covered`: which tests run which lines, recorded where it is
+    not there and a mutant names no tests."""
+    if any(not mutant.tests for mutant in mutants) and not covered.exists():
+        record(root, covered, ["tests/contract", "tests/unit"])
+    covering = Covering(covered) if covered.exists() else None
+    trees: SimpleQueue[Tree] = SimpleQueue()
 
-    def __init__(self, root: Path, covered: Path, told: Path | None) -> None:
-        self._root, self._covered, self._told, self._lock = root, covered, told, Lock()
-
-    def done(self, mutants: Iterable[Mutant]) -> dict[str, dict[str, Any]]:
-        """What is known of these mutants from runs before, by their keys."""
-        lines = self._told.read_text(encoding="utf-8").splitlines() if self._told and self._told.exists() else []
-        known = {line["key"]: line for line in map(json.loads, lines)}
-        return {mutant.key: known[mutant.key] for mutant in mutants if mutant.key in known}
-
-    def run(self, mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str, Any]]:
-        """Plant those that are not done; each result is written as soon as it is there."""
-        known = self.done(mutants)
-        todo = [mutant for mutant in mutants if mutant.key not in known]
-        if any(not mutant.tests for mutant in todo) and not self._covered.exists():
-            record(self._root, self._covered, ["tests/contract", "tests/unit"])
-        covering = Covering(self._covered) if self._covered.exists() else None
-        trees: SimpleQueue[Tree] = SimpleQueue()
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-            for number in range(min(jobs, len(todo))):
-                trees.put(Tree(self._root, Path(folder, str(number))))
-            yield from pool.map(lambda mutant: self._planted(mutant, trees, covering), todo)
-
-    def _planted(self, mutant: Mutant, trees: "SimpleQueue[Tree]", covering: Covering | None) -> dict[str, Any]:
+    def planted(mutant: Mutant) -> dict[str, Any]:
         tree = trees.get()
         try:
             verdict, by = _tried(mutant, tree, covering)
         finally:
             trees.put(tree)
-        result = {"key": mutant.key, "file": mutant.file, "what": mutant.what, "verdict": verdict, "by": by}
-        if self._told:
-            with self._lock, self._told.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(result, ensure_ascii=False) + "\n")
-        return result
+        return {"key": mutant.key, "file": mutant.file, "what": mutant.what, "verdict": verdict, "by": by}
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        for number in range(min(jobs, len(mutants))):
+            trees.put(Tree(root, Path(folder, str(number))))
+        yield from pool.map(planted, mutants)
 
 
 def _tried(mutant: Mutant, tree: Tree, covering: Covering | None) -> tuple[str, str]:
@@ -259,21 +294,18 @@ def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iter
 
 
 def work(options: argparse.Namespace) -> int:
-    folder = ROOT / "tests" / "mutants"
-    mutants = catalogue(folder, options.only)
+    mutants = catalogue(ROOT / "tests" / "mutants", options.only)
     covered = ROOT / ".test_cache" / "mutants-covered.json"
     if options.cover:
         covered.unlink(missing_ok=True)
-    runs = Runs(ROOT, covered, Path(options.json) if options.json else None)
-    results = runs.done(mutants)
-    if not options.table:
-        for result in runs.run(mutants, options.jobs):
-            results[result["key"]] = result
-            print(f"{result['verdict']:<14} {result['file']}: {result['what']}  {result['by']}", flush=True)
-    print(*table(mutants, results), sep="\n")
-    lives = [
-        each for each in mutants if results.get(each.key, {}).get("verdict") in ("survived", "no tests") and not each.survives
-    ]
+    found = {}
+    for result in plant(ROOT, covered, mutants, options.jobs):
+        found[result["key"]] = result
+        print(f"{result['verdict']:<14} {result['file']}: {result['what']}  {result['by']}", flush=True)
+        if options.json:
+            jsonl.write({"command": "mutants", **result}, options.json)
+    print(*table(mutants, found), sep="\n")
+    lives = [each for each in mutants if found[each.key]["verdict"] in _MISSED and not each.survives]
     return int(bool(lives))
 
 
@@ -283,7 +315,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = commands.add_parser("run", help="plant the mutants of the catalogue; ends with 1 if one survives without a reason")
     run.add_argument("--only", default="*", metavar="GLOB", help="of a file of the catalogue, a room, a changed file or a key")
     run.add_argument("--jobs", type=cli.at_least_1, default=os.cpu_count() or 1, help="mutants at a time (cores)")
-    run.add_argument("--json", metavar="FILE", help="add a line for each result; those that are there are not run again")
-    run.add_argument("--table", action="store_true", help="only show what is in the file")
+    run.add_argument("--json", metavar="FILE", help="append a line for each result")
     run.add_argument("--cover", action="store_true", help="record again which tests run which lines")
     return cli.command(parser, work, arguments)
