@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Which faults does the check find? python scripts/bench.py detection [--sizes 512 2000] [--faults 1000]
 
-Faults are put into right products of n×n matrices: a bit of an element is flipped, or two to four; its sign is turned, or it is
-set to zero; or a tile of 8×8 to 64×64 elements gets noise. The size of a fault is its largest change of an element, in units of
-the largest rounding error of any element of the right product; of integers, whose products have none, it is the change itself. As
-many right products are checked.
---repair: the faults are put into products while they are computed, and it is counted what on_fault="repair" makes of them.
+Faults are put into products of n×n matrices while they are computed: a bit of an element is flipped, or two to four; its sign is
+turned, or it is set to zero; or a tile of 8×8 to 64×64 elements gets noise. The size of a fault is its largest change of an
+element, in units of the largest rounding error of any element of the right product; of integers, whose products have none, it is
+the change itself. As many right products are checked.
+--repair: it is counted what on_fault="repair" makes of them, also of faults of warps, lanes and copies.
 """
 
 import argparse
@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -26,27 +25,24 @@ import numpy as np
 
 import hybrid
 from experiments.common import cli, results
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology, pieces
+from hybrid.core.spans import Span, pieces
 from hybrid.devices.cpu import CpuDevice
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.remainders import ModularProduct
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.host.memory import RowView
 from hybrid.host.threads import usable_cores
-from hybrid.planning.plan import make_plan
-from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.team import Team
-from hybrid.verification.check import Check
-from hybrid.verification.freivalds import verify
 
 WARP, BLOCK = 32, 128  # threads of a warp; rows and columns that a thread block computes
 SMALLEST_TILE, LARGEST_TILE = 8, 64
 _CORNER = 512  # rows and columns on a GPU, which are copied to the host and back: all would take longer than a product
 _ROWS_COMPARED = 64  # at a time
 RIGHT = 3.0  # largest rounding errors of the right product by which elements of a product that counts as right differ from it
-REPAIR_BOUNDS = (3.0, 20.0)
-REPAIR_SIZES = ("below 3", "3 to 20", "above 20")
+REPAIR_BOUNDS, REPAIR_SIZES = (3.0, 20.0), ("below 3", "3 to 20", "above 20")
+BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together
+NAMES = ("below 1", "1 to 3", "3 to 10", "10 to 20", "20 to 100", "above 100")
+DATA = ("float32", "float64", "integers")
+OPERANDS_KEPT = 100  # faults after which other matrices are multiplied
+_ROWS_LOOKED_AT, _TERMS_LOOKED_AT = 256, 2 << 30  # at most, for the largest rounding error
 OUTCOMES = ("repaired", "unseen", "refused", "wrong")  # unseen: nobody said anything; wrong: though it is said to be repaired
 _WORDS = {4: np.uint32, 8: np.uint64}
 
@@ -82,6 +78,15 @@ def lane_stuck(c: np.ndarray, random: np.random.Generator, rounding: float) -> t
     return where, (np.ascontiguousarray(c[where]).view(_WORDS[c.itemsize]) | _mask(c, random, 1, 1)).view(c.dtype)
 
 
+def sign_turned(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
+    where = tuple(random.integers(c.shape).tolist())
+    return where, -c[where]
+
+
+def zeroed(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
+    return tuple(random.integers(c.shape).tolist()), c.dtype.type(0)
+
+
 def _mask(c: np.ndarray, random: np.random.Generator, least: int, most: int) -> Any:
     word = _WORDS[c.itemsize](0)
     for bit in random.choice(8 * c.itemsize, random.integers(least, most + 1), replace=False).tolist():
@@ -90,16 +95,20 @@ def _mask(c: np.ndarray, random: np.random.Generator, least: int, most: int) -> 
 
 
 # Of each kind, the device's method that is spoiled, the operand that it writes, and how.
-REPAIR_KINDS: dict[str, tuple[str, str, Spoil]] = {
+KINDS: dict[str, tuple[str, str, Spoil]] = {
     "one bit": ("multiply", "C", bits_flipped(1, 1)),
     "2 to 4 bits": ("multiply", "C", bits_flipped(2, 4)),
     "a tile": ("multiply", "C", tile_spoiled),
+    "a sign": ("multiply", "C", sign_turned),
+    "a zero": ("multiply", "C", zeroed),
     "a warp": ("multiply", "C", warp_spoiled),
     "a stuck lane": ("multiply", "C", lane_stuck),
     "A copied": ("copy_in", "A", bits_flipped(1, 1)),
     "B copied": ("copy_in", "B", bits_flipped(1, 1)),
     "C copied": ("copy_out", "C", bits_flipped(1, 1)),
 }
+CHECKED = ("one bit", "2 to 4 bits", "a tile", "a sign", "a zero")
+REPAIRED = tuple(kind for kind in KINDS if kind not in ("a sign", "a zero"))
 
 
 class Injection:
@@ -109,7 +118,7 @@ class Injection:
     def __init__(
         self, kind: str, matrices: dict[str, np.ndarray], rounding: float, random: np.random.Generator, *, harmless: bool = False
     ) -> None:
-        self._method, self._operand, self._spoil = REPAIR_KINDS[kind]
+        self._method, self._operand, self._spoil = KINDS[kind]
         self._harmless = harmless
         self._matrices, self._rounding, self._random = matrices, rounding, random
         self.size = 0.0
@@ -178,13 +187,13 @@ class Injection:
         return float(np.abs(self._matrices["A"][:, first // whole.shape[1] + where[0]]).max())
 
 
-def multiplied(a: np.ndarray, b: np.ndarray, c: np.ndarray, device: str) -> tuple[str, float]:
-    """ "repaired", "refused" or "" for neither, and the seconds."""
+def multiplied(a: np.ndarray, b: np.ndarray, c: np.ndarray, device: str, on_fault: Any) -> tuple[str, float]:
+    """ "repaired", "refused" or "unseen", and the seconds."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", RuntimeWarning)
         began = time.perf_counter()
         try:
-            hybrid.multiply(a, b, out=c, device=device, check="full", on_fault="repair")
+            hybrid.multiply(a, b, out=c, device=device, check="full" if on_fault == "repair" else "host", on_fault=on_fault)
         except CheckFailed:
             return "refused", time.perf_counter() - began
         seconds = time.perf_counter() - began
@@ -202,121 +211,74 @@ def is_right(c: np.ndarray, right: np.ndarray, most: float) -> bool:
         return all(threads.map(of_rows, pieces(Span(0, len(c)), _ROWS_COMPARED)))
 
 
-def repaired(
-    made: Any, n: int, data: str, device: str, faults: int, random: np.random.Generator, kinds: Sequence[str]
-) -> Iterator[results.Line]:
-    """A line for each of these kinds of faults. `made`: A, B, their right product and its largest rounding error, and that of a
-    CPU's, which computes again what is wrong."""
-    a, b, c = made.a, made.b, np.zeros_like(made.c)
-    spoiled = CudaDevice if device == "cuda" else CpuDevice
-    most = 0.0 if data == "integers" else RIGHT * max(made.rounding, made.of_a_cpu)
-
-    def with_fault(kind: str, *, harmless: bool = False) -> tuple[str, float, float]:
-        injection = Injection(kind, {"A": a, "B": b, "C": c}, made.rounding, random, harmless=harmless)
-        with injection.planted(spoiled):
-            return *multiplied(a, b, c, device), injection.size
-
-    for kind in kinds:
-        counts, times = [[0] * len(OUTCOMES) for _ in REPAIR_SIZES], []
-        with mock.patch.dict(os.environ, {"HYBRID_STAGED": str(int(REPAIR_KINDS[kind][0] != "multiply"))}):
-            multiplied(a, b, c, device)
-            for _ in cli.shown(range(faults), f"{n} {data} {kind}"):
-                _, right, _ = with_fault(kind, harmless=True)
-                found, seconds, size = with_fault(kind)
-                while found == "unseen" and np.array_equal(c, made.c):  # what was added to C later has rounded the fault away
-                    found, seconds, size = with_fault(kind)
-                if found == "repaired":
-                    times.append((right, seconds))
-                    found = found if is_right(c, made.c, most) else "wrong"
-                counts[sum(size >= bound for bound in REPAIR_BOUNDS)][OUTCOMES.index(found)] += 1
-        about = {"n": n, "data": data, "device": device, "kind": kind, "sizes": list(REPAIR_SIZES), "counts": counts}
-        ratio = statistics.median(repaired / right for right, repaired in times) if times else None
-        yield {**about, "part": "repairs", "times_as_long": ratio}
-
-
-Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-DATA = ("float32", "float64", "integers")
-BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together
-NAMES = ("below 1", "1 to 3", "3 to 10", "10 to 20", "20 to 100", "above 100")
-OPERANDS_KEPT = 100  # faults after which other matrices are multiplied
-_ROWS_LOOKED_AT, _TERMS_LOOKED_AT = 256, 2 << 30  # at most, for the largest rounding error
-
-
 class Product:
     """A right product, as `multiply` makes it, and the largest rounding error of its elements."""
 
-    def __init__(self, data: str, n: int, random: np.random.Generator, multiply: Multiply = np.matmul) -> None:
-        self.dtype = "float64" if data == "integers" else data
-        if data == "integers":
-            self.a, self.b = (random.integers(-99, 100, (n, n)).astype(self.dtype) for _ in "AB")
+    def __init__(self, data: str, n: int, random: np.random.Generator, device: str) -> None:
+        dtype = "float64" if data == "integers" else data
+        self.device, self.random, self.exact = device, random, data == "integers"
+        if self.exact:
+            self.a, self.b = (random.integers(-99, 100, (n, n)).astype(dtype) for _ in "AB")
         else:
-            self.a, self.b = (random.standard_normal((n, n)).astype(self.dtype) for _ in "AB")
-        self.c = multiply(self.a, self.b)
-        wide = np.float64 if self.dtype == "float32" else np.longdouble
+            self.a, self.b = (random.standard_normal((n, n)).astype(dtype) for _ in "AB")
+        self.right = hybrid.multiply(self.a, self.b, device=device)
+        self.c = np.zeros_like(self.right)
+        wide = np.float64 if dtype == "float32" else np.longdouble
         rows = random.choice(n, min(n, _ROWS_LOOKED_AT, max(1, _TERMS_LOOKED_AT // n**2)), replace=False)
         self.rounding = self.of_a_cpu = 1.0  # and that of a CPU's product: one from remainders errs less
-        if data != "integers":
+        if not self.exact:
             exact = self.a[rows].astype(wide) @ self.b.astype(wide)
-            self.rounding = float(np.abs(self.c[rows] - exact).max())
+            self.rounding = float(np.abs(self.right[rows] - exact).max())
             self.of_a_cpu = float(np.abs(self.a[rows] @ self.b - exact).max())
-        self._plan = make_plan(PlanRequest(Problem(n, n, n, self.dtype), Topology(((0,),)), check="host"))
 
-    def checked(self) -> Check:
-        a, b, c = (RowView(matrix, Span(0, len(matrix))) for matrix in (self.a, self.b, self.c))
-        return verify(Team(), self._plan, (a, b, c), threads=len(usable_cores()))
+    def with_fault(self, kind: str, on_fault: str, *, harmless: bool = False) -> tuple[str, float, float]:
+        """What became of it, the seconds, and its size."""
+        matrices = {"A": self.a, "B": self.b, "C": self.c}
+        injection = Injection(kind, matrices, self.rounding, self.random, harmless=harmless)
+        with injection.planted(CudaDevice if self.device == "cuda" else CpuDevice):
+            return *multiplied(self.a, self.b, self.c, self.device, on_fault), injection.size
 
-    def fault(self, spoil: Spoil, random: np.random.Generator) -> float:
-        """Puts it in, and returns its size."""
-        self._where, new = spoil(self.c, random, self.rounding)
-        self._right = np.copy(self.c[self._where])
-        with np.errstate(all="ignore"):
-            change = np.abs(np.asarray(new, np.longdouble) - self._right).max() / self.rounding
-        self.c[self._where] = new
-        return float(np.nan_to_num(change, nan=np.inf))
-
-    def repair(self) -> None:
-        self.c[self._where] = self._right
+    def is_repaired(self) -> bool:
+        """Whether C is as right as a CPU makes it."""
+        return is_right(self.c, self.right, 0.0 if self.exact else RIGHT * max(self.rounding, self.of_a_cpu))
 
 
-def sign_turned(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
-    where = tuple(random.integers(c.shape).tolist())
-    return where, -c[where]
+def repaired(product: Product, about: results.Line, faults: int, kinds: Sequence[str]) -> Iterator[results.Line]:
+    """A line for each of these kinds of faults."""
+    for kind in kinds:
+        counts, times = [[0] * len(OUTCOMES) for _ in REPAIR_SIZES], []
+        with mock.patch.dict(os.environ, {"HYBRID_STAGED": str(int(KINDS[kind][0] != "multiply"))}):
+            multiplied(product.a, product.b, product.c, product.device, "repair")
+            for _ in cli.shown(range(faults), f"{about['n']} {about['data']} {kind}"):
+                _, right, _ = product.with_fault(kind, "repair", harmless=True)
+                found, seconds, size = product.with_fault(kind, "repair")
+                # What was added to C later may have rounded the fault away.
+                while found == "unseen" and np.array_equal(product.c, product.right):
+                    found, seconds, size = product.with_fault(kind, "repair")
+                if found == "repaired":
+                    times.append(seconds / right)
+                    found = found if product.is_repaired() else "wrong"
+                counts[sum(size >= bound for bound in REPAIR_BOUNDS)][OUTCOMES.index(found)] += 1
+        ratio = statistics.median(times) if times else None
+        yield {**about, "part": "repairs", "kind": kind, "sizes": REPAIR_SIZES, "counts": counts, "times_as_long": ratio}
 
 
-def zeroed(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
-    return tuple(random.integers(c.shape).tolist()), c.dtype.type(0)
-
-
-KINDS: dict[str, Spoil] = {
-    **{kind: REPAIR_KINDS[kind][2] for kind in ("one bit", "2 to 4 bits", "a tile")},
-    "a sign": sign_turned,
-    "a zero": zeroed,
-}
-
-
-def measured(n: int, data: str, faults: int, random: np.random.Generator) -> Iterator[results.Line]:
+def checked(about: results.Line, faults: int, random: np.random.Generator) -> Iterator[results.Line]:
     """A line for each kind of fault, and one for right products."""
-    alarms = looked_at = 0
-    counts = {kind: [[0, 0] for _ in NAMES] for kind in KINDS}
+    n, data, alarms = about["n"], about["data"], 0
+    counts = {kind: [[0, 0] for _ in NAMES] for kind in CHECKED}
     for number in cli.shown(range(faults), f"{n} {data}"):
         if number % OPERANDS_KEPT == 0:
-            product = Product(data, n, random)
-        right = product.checked()
-        alarms, looked_at = alarms + (not right.ok), looked_at + bool(right.note)
-        for kind, spoil in KINDS.items():
-            size = product.fault(spoil, random)
-            while not size:  # a zero whose sign is turned is no fault
-                product.repair()
-                size = product.fault(spoil, random)
-            of_size = counts[kind][bisect.bisect_right(BOUNDS, size)]
+            product = Product(data, n, random, "cpu")
+        alarms += multiplied(product.a, product.b, product.c, "cpu", "raise")[0] != "unseen"
+        for kind, of_kind in counts.items():
+            found, _, size = product.with_fault(kind, "raise")
+            of_size = of_kind[bisect.bisect_right(BOUNDS, size)]
             of_size[0] += 1
-            of_size[1] += not product.checked().ok
-            product.repair()
-    about = {"n": n, "data": data, "device": "cpu"}
-    yield {**about, "part": "right", "products": faults, "alarms": alarms, "noted": looked_at}
-    for kind in KINDS:
-        yield {**about, "part": "faults", "kind": kind, "sizes": list(NAMES), "counts": counts[kind]}
+            of_size[1] += found == "refused"
+    yield {**about, "part": "right", "products": faults, "alarms": alarms}
+    for kind in CHECKED:
+        yield {**about, "part": "faults", "kind": kind, "sizes": NAMES, "counts": counts[kind]}
 
 
 class Results(results.Results):
@@ -347,8 +309,8 @@ class Results(results.Results):
         ]
         title = "Found, of faults whose size in rounding errors is"
         yield results.Table(["n", "elements", "fault", *NAMES], "rll" + "r" * len(NAMES), rows, title)
-        products, alarms, noted = (sum(line[key] for line in right) for key in ("products", "alarms", "noted"))
-        yield results.Remarks([f"{alarms} of {products:,} right products were refused, and {noted} passed with a note."])
+        products, alarms = (sum(line[key] for line in right) for key in ("products", "alarms"))
+        yield results.Remarks([f"{alarms} of {products:,} right products were refused."])
 
     def exit_code(self) -> int:
         """1 if a right product was refused, a fault above 20 rounding errors, or any of integers, not found, or a repair wrong"""
@@ -385,11 +347,11 @@ def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
     each = options.faults * len(options.sizes) if len(options.faults) == 1 else options.faults
     for n, faults in zip(options.sizes, each, strict=True):
         for data in DATA:
+            about = {"n": n, "data": data, "device": options.device}
             if options.repair:
-                product = Product(data, n, random, partial(hybrid.multiply, device=options.device))
-                yield from repaired(product, n, data, options.device, faults, random, options.kinds)
+                yield from repaired(Product(data, n, random, options.device), about, faults, options.kinds)
             else:
-                yield from measured(n, data, faults, random)
+                yield from checked(about, faults, random)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -402,7 +364,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults")
     parser.add_argument("--repair", action="store_true", help="count what is repaired, and how long that takes")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="with --repair: what multiplies (cpu)")
-    parser.add_argument(
-        "--kinds", nargs="+", choices=[*REPAIR_KINDS], default=[*REPAIR_KINDS], help="with --repair: of faults (all)"
-    )
+    parser.add_argument("--kinds", nargs="+", choices=REPAIRED, default=REPAIRED, help="with --repair: of faults (all)")
     return cli.experiment(parser, Results, _measured, arguments)

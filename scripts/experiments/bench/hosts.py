@@ -37,7 +37,7 @@ from pathlib import Path
 
 from experiments.common import cli, plots, results
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.errors import UsageError
+from hybrid.errors import HybridError, UsageError
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
@@ -121,10 +121,9 @@ def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int) ->
             yield Start(part, gpus, number, [*python, "hybrid.matmul", *[str(n)] * 3, *warmed], by_command=True, n=n)
 
 
-def run(start: Start, limit: float) -> tuple[list[results.Line], str, bool]:
-    """Start it, and wait for it at most `limit` seconds. What it has measured until it ends, however it ends; why it failed;
-    whether it was interrupted."""
-    failure, interrupted = "", False
+def run(start: Start, limit: float) -> tuple[list[results.Line], str]:
+    """Start it, and wait for it at most `limit` seconds. What it has measured, however it ends, and why it failed."""
+    failure = ""
     with tempfile.TemporaryDirectory() as folder:
         path, output, errors = (Path(folder) / name for name in ("lines.jsonl", "output", "errors"))
         began = time.perf_counter()
@@ -137,18 +136,14 @@ def run(start: Start, limit: float) -> tuple[list[results.Line], str, bool]:
                     failure = f"{results.told_error(*printed)} (exit code {code})"
             except subprocess.TimeoutExpired:
                 failure = f"not done within {limit:g} s"
-            except KeyboardInterrupt:
-                interrupted = True
             finally:
                 _end(process)
         seconds = time.perf_counter() - began
         lines = [_as_ours(line, start) for line in jsonl.read(str(path))] if path.exists() else []
-    if start.whole and (failure or interrupted):
-        lines = []
-    elif start.whole:
+    if start.whole:
         about = lines or [{"part": start.whole, "gpus": start.gpus, "n": start.n, "round": start.round}]
-        lines = [{**line, "seconds": results.spread([seconds]), "repeat": 1} for line in about]
-    return lines, failure, interrupted
+        lines = [{**line, "seconds": results.spread([seconds]), "repeat": 1} for line in about if not failure]
+    return lines, failure
 
 
 def _as_ours(line: results.Line, start: Start) -> results.Line:
@@ -174,81 +169,37 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-class Bench:
-    """One run of all that is asked for. UsageError for what cannot be measured."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        if min(*options.gpus, *options.sizes, options.rounds, options.repeat, options.limit) <= 0:
-            raise UsageError("numbers of GPUs, sizes, rounds, repeats and seconds must be more than 0")
-        if uneven := [(n, gpus) for n in options.sizes for gpus in options.gpus if n % gpus]:
-            raise UsageError("{} rows cannot be scattered evenly to {} ranks".format(*uneven[0]))
-        gpus = usable_gpus() if options.device == "cuda" else []
-        if gpus and max(options.gpus) > len(gpus):
-            raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(gpus)}")
-        self.recorder = results.Recorder(Results.command, options.words, options.json)
-        self._until = time.monotonic() + options.total if options.total else float("inf")
-        options.gpus, options.sizes = sorted(set(options.gpus)), list(dict.fromkeys(options.sizes))
-        options.wall_size = options.wall_size or (WALL_SIZE if gpus else min(options.sizes))
-        self._options = options
-        gpu = gpus[0].name if gpus else None
-        self._about = {"device": options.device, "gpu": gpu, "gpus_there": len(gpus), "dtype": "float64"}
-        self._failed: set[str] = set()
-
-    def measure(self) -> bool:
-        """Whether all went well that had to."""
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is measured is printed in the end
-        good = True
-        try:
-            for start in starts(self._options):
-                good &= self._one(start)
-        except KeyboardInterrupt:
-            self._leave_out("what comes after the interruption")
-            good = False
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        return good
-
-    def _one(self, start: Start) -> bool:
-        if {start.part, start.name} & self._failed:
-            return True  # that was said
-        if start.part == "cublasxt" and self._options.device != "cuda":
-            reason = "it needs a GPU"
-        else:
-            reason = "not installed" if start.part == "torch" and find_spec("torch") is None else ""
+def measured(options: argparse.Namespace) -> Iterator[results.Line]:
+    """All that is asked for. UsageError for what cannot be measured. `options.failed`: whether a part did that had to succeed."""
+    if min(*options.gpus, *options.sizes, options.rounds, options.repeat, options.limit) <= 0:
+        raise UsageError("numbers of GPUs, sizes, rounds, repeats and seconds must be more than 0")
+    if uneven := [(n, gpus) for n in options.sizes for gpus in options.gpus if n % gpus]:
+        raise UsageError("{} rows cannot be scattered evenly to {} ranks".format(*uneven[0]))
+    gpus = usable_gpus() if options.device == "cuda" else []
+    if gpus and max(options.gpus) > len(gpus):
+        raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(gpus)}")
+    options.wall_size = options.wall_size or (WALL_SIZE if gpus else min(options.sizes))
+    until = time.monotonic() + options.total if options.total else float("inf")
+    gpu = gpus[0].name if gpus else None
+    about = {"device": options.device, "gpu": gpu, "gpus_there": len(gpus), "dtype": "float64"}
+    absent = {"cublasxt": "it needs a GPU"} if options.device != "cuda" else {}
+    absent |= {} if find_spec("torch") else {"torch": "not installed"}
+    left_out: set[str] = set()
+    for start in cli.shown(list(starts(options)), "programs"):
+        name = start.part if start.part in absent else start.name
+        if name in left_out:
+            continue
+        lines: list[results.Line] = []
+        if not (reason := absent.get(start.part, "")):
+            left = until - time.monotonic()
+            lines, reason = run(start, min(options.limit, left)) if left > 0 else ([], "no time was left")
+            options.failed |= bool(reason) and start.part != "torch"
+        if strange := {line["ran_on"] for line in lines if line.get("ran_on", options.device) != options.device}:
+            raise HybridError(f"{name} ran on {', '.join(strange)}")
+        yield from ({**about, **line} for line in lines if start.wanted)
         if reason:
-            self._failed.add(start.part)
-            self._leave_out(f"{start.part}: {reason}")
-            return True
-        if reason := self._run(start):
-            self._failed.add(start.name)
-            self._leave_out(f"{start.name}: {reason}")
-        return start.part == "torch" or not reason  # whose failures are not ours
-
-    def _run(self, start: Start) -> str:
-        """Why it failed; empty where it did not."""
-        left = self._until - time.monotonic()
-        if left <= 0:
-            return "no time was left"
-        lines, failure, interrupted = run(start, min(self._options.limit, left))
-        if strange := {line["ran_on"] for line in lines if line.get("ran_on", self._options.device) != self._options.device}:
-            return f"it ran on {', '.join(strange)}"
-        for line in lines if start.wanted else []:
-            self.recorder.keep({**self._about, **line})
-            print(as_text(line), flush=True)
-        if interrupted:
-            raise KeyboardInterrupt
-        return failure
-
-    def _leave_out(self, what: str) -> None:
-        self.recorder.keep({**self._about, "part": None, "gpus": None, "n": None, "seconds": None, "left_out": what})
-        print(f"left out: {what}", file=sys.stderr, flush=True)
-
-
-def as_text(line: results.Line) -> str:
-    seconds = [f"{1e3 * line['seconds'][name]:.3f}" for name in ("median", "min", "max")]
-    times = f"{seconds[0]:>11} ms ({seconds[1]} to {seconds[2]})"
-    part = line["part"] + (f", blocks of {line['block']}" if "block" in line else "")
-    return f"round {line['round']}  {part:37} {line['n']:6} on {line['gpus']}{times}"
+            left_out.add(name)
+            yield {**about, "part": None, "gpus": None, "n": None, "seconds": None, "left_out": f"{name}: {reason}"}
 
 
 # --- what is made of the lines
@@ -458,17 +409,8 @@ def _number(value: float) -> str:
 
 
 def work(options: argparse.Namespace) -> int:
-    good = True
-    if options.source:
-        lines = Results.recorded(options.source)
-    else:
-        bench = Bench(options)
-        good = bench.measure()
-        lines = bench.recorder.lines
-    if not lines:
-        print("nothing was measured", file=sys.stderr)
-        return 1
-    return cli.show(options, Results(lines)) or int(not good)
+    options.failed = False
+    return cli.present(options, Results, measured) or int(options.failed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

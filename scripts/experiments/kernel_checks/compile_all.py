@@ -35,7 +35,6 @@ from hybrid.devices import check_operations
 from hybrid.devices.cuda_kernels import SHIPPED, architecture_of, compile_options, packed, shipped_file
 from hybrid.diagnostics import greeting
 from hybrid.errors import HybridError, UsageError
-from hybrid.host import files
 from hybrid.kernels import catalogue, remainders
 from hybrid.kernels.catalogue import (
     BOTH,
@@ -53,7 +52,6 @@ from hybrid.kernels.catalogue import (
 from hybrid.kernels.remainders import lacks_float64, usual_launches
 from hybrid.planning.arithmetic import Summary, choose, expected
 from hybrid.planning.check_layout import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
-from hybrid.reporting import jsonl
 
 
 @dataclass(frozen=True)
@@ -379,18 +377,14 @@ def judge(wanted: Sequence[Instance], compiled: Mapping[tuple[str, str], Compile
     ]
 
 
-Used = tuple[Instance, Resources]
-
-
-def table(rows: Iterable[Used]) -> Table:
-    heads = ["kernel", "expression", "target", "registers", "shared", "stack", "spills", ""]
+def table(rows: Iterable[tuple[Instance, Resources]]) -> Table:
     cells = []
     for instance, used in rows:
         shared, spills = f"{used.shared}+{instance.launch.shared_bytes}", f"{used.spill_stores}+{used.spill_loads}"
-        note = "" if instance.launched else "not launched"
         numbers = (str(used.registers), shared, str(used.stack), spills)
+        note = "" if instance.launched else "not launched"
         cells.append([instance.kernel, instance.launch.expression, instance.target, *numbers, note])
-    return Table(heads, "lllrrrrl", cells)
+    return Table(["kernel", "expression", "target", "registers", "shared", "stack", "spills", ""], "lllrrrrl", cells)
 
 
 def work(options: argparse.Namespace) -> int:
@@ -410,17 +404,11 @@ def work(options: argparse.Namespace) -> int:
     wanted = [one for one in dict.fromkeys(found) if one.launched or not options.launched]
     order = [*(kernel.name for kernel in kernels), *more]
     wanted.sort(key=lambda instance: (order.index(instance.kernel), instance.launch.expression))
-    compiled = compile_all(nvrtc, wanted, max(1, options.jobs))
+    compiled = compile_all(nvrtc, wanted)
     taken = [compiled[one.launch.source, one.target].resources.get(one.launch.expression) for one in wanted]
     rows = [(instance, used) for instance, used in zip(wanted, taken, strict=True) if used is not None]
-    if rows and not options.quiet:
+    if rows:
         print(*printed([table(rows)]), sep="\n")
-    if options.json:
-        with files.atomic_write(options.json) as beside:
-            beside.touch()
-            for instance, used in rows:
-                line = {"nvrtc": nvrtc.version, **dataclasses.asdict(instance), **dataclasses.asdict(used)}
-                jsonl.write(line | {"faults": faults_of(instance, used) if instance.launched else []}, str(beside))
     for warning in sorted(frozenset().union(*(done.warnings for done in compiled.values()))):
         print(f"warning: {warning}", file=sys.stderr)
     faults = judge(wanted, compiled) + ([] if options.kernels else left_out())
@@ -431,14 +419,14 @@ def work(options: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-def compile_all(nvrtc: Nvrtc, wanted: Sequence[Instance], jobs: int) -> dict[tuple[str, str], Compiled]:
+def compile_all(nvrtc: Nvrtc, wanted: Sequence[Instance]) -> dict[tuple[str, str], Compiled]:
     """By source and target. The library lets other threads run while it compiles."""
     expressions: dict[tuple[str, str], dict[str, None]] = {}
     for instance in wanted:
         expressions.setdefault((instance.launch.source, instance.target), {})[instance.launch.expression] = None
     # Long sources take longest: they come first, lest one of them ends alone.
     work = sorted(expressions, key=lambda job: len(expressions[job]) * (KERNELS / job[0]).stat().st_size, reverse=True)
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         futures = [
             pool.submit(nvrtc.compile, KERNELS / source, list(expressions[source, target]), target) for source, target in work
         ]
@@ -452,8 +440,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these (all)")
     parser.add_argument("--launched", action="store_true", help="only the forms that would be launched on the GPU")
     parser.add_argument("--widest", action="store_true", help="each form only with the widest copies")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="sources compiled at once (one a core)")
     parser.add_argument("--ship", action="store_true", help="write the machine code for the wheel")
-    parser.add_argument("--json", metavar="FILE", help="write one line for each instance: what it takes, and its faults")
-    parser.add_argument("--quiet", action="store_true", help="no table: only faults and the last line")
     return command(parser, work, arguments, failure=2)

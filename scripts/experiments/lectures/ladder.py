@@ -14,7 +14,7 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -206,21 +206,7 @@ def _speed(line: results.Line | None) -> str:
 ALONE = ("naive", "row_per_thread", "column_per_thread")  # in these every thread loads all that it multiplies
 
 
-@dataclass(frozen=True)
-class Loads:
-    """Loads of an element of A and of B: the least, the most, the mean; and what they should be."""
-
-    kernel: str
-    dtype: str
-    a: tuple[float, float, float]
-    b: tuple[float, float, float]
-    per_multiply_add: float
-    formula: tuple[int, int]
-    formula_per_multiply_add: float
-
-    @property
-    def as_they_should_be(self) -> bool:
-        return self.a == (self.formula[0],) * 3 and self.b == (self.formula[1],) * 3
+Counts = tuple[float, float, float]  # loads of an element: the least, the most, the mean
 
 
 def form_of(kernel: Kernel, dtype: str, capability: int) -> Form:
@@ -239,8 +225,8 @@ def loads_per_multiply_add(kernel: str, tile: Sequence[int]) -> Fraction:
     return Fraction(2) if kernel in ALONE else Fraction(1, tile[0]) + Fraction(1, tile[1])
 
 
-def count_loads(kernel: Kernel, dtype: str, shape: Shape, capability: int = EMULATED_CAPABILITY) -> Loads:
-    """Run the kernel on the emulated GPU, which counts. DeviceUnavailable without a C++ compiler."""
+def count_loads(kernel: Kernel, dtype: str, shape: Shape, capability: int = EMULATED_CAPABILITY) -> tuple[Counts, Counts]:
+    """Of A and of B: run the kernel on the emulated GPU, which counts. DeviceUnavailable without a C++ compiler."""
     n, l, m = shape
     types = storage(dtype), storage(dtype), sums_type(dtype)
     matrices = [np.ones(shape, of_matrix) for shape, of_matrix in zip(((n, l), (l, m), (n, m)), types, strict=True)]
@@ -249,26 +235,31 @@ def count_loads(kernel: Kernel, dtype: str, shape: Shape, capability: int = EMUL
     run = EmulatedKernel(KERNELS / launch.source, launch.expression, capability, checks="loads")
     run(launch.grid, launch.block, launch.shared_bytes, matrices)
     assert run.loads is not None
-    formula = loads_of_elements(kernel.name, form_of(kernel, dtype, capability).tile, shape)
     a, b = ((float(count.min()), float(count.max()), float(count.mean())) for count in (run.loads.a, run.loads.b))
-    total = float(run.loads.a.sum() + run.loads.b.sum())
-    return Loads(kernel.name, dtype, a, b, total / (n * l * m), formula, formula[0] / m + formula[1] / n)
+    return a, b
 
 
-def loads_table(counted: Iterable[Loads]) -> results.Table:
-    """What was counted beside what the formulas say."""
-    of_matrices = (f"{matrix}: {what}" for matrix in "AB" for what in ("least", "most", "mean", "formula"))
-    heads = ["rung", "dtype", *of_matrices, "per multiply-add", "formula", ""]
-    rows = []
-    for one in counted:
-        parts = [
-            text
-            for (least, most, mean), formula in zip((one.a, one.b), one.formula, strict=True)
-            for text in (f"{least:g}", f"{most:g}", f"{mean:.2f}", str(formula))
+def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -> int:
+    """What is counted beside what the formulas say; 1 where it differs."""
+    heads = ["rung", "dtype", *(f"{matrix}: {what}" for matrix in "AB" for what in ("least", "most", "mean", "formula"))]
+    n, _, m = shape
+    rows, differs = [], 0
+    jobs = [(kernel, dtype) for dtype in dtypes for kernel in kernels if dtype in kernel.dtypes]
+    for kernel, dtype in cli.shown(jobs, "rungs"):
+        counts = count_loads(kernel, dtype, shape)
+        formulas = loads_of_elements(kernel.name, form_of(kernel, dtype, EMULATED_CAPABILITY).tile, shape)
+        cells = [
+            cell
+            for (least, most, mean), formula in zip(counts, formulas, strict=True)
+            for cell in (f"{least:g}", f"{most:g}", f"{mean:.2f}", str(formula))
         ]
-        totals = [f"{one.per_multiply_add:.4f}", f"{one.formula_per_multiply_add:.4f}"]
-        rows.append([one.kernel, one.dtype, *parts, *totals, "" if one.as_they_should_be else "differs"])
-    return results.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element")
+        right = all(each == (formula,) * 3 for each, formula in zip(counts, formulas, strict=True))
+        differs += not right
+        both = [f"{of_a / m + of_b / n:.4f}" for of_a, of_b in ((counts[0][2], counts[1][2]), formulas)]
+        rows.append([kernel.name, dtype, *cells, *both, "" if right else "differs"])
+    heads += ["per multiply-add", "formula", ""]
+    print(*results.printed([results.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element")]), sep="\n")
+    return min(differs, 1)
 
 
 # --- times
@@ -474,10 +465,7 @@ def work(options: argparse.Namespace) -> int:
     if options.rounds < 1 or not options.longest > 0:
         raise UsageError("rounds and seconds must be more than 0")
     if options.loads:
-        jobs = [(kernel, dtype) for dtype in options.dtypes for kernel in options.rungs if dtype in kernel.dtypes]
-        counted = [count_loads(kernel, dtype, tuple(options.shape)) for kernel, dtype in cli.shown(jobs, "rungs")]
-        print(*results.printed([loads_table(counted)]), sep="\n")
-        return 0 if all(one.as_they_should_be for one in counted) else 1
+        return show_loads(options.rungs, options.dtypes, tuple(options.shape))
     return cli.present(options, Results, measured)
 
 

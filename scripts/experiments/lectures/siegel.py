@@ -62,8 +62,8 @@ def measured(options: argparse.Namespace) -> Iterator[results.Line]:
         yield {**runtime.about, "part": "kernel", "program": program, "n": n, "seconds": seconds, "whole": whole}
     try:
         for program, kernel in PROGRAMS.items():
-            counted = count_loads(cuda.kernel_of(kernel), DTYPE, COUNTED)
-            yield {**runtime.about, "part": "loads", "program": program, "shape": COUNTED, "a": counted.a, "b": counted.b}
+            of_a, of_b = count_loads(cuda.kernel_of(kernel), DTYPE, COUNTED)
+            yield {**runtime.about, "part": "loads", "program": program, "shape": COUNTED, "a": of_a, "b": of_b}
     except DeviceUnavailable as missing:
         print(f"loads are not counted: {missing}", file=sys.stderr)
 
