@@ -12,7 +12,7 @@ import re
 import pytest
 from support.commands import ROOT, module, own_lines, start
 from support.forked import quickly
-from support.html import Page
+from support.pages import Page
 from support.selection import exhaustive
 
 COMMAND = module("hybrid.accept")

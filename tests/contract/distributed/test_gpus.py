@@ -5,20 +5,19 @@ where there are GPUs, on them. A rank uses one GPU, the least used of its node; 
 import json
 import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
-from support.commands import start
+from support.commands import ROOT, start
 from support.selection import exhaustive
 
-PROGRAM = Path(__file__).with_name("programs") / "on_gpus.py"
+PROGRAM = ROOT / "tests/support/on_gpus.py"
 PARTS = "memory", "products", "faults", "chains"
 
 
 def seen(ranks, gpus, parts=PARTS, real=False):
     """What each rank of the program has seen."""
     stand_in = [] if real else ["-m", "hybrid.testing", "--gpus", gpus]
-    done = start([sys.executable, *map(str, stand_in), str(PROGRAM)], gpus, *parts, ranks=ranks, limit=250)
+    done = start([sys.executable, *map(str, stand_in), str(PROGRAM)], *parts, ranks=ranks, limit=250)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

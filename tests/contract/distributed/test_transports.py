@@ -5,7 +5,7 @@ same product; what cannot be used is refused with a reason, faults on the way ar
 import numpy as np
 import pytest
 from support.cases import refused
-from support.distributed import rows_of, whole
+from support.checked import product
 
 import hybrid
 from hybrid.errors import DeviceUnavailable
@@ -20,28 +20,8 @@ def _staged():
         yield
 
 
-def at_root(comm, a, b, root=0, **how):
-    return hybrid.multiply(*((a, b) if comm.rank == root else (None, None)), comm=comm, root=root, **how)
-
-
-def shared(comm, a, b, root=0, **how):
-    operands = [hybrid.empty(matrix.shape, matrix.dtype, comm=comm, root=root) for matrix in (a, b)]
-    for into, matrix in zip(operands, (a, b), strict=True):
-        if into is not None and comm.rank == root:
-            into[...] = matrix
-    comm.Barrier()
-    return hybrid.multiply(*(operands if comm.rank == root else (None, None)), comm=comm, root=root, **how)
-
-
-def by_rows(comm, a, b, root=0, **how):
-    c = whole(comm, hybrid.multiply(rows_of(comm, a), rows_of(comm, b), comm=comm, **how))
-    return c if comm.rank == root else None
-
-
-def check(comm, a, b, root=0, form=at_root, **how):
-    c = form(comm, a, b, root, **how)
-    assert (c is None) == (comm.rank != root)
-    assert c is None or (c.dtype == a.dtype and np.array_equal(c, a @ b)), (a.shape, b.shape, root, form.__name__, how)
+def check(comm, a, b, form="root"):
+    assert np.array_equal(product(comm, form, a, b), a @ b), (a.shape, b.shape, form)
 
 
 def test_from_the_roots_arrays_or_shared_ones_each_row_of_b_crosses_the_links_of_a_node_once_with_peers(comm):
@@ -50,9 +30,9 @@ def test_from_the_roots_arrays_or_shared_ones_each_row_of_b_crosses_the_links_of
     copied = {}
     for transport in ("host", "peers"):
         with hybrid.testing.pretend(transport=transport):
-            shared(comm, a, b)
+            check(comm, a, b, "shared")
             with hybrid.testing.count() as counts:
-                shared(comm, a, b)
+                check(comm, a, b, "shared")
         copied[transport] = sum(comm.allgather(counts.copied_in)), sum(comm.allgather(counts.copied_out))
     assert copied["host"] == (a.nbytes + comm.size * b.nbytes, 64 * 64 * 8)
     assert copied["peers"] == (a.nbytes + b.nbytes, 64 * 64 * 8)
@@ -61,16 +41,16 @@ def test_from_the_roots_arrays_or_shared_ones_each_row_of_b_crosses_the_links_of
 def test_what_a_transport_cannot_do_is_refused_and_auto_takes_another(comm, rng):
     a, b = rng.random((50, 30)), rng.random((30, 40))
     cases = [
-        ({"gpu_memory": "6k", "transport": "peers"}, at_root, a, b),
-        ({"gpu_memory": "6k", "transport": "nccl"}, at_root, a, b),
-        ({"transport": "nccl"}, at_root, a, b),
-        ({"transport": "peers"}, at_root, a[:1], b),
-        ({"transport": "peers", "ranks_per_node": 1}, at_root, a, b),
-        *([({"transport": "peers", "ranks_per_node": 2}, by_rows, a, b)] if comm.size > 2 else []),
+        ({"gpu_memory": "6k", "transport": "peers"}, "root", a, b),
+        ({"gpu_memory": "6k", "transport": "nccl"}, "root", a, b),
+        ({"transport": "nccl"}, "root", a, b),
+        ({"transport": "peers"}, "root", a[:1], b),
+        ({"transport": "peers", "ranks_per_node": 1}, "root", a, b),
+        *([({"transport": "peers", "ranks_per_node": 2}, "row blocks", a, b)] if comm.size > 2 else []),
     ]
     for settings, form, first, second in cases:
         with hybrid.testing.pretend(**settings), refused(DeviceUnavailable, "transport"):
-            form(comm, first, second)
+            product(comm, form, first, second)
         with hybrid.testing.pretend(**{**settings, "transport": "auto"}):
             check(comm, np.round(9 * first), np.round(9 * second), form=form)
 
@@ -81,6 +61,6 @@ def test_a_peer_whose_device_gives_wrong_rows_is_refused_before_the_product(comm
     a, b = rng.integers(0, 9, (comm.size, 3)).astype(float), rng.integers(0, 9, (3, 4)).astype(float)
     with hybrid.testing.pretend(transport="peers"):
         with hybrid.testing.plant("arrive", rank=0, how="zero"), refused(DeviceUnavailable, "transport"):
-            at_root(own, a, b)
+            product(own, "root", a, b)
         check(own, a, b)
     own.Free()

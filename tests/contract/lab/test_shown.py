@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.chromium import browser, chromium
 from support.commands import ROOT
-from support.html import Page
 from support.lab import DATA, changed, lab
+from support.pages import Page
 
 pytestmark = pytest.mark.needs("compiler", "addr2line")
 

@@ -6,11 +6,10 @@ import json
 import re
 import sys
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import module, own_lines, start, successful
+from support.commands import ROOT, module, own_lines, start, successful
 from support.forked import quickly
 from support.selection import exhaustive
 
@@ -132,7 +131,7 @@ def test_a_wrong_product_is_noticed(ranks, length):
 
 # --- On GPUs
 
-ON_GPUS = Path(__file__).with_name("programs") / "on_gpus.py"
+ON_GPUS = ROOT / "tests/support/on_gpus.py"
 
 
 @pytest.mark.needs("compiler")
@@ -149,15 +148,15 @@ def test_powers_stay_on_the_gpu(rng, tmp_path, size, length, largest, ranks, cop
     would not be exact, what the host checks."""
     matrix = rng.integers(0, largest, (size, size)) * (rng.random((size, size)) < 2 / size)
     np.save(tmp_path / "graph.npy", matrix)
-    command = [sys.executable, "-m", "hybrid.testing", "--gpus", max(1, ranks), ON_GPUS, "graph.npy", "--length", length]
-    done = successful(
-        start([*map(str, command), "--device", "cuda", "--out", "counts.json"], ranks=ranks, cwd=tmp_path, HYBRID_GUARD="0")
-    )
+    words = f"paths:graph.npy:--length:{length}:--device:cuda:--out:counts.json"
+    command = [sys.executable, "-m", "hybrid.testing", "--gpus", str(max(1, ranks)), ON_GPUS, words]
+    done = successful(start(command, ranks=ranks, cwd=tmp_path, HYBRID_GUARD="0"))
     found = json.loads((tmp_path / "counts.json").read_text())["walks"]
     assert [[int(each) for each in row] for row in found] == power(matrix, length).tolist()
-    crossed = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    of_ranks = json.loads(done.stdout.splitlines()[-1])
+    crossed = [each["crossed"] for each in of_ranks]
     for name in ("copied_in", "copied_out"):
         assert sum(each[name] for each in crossed) == 0, crossed
     for name, most in (("asarray", 2 * copies), ("asnumpy", 1 if copies == 1 else 4 * copies)):
         assert sum(each.get(name, 0) for each in crossed) <= most * matrix.nbytes, crossed
-    assert sum(each["multiplied"] for each in crossed) >= (copies if copies > 1 else 4)
+    assert sum(each["multiplied"] for each in of_ranks) >= (copies if copies > 1 else 4)

@@ -12,7 +12,7 @@ import pytest
 from support.chromium import browser, chromium
 from support.commands import ROOT, module, start, successful
 from support.forked import quickly
-from support.html import Page
+from support.pages import Page
 from support.selection import exhaustive
 
 pytest.importorskip("matplotlib")
