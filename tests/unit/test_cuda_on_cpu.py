@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.remainder_runs import sanitized
+from support.remainder_tiles import sanitized
 
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel

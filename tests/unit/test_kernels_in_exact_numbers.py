@@ -2,14 +2,13 @@
 """kernels/check.cu: the sums, squares, largest magnitudes and checksums that the check makes on a GPU are those that NumPy makes
 of the same matrices, for any shape and alignment, with and without matrix units for float64."""
 
-from fractions import Fraction
-from itertools import product
+from itertools import cycle, product
 from math import isqrt, prod
+from operator import mul
 
 import numpy as np
 import pytest
-from support import remainder_models as models
-from support import remainder_runs as runs
+from support.remainder_tiles import Gpu, Tile, ragged
 from support.selection import exhaustive
 
 from hybrid.core.problem import padded
@@ -24,13 +23,13 @@ from hybrid.devices.check_operations import (
 )
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, Sample, checksum_weights
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
-from hybrid.kernels import remainders
-from hybrid.kernels.catalogue import C_TYPES, ELEMENTS, KERNELS, numbers_of, storage
-from hybrid.planning.arithmetic import INTEGER_BITS, MODULI, UNIT, Arithmetic, Summary, choose
+from hybrid.kernels.catalogue import ELEMENTS, KERNELS, numbers_of, storage
+from hybrid.planning.arithmetic import BYTES, MODULI, UNIT, Arithmetic, sampling
 from hybrid.testing.checked_kernels import stored
 
 pytestmark = pytest.mark.needs("compiler")
 each_type = pytest.mark.parametrize("dtype", list(ELEMENTS))
+NEARLY_ONE = float(np.frombuffer(b"????", np.float32)[0])  # where the search for the least ratio begins
 
 
 @pytest.fixture(scope="module", params=exhaustive([80], [70, 80]))
@@ -218,272 +217,95 @@ def test_compare_sums(kernels, rng):
     assert together[1, 2] == got[128:, 2].max() < 1e5
 
 
-# --- The kernels of products from remainders (norms.cu, guard.cu, remainders.cu, products_mma.cu, products.cu,
-# reconstruct.cu) compute what Python's integers do: exactly, but for the roundings that docs/remainders.md allows, in any
-# order of threads
+# --- Products from remainders (norms.cu, guard.cu, remainders.cu, products.cu, products_mma.cu, reconstruct.cu), by the launches
+# of a rank: integers are exact, other numbers within the bound that is proved, on GPUs of each kind
 
 
-REMAINDERS = [("float64", 1), ("float64", 3), ("float64", 15), ("float32", 1), ("float32", 8)]  # type, moduli
-RECONSTRUCTED = [("float64", 3), ("float64", 5), ("float64", 7), ("float64", 14), ("float64", 15), ("float32", 7)]
-PRODUCTS = ["products", "byte_products<double>", "byte_products<float>"]
-OF_NORMS = ["summarize", "scale_lines", "tell"] + [f"measure_{x}<{t}>" for t in C_TYPES.values() for x in ("rows", "columns")]
-OF_MAGNITUDES = [f"magnitudes_of_{x}<{t}>" for t in C_TYPES.values() for x in ("rows", "columns")]
+EACH_GPU = exhaustive([80, 90], [75, 80, 90])  # by its compute capability
 both_types = pytest.mark.parametrize("dtype", ["float32", "float64"])
-both_operands = pytest.mark.parametrize("operand", ["A", "B"])
-both_ways = pytest.mark.parametrize("by_integers", [False, True])
+RECONSTRUCTED = [("float64", 3), ("float32", 7), ("float64", 15), ("float64", 5), ("float64", 7), ("float64", 14), ("float32", 8)]
 
 
-@pytest.fixture(scope="module")
-def run():
-    packed = [f"remainders_of_{lines}<{C_TYPES[dtype]}, {n}>" for dtype, n in REMAINDERS for lines in ("rows", "columns")]
-    back = [f"{name}<{C_TYPES[dtype]}, {n}>" for dtype, n in RECONSTRUCTED for name in ("reconstruct", "reconstruct_by_integers")]
-    of = {"norms.cu": OF_NORMS, "remainders.cu": packed, "reconstruct.cu": back}
-    return runs.Runner.compiled({KERNELS / source: expressions for source, expressions in of.items()})
+def whole_numbers(rng, largest, shape, dtype):
+    """With the largest of either sign among them, and zeros."""
+    numbers = np.rint(rng.uniform(-1, 1, shape) * largest)
+    numbers.flat[:3] = [largest, -largest, 0][: numbers.size]
+    return numbers.astype(dtype)
 
 
-class Gpu:
-    """A small one: a cluster goes through several pairs of tiles."""
-
-    multiprocessors = 4
-
-    def __init__(self, capability):
-        self.capability = capability
+def in_python(matrix):
+    return np.array(list(map(int, matrix.ravel().tolist())), object).reshape(matrix.shape)
 
 
-@pytest.fixture(scope="module", params=[75, 80, 90])
-def multiply(request):
-    """(packed A, packed B, shape, moduli or type of C) -> remainders of C, or with a type the product of signed bytes."""
-    source, gpu = "products.cu" if request.param == 90 else "products_mma.cu", Gpu(request.param)
-    runner = runs.Runner.compiled({KERNELS / source: PRODUCTS}, capability=request.param)
-
-    def multiplied(a, b, rows, inner, columns, moduli=1, dtype="", **how):
-        run, width = runner.but(**how), -(-columns // 16) * 16
-        c = run.empty(rows, columns, dtype) if dtype else run.empty(moduli * rows, width, "uint8", runs.POISON)[:, :columns]
-        launch = remainders.products_of(gpu, C_TYPES.get(dtype, ""), rows, columns, moduli)
-        along_k = runs.number(-(-inner // UNIT) * UNIT, "i8")
-        run(launch, a, b, c, *([] if dtype else [runs.number(rows, "i8")]), along_k)
-        # Tiles of products.cu read the packed planes in pairs, so these are as long as pairs are.
-        assert gpu.capability == 90 or run.untouched()
-        return c if dtype else c.reshape(moduli, rows, columns)
-
-    return multiplied
-
-
-def planes(lines, *, interleaved):
-    """Packed, and as long as pairs of units of lines are."""
-    whole = np.zeros((len(lines), -(-lines.shape[1] // 256) * 256, lines.shape[2]), np.uint8)
-    whole[:, : lines.shape[1]] = lines
-    return np.stack([models.packed(plane, interleaved=interleaved) for plane in whole])
+@pytest.mark.parametrize("by_integers", [False, True])
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize(("dtype", "moduli"), exhaustive(RECONSTRUCTED[:3], RECONSTRUCTED))
+def test_integers_come_back(rng, dtype, moduli, aligned, by_integers):
+    """Exactly where their type holds them and 7 moduli do, else rounded, though C nearly fills the moduli's range."""
+    gpu, bits, whole = Gpu(80), {"float64": 53, "float32": 24}[dtype], prod(MODULI[:moduli])
+    for n, l, m in [(1, 1, 1), (33, 131, 70), (2, 30, 1030)]:
+        held = isqrt(2**bits // l)  # up to which the type holds all of C
+        largest = isqrt((whole - 1) // (2 * l)) if moduli <= 5 else int(Arithmetic(moduli).limit(l) / l**0.5)
+        for most in {min(largest, held), min(largest, 2**bits)}:
+            a, b = whole_numbers(rng, most, (n, l), dtype), whole_numbers(rng, most, (l, m), dtype)
+            got = Tile(gpu, a, b, aligned=aligned, by_integers=by_integers).product(Arithmetic(moduli, scaled=False))
+            exact = (in_python(a) @ in_python(b)).astype(float)
+            is_exact = by_integers or (most <= held and moduli <= 7)
+            lost = 0 if is_exact else np.abs(exact) * 2.0 ** (1 - bits) + whole / 2**68
+            assert (np.abs(got - exact.astype(dtype)) <= lost).all(), (n, l, m, most)
 
 
-def lines_like(rng, count, inner, dtype):
-    """Of all sizes, of integers, of zeros, of one number only, and whose norm is a power of two."""
-    matrix = rng.standard_normal((count, inner)) * 2.0 ** rng.integers(-60, 60, (count, 1))
-    matrix[1::5] = np.rint(rng.standard_normal(matrix[1::5].shape) * 100)
-    matrix[2::5], matrix[3::5] = 0, 0
-    matrix[3::5, inner // 2] = 2.0**20
-    return matrix.astype(dtype)
-
-
+@pytest.mark.parametrize("capability", EACH_GPU)
 @both_types
-@both_operands
-def test_norms_powers_of_two_and_what_the_elements_are(run, rng, dtype, operand):
-    for count, inner in [(1, 1), (33, 257), (40, 1300), (300, 9)]:
-        here, matrix = run.but(), lines_like(rng, count, inner, dtype)
-        lines = runs.measured(here, operand, here.copied(matrix if operand == "A" else matrix.T))
-        norms = np.sqrt((matrix.astype(np.longdouble) ** 2).sum(axis=1)).astype(float)
-        np.testing.assert_allclose(lines.numbers[0], norms, rtol=1e-14)
-        np.testing.assert_array_equal(lines.numbers[1], np.abs(matrix).max(axis=1))
-        assert lines.summary[0, :1].view(float)[0] == np.abs(matrix).max()
-        assert lines.summary[0, 1:3].tolist() == [(matrix != np.rint(matrix)).any(), 0]
-        assert lines.least == lines.numbers[0][lines.numbers[0] > 0].min()
-        bits = INTEGER_BITS[dtype]
-        for limit in [0.0, 2.0**20, *(Arithmetic(n).limit(inner) for n in (3, 7, 8, 14, 15) if inner < 1000 or n > 3)]:
-            runs.scale(here, lines, limit, bits)
-            assert models.scaled_well(lines.numbers, limit, bits).all(), limit
-        assert here.untouched()
+def test_signed_bytes_are_exact(rng, dtype, capability):
+    for n, l, m in [(1, 1, 1), (130, 260, 133)]:
+        a, b = rng.integers(-128, 128, (n, l)), rng.integers(-128, 128, (l, m))
+        a[0], b[:, -1] = -128, -128
+        np.testing.assert_array_equal(Tile(Gpu(capability), a.astype(dtype), b.astype(dtype)).product(BYTES), a @ b)
 
 
-@both_types
-@both_operands
-def test_norms_and_fingerprints_depend_on_the_elements_alone(run, rng, operand, dtype):
-    """Not on the order of threads, and norms not on other lines."""
-    matrix = lines_like(rng, 40, 1300, dtype)
-    whole, part = (x if operand == "A" else x.T.copy() for x in (matrix, matrix[7:20]))
-    forward, shuffled = runs.measured(run.but(), operand, whole), runs.measured(run.but(order="shuffled"), operand, whole)
-    np.testing.assert_array_equal(forward.numbers[:2], shuffled.numbers[:2])
-    np.testing.assert_array_equal(forward.numbers[:2, 7:20], runs.measured(run.but(), operand, part).numbers[:2])
-    if operand == "B":
-        assert int(forward.summary[0, 4]) == int(shuffled.summary[0, 4]) == models.fingerprint(matrix)
+@pytest.mark.parametrize(("capability", "inner"), exhaustive([(80, 33_100)], product([75, 80, 90], [33_100, 66_700])))
+def test_sums_are_reduced_before_they_have_no_room(capability, inner):
+    """All remainders are the largest. Of so many products 32 bits with, or without, a sign cannot hold the sum."""
+    tile = Tile(Gpu(capability), np.full((3, inner), -1.0), np.full((inner, 3), -1.0))
+    assert (tile.product(Arithmetic(3, scaled=False)) == inner).all()
 
 
-@both_operands
-def test_one_element_tells_on_a_matrix(run, operand):
-    """In a matrix of integers: somewhere in the second chunk of k, alone in its line."""
-    matrix = np.full((70, 600), -7.0)
+@pytest.mark.parametrize("capability", EACH_GPU)
+def test_no_bit_depends_on_the_order_of_threads_and_copies(capability):
+    first = ragged(Gpu(capability))
+    wanted = first.summary("A"), first.summary("B"), first.ratio(), first.product(Arithmetic(3)).tobytes()
+    for order, copies in zip(ORDERS, cycle(COPIES)):
+        tile = ragged(Gpu(capability, order=order, copies=copies))
+        found = tile.summary("A"), tile.summary("B"), tile.ratio(), tile.product(Arithmetic(3)).tobytes()
+        assert found == wanted, (order, copies)
+
+
+def test_one_element_tells_on_a_matrix():
+    """In a matrix of integers: somewhere in the second chunk of k, alone in its line; and so does its fingerprint."""
+    matrix, others = np.full((70, 600), -7.0), np.ones((600, 70))
     matrix[60] = 0
     cases = {3.0: (True, True), 0.5: (False, True), 2.0**60: (True, True), 1e-130: (False, True), np.nan: (False, False),
              np.inf: (True, False), -np.inf: (True, False), 1e200: (True, False), 1e-200: (False, False)}  # fmt: skip
-    for element, (integral, in_range) in cases.items():
+    seen = set()
+    for element, flags in cases.items():
         matrix[60, 555] = element
-        summary = runs.measured(run.but(), operand, matrix if operand == "A" else matrix.T.copy()).summary[0]
-        assert summary[1:3].tolist() == [not integral, not in_range], element
-        assert np.isnan(element) or summary[:1].view(float)[0] == max(7, abs(element))
+        of_a, of_b = Tile(Gpu(80), matrix, others).summary("A")[0], Tile(Gpu(80), others.T, matrix.T).summary("B")
+        seen.add(of_b[1])
+        for summary in (of_a, of_b[0]):
+            assert (summary.integral, summary.in_range) == flags, element
+            assert np.isnan(element) or summary.largest == max(7, abs(element))
+    assert len(seen) == len(cases)
 
 
-def test_a_few_words_are_told(run):
-    words, told = np.arange(1, 9, dtype=np.uint32)[None, :], np.zeros((1, 8), np.uint32)
-    run(remainders.telling(), words[:, :5], told)
-    assert told[0].tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
-
-
-def numbers_like(rng, shape, dtype):
-    """Of all sizes, and among them what is hard to get right with a scale of 1: ties, 0, subnormals, the largest that may be."""
-    largest, of_type = 2.0 ** (62 if dtype == "float64" else 30), np.dtype(dtype).type
-    bytes_ = [sign * (256.0**power + step) for power in range(1, 4) for step in (-1, 0, 1) for sign in (1, -1)]
-    small = [0, -0.0, np.finfo(dtype).tiny, np.finfo(dtype).smallest_subnormal, 0.49999, -0.49999]
-    most = [sign * np.nextafter(of_type(largest), of_type(0)) for sign in (1, -1)] + [-largest]
-    hard = np.array([*(np.arange(-8, 9) + 0.5), *bytes_, *small, *most], dtype)
-    matrix = (rng.standard_normal(shape) * 2.0 ** rng.uniform(-4, np.log2(largest) - 4, shape)).astype(dtype)
-    places = rng.permutation(matrix.size)[: len(hard)]
-    matrix.ravel()[places] = hard[: len(places)]
-    return matrix
-
-
-@pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize(("dtype", "count"), exhaustive([("float64", 1), ("float64", 15), ("float32", 8)], REMAINDERS))
-@both_operands
-def test_remainders_are_exact(run, rng, operand, dtype, count, aligned):
-    for lines, inner in [(1, 1), (9, 128), (33, 131)]:
-        here, matrix = run.but(aligned=aligned), numbers_like(rng, (lines, inner), dtype)
-        scales = 2.0 ** rng.integers(-20, 1, (1, lines))
-        scales[0, ::2] = 1
-        expected = models.remainders(models.integers(matrix, scales.T), count)
-        got = runs.reduced(here, operand, here.copied(matrix if operand == "A" else matrix.T), scales, count)
-        interleaved = operand == "B" and count > 1
-        for plane, wanted in zip(got, expected, strict=True):
-            np.testing.assert_array_equal(plane, models.packed(wanted, interleaved=interleaved, filler=runs.POISON))
-        assert here.untouched()
-
-
-@pytest.mark.parametrize(
-    ("rows", "inner", "columns"),
-    exhaustive([(16, 128, 17), (130, 300, 140)], [(1, 1, 1), (16, 128, 17), (130, 300, 140), (300, 400, 140), (257, 129, 8)]),
-)
-def test_products_are_exact_in_every_order(multiply, rng, rows, inner, columns):
-    p = np.array(MODULI[:3])[:, None, None]
-    a, b = (rng.integers(0, p, (3, *shape)).astype(np.uint8) for shape in ((rows, inner), (inner, columns)))
-    a[:, 0], b[:, :, -1] = p[:, 0] - 1, p[:, 0] - 1
-    packed = planes(a, interleaved=False), planes(b.transpose(0, 2, 1), interleaved=True)
-    for order, copies in {(str(rng.choice(ORDERS)), copies) for copies in COPIES}:
-        got = multiply(*packed, rows, inner, columns, 3, order=order, copies=copies)
-        np.testing.assert_array_equal(got, models.products(a, b), f"{order} {copies}")
-
-
-@pytest.mark.parametrize(
-    ("multiply", "inner"),
-    exhaustive([(80, 33_100)], [(at, n) for at in (75, 80, 90) for n in (33_100, 66_700)]),
-    indirect=["multiply"],
-)
-def test_products_are_reduced_before_a_sum_has_no_room(multiply, inner):
-    """All remainders are the largest. Of so many such products 32 bits with, or without, a sign cannot hold the sum."""
-    lines = np.stack([np.full((3, inner), p - 1, np.uint8) for p in MODULI[:2]])  # a sum modulo 256 may lose its highest bits
-    a, b = planes(lines, interleaved=False), planes(lines, interleaved=True)
-    for plane, p in zip(multiply(a, b, 3, inner, 3, 2), MODULI, strict=False):
-        assert (plane == (p - 1) ** 2 * inner % p).all()
-
-
-@both_types
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 1, 1), (130, 260, 133)])
-def test_products_of_signed_bytes_are_exact(multiply, rng, dtype, rows, inner, columns):
-    a, b = rng.integers(-128, 128, (rows, inner)), rng.integers(-128, 128, (inner, columns))
-    a[0], b[:, -1] = -128, -128
-    packed = (planes(lines[None].astype(np.int8).view(np.uint8), interleaved=False) for lines in (a, b.T))
-    np.testing.assert_array_equal(multiply(*packed, rows, inner, columns, dtype=dtype), (a @ b).astype(dtype))
-
-
-def back(run, numbers, scales, dtype, count, by_integers):
-    of_moduli = np.stack([(numbers % p).astype(np.uint8) for p in MODULI[:count]])
-    return runs.put_together(run, of_moduli, *scales, dtype, by_integers=by_integers)
-
-
-@both_ways
-@pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize(
-    ("dtype", "count"), exhaustive([RECONSTRUCTED[0], *RECONSTRUCTED[2:5:2], RECONSTRUCTED[5]], RECONSTRUCTED)
-)
-def test_integers_come_back(run, rng, dtype, count, aligned, by_integers):
-    """Exactly, where they fit: with 7 moduli or fewer those of 53 bits. Else within 2⁻⁶⁸·P, and rounded once; by integers they
-    are only rounded."""
-    half = prod(MODULI[:count]) // 2
-    hard = [half - half // 2**20, half // 2**20 - half, 0, 1, -1, 255, -256]
-    for shape in [(1, 1), (3, 7), (2, 1030)]:
-        here, size = run.but(aligned=aligned), prod(shape)
-        numbers = [int(half * Fraction(rng.uniform(-1, 1)) / 2 ** int(rng.integers(half.bit_length()))) for _ in range(size)]
-        numbers = np.array([*hard[:size], *numbers[len(hard) :]], object).reshape(shape)
-        scales = [2.0 ** rng.integers(-30, 31, (1, length)) for length in shape]
-        got = back(here, numbers, scales, dtype, count, by_integers)
-        assert here.untouched()
-        assert not back(here, 0 * numbers, scales, dtype, count, by_integers).any()
-        if by_integers:
-            np.testing.assert_array_equal(got, (np.vectorize(float)(numbers) * scales[0].T * scales[1]).astype(dtype))
-            continue
-        lost, fits = Fraction(prod(MODULI[:count]), 2**68), 2 ** (53 if dtype == "float64" else 24)
-        for (i, j), integer in np.ndenumerate(numbers):
-            error = abs(Fraction(float(got[i, j])) / Fraction(scales[0][0, i] * scales[1][0, j]) - integer)
-            assert error == 0 or count > 7 or abs(integer) > fits, integer
-            assert error <= lost + Fraction(abs(integer), fits) * Fraction(1 + 1e-6), integer
-
-
-@both_ways
-@pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_integers_come_back(run, sign, by_integers):
-    """As near to ±P/2 as norms may be, and as the choice of moduli allows for integers."""
-    ones = np.ones((1, 1)), np.ones((1, 1))
-    for dtype, count in [("float64", 14), ("float64", 15), ("float32", 7)]:
-        largest = int(Arithmetic(count).limit(1))
-        assert largest <= isqrt(prod(MODULI[:count]) // 2)
-        got = back(run.but(), np.array([[sign * largest**2]], object), ones, dtype, count, by_integers)
-        assert got[0, 0] == pytest.approx(float(sign * largest**2), rel=1e-6)
-    for count in (3, 5):
-        half = prod(MODULI[:count]) // 2
-        first = next(x for x in range(isqrt(half), 0, -1) if half % x <= half >> 33)
-        factors = first, (half - 1) // first
-        of_a, of_b = (Summary(float(x), integral=True, in_range=True) for x in factors)
-        chosen = choose(of_a, of_b, 1, "float64", lambda: 1.0, fast=False)[0].moduli
-        assert chosen >= count
-        got = back(run.but(), np.array([[sign * prod(factors)]], object), ones, "float64", chosen, by_integers)
-        assert got[0, 0] == sign * prod(factors)
-
-
-@both_ways
-def test_a_product_from_three_moduli_by_hand(run, multiply, by_integers):
-    """The example of kernels/README.md, and of the picture there: (3, -5) · (700, 11)ᵀ = 2100 - 55 = 2045."""
-    a, b, ones = np.array([[3.0, -5.0]]), np.array([[700.0], [11.0]]), np.ones((1, 1))
-    of_a, of_b = (runs.reduced(run.but(), operand, matrix, ones, 3) for operand, matrix in (("A", a), ("B", b)))
-    assert [models.unpacked(plane, 1, interleaved=False)[0, :2].tolist() for plane in of_a] == [[3, 251], [3, 250], [3, 248]]
-    assert [models.unpacked(plane, 1, interleaved=True)[0, :2].tolist() for plane in of_b] == [[188, 11], [190, 11], [194, 11]]
-    planes = (np.pad(each, ((0, 0), (0, len(each[0])))) for each in (of_a, of_b))  # as long as pairs are
-    of_c = multiply(*planes, 1, 2, 1, 3)
-    assert of_c.ravel().tolist() == [253, 5, 21]
-    assert [models.weight(i, 3) for i in range(3)] == [11032065, 8225536, 13774080]
-    assert runs.put_together(run.but(), of_c, ones, ones, "float64", by_integers=by_integers).tolist() == [[2045.0]]
-
-
-@pytest.fixture(scope="module", params=[80, 90])
-def guard(request, run):
-    """(a, b, every) -> the least ratio that the kernels find, of mma and of clusters."""
-    here = runs.Runner.compiled({KERNELS / "guard.cu": OF_MAGNITUDES}).kernels
-    source = "guard.cu" if request.param == 80 else "products.cu"
-    found = runs.Runner.compiled({KERNELS / source: ["least_ratio"]}, capability=request.param).kernels
-
-    def ratio(a, b, every):
-        runner = runs.Runner({**run.kernels, **here, **found})
-        least = runs.guarded_ratio(runner, runner.copied(a), runner.copied(b), every, Gpu(request.param))
-        assert runner.untouched()
-        return least
-
-    return ratio
+def test_the_example_of_the_page():
+    """kernels/README.md, and the picture there: (3, -5) · (700, 11)ᵀ = 2100 - 55 = 2045."""
+    assert [2045 % p for p in MODULI[:3]] == [253, 5, 21]
+    weights, whole = [11032065, 8225536, 13774080], prod(MODULI[:3])
+    assert [[weight % p for p in MODULI[:3]] for weight in weights] == np.eye(3, dtype=int).tolist()
+    assert sum(map(mul, weights, (253, 5, 21))) % whole == 2045
+    tile = Tile(Gpu(80), np.array([[3.0, -5.0]]), np.array([[700.0], [11.0]]))
+    assert tile.product(Arithmetic(3, scaled=False)).tolist() == [[2045.0]]
 
 
 def of_kind(rng, kind, rows, inner, columns, dtype):
@@ -504,28 +326,47 @@ def of_kind(rng, kind, rows, inner, columns, dtype):
     return a.astype(dtype), b.astype(dtype)
 
 
+def least_ratio(a, b, seen=slice(None)):
+    """The least Σ|a·b| / (|row|·|column|), of rows and columns that are not zero. `seen`: the sums are over this part of k."""
+    a, b = (np.abs(matrix).astype(np.longdouble) for matrix in (a, b))
+    sizes = np.outer(np.sqrt((a**2).sum(axis=1)), np.sqrt((b**2).sum(axis=0)))
+    return float(((a[:, seen] @ b[seen])[sizes > 0] / sizes[sizes > 0]).min())
+
+
+def sampled(inner, dtype):
+    """Which elements along k the guard looks at."""
+    there, every = -(-inner // UNIT), sampling(inner, dtype)
+    units = [min(unit * every + (unit * 5 + 3) % every, there - 1) for unit in range(-(-there // every))]
+    return np.isin(np.arange(inner) // UNIT, units)
+
+
+KINDS = ["normal", "uniform", "of outliers", "small", "large", "of large meeting small", "with zeros"]
+
+
+@pytest.mark.parametrize("capability", exhaustive([80], [75, 80, 90]))
 @both_types
-@pytest.mark.parametrize("kind", ["normal", "uniform", "of outliers", "small", "large", "of large meeting small", "with zeros"])
-@pytest.mark.parametrize(
-    ("rows", "inner", "columns", "every"),
-    exhaustive([(33, 300, 67, 1)], [(33, 300, 67, 1), (70, 300, 67, 1), (3, 100, 3, 2), (10, 2500, 130, 8)]),
-)
-def test_the_guard_is_never_above_the_least_ratio(guard, rng, kind, rows, inner, columns, every, dtype):
-    a, b = of_kind(rng, kind, rows, inner, columns, dtype)
-    ratio, of_seen = guard(a, b, every), models.least_ratio(a, b, models.sampled(inner, every))
-    assert 0 <= ratio <= min(of_seen, models.least_ratio(a, b))
-    if kind in ("normal", "uniform", "with zeros"):
-        assert ratio > 0.7 * min(of_seen, runs.NEARLY_ONE), "rounded down by up to 18 %, and from few elements"
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_guard_is_never_above_the_least_ratio_and_no_element_errs_by_more_than_is_proved(rng, kind, dtype, capability):
+    for shape in [(33, 300, 67), (3, 100, 3), (10, 2500, 130)]:
+        a, b = of_kind(rng, kind, *shape, dtype)
+        tile = Tile(Gpu(capability), a, b)
+        ratio, of_seen = tile.ratio(), least_ratio(a, b, sampled(shape[1], dtype))
+        assert 0 <= ratio <= min(of_seen, least_ratio(a, b))
+        if kind in ("normal", "uniform", "with zeros"):
+            assert ratio > 0.7 * min(of_seen, NEARLY_ONE), "rounded down by up to 18 %, and from few elements"
+        exact, sizes = (x.astype("g") @ y.astype("g") for x, y in ((a, b), (np.abs(a), np.abs(b))))
+        moduli = 15 if dtype == "float64" else 8
+        bound = Arithmetic(moduli).error_bound(shape[1], dtype, max(ratio, 2.0**-20))
+        assert ratio < 2.0**-20 or (np.abs(tile.product(Arithmetic(moduli)) - exact) <= bound * sizes).all()
 
 
-@pytest.mark.parametrize(
-    ("row", "column"), exhaustive([(63, 64), (139, 299)], [(0, 0), (63, 64), (40, 127), (139, 299), (129, 255)])
-)
-def test_one_element_of_c_is_the_least(guard, row, column):
+@pytest.mark.parametrize("capability", EACH_GPU)
+def test_one_element_of_c_is_the_least(capability):
     """One row of A meets one column of B with nothing in common; all other elements are flat."""
-    a, b = np.ones((140, 256)), np.ones((256, 300))
-    a[row, ::2], b[1::2, column] = 0, 0
-    assert guard(a, b, 1) == 0
-    a[row] = 1
-    assert guard(a, b, 1) == pytest.approx(0.5**0.5 * 7 / 8 * 15 / 16, rel=1e-5), "rounded down"
-    assert guard(np.zeros((3, 130)), np.zeros((130, 2)), 1) == runs.NEARLY_ONE
+    for row, column in [(0, 0), (63, 64), (40, 127), (139, 299), (129, 255)]:
+        a, b = np.ones((140, 256)), np.ones((256, 300))
+        a[row, ::2], b[1::2, column] = 0, 0
+        assert Tile(Gpu(capability), a, b).ratio() == 0
+        a[row] = 1
+        assert Tile(Gpu(capability), a, b).ratio() == pytest.approx(0.5**0.5 * 7 / 8 * 15 / 16, rel=1e-5), "rounded down"
+    assert Tile(Gpu(capability), np.zeros((3, 130)), np.zeros((130, 2))).ratio() == NEARLY_ONE

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""Tiles of C from remainders on emulated GPUs of any compute capability, by the launches of a rank.
+
+`python -m support.remainder_tiles` is a child process that a sanitizer may end: it computes a ragged tile.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid.core.problem import Problem
+from hybrid.core.spans import Span
+from hybrid.devices.cpu import EmulatedDevice
+from hybrid.devices.remainders import RemainderLaunches
+from hybrid.emulation.build import build
+from hybrid.emulation.child import Ended, run_child
+from hybrid.emulation.guarded import Guarded
+from hybrid.emulation.kernel import EmulatedKernel
+from hybrid.kernels.catalogue import KERNELS, Launch, named
+from hybrid.planning.arithmetic import BYTES, Arithmetic, Summary, remainder_layout
+
+
+class Gpu(EmulatedDevice):
+    """`how`: the order of threads and of copies."""
+
+    def __init__(self, capability: int, **how: Any) -> None:
+        super().__init__(named("naive"), "float64")
+        self.capability, self._how = capability, how
+        self.launched: list[Launch] = []
+
+    def kernel(self, launch: Launch, arguments: Sequence[Any]) -> Callable[[None], None]:
+        self.launched.append(launch)
+        of_kind = launch.source.startswith("products") or launch.expression == "least_ratio"  # the others are the same for all
+        instance = self._instance(launch, self.capability if of_kind else 80)
+        matrices = [np.array([[each]]) if isinstance(each, np.generic) else each for each in arguments]
+        how = {"cluster": launch.cluster, **self._how}
+        return lambda stream: instance(launch.grid, launch.block, launch.shared_bytes, matrices, **how)
+
+
+class Tile:
+    """The only one of a product, whose panels are A and B. NaN lies around them, and in all memory that is not written yet.
+    `aligned`: rows begin at multiples of 16 bytes."""
+
+    def __init__(self, gpu: Gpu, a: np.ndarray, b: np.ndarray, *, by_integers: bool = False, aligned: bool = True) -> None:
+        (n, l), m, dtype = a.shape, b.shape[1], a.dtype.name
+        layout = remainder_layout(0, n, l, m, 1, dtype, 15)
+        memory = gpu.reserve(layout.end, shared=False)
+        gpu.poison(memory)
+        self.launches = RemainderLaunches(gpu, memory, layout, Problem(n, l, m, dtype), fast=True, by_integers=by_integers)
+        self.guarded = [Guarded(*shape, dtype, np.nan, aligned=aligned) for shape in (a.shape, b.shape, (n, m))]
+        self.a, self.b, self.c = (each.inner for each in self.guarded)
+        self.a[...], self.b[...], self.c[...] = a, b, np.nan
+        self._panels = {"A": (Span(0, n), self.a), "B": (Span(0, m), self.b)}
+        for name, panel in self._panels.items():
+            self._run(self.launches.measure(name, *panel))
+
+    def summary(self, name: str) -> tuple[Summary, int]:
+        return self.launches.summary_of(name, self._panels[name][0])
+
+    def ratio(self) -> float:
+        """The least ratio, as the guard finds it."""
+        for name, panel in self._panels.items():
+            self._run(self.launches.pack_magnitudes(name, *panel))
+        self._run(self.launches.guard(self._panels["A"][0], self._panels["B"][0], 0))
+        return self.launches.ratio(0)
+
+    def product(self, arithmetic: Arithmetic) -> np.ndarray:
+        for name, (lines, matrix) in self._panels.items():
+            self._run(self.launches.reduce(name, lines, arithmetic, matrix))
+        self._run(self.launches.multiply(self._panels["A"][0], self._panels["B"][0], arithmetic, self.c))
+        assert all(each.untouched() for each in self.guarded), "something beside a matrix was written"
+        return self.c.copy()
+
+    def _run(self, calls: Sequence[Callable[[None], object]]) -> None:
+        for call in calls:
+            call(None)
+
+
+def ragged(gpu: Gpu, **how: Any) -> Tile:
+    random = np.random.default_rng(1)
+    return Tile(gpu, random.standard_normal((70, 270)), random.standard_normal((270, 133)), **how)
+
+
+def all_steps(gpu: Gpu, checks: str = "") -> None:
+    """With every kernel, of matrices whose surroundings may not be read under ASan."""
+    for aligned, by_integers in ((True, False), (False, True)):
+        tile = ragged(gpu, aligned=aligned, by_integers=by_integers)
+        for each in tile.guarded if checks == "address" else ():
+            each.guard()
+        tile.ratio()
+        for arithmetic in (Arithmetic(3), BYTES):
+            tile.product(arithmetic)
+        for each in tile.guarded if checks == "address" else ():
+            each.guard(off=True)
+
+
+def sanitized(checks: str) -> Ended:
+    """How a child process ended that launches every kernel under a sanitizer: with 0 where it found nothing."""
+    gpu = Gpu(80)
+    all_steps(gpu)
+    launched = {launch.expression: launch.source for launch in gpu.launched}
+    built = [
+        (str(build(KERNELS / source, [expression], capability=80, checks=checks)), expression)
+        for expression, source in launched.items()
+    ]
+    return run_child("support.remainder_tiles", [{"libraries": built, "checks": checks}], checks, 600)
+
+
+def main() -> None:
+    (task,) = json.load(sys.stdin)
+    gpu = Gpu(80, order="shuffled", copies="mixed")
+    for library, expression in task["libraries"]:
+        gpu._kernels |= {
+            (name, 80): kernel for name, kernel in EmulatedKernel.built(Path(library), [expression], task["checks"]).items()
+        }
+    all_steps(gpu, task["checks"])
+
+
+if __name__ == "__main__":
+    main()
