@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from hybrid.classroom.c_map import kinds, reduced
+import numpy as np
+
 from hybrid.classroom.case import (
     Case,
     Counter,
@@ -23,15 +24,14 @@ from hybrid.classroom.case import (
     use_of_memory,
 )
 from hybrid.classroom.on_gpu import OnGpu
-from hybrid.classroom.report import heading, verdict
+from hybrid.classroom.report import KINDS, heading, map_of, verdict
 from hybrid.classroom.student_file import StudentFile
 from hybrid.core.problem import Problem
 from hybrid.reporting import steps_page, svg
 from hybrid.reporting.html_page import document
-from hybrid.reporting.steps_page import Steps
+from hybrid.reporting.steps_page import Picture
 
-_MOST = 96  # squares of a map, each way
-_KINDS = ("right", "wrong", "never written", "written by several threads")  # of elements of C, in the order of a map's numbers
+_MOST = (96, 96)  # squares of a map, each way
 _COLOURS = ("", "second", "third", "first")  # of the kinds
 _POINTS = ("second", "first")  # colours of the roofline's points
 _MAP, _WIDTH = 288, 372  # lengths: a map's longer side, and a picture's width
@@ -59,7 +59,7 @@ svg { display: block; width: 100%; max-width: 30rem; height: auto; margin: 0.5re
 )
 
 
-def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None, steps: Steps | str) -> str:
+def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None, steps: Picture | str) -> str:
     """The page's text. `steps`: of a small launch, or why they are not shown."""
     kernel, meaning = examination.kernel, examination.meaning
     names, told, title = examination.names, verdict(examination), f"{file.path.name}, {kernel.name}"
@@ -91,7 +91,7 @@ def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> boo
     names, drawn = examination.names, None
     wrong = next((case for case in examination.cases if case.wrong or case.uncertain), None)
     if wrong is not None:
-        drawn = _map_of(heading(wrong, names).partition(", ")[0], *_map(wrong, names))
+        drawn = _map_of(heading(wrong, names).partition(", ")[0], *map_of(wrong, names[2], _MOST))
     elif gpu is not None and (points := _points(gpu, examination.cases[0])):
         drawn = _roofline_of(f"{examination.kernel.name} on {gpu.gpu.name}, {examination.meaning.dtype}", gpu, points)
     if drawn is not None:
@@ -125,16 +125,7 @@ def _case(case: Case, names: Names) -> Iterator[str]:
         return
     yield from ("<ul>", *(f"<li>{escape(finding.line)}</li>" for finding in findings(case, names)), "</ul>")
     if case.wrong or case.uncertain:
-        yield from _drawn(_map_of(f"map of {names[2]}", *_map(case, names)))
-
-
-def _map(case: Case, names: Names) -> tuple[list[list[int]], str]:
-    """For each square of a map of C the largest of the _KINDS of its elements; and what a square stands for."""
-    n, _, m = case.sizes
-    height, width = -(-n // _MOST), -(-m // _MOST)
-    codes = reduced(kinds((n, m), case.wrong, case.never, case.uncertain), height, width)
-    scale = f"{height}×{width} elements of {names[2]}" if height * width > 1 else f"an element of {names[2]}"
-    return codes.tolist(), scale
+        yield from _drawn(_map_of(f"map of {names[2]}", *map_of(case, names[2], _MOST)))
 
 
 def _source(lines: Sequence[str], examination: Examination, names: Names) -> Iterator[str]:
@@ -168,16 +159,16 @@ def _points(gpu: OnGpu | None, case: Case) -> dict[str, float]:
     return {"this kernel": gpu.intensity, "each element moved once": problem.operations / problem.bytes_of_matrices}
 
 
-def _map_of(title: str, elements: Sequence[Sequence[int]], scale: str) -> _Drawing:
-    """A map of C. `elements`: for each square the largest of the _KINDS of its elements; `scale`: what a square stands for."""
-    rows, columns = len(elements), max(map(len, elements))
+def _map_of(title: str, elements: np.ndarray, scale: str) -> _Drawing:
+    """A map of C. `elements`: for each square the largest of the KINDS of its elements; `scale`: what a square stands for."""
+    rows, columns = elements.shape
     side = _MAP / max(rows, columns)
     drawn = [
         svg.text(12, 20, title, more='style="font-weight: 600"'),
         f'<g transform="translate(12 34) scale({side:g})" shape-rendering="crispEdges">',
         svg.rectangle(0, 0, columns, rows, "stroke-soft", f'fill="none" stroke-width="{1 / side:.3g}"'),
     ]
-    for y, row in enumerate(elements):
+    for y, row in enumerate(elements.tolist()):
         x = 0
         while x < len(row):  # a rectangle for each run of neighbouring squares of the same kind, which have the side 1
             end = next((i for i in range(x, len(row)) if row[i] != row[x]), len(row))
@@ -185,10 +176,10 @@ def _map_of(title: str, elements: Sequence[Sequence[int]], scale: str) -> _Drawi
                 drawn.append(svg.rectangle(x, y, end - x, 1, f"fill-{_COLOURS[row[x]]}"))
             x = end
     drawn += ["</g>", svg.text(12, 54 + rows * side, f"a square is {scale}", "fill-soft")]
-    keys = [kind for kind in range(1, len(_KINDS)) if any(kind in row for row in elements)]
+    keys = [kind for kind in range(1, len(KINDS)) if kind in elements]
     for number, kind in enumerate(keys, 1):
         below = 54 + rows * side + 20 * number
-        drawn += [svg.rectangle(12, below - 10, 11, 11, f"fill-{_COLOURS[kind]}"), svg.text(29, below, _KINDS[kind])]
+        drawn += [svg.rectangle(12, below - 10, 11, 11, f"fill-{_COLOURS[kind]}"), svg.text(29, below, KINDS[kind])]
     return title, (max(_WIDTH, columns * side + 24), 44 + rows * side + 22 * (len(keys) + 1)), drawn
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is said of a student's kernel, on one screen, and its JSON line."""
+"""What is said of a student's kernel, on one screen, with a map of C in characters; and its JSON line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hybrid.classroom.c_map import drawn
+import numpy as np
+
 from hybrid.classroom.case import (
     Case,
     Examination,
@@ -28,6 +29,8 @@ from hybrid.core.text import counted
 
 _MOST = 4  # findings of a shape that are shown
 _MOST_PRINTED = 8  # lines
+_MOST_CHARACTERS = (16, 40)  # of a map: lines and columns
+KINDS, _CHARACTERS = ("right", "wrong", "never written", "written by several threads"), ".x?!"  # of elements of C
 
 
 def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> Iterator[str]:
@@ -125,7 +128,10 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
     differing = case.wrong | case.uncertain
     if differing and len(case.wrong) < n * m and (new or not faults) and not shown.map:
         shown.map = True
-        yield from (f"    {line}" for line in drawn(names[2], (n, m), case.wrong, case.never, case.uncertain))
+        squares, scale = map_of(case, names[2], _MOST_CHARACTERS)
+        legend = ", ".join(map(" ".join, zip(_CHARACTERS[::-1], KINDS[::-1], strict=True)))
+        yield f"    a character is {scale}{', the worst of them' * ('×' in scale)}: {legend}"
+        yield from (f"    {line}" for line in map_lines(squares, 1, 1, _CHARACTERS))
     yield from (f"  note: {note}" for note in case.notes)
     if case.printed and not shown.printed:
         shown.printed = True
@@ -203,3 +209,28 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
         "cases": cases,
         "on_gpu": gpu.as_record() if gpu is not None else None,
     }
+
+
+def map_of(case: Case, name: str, most: tuple[int, int]) -> tuple[np.ndarray, str]:
+    """For each square of a map of C, which has at most so many lines and columns, the largest of the KINDS of its elements; and
+    what a square stands for. A matrix of one column is drawn as a line."""
+    n, _, m = case.sizes
+    codes = np.zeros((n, m), int)
+    for code, elements in enumerate((case.wrong, case.never, case.uncertain), 1):
+        codes.flat[list(elements)] = code
+    codes = codes.T if m == 1 else codes
+    height, width = (-(-size // of) for size, of in zip(codes.shape, most, strict=True))
+    scale = f"{height}×{width} elements of {name}" if height * width > 1 else f"an element of {name}"
+    return _reduced(codes, height, width), scale
+
+
+def map_lines(codes: np.ndarray, height: int, width: int, characters: str) -> list[str]:
+    """Lines with a character for each `height`×`width` codes: that of the largest code."""
+    return ["".join(characters[cell] for cell in line).rstrip() for line in _reduced(codes, height, width)]
+
+
+def _reduced(codes: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The largest code of each `height`×`width` codes."""
+    rows, columns = codes.shape
+    padded = np.pad(codes, ((0, -rows % height), (0, -columns % width)))
+    return padded.reshape(-(-rows // height), height, -(-columns // width), width).max(axis=(1, 3))

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The steps of a lecture's picture, from the accesses of a small launch: what the threads of a block load and store together; in
-words, and as pages and pictures take them."""
+"""The steps of a lecture's picture, from the accesses of a small launch: what the threads of a block load and store together."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +17,9 @@ from hybrid.classroom.examination import Trials
 from hybrid.classroom.launch import launch_of
 from hybrid.classroom.mistakes import Element, with_elements
 from hybrid.classroom.student_file import StudentFile, parsed
-from hybrid.core.problem import record
-from hybrid.core.text import counted
 from hybrid.emulation.trace import Access
 from hybrid.errors import HybridError, UsageError
-from hybrid.reporting.steps_page import Steps
+from hybrid.reporting.steps_page import Array, Picture, Step, Touch
 
 _TILE = re.compile(
     r"^([ \t]*(?:#[ \t]*define[ \t]+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)"
@@ -33,107 +28,9 @@ _TILE = re.compile(
 )
 _MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
 _SMALL, _LARGEST = 2, 16  # the width of tiles, where it can be chosen; the largest width of a square matrix
-_MOST_THREADS, _MOST_WALK = 4, 8  # in words: threads that have a column; elements of a walk that are shown
 
 Block = tuple[int, int]
 Stored = tuple[Access, Element | None]  # an access, and the element of a matrix that it reads or stores
-
-
-@record
-class Array:
-    """A matrix, or a shared variable of a block. The last dimension is its columns; all others are its rows."""
-
-    name: str
-    rows: int
-    columns: int
-    shared: bool
-
-
-class Touch(NamedTuple):
-    """A thread's load or store of one element."""
-
-    thread: int
-    array: int  # its number in the picture
-    row: int
-    column: int
-    writes: bool
-    stored: str = ""  # what a store leaves in shared memory, as M0,1
-
-
-@record
-class Step:
-    """What the threads of a block do when they execute a line once, as if they ran in step."""
-
-    barriers: int  # that they have passed
-    line: int
-    touches: tuple[Touch, ...]
-
-
-@record
-class Picture:
-    """All blocks' steps. The first three arrays are A, B and C."""
-
-    kernel: str
-    source: tuple[str, ...]
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    arrays: tuple[Array, ...]
-    steps: Mapping[Block, tuple[Step, ...]]
-
-    def thread(self, number: int) -> str:
-        """threadIdx.x and threadIdx.y of a thread of a block, as (1,0)."""
-        return f"({number % self.block[0]},{number // self.block[0]})"
-
-    def told(self, block: Block = (0, 0)) -> Iterator[str]:
-        """The lines: what is launched, the steps of this block, and the walks of its first thread through A and B."""
-        a, b, c = (f"{each.name} ({each.rows}×{each.columns})" for each in self.arrays[:3])
-        grid, threads = ("×".join(map(str, each)) for each in (self.grid, self.block))
-        yield f"{self.kernel}: {c} = {a} · {b}, {grid} blocks of {threads} threads"
-        yield ""
-        steps = self.steps.get(block, ())
-        numbers = sorted({touch.thread for step in steps for touch in step.touches})
-        shown = numbers[:_MOST_THREADS]
-        more = f" (and {counted(len(numbers) - len(shown), 'thread')} more)" if len(numbers) > len(shown) else ""
-        rows = [(f"block ({block[0]},{block[1]})", *(f"thread {self.thread(number)}" for number in shown))]
-        rows += [(f"line {step.line}", *(self._did(step, number) for number in shown)) for step in steps]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        yield lines[0] + more
-        for before, step, line in zip((None, *steps), steps, lines[1:], strict=False):
-            if before is None or step.barriers != before.barriers:
-                yield f"-- {counted(step.barriers, 'barrier')} passed"
-            yield line
-        yield ""
-        yield from (self._walk(array, steps) for array in (0, 1))
-
-    def _did(self, step: Step, thread: int) -> str:
-        """What a thread does in a step: M[0][1] → Ms[0][1] for a load and a store, → Ms[0][1] for a store alone."""
-        own = [touch for touch in step.touches if touch.thread == thread]
-        loads, stores = (
-            [f"{self.arrays[each.array].name}[{each.row}][{each.column}]" for each in own if each.writes == writes]
-            for writes in (False, True)
-        )
-        return " ".join([*loads, *(["→", *stores] if stores else [])])
-
-    def _walk(self, array: int, steps: Sequence[Step]) -> str:
-        """The elements of a matrix that a block's first thread loads, in a line."""
-        name, columns = self.arrays[array].name, self.arrays[array].columns
-        loads = [each for step in steps for each in step.touches if (each.thread, each.array, each.writes) == (0, array, False)]
-        walk = [each.row * columns + each.column for each in loads]
-        if not walk:
-            return f"thread (0,0) loads nothing of {name}"
-        strides = {after - before for before, after in pairwise(walk)}
-        shown = ", ".join(map(str, walk[:_MOST_WALK])) + (", …" if len(walk) > _MOST_WALK else "")
-        stride = f", stride {strides.pop()}" if len(strides) == 1 else ""
-        return f"thread (0,0) loads {name}[{shown}] as memory numbers them{stride}"
-
-    def for_page(self, note: str = "") -> Steps:
-        """The steps as a page or a picture shows them. `note`: what is to be said besides."""
-        in_words = list(self.told())
-        blocks = [{"at": f"{x},{y}", "steps": list(map(asdict, steps))} for (x, y), steps in self.steps.items()]
-        arrays = list(map(asdict, self.arrays))
-        data: dict[str, Any] = {"block": self.block, "arrays": arrays, "source": self.source, "blocks": blocks}
-        return Steps(f"{in_words[0]}{note}", data, in_words)
 
 
 def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
@@ -210,7 +107,7 @@ def _touches(access: Access, stored: Element | None, arrays: Sequence[Array], it
         if access.writes and arrays[number].shared:
             of = arrays[stored[0]] if stored else None
             text = "{}{},{}".format(of.name, *divmod(stored[1] + element - first, of.columns)) if of and stored else "0"
-        yield Touch(access.thread, number, *divmod(element, arrays[number].columns), access.writes, text)
+        yield Touch(access.thread, number, element, access.writes, text)
 
 
 def _arrays(trials: Trials, case: Case, accesses: Sequence[Access], item: int) -> tuple[Array, ...]:
@@ -224,16 +121,16 @@ def _arrays(trials: Trials, case: Case, accesses: Sequence[Access], item: int) -
     return tuple(arrays)
 
 
-def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Steps | str:
+def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Picture | str:
     """The steps of a launch on small matrices, or why there are none. Tiles or blocks have the width 2, if the file's width can
     be changed, else its own. `anew`: the trials of a changed file."""
     try:
         for changed, note in ((_with_small_tiles(trials, anew), "tiles"), (_with_small_blocks(trials), "blocks")):
             if changed is not None:
-                return picture(changed, changed.meaning.on((2 * _SMALL,) * 3)).for_page(f", with {note} of {_SMALL}")
+                return replace(picture(changed, changed.meaning.on((2 * _SMALL,) * 3)), note=f", with {note} of {_SMALL}")
         _, block, _ = trials.launch.at({**trials.file.constants, "n": _LARGEST, "l": _LARGEST, "m": _LARGEST})
         width = min(_LARGEST, 2 * max(block))
-        return picture(trials, trials.meaning.on((width,) * 3)).for_page()
+        return picture(trials, trials.meaning.on((width,) * 3))
     except HybridError as error:
         return str(error)
 

@@ -97,7 +97,7 @@ class Allocations:
 
     def place(self, number: int) -> Place:
         """Where the array is allocated."""
-        return self._of[number]["file"], self._of[number]["line"]
+        return (self._of[number]["file"], self._of[number]["line"]) if number in self._of else ("", 0)
 
     def element(self, number: int, offset: int, item: int) -> str:
         """The name of the element at this byte offset. `item`: bytes of an element; 0: the array's cudaMalloc tells."""
@@ -109,14 +109,6 @@ class Allocations:
         if event is None:
             return "it has fewer elements"
         return f"it has {counted(event['bytes'] // item, 'element')} (allocated in line {event['line']})"
-
-    def by_line(self, numbers: Iterable[int]) -> dict[int, list[str]]:
-        """The names of these arrays, by the line that allocates them."""
-        found: dict[int, list[str]] = {}
-        for number in numbers:
-            if number in self._of:
-                found.setdefault(self._of[number]["line"], []).append(self.name(number))
-        return found
 
 
 class _Matrices(Allocations):
@@ -198,12 +190,12 @@ class Telling:
 
     def notes(self) -> Iterator[str]:
         """What is no error, and may be worth knowing."""
-        leaks = [each["number"] for each in self.of("leak")]
-        for line, names in self._allocations.by_line(leaks).items():
-            if len(set(names)) == len(names):
-                yield f"never freed: {', '.join(names)} (line {line})"
-            else:
-                yield f"never freed: {counted(len(names), 'allocation')} of line {line}, {names[0]}"
+        leaks: dict[int, list[str]] = {}
+        for each in self.of("leak"):
+            leaks.setdefault(self._allocations.place(each["number"])[1], []).append(self._allocations.name(each["number"]))
+        for line, names in leaks.items():
+            many = "" if len(set(names)) == len(names) else f", {len(names)} allocations"
+            yield f"never freed: {', '.join(dict.fromkeys(names))} (line {line}{many})"
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
 
     def unused(self) -> tuple[list[Finding], list[str]]:

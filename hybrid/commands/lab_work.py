@@ -193,12 +193,12 @@ def _show(options: argparse.Namespace) -> int:
     x, y = options.of
     if (x, y) not in shown.steps:
         raise UsageError(f"--of {x},{y}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks", code="number")
-    lines, name = list(shown.told((x, y))), shown.kernel.partition("(")[0]
-    print("\n".join(lines))
+    name = shown.kernel.partition("(")[0]
+    print("\n".join(shown.told((x, y))))
     if options.picture:
-        steps_page.write_picture(options.picture, lines[0].replace(shown.kernel, name), shown.for_page().data, f"{x},{y}")
+        steps_page.write_picture(options.picture, f"{name}: {shown.title}", shown, (x, y))
     if options.html:
-        html_page.write(options.html, steps_page.page(name, shown.for_page()))
+        html_page.write(options.html, steps_page.page(name, shown))
     return 0
 
 

@@ -133,7 +133,7 @@ def _programs() -> dict[str, str]:
 
 def _notebooks() -> dict[str, str]:
     """The pages of the course, but for the first, as notebooks: names and contents of files."""
-    from hybrid.classroom.notebooks import notebook
+    from hybrid.commands.notebooks import notebook
 
     pages = _folder("classroom/course", "docs/course", "index.md").glob("*.md")
     chapters = [path for path in pages if path.name != "index.md"]

@@ -7,6 +7,7 @@ const byId = (id) => document.getElementById(id);
 let block = 0, step = 0, timer = 0, marks = 2;  // marks: of a cell, at most
 
 const threadName = (number) => (number % data.block[0]) + "," + Math.floor(number / data.block[0]);
+const elementName = ({ name, columns }, number) => name + "[" + Math.floor(number / columns) + "][" + (number % columns) + "]";
 const made = (tag, name, text) => {
   const element = document.createElement(tag);
   element.className = name;
@@ -31,7 +32,7 @@ function drawn(number) {
   for (let i = 0; i < array.rows * array.columns; ++i) {
     const cell = made("div", "cell");
     cell.id = "cell-" + number + "-" + i;
-    cell.title = array.name + "[" + Math.floor(i / array.columns) + "][" + (i % array.columns) + "], number " + i + " in memory";
+    cell.title = elementName(array, i) + ", number " + i + " in memory";
     grid.append(cell);
   }
   box.append(grid);
@@ -43,9 +44,9 @@ function stateAt(steps, last) {
   const held = new Map(), read = new Set(), done = new Map(), all = new Map(), owner = new Map();
   const counts = data.arrays.length > 3 ? (array) => array >= 3 : (array) => array < 2;
   steps.forEach((one, index) => {
-    for (const [thread, array, row, column, writes, stored] of one.touches) {
-      const at = row * data.arrays[array].columns + column, key = array + "-" + at;
-      if (array === 2 && writes) owner.set(thread, at);
+    for (const [thread, array, element, writes, stored] of one.touches) {
+      const key = array + "-" + element;
+      if (array === 2 && writes) owner.set(thread, element);
       if (!writes && counts(array)) {
         all.set(thread, (all.get(thread) || 0) + 1);
         if (index <= last) done.set(thread, (done.get(thread) || 0) + 1);
@@ -69,8 +70,8 @@ function show() {
     byId("cell-2-" + index).append(bar);
   }
   const touched = new Map();
-  for (const [thread, array, row, column] of now.touches) {
-    const key = array + "-" + (row * data.arrays[array].columns + column);
+  for (const [thread, array, element] of now.touches) {
+    const key = array + "-" + element;
     if (!touched.has(key)) touched.set(key, new Set());
     touched.get(key).add(thread);
   }
@@ -94,10 +95,10 @@ function said(at, now, count) {
   const threads = [...new Set(now.touches.map((each) => each[0]))];
   const others = threads.length - FEW_THREADS;
   byId("threads").replaceChildren(...threads.slice(0, FEW_THREADS).map((thread) => {
-    const mark = made("span", "mark", threadName(thread)), name = (each) => data.arrays[each[1]].name + "[" + each[2] + "][" + each[3] + "]";
+    const mark = made("span", "mark", threadName(thread)), name = ([, array, element]) => elementName(data.arrays[array], element);
     mark.style.background = COLOURS[thread % COLOURS.length];
     const own = now.touches.filter((each) => each[0] === thread);
-    const parts = [own.filter((each) => !each[4]), own.filter((each) => each[4])].map((some) => some.map(name).join(" "));
+    const parts = [own.filter((each) => !each[3]), own.filter((each) => each[3])].map((some) => some.map(name).join(" "));
     const told = made("span", "told");
     told.append(mark, " " + parts[0] + (parts[1] ? " → " + parts[1] : ""));
     return told;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A small product step by step: one HTML page with buttons, or one picture with a panel for each step of a thread block; the
-picture that lectures draw."""
+"""A small product step by step: one HTML page with buttons, or one picture with a panel for each step of a thread block, the
+picture that lectures draw; or words."""
 
 from __future__ import annotations
 
@@ -8,56 +8,19 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from html import escape
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from hybrid.core.problem import record
+from hybrid.core.text import counted
 from hybrid.reporting import svg
 from hybrid.reporting.html_page import document
 
-
-@record
-class Steps:
-    """The steps of a kernel."""
-
-    about: str  # what is launched, and how
-    data: Mapping[str, Any]  # arrays, source, and each block's steps, as steps_page.js reads them
-    in_words: Sequence[str]  # for readers without scripts
-
-
-def page(title: str, steps: Steps) -> str:
-    """A page with nothing but the steps."""
-    return document(title, [f"<h1>{escape(title)}, step by step</h1>", *stage(steps)], beside("css"), beside("js"))
-
-
-def stage(steps: Steps) -> list[str]:
-    """The lines of HTML that show the steps, in a page that has the css and js that lie beside this file."""
-    text = json.dumps(steps.data, separators=(",", ":")).replace("<", "\\u003c")
-    return [
-        f'<p class="soft">{escape(steps.about)}</p>',
-        f"<noscript><pre>{escape(chr(10).join(steps.in_words))}</pre></noscript>",
-        '<div id="blocks" class="buttons" role="group" aria-label="thread block"></div>',
-        '<div class="buttons"><button id="phase-before">|◀ barrier</button><button id="before">◀ step</button>'
-        '<button id="play">▶ play</button><button id="after">step ▶</button><button id="phase-after">barrier ▶|</button></div>',
-        '<p id="said" aria-live="polite"></p>',
-        '<p class="soft">Coloured: the threads (x,y) that load or store the element. Grey: loaded before. '
-        f"Bars in {escape(steps.data['arrays'][2]['name'])}: how much of the sum is there.</p>",
-        '<div class="stage"><div><div id="matrices"></div>',
-        '<div id="shared"></div>',
-        '<p id="threads" class="soft"></p></div>',
-        '<pre id="source"></pre></div>',
-        f'<script type="application/json" id="data">{text}</script>',
-    ]
-
-
-@cache
-def beside(kind: str) -> str:
-    """The text of the page's css or js, which lie beside this file."""
-    return Path(__file__).resolve().with_suffix(f".{kind}").read_text(encoding="utf-8")
-
-
+_MOST_THREADS, _MOST_WALK = 4, 8  # in words: threads that have a column; elements of a walk that are shown
 # Okabe and Ito's colours, which the colour-blind tell apart, as in steps_page.js.
 _COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#8fa8ff", "#b8b8b8")
 _CELL, _SHARED, _GAP, _NAME = 27, 38, 12, 16  # sides of cells, between arrays, above each
@@ -72,68 +35,194 @@ _STYLE = """\
 Place = tuple[int, int]  # an array's number, and an element's
 
 
-def write_picture(path: str, title: str, data: Mapping[str, Any], block: str) -> None:
-    """Write the picture to an SVG file. `block`: the one whose steps are drawn, as "x,y"."""
-    steps: Sequence[Any] = next(each["steps"] for each in data["blocks"] if each["at"] == block)
-    places, (wide, high) = _layout(data["arrays"])
+@record
+class Array:
+    """A matrix, or a shared variable of a block. The last dimension is its columns; all others are its rows."""
+
+    name: str
+    rows: int
+    columns: int
+    shared: bool
+
+    def element(self, number: int) -> str:
+        """The name of an element, numbered row by row, as in memory."""
+        return f"{self.name}[{number // self.columns}][{number % self.columns}]"
+
+
+class Touch(NamedTuple):
+    """A thread's load or store of one element."""
+
+    thread: int
+    array: int  # its number in the picture
+    element: int  # row by row
+    writes: bool
+    stored: str  # what a store leaves in shared memory, as M0,1
+
+
+@record
+class Step:
+    """What the threads of a block do when they execute a line once, as if they ran in step."""
+
+    barriers: int  # that they have passed
+    line: int
+    touches: tuple[Touch, ...]
+
+
+@record
+class Picture:
+    """All blocks' steps. The first three arrays are A, B and C."""
+
+    kernel: str
+    source: tuple[str, ...]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arrays: tuple[Array, ...]
+    steps: Mapping[tuple[int, int], tuple[Step, ...]]  # by block
+    note: str = ""  # what is to be said besides of the launch
+
+    @property
+    def title(self) -> str:
+        """What is launched, and how."""
+        a, b, c = (f"{each.name} ({each.rows}×{each.columns})" for each in self.arrays[:3])
+        grid, threads = ("×".join(map(str, each)) for each in (self.grid, self.block))
+        return f"{c} = {a} · {b}, {grid} blocks of {threads} threads"
+
+    def told(self, block: tuple[int, int] = (0, 0)) -> Iterator[str]:
+        """The lines: what is launched, the steps of this block, and the walks of its first thread through A and B."""
+        yield f"{self.kernel}: {self.title}"
+        yield ""
+        steps, across = self.steps.get(block, ()), self.block[0]
+        numbers = sorted({touch.thread for step in steps for touch in step.touches})
+        shown = numbers[:_MOST_THREADS]
+        more = f" (and {counted(len(numbers) - len(shown), 'thread')} more)" if len(numbers) > len(shown) else ""
+        rows = [(f"block ({block[0]},{block[1]})", *(f"thread ({each % across},{each // across})" for each in shown))]
+        rows += [(f"line {step.line}", *(self._did(step, number) for number in shown)) for step in steps]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        yield lines[0] + more
+        for before, step, line in zip((None, *steps), steps, lines[1:], strict=False):
+            if before is None or step.barriers != before.barriers:
+                yield f"-- {counted(step.barriers, 'barrier')} passed"
+            yield line
+        yield ""
+        for number, array in enumerate(self.arrays[:2]):
+            loads = [
+                each for step in steps for each in step.touches if (each.thread, each.array, each.writes) == (0, number, False)
+            ]
+            walk = [each.element for each in loads]
+            strides = {after - before for before, after in pairwise(walk)}
+            first = ", ".join(map(str, walk[:_MOST_WALK])) + (", …" if len(walk) > _MOST_WALK else "")
+            stride = f", stride {strides.pop()}" if len(strides) == 1 else ""
+            what = f"{array.name}[{first}] as memory numbers them{stride}" if walk else f"nothing of {array.name}"
+            yield f"thread (0,0) loads {what}"
+
+    def _did(self, step: Step, thread: int) -> str:
+        """What a thread does in a step: M[0][1] → Ms[0][1] for a load and a store, → Ms[0][1] for a store alone."""
+        own = [touch for touch in step.touches if touch.thread == thread]
+        loads, stores = (
+            [self.arrays[each.array].element(each.element) for each in own if each.writes == writes] for writes in (False, True)
+        )
+        return " ".join([*loads, *(["→", *stores] if stores else [])])
+
+
+def page(title: str, picture: Picture) -> str:
+    """A page with nothing but the steps."""
+    return document(title, [f"<h1>{escape(title)}, step by step</h1>", *stage(picture)], beside("css"), beside("js"))
+
+
+def stage(picture: Picture) -> list[str]:
+    """The lines of HTML that show the steps, in a page that has the css and js that lie beside this file."""
+    data = {
+        "block": picture.block,
+        "arrays": list(map(asdict, picture.arrays)),
+        "source": picture.source,
+        "blocks": [{"at": f"{x},{y}", "steps": list(map(asdict, steps))} for (x, y), steps in picture.steps.items()],
+    }
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return [
+        f'<p class="soft">{escape(f"{picture.kernel}: {picture.title}{picture.note}")}</p>',
+        f"<noscript><pre>{escape(chr(10).join(picture.told()))}</pre></noscript>",
+        '<div id="blocks" class="buttons" role="group" aria-label="thread block"></div>',
+        '<div class="buttons"><button id="phase-before">|◀ barrier</button><button id="before">◀ step</button>'
+        '<button id="play">▶ play</button><button id="after">step ▶</button><button id="phase-after">barrier ▶|</button></div>',
+        '<p id="said" aria-live="polite"></p>',
+        '<p class="soft">Coloured: the threads (x,y) that load or store the element. Grey: loaded before. '
+        f"Bars in {escape(picture.arrays[2].name)}: how much of the sum is there.</p>",
+        '<div class="stage"><div><div id="matrices"></div>',
+        '<div id="shared"></div>',
+        '<p id="threads" class="soft"></p></div>',
+        '<pre id="source"></pre></div>',
+        f'<script type="application/json" id="data">{text}</script>',
+    ]
+
+
+@cache
+def beside(kind: str) -> str:
+    """The text of the page's css or js, which lie beside this file."""
+    return Path(__file__).resolve().with_suffix(f".{kind}").read_text(encoding="utf-8")
+
+
+def write_picture(path: str, title: str, picture: Picture, block: tuple[int, int]) -> None:
+    """Write the picture of this block's steps to an SVG file."""
+    steps = picture.steps[block]
+    places, (wide, high) = _layout(picture.arrays)
     across = min(_ACROSS, len(steps))
     panels = min(_MOST, len(steps))
     size = (max(_LEAST, _GAP + across * (wide + 2 * _GAP)), _TOP + -(-panels // across) * (high + _CAPTION + _GAP))
 
     def drawn() -> Iterator[str]:
         yield svg.text(_GAP, 18, title, more='style="font-weight: 600"')
-        which = f"block ({block})" + (f", the first {panels} of {len(steps)} steps" if panels < len(steps) else "")
+        which = f"block ({block[0]},{block[1]})" + (f", the first {panels} of {len(steps)} steps" if panels < len(steps) else "")
         yield svg.text(_GAP, 35, f"{which}; the coloured threads (x,y) load or store the element;", "fill-soft")
-        c = data["arrays"][2]["name"]
-        yield svg.text(_GAP, 49, f"grey: loaded before; bars in {c}: how much of the sum is there", "fill-soft")
+        yield svg.text(
+            _GAP, 49, f"grey: loaded before; bars in {picture.arrays[2].name}: how much of the sum is there", "fill-soft"
+        )
         for number in range(panels):
             x, y = _GAP + number % across * (wide + 2 * _GAP), _TOP + number // across * (high + _CAPTION + _GAP)
             yield f'<g transform="translate({x} {y})">'
-            yield from _panel(data, steps, number, places, wide)
+            yield from _panel(picture, steps, number, places, wide)
             yield "</g>"
 
     svg.write(path, title, size, drawn(), _STYLE)
 
 
-def _layout(arrays: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
+def _layout(arrays: Sequence[Array]) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
     """The place of each array in a panel, as x, y and the side of its cells; and the panel's width and height.
 
     B is above C, A beside C, and the shared arrays are below.
     """
     a, b, c = arrays[:3]
-    left, upper = _CELL * a["columns"] + _GAP, _CELL * b["rows"] + _GAP + _NAME
+    left, upper = _CELL * a.columns + _GAP, _CELL * b.rows + _GAP + _NAME
     places = [(0, upper + _NAME, _CELL), (left, _NAME, _CELL), (left, upper + _NAME, _CELL)]
-    x, y = 0, upper + _NAME + _CELL * max(a["rows"], c["rows"]) + _GAP + _NAME
-    wide, high = left + _CELL * max(b["columns"], c["columns"]), y - _GAP - _NAME
+    x, y = 0, upper + _NAME + _CELL * max(a.rows, c.rows) + _GAP + _NAME
+    wide, high = left + _CELL * max(b.columns, c.columns), y - _GAP - _NAME
     for array in arrays[3:]:
-        width = _SHARED * array["columns"]
+        width = _SHARED * array.columns
         if x and x + width > wide:
             x, y = 0, high + _GAP + _NAME
         places.append((x, y, _SHARED))
-        x, high = x + width + 2 * _GAP, max(high, y + _SHARED * array["rows"])
+        x, high = x + width + 2 * _GAP, max(high, y + _SHARED * array.rows)
         wide = max(wide, places[-1][0] + width)
     return places, (wide, high)
 
 
 def _panel(
-    data: Mapping[str, Any], steps: Sequence[Any], number: int, places: Sequence[tuple[int, int, int]], wide: int
+    picture: Picture, steps: Sequence[Step], number: int, places: Sequence[tuple[int, int, int]], wide: int
 ) -> Iterator[str]:
-    arrays, now = data["arrays"], steps[number]
-    held, read, grown = _state(arrays, steps, number)
+    now, (held, read, grown) = steps[number], _state(picture.arrays, steps, number)
     touching: dict[Place, list[int]] = {}
-    for thread, number_of, row, column, *_ in now["touches"]:
-        threads = touching.setdefault((number_of, row * arrays[number_of]["columns"] + column), [])
-        if thread not in threads:
-            threads.append(thread)
-    code = data["source"][now["line"] - 1].strip() if now["line"] else ""
-    passed = "1 barrier passed" if now["barriers"] == 1 else f"{now['barriers']} barriers passed"
-    yield svg.text(0, 10, f"step {number + 1}: line {now['line']}, {passed}")
+    for touch in now.touches:
+        threads = touching.setdefault((touch.array, touch.element), [])
+        if touch.thread not in threads:
+            threads.append(touch.thread)
+    code = picture.source[now.line - 1].strip() if now.line else ""
+    yield svg.text(0, 10, f"step {number + 1}: line {now.line}, {counted(now.barriers, 'barrier')} passed")
     for line, text in enumerate(textwrap.wrap(code, wide // 6, max_lines=2, placeholder="…")):
         yield svg.text(0, 24 + 12 * line, text, "code fill-soft")
     yield f'<g transform="translate(0 {_CAPTION - 8})">'
-    for index, (array, (x, y, side)) in enumerate(zip(arrays, places, strict=True)):
-        yield svg.text(x, y - 4, array["name"] + (", shared" if array["shared"] else ""), more='style="font-weight: 600"')
-        rows, columns = array["rows"], array["columns"]
+    for index, (array, (x, y, side)) in enumerate(zip(picture.arrays, places, strict=True)):
+        yield svg.text(x, y - 4, array.name + (", shared" if array.shared else ""), more='style="font-weight: 600"')
+        rows, columns = array.rows, array.columns
         across = "".join(f"M{x} {y + at}h{columns * side}" for at in range(0, rows * side + 1, side))
         down = "".join(f"M{x + at} {y}v{rows * side}" for at in range(0, columns * side + 1, side))
         yield f'<path class="stroke-line" fill="none" d="{across}{down}"/>'
@@ -147,7 +236,7 @@ def _panel(
                 yield svg.text(left + side / 2, top + 11, held[place], "held fill-soft")
         for place, left, top in cells:
             if place in touching:
-                yield from _marks(left, top, side, touching[place], data["block"][0], place in held)
+                yield from _marks(left, top, side, touching[place], picture.block[0], place in held)
     yield "</g>"
 
 
@@ -163,28 +252,22 @@ def _marks(x: int, y: int, side: int, threads: Sequence[int], across: int, below
         yield svg.text(x + side / 2, top + height * number + 8.2, name, "mark")
 
 
-def _state(
-    arrays: Sequence[Mapping[str, Any]], steps: Sequence[Any], last: int
-) -> tuple[dict[Place, str], set[Place], dict[Place, float]]:
+def _state(arrays: Sequence[Array], steps: Sequence[Step], last: int) -> tuple[dict[Place, str], set[Place], dict[Place, float]]:
     """The state after step `last`: what elements of shared arrays hold, which elements of A, B and C have been read, and how much
     of each element of C has been added up, as a fraction."""
     held: dict[Place, str] = {}
     read: set[Place] = set()
     owner: dict[int, Place] = {}
     every, done = Counter[int](), Counter[int]()
-    by_shared = len(arrays) > 3
     for number, step in enumerate(steps):
-        for thread, array, row, column, writes, stored in step["touches"]:
-            place = (array, row * arrays[array]["columns"] + column)
+        for thread, array, element, writes, stored in step.touches:
             if array == 2 and writes:
-                owner[thread] = place
-            if not writes and (array >= 3 if by_shared else array < 2):
+                owner[thread] = (array, element)
+            if not writes and (array >= 3 if len(arrays) > 3 else array < 2):
                 every[thread] += 1
                 done[thread] += number <= last
-            if number > last:
-                continue
-            if not writes and array < 3:
-                read.add(place)
-            elif writes and array >= 3:
-                held[place] = stored
+            if number <= last and not writes and array < 3:
+                read.add((array, element))
+            elif number <= last and writes and array >= 3:
+                held[array, element] = stored
     return held, read, {place: done[thread] / every[thread] for thread, place in owner.items() if every[thread]}

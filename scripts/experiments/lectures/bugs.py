@@ -23,7 +23,7 @@ import numpy as np
 
 from experiments.common.cli import command, plain_parser
 from experiments.common.cuda import kernel_of
-from hybrid.classroom.c_map import map_lines
+from hybrid.classroom.report import map_lines
 from hybrid.emulation.build import compiler
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS, EmulatedKernel
