@@ -34,6 +34,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from experiments.common import cli, plots, results
 from hybrid.devices.cuda_gpus import usable_gpus
@@ -235,47 +236,38 @@ DRAWN = {  # name, colour, how the line is drawn, marker
 }
 
 
-@dataclass(frozen=True)
 class Cell:
-    """A part on so many GPUs at one size, over all rounds of a run: the median of their medians, the ends of their times.
+    """A part on so many GPUs at one size, in blocks of one size (0: none): the median over the rounds of their medians."""
 
-    `block`: the block size with which it was measured; 0: it has none.
-    """
-
-    run: str
-    part: str
-    gpus: int
-    n: int
-    block: int
-    seconds: float
-    least: float
-    most: float
-    medians: dict[int, float]  # by round
-    setup: float | None  # the least: rounds after the first find files and kernels in caches
-
-    @property
-    def milliseconds(self) -> float:
-        return 1e3 * self.seconds
+    def __init__(self, lines: Sequence[results.Line]) -> None:
+        self.lines, self.block = lines, lines[0].get("block", 0)
+        self.by_round: dict[tuple[str, int], list[float]] = {}
+        for line in lines:
+            self.by_round.setdefault((line["run"], line["round"]), []).append(line["seconds"]["median"])
+        self.medians = {number: statistics.median(times) for number, times in self.by_round.items()}
+        self.seconds = statistics.median(self.medians.values())
+        # Once; the least: rounds after the first find files and kernels in caches.
+        self.setup = min((line["setup"] for line in lines if line.get("setup") is not None), default=None)
 
 
 class Results(results.MachineResults):
-    """The last run's result for each part, number of GPUs and size."""
+    """By part, number of GPUs and size; of cuBLASXt with the best size of blocks."""
 
     command, again = "bench_hosts", "python scripts/bench.py hosts"
 
     def __init__(self, lines: Sequence[results.Line]) -> None:
         super().__init__(lines)
-        self._timed = [line for line in lines if line.get("seconds")]
-        grouped: dict[tuple[str, str, int, int, int], list[results.Line]] = {}
-        for line in self._timed:
-            key = line["run"], line["part"], line["gpus"], line["n"], line.get("block", 0)
-            grouped.setdefault(key, []).append(line)
-        best: dict[tuple[str, str, int, int], Cell] = {}
-        for key, of_key in grouped.items():
-            cell = _cell(key, of_key)
-            if key[:4] not in best or cell.seconds < best[key[:4]].seconds:
-                best[key[:4]] = cell
-        self._cells = list(best.values())
+        grouped: dict[tuple[str, int, int, int], list[results.Line]] = {}
+        for line in lines:
+            if line.get("seconds"):
+                grouped.setdefault((line["part"], line["gpus"], line["n"], line.get("block", 0)), []).append(line)
+        self.cells: dict[tuple[str, int, int], Cell] = {}
+        for (*key, _), of_key in grouped.items():
+            cell, best = Cell(of_key), self.cells.get(tuple(key))  # type: ignore[arg-type]
+            if best is None or cell.seconds < best.seconds:
+                self.cells[tuple(key)] = cell  # type: ignore[index]
+        compared = [(gpus, n) for part, gpus, n in self.cells if part in NAMES]
+        self.gpus, self.sizes = (sorted(set(each)) for each in zip(*compared, strict=True)) if compared else ([], [])
 
     @staticmethod
     def machine_of(line: results.Line) -> str:
@@ -283,32 +275,6 @@ class Results(results.MachineResults):
         if line["gpu"]:
             return f"{line['gpus_there']} × {line['gpu']}"
         return f"{line['machine']['processor']}, {line['machine']['cores']} cores: no GPU, device {line['device']}"
-
-    def __iter__(self) -> Iterator[Cell]:
-        """The newest of each."""
-        return iter({(cell.part, cell.gpus, cell.n): cell for cell in self._cells}.values())
-
-    def of(self, part: str, gpus: int, n: int, run: str | None = None) -> Cell | None:
-        """The newest, or the one of this run."""
-        found = [cell for cell in self._cells if (cell.part, cell.gpus, cell.n) == (part, gpus, n)]
-        return next((cell for cell in reversed(found) if run in (None, cell.run)), None)
-
-    def ratio(self, cell: Cell, yardstick: str = YARDSTICK) -> float | None:
-        """The yardstick's time over this one's, the median over the rounds that have both; None: not of the same run."""
-        other = self.of(yardstick, cell.gpus, cell.n, cell.run)
-        both = [number for number in cell.medians if other and number in other.medians]
-        return statistics.median(other.medians[number] / cell.medians[number] for number in both) if other and both else None
-
-    def sizes(self, parts: Sequence[str] = tuple(NAMES)) -> list[int]:
-        return sorted({cell.n for cell in self if cell.part in parts})
-
-    def gpus(self) -> list[int]:
-        return sorted({cell.gpus for cell in self if cell.part in NAMES})
-
-    def left_out(self) -> list[str]:
-        """Parts that failed, or were left out, in the last run, and why."""
-        last = self.lines[-1]["run"]
-        return [line["left_out"] for line in self.lines if line["run"] == last and line.get("left_out")]
 
     def machine(self) -> str:
         """With the versions of what was measured."""
@@ -320,56 +286,60 @@ class Results(results.MachineResults):
     def blocks(self) -> Iterator[results.Block]:
         if not self.of_gpu:
             yield results.Remarks(["Not of a GPU: this shows only that the programs run."])
-        if self.gpus():
+        if self.gpus:
             yield self._grid(self._time, _TIMES)
-        if any(cell.setup is not None for cell in self if cell.part in NAMES):
+        if any(cell.setup is not None for (part, _, _), cell in self.cells.items() if part in NAMES):
             title = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
-            yield self._grid(lambda cell: _number(1e3 * cell.setup) if cell.setup is not None else "–", title)
-        if remarks := [*self._beside(), *(f"Left out: {text}" for text in self.left_out())]:
+            yield self._grid(self._setup, title)
+        left_out = [line["left_out"] for line in self.lines if line["run"] == self.lines[-1]["run"] and line.get("left_out")]
+        if remarks := [*self._beside(), *(f"Left out: {text}" for text in left_out)]:
             yield results.Remarks(remarks)
 
-    def _time(self, cell: Cell) -> str:
-        ratio = None if cell.part in NOT_COMPARED else self.ratio(cell)
-        return _number(cell.milliseconds) + (f" ({_number(ratio)} ×)" if ratio is not None else "")
+    def _time(self, part: str, gpus: int, n: int) -> str:
+        """And how many times the yardstick's time, the median over the rounds that have both."""
+        cell, other = self.cells[part, gpus, n], self.cells.get((YARDSTICK, gpus, n))
+        both = [number for number in cell.medians if other and number in other.medians and part not in NOT_COMPARED]
+        ratio = f" ({_number(statistics.median(other.medians[each] / cell.medians[each] for each in both))} ×)" if both else ""
+        return _number(1e3 * cell.seconds) + ratio
 
-    def _grid(self, text: Callable[[Cell], str], title: str) -> results.Table:
-        gpus, unit = self.gpus(), "GPU" if self.of_gpu else "rank"
-        heads, rows = ["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in gpus)], []
-        for n in self.sizes():
+    def _setup(self, *key: Any) -> str:
+        setup = self.cells[key].setup
+        return "–" if setup is None else _number(1e3 * setup)
+
+    def _grid(self, text: Callable[[str, int, int], str], title: str) -> results.Table:
+        unit = "GPU" if self.of_gpu else "rank"
+        heads, rows = ["n", "", *(f"{count} {unit}{'s' if count > 1 else ''}" for count in self.gpus)], []
+        for n in self.sizes:
             for part, name in NAMES.items():
-                texts = [text(cell) if (cell := self.of(part, count, n)) else "–" for count in gpus]
+                texts = [text(part, count, n) if (part, count, n) in self.cells else "–" for count in self.gpus]
                 if set(texts) != {"–"}:
                     rows.append([str(n), name, *texts])
-        return results.Table(heads, "rl" + "r" * len(gpus), rows, title)
+        return results.Table(heads, "rl" + "r" * len(self.gpus), rows, title)
 
     def _beside(self) -> Iterator[str]:
-        for cell in self:
-            if cell.part == "wall":
-                times = f"{cell.seconds:.2f} s ({cell.least:.2f} to {cell.most:.2f})"
-                launcher = self.of("launcher", cell.gpus, cell.n, cell.run)
-                alone = f"; `mpirun -n {cell.gpus} true` takes {launcher.seconds:.2f} s" if launcher else ""
-                if imports := self.of("imports", cell.gpus, cell.n, cell.run):
-                    alone += f", and to load mpi4py, NumPy and CuPy and make the GPU ready {imports.seconds:.2f} s"
-                command = f"mpirun -n {cell.gpus} python -m hybrid.matmul {cell.n} {cell.n} {cell.n}"
-                yield f"Whole command, `{command}`: {times}{alone}."
-
-        for part in IN_BLOCKS:
-            if best := sorted((cell.n, cell.gpus, cell.block) for cell in self if cell.part == part):
-                listed = ", ".join(f"{block} for {n} on {gpus}" for n, gpus, block in best)
-                yield f"The best block sizes of {NAMES[part]}: {listed}."
+        for (part, gpus, n), cell in self.cells.items():
+            if part == "wall":
+                launcher, imports = (self.cells[other, gpus, n].seconds for other in ("launcher", "imports"))
+                alone = (
+                    f"`mpirun -n {gpus} true` takes {launcher:.2f} s, and to load mpi4py, NumPy and CuPy and make the GPU ready"
+                )
+                command = f"mpirun -n {gpus} python -m hybrid.matmul {n} {n} {n}"
+                yield f"Whole command, `{command}`: {cell.seconds:.2f} s; {alone} {imports:.2f} s."
+            if cell.block:
+                yield f"The best block size of {NAMES[part]}, {n} on {gpus}: {cell.block}."
 
     def draw(self, path: str) -> None:
         """A line for each program at 8000, or at the largest size there is; both axes logarithmic."""
         from matplotlib.ticker import LogLocator, NullLocator
 
-        if not (sizes := self.sizes(tuple(DRAWN))):
+        if not (sizes := {n for part, _, n in self.cells if part in DRAWN}):
             raise UsageError("nothing of the picture was measured")
-        n, gpus = PICTURED if PICTURED in sizes else max(sizes), self.gpus()
+        n, gpus = PICTURED if PICTURED in sizes else max(sizes), self.gpus
         with plots.figure(path, (6.4, 4.2)) as figure:
             panel = figure.subplots()
             plots.plain(panel)
             for part, (name, color, style, marker) in DRAWN.items():
-                points = [(cell.gpus, cell.milliseconds) for count in gpus if (cell := self.of(part, count, n))]
+                points = [(count, 1e3 * cell.seconds) for count in gpus if (cell := self.cells.get((part, count, n)))]
                 if points:
                     last = f"{name}: {points[-1][1]:.{1 if points[-1][1] < 100 else 0}f} ms on {points[-1][0]}"
                     panel.plot(*zip(*points, strict=True), style, marker=marker, markersize=5, color=color, label=last)
@@ -384,23 +354,6 @@ class Results(results.MachineResults):
             panel.set_ylabel(f"ms from host to host, {n}×{n} float64")
             panel.set_xlabel(f"GPUs of {self.machine_of(self.lines[-1])}, {self.caption().rpartition('; ')[2]}")
             figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
-
-
-def _cell(key: tuple[str, str, int, int, int], lines: Sequence[results.Line]) -> Cell:
-    seconds = [line["seconds"] for line in lines]
-    by_round: dict[int, list[float]] = {}
-    for line in lines:
-        by_round.setdefault(line["round"], []).append(line["seconds"]["median"])
-    medians = {number: statistics.median(times) for number, times in by_round.items()}
-    setups = [line["setup"] for line in lines if line.get("setup") is not None]
-    return Cell(
-        *key,
-        statistics.median(medians.values()),
-        min(each["min"] for each in seconds),
-        max(each["max"] for each in seconds),
-        medians,
-        min(setups, default=None),
-    )
 
 
 def _number(value: float) -> str:

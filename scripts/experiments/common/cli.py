@@ -72,7 +72,7 @@ def command(
         if getattr(options, "json", None):
             refuse_unwritable(options.json)
         if getattr(options, "picture", None):
-            (svg if getattr(options, "launch", None) else plots).refuse(options.picture)
+            (svg if hasattr(options, "launch") else plots).refuse(options.picture)
             refuse_unwritable(options.picture)
         return work(options)
     except (HybridError, OSError, KeyboardInterrupt) as error:

@@ -78,7 +78,8 @@ BUGS = (
     Bug("offsets-32", f"{HOCHBERG}, and the kernels of the other four", (20, 8, 20),
         _up((20, 8, 20), "offsets.cu", "offsets_32<float>"),
         "row * width + column is an int. Here C is the left edge of a matrix with rows 2^27 elements apart: from row 16 on "
-        "the offset passes 2^31 - 1 and becomes negative, so the elements land before C.", right="naive", stride=2**27),
+        "the offset passes 2^31 - 1 and becomes negative, so the elements land before C. So it is from 46341×46341 on, 8 GiB of "
+        "float32; at 65536×65536 width * height is 0, and so is what is allocated.", right="naive", stride=2**27),
     Bug("no-bounds", f"{SLIDES}, first kernel, grid rounded up", SQUARE, _up(SQUARE, "bounds.cu", "no_bounds<float>"),
         "The kernel tests no bounds, so width must be a multiple of 16. A grid that is rounded up does not help: threads "
         "beyond the right edge write into the next row, those below the last row write past C.", right="naive"),
@@ -245,18 +246,6 @@ def summary(outcome: Outcome) -> str:
     return "; ".join([text, *(f"{what}: {count}" for what, count in more.items() if count)])
 
 
-def first_overflows() -> str:
-    """The sizes from which on 32 bits are not enough."""
-    plain = math.isqrt(INT - 1) + 1  # the last of its n² offsets is n² - 1
-    plain += plain**2 - 1 < INT
-    tiled = next(n for n in range(16, INT, 16) if (n - 16) * n + n - 16 >= INT)  # a tile's corner
-    empty = next(2**bits for bits in range(32) if 4**bits % 2**32 == 0)
-    return (
-        f"float32 matrices from {plain}×{plain} on ({plain**2 * 4 / 2**30:.1f} GiB); by multShare's tiles, whose corners are "
-        f"computed first, from {tiled}×{tiled} on. At {empty}×{empty} width * height is 0, and so is what is allocated."
-    )
-
-
 def shown(bug: Bug, seed: int) -> bool:
     """Print the whole story of one error. False if it did not show, or the right kernel is not right."""
     n, l, m = bug.shape
@@ -276,8 +265,6 @@ def shown(bug: Bug, seed: int) -> bool:
     if not bad.stopped:
         print(textwrap.indent(drawn(bad), "    "))
     print(textwrap.fill(f"Why: {bug.why}", 110))
-    if bug.stride:
-        print(textwrap.fill(f"It matters for {first_overflows()}", 110))
     print(flush=True)
     return good.fine and not bad.fine
 

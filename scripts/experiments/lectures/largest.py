@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 
 import hybrid
-from experiments.common import cli, cuda, plots, results
+from experiments.common import cli, cuda, results
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.spans import Span, pieces
@@ -159,24 +159,6 @@ class Results(results.Results):
             most = next(line["n"] for line in lines if line["part"] == "theoretical")
             rows = [[PARTS[line["part"]], str(line["n"]), _about(line, most)] for line in lines]
             yield results.Table(["way", "largest N", "how"], "lrl", rows, f"{dtype}, {readable(lines[-1]['memory'])} {whose}")
-
-    def draw(self, path: str) -> None:
-        """N of each part, a panel for each type."""
-        title = f"The largest N×N matrices in {readable(self.lines[-1]['memory'])}"
-        title += "" if self.of_gpu else " (of the CPU, in place of a GPU's)"
-        with plots.figure(path, (9.5, 1.0 + 1.9 * len(self.by_dtype)), title, self.caption()) as figure:
-            panels = figure.subplots(len(self.by_dtype), 1, squeeze=False, sharex=True)[:, 0]
-            for (dtype, lines), panel in zip(self.by_dtype.items(), panels, strict=True):
-                largest = {line["part"]: line["n"] for line in lines}
-                parts = [part for part in PARTS if part in largest]
-                plots.plain(panel, dtype)
-                colors = [plots.GREY if part == "theoretical" else plots.HERE for part in parts]
-                drawn = panel.barh([PARTS[part] for part in parts], [largest[part] for part in parts], color=colors, height=0.65)
-                panel.bar_label(drawn, [f"{largest[part]:,}" for part in parts], fontsize=9, padding=4)
-                panel.invert_yaxis()
-                panel.margins(x=0.12)
-                panel.grid(axis="y", visible=False)
-            panels[-1].set_xlabel("N, rows and columns of each matrix")
 
 
 def _about(line: results.Line, most: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import hybrid
-from experiments.common import cli, plots, results
+from experiments.common import cli, results
 from hybrid.core.text import aligned
 from hybrid.errors import UsageError
 
@@ -141,18 +141,6 @@ class Results(results.Results):
             reasons = zip("abc", line["reasons"], strict=True)
             yield results.Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
 
-    def draw(self, path: str) -> None:
-        """A group of bars for each type."""
-        kinds = (("fit", plots.LECTURE, "a"), ("exact", plots.OTHER, "b"), ("right", plots.HERE, "c"))
-        groups = [(f"({letter}) {key}", color, [line[key] for line in self.lines]) for key, color, letter in kinds]
-        with plots.figure(path, (2.5 + 1.4 * len(self.lines), 3.9), "The largest triangles of Pascal", self.caption()) as figure:
-            panel = figure.subplots()
-            plots.plain(panel)
-            plots.grouped_bars(panel, [line["dtype"] for line in self.lines], groups)
-            panel.set_ylabel("N, rows and columns of the triangle")
-            panel.margins(y=0.12)
-            panel.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-
 
 def measured(options: argparse.Namespace) -> Iterator[results.Line]:
     for dtype in options.dtype:
@@ -162,7 +150,7 @@ def measured(options: argparse.Namespace) -> Iterator[results.Line]:
 def work(options: argparse.Namespace) -> int:
     if not (options.show or options.size):
         return cli.present(options, Results, measured)
-    if (options.show and options.size) or options.picture or options.json or options.source:
+    if (options.show and options.size) or options.json or options.source:
         raise UsageError("--show and --size multiply one size and measure nothing: --dtype, --device and --kernel go with them")
     if options.size:
         products = [multiplied(options.size, dtype, options)[2] for dtype in options.dtype]

@@ -13,7 +13,7 @@ checked, and nothing is said of speed.
 import argparse
 from collections.abc import Iterator, Sequence
 
-from experiments.common import cli, cuda, plots, results
+from experiments.common import cli, cuda, results
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
 from hybrid.reporting import svg
@@ -166,7 +166,6 @@ def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str
 DTYPE, ITEM = "float32", 4
 DESIGNS = ("naive", "row_per_thread", "column_per_thread")  # a thread for each element, row, column
 VECTOR_KERNELS = ("matvec", "matvec_warp")
-COLORS = (plots.OTHER, plots.LECTURE, plots.HERE)
 FORMS = ("square", "tall", "wide")  # of C
 SIZES = {"cuda": 1024, "emulate": 96}
 QUICK = {"cuda": 256, "emulate": 48}
@@ -255,31 +254,6 @@ class Results(results.Results):
         (better, fast), (worse, slow) = sorted([("rows", rows), ("columns", columns)], key=lambda each: -each[1])
         return f"; {better} {fast / slow:.3g} × as fast as {worse}, elements {elements / fast:.3g} × as fast as {better}"
 
-    def draw(self, path: str) -> None:
-        """Sectors of memory and threads of each design; on a GPU its speed as well."""
-        square = self.designs["square", "naive"]
-        sides = [(line["n"], line["m"]) for form in self.forms for line in [self.designs[form, "naive"]]]
-        sectors = {design: sectors_of_warp(design, square["l"], square["m"], ITEM) for design in DESIGNS}
-        threads = {design: [threads_at_work(design, n, m) for n, m in sides] for design in DESIGNS}
-        shown = [
-            ("touched by a warp's instruction", "sectors of 32 bytes", ("load of A", "load of B", "store to C"), sectors),
-            ("with something to compute", "threads", self.forms, threads),
-        ]
-        if self.of_gpu:
-            speeds = {design: [self.gigaflops(form, design) for form in self.forms] for design in DESIGNS}
-            shown.append((f"speed, {DTYPE}", "GF/s", self.forms, speeds))
-        title = "A thread for each row, column, or element of C"
-        with plots.figure(path, (4.3 * len(shown), 3.9), title, self.caption()) as figure:
-            panels = figure.subplots(1, len(shown))
-            for panel, (title, unit, names, of) in zip(panels, shown, strict=True):
-                plots.plain(panel, title)
-                groups = [(design, color, of[design]) for design, color in zip(DESIGNS, COLORS, strict=True)]
-                plots.grouped_bars(panel, names, groups, _short)
-                panel.set_ylabel(unit)
-                if panel is not panels[0]:
-                    panel.set_yscale("log")
-            panels[0].legend(loc="upper center", frameon=False, fontsize=8)
-
 
 def _launch(design: str, n: int, m: int) -> str:
     """Grid and block, as they stand between <<< and >>>; sides of 1 are left out, as dim3 allows."""
@@ -288,13 +262,9 @@ def _launch(design: str, n: int, m: int) -> str:
     return f"grid({grid}), block({block})"
 
 
-def _short(value: float) -> str:
-    """268, 1024, 16.4k, 4.19M."""
-    scale, unit = (1e6, "M") if value >= 1e6 else (1e3, "k") if value >= 1e4 else (1.0, "")
-    return f"{value:.0f}" if 1000 <= value < 1e4 else f"{value / scale:.3g}{unit}"
-
-
 def work(options: argparse.Namespace) -> int:
+    if options.picture and not options.launch:
+        raise UsageError("--picture draws the blocks of --launch")
     if options.launch:
         print(*explained(*options.launch), sep="\n")
         if options.picture:
@@ -308,5 +278,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=cli.at_least_1, metavar="N", help="rows and columns of the square C")
     launch = ("ROWS", "COLUMNS", "X", "Y")
     parser.add_argument("--launch", nargs=4, type=cli.at_least_1, metavar=launch, help="only the arithmetic: X×Y threads a block")
+    parser.add_argument("--picture", metavar="FILE.svg", help="with --launch: draw the blocks over C")
     cli.add_lines(parser, Results)
     return cli.command(parser, work, arguments)
