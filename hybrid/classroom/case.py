@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from hybrid.classroom.finding import Finding
 from hybrid.classroom.gpu_models import WARP
-from hybrid.classroom.launch import Extents, Launch
-from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.student_kernel import StudentKernel
+from hybrid.classroom.launch import Extents, Launch, Meaning
+from hybrid.classroom.student_file import StudentKernel
 from hybrid.classroom.trial import Outcome
 from hybrid.core.problem import record
 from hybrid.core.text import counted
-from hybrid.emulation.branches import Branch
-from hybrid.emulation.requests import SECTOR_BYTES, SHARED, Site
+from hybrid.emulation.observed import SECTOR_BYTES, SHARED, Branch, Site
 
 Sizes = tuple[int, int, int]  # n, l, m
 Names = tuple[str, str, str]  # of A, B and C in the kernel

@@ -1,32 +1,47 @@
 # SPDX-License-Identifier: MIT
-"""A student's kernel on a real GPU: is C right, and how long does a launch take?"""
+"""A student's kernel on a real GPU: is C right, and how long does a launch take?
+
+`python -m hybrid.classroom.cuda_run` is the child process that launches it, since a fault of the kernel may break its CUDA
+context. It reads tasks from standard input and prints a line for each: the task's mark, and JSON. The student's code runs on the
+GPU alone, so C can be compared there.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
 import signal
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from math import isnan
 from typing import Any
 
+import numpy as np
+
 from hybrid.classroom.case import Sizes
+from hybrid.classroom.elements import operands, wrong_in
 from hybrid.classroom.examination import Trials
-from hybrid.classroom.gpu_trial import COMPILES, LAUNCHES, Argument, GpuOutcome, GpuTask
-from hybrid.classroom.launched import with_mark
-from hybrid.classroom.meaning import Meaning
-from hybrid.classroom.student_file import StudentFile
-from hybrid.classroom.student_kernel import Parameter
-from hybrid.classroom.trial import Task
-from hybrid.classroom.wrapper import field_of
+from hybrid.classroom.launch import Meaning
+from hybrid.classroom.student_file import Parameter, StudentFile
+from hybrid.classroom.trial import Task, field_of
 from hybrid.core.problem import Problem, record
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, trust_own_cache_only
 from hybrid.emulation.child import run_child
-from hybrid.errors import DeviceUnavailable, HybridError, with_code
+from hybrid.errors import DeviceUnavailable, HybridError, one_line, with_code
 from hybrid.kernels.catalogue import dotted
 
-_CHILD, _START = "hybrid.classroom.gpu_trial", 60  # seconds that CuPy and NVRTC may take besides the launches
+LAUNCHES = 20  # that are timed, after the first
+COMPILES = 60  # seconds that NVRTC may take, after which this process ends
+# "matrix" and its number, or a NumPy type and a value, or "struct" and a list of fields, each of which is such a pair.
+Argument = tuple[str, Any]
+_OPTIONS = ("-std=c++17",)
+_SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES, _NUM_REGS = 1, 3, 4  # of CUfunction_attribute
+_START = 60  # seconds that CuPy and NVRTC may take besides the launches
 _SIZE, _RAGGED = 1024, (1029, 1027, 1033)
 _C_TYPES = {  # of numbers, as NumPy has them
     **dict.fromkeys(("int", "int32_t"), "i4"),
@@ -65,11 +80,11 @@ def ran(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
 
 def _outcome(trials: Trials, task: Task) -> GpuOutcome:
     mark = secrets.token_hex(16)  # lines without it are the kernel's
-    given = GpuTask(trials.file.for_gpu, trials.instance, tuple(_arguments(trials, task)), replace(task, mark=mark))
-    ended = run_child(_CHILD, [asdict(given)], "", _START + (LAUNCHES + 1) * trials.seconds)
+    given = GpuTask(trials.file.for_gpu, trials.instance, tuple(_arguments(trials, task)), task, mark)
+    ended = run_child("hybrid.classroom.cuda_run", [asdict(given)], "", _START + (LAUNCHES + 1) * trials.seconds)
     if ended.status is None:
         return GpuOutcome(failure=f"it had not ended after {LAUNCHES + 1} times {trials.seconds:g} s, which --stall sets")
-    lines = with_mark(ended.out, mark)
+    lines = [text for begins, _, text in (line.partition(" ") for line in ended.out.splitlines()) if begins == mark]
     if ended.status == -signal.SIGALRM:  # sent by the child's own clock
         raise DeviceUnavailable(
             f"NVRTC had not compiled {trials.kernel.name} after {COMPILES} s: do its macros or templates end?",
@@ -168,3 +183,168 @@ def as_record(trials: Trials, run: CudaRun) -> dict[str, Any]:
     ]
     about = {"file": trials.file.path.name, "kernel": trials.kernel.name, "dtype": trials.meaning.dtype}
     return {**about, "launch": str(trials.launch), "device": "cuda", "right": run.is_right, "cases": cases}
+
+
+# --- in the child process
+
+
+class OwnKernel:
+    """One instance of a user's kernel."""
+
+    def __init__(self, text: str, instance: str) -> None:
+        """`text`: the source. `instance`: the kernel's name, with the template's arguments. DeviceUnavailable if it does not
+        compile."""
+        import cupy
+
+        trust_own_cache_only()
+        module = cupy.RawModule(code=text, options=_OPTIONS, name_expressions=(instance,))
+        try:
+            self._function = module.get_function(instance).kernel
+        except cupy.cuda.compiler.CompileException as error:
+            raise DeviceUnavailable(f"NVRTC does not compile it: {_first_error(str(error))}", code="compile-failed") from None
+
+    @property
+    def resources(self) -> tuple[int, int, int]:
+        """Registers of a thread, bytes of static shared memory, and bytes of local memory."""
+        return resources(self._function)
+
+    def prepared(
+        self, grid: Sequence[int], block: Sequence[int], shared: int, arguments: Sequence[np.ndarray]
+    ) -> Callable[[], None]:
+        """What launches the kernel on the current stream, when it is called. `arguments`: passed by value, each as an array."""
+        from cupy.cuda import get_current_stream
+
+        allow_shared_memory(self._function, shared)
+        launch = PreparedLaunch(self._function, tuple(grid), tuple(block), arguments, shared)
+        return lambda: launch(get_current_stream())
+
+
+def resources(function: Any) -> tuple[int, int, int]:
+    """Registers of a thread, bytes of static shared memory, and bytes of local memory, into which registers are spilled."""
+    from cupy_backends.cuda.api import driver
+
+    registers, shared, local = (
+        driver.funcGetAttribute(attribute, function.ptr) for attribute in (_NUM_REGS, _SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES)
+    )
+    return registers, shared, local
+
+
+def on_device(array: np.ndarray) -> Any:
+    """A copy on the current GPU, as a CuPy array."""
+    import cupy
+
+    return cupy.asarray(array)
+
+
+def failure_of(work: Callable[[], None]) -> str:
+    """Do the work and wait for the GPU. Returns CUDA's message and name of the error; "" if there was none."""
+    import cupy
+    from cupy_backends.cuda.api import driver, runtime
+
+    try:
+        work()
+        cupy.cuda.Device().synchronize()
+    except (driver.CUDADriverError, runtime.CUDARuntimeError) as error:
+        name, _, message = str(error).partition(": ")
+        return f"{message or name} ({name})"
+    return ""
+
+
+def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
+    """The time of each of `count` launches, by CUDA events."""
+    import cupy
+
+    times = []
+    for _ in range(count):
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        begin.record()
+        launch()
+        end.record()
+        end.synchronize()
+        times.append(float(cupy.cuda.get_elapsed_time(begin, end)))
+    return times
+
+
+def _first_error(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if re.search(r"\berror\b", line)]
+    return lines[0] if lines else " ".join(log.split())[:200]
+
+
+@record
+class GpuTask:
+    """A launch of a kernel on the GPU."""
+
+    text: str  # of the file, for NVRTC
+    instance: str
+    arguments: tuple[Argument, ...]
+    task: Task  # the elements, and how it is launched
+    mark: str  # with which the lines begin that tell what came of it; what the kernel writes does not have it
+
+
+@record
+class GpuOutcome:
+    """What came of a launch."""
+
+    gpu: str = ""  # its name
+    capability: int = 0
+    failure: str = ""  # CUDA's message
+    wrong: int = 0  # how many elements of C are wrong
+    first_wrong: tuple[int, float, float] | None = None  # its number, what it is, and what is right
+    milliseconds: tuple[float, ...] = ()  # of each launch that was timed
+    registers: int = 0  # of a thread
+    static_shared: int = 0  # bytes of a block
+    local: int = 0  # bytes of a thread's local memory
+
+    @property
+    def code(self) -> str:
+        """What is wrong, of `hybrid.errors.CODES`; "ok" if nothing is."""
+        return "gpu-failed" if self.failure else "wrong-elements" if self.wrong else "ok"
+
+
+def carried_out(given: GpuTask) -> GpuOutcome:
+    """Launch the kernel on the first GPU. DeviceUnavailable where there is none, or the kernel does not compile."""
+    gpu, task = usable_gpus()[0], given.task
+    signal.setitimer(signal.ITIMER_REAL, COMPILES)
+    kernel = OwnKernel(given.text, given.instance)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
+    matrices = [on_device(each) for each in (a, b, c)]
+    arguments = [value_of(each, [matrix.data.ptr for matrix in matrices]) for each in given.arguments]
+    launch = kernel.prepared(task.grid, task.block, task.shared, arguments)
+    about = (gpu.name, gpu.capability)
+    if failure := failure_of(launch):
+        return GpuOutcome(*about, failure)
+    result = matrices[2].get()
+    wrong, first = wrong_in(result, right)
+    times = () if first else tuple(milliseconds(launch, LAUNCHES))
+    return GpuOutcome(*about, "", len(wrong), (int(wrong[0]), *first) if first else None, times, *kernel.resources)
+
+
+def value_of(argument: Argument, addresses: Sequence[int]) -> np.ndarray:
+    """An argument as it is passed to a kernel by value. `addresses`: of the matrices. Fields of a struct are aligned as in C."""
+    kind, value = argument
+    if kind == "matrix":
+        return np.array(addresses[value], "u8")
+    if kind == "struct":
+        fields = [value_of(each, addresses) for each in value]
+        layout = np.dtype([(f"f{number}", field.dtype) for number, field in enumerate(fields)], align=True)
+        return np.array(tuple(field[()] for field in fields), layout)
+    return np.array(value, kind)
+
+
+def main() -> None:
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the kernel prints from now on goes nowhere
+    for each in json.load(sys.stdin):
+        of_task: dict[str, Any] = each.pop("task")
+        of_task.update({key: tuple(value) for key, value in of_task.items() if isinstance(value, list)})
+        task = Task(**of_task)
+        try:
+            found = {"outcome": asdict(carried_out(GpuTask(**each, task=task)))}
+        except DeviceUnavailable as error:
+            found = {"unavailable": {"why": one_line(error), "code": error.code}}
+        print(each["mark"], json.dumps(found), file=results, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ import numpy as np
 from hybrid.classroom.case import Case, Sizes
 from hybrid.classroom.trial import Outcome
 from hybrid.core.problem import record
-from hybrid.emulation.requests import SHARED
+from hybrid.emulation.observed import SHARED
 from hybrid.errors import UsageError
 
 Part = tuple[str, int, int]  # of a judgement: what it is about, the points that were got, and those that there are

@@ -6,20 +6,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
 from hybrid.classroom.case import without_repetition
 from hybrid.classroom.finding import Finding
-from hybrid.classroom.launch import Launch, launch_of_arrays
-from hybrid.classroom.meaning import indices_of, is_written
-from hybrid.classroom.student_file import StudentFile
-from hybrid.classroom.student_kernel import StudentKernel
-from hybrid.classroom.telling import looked
-from hybrid.classroom.wrapper import program_of_arrays
+from hybrid.classroom.launch import Launch, indices_of, is_written, launch_of_arrays
+from hybrid.classroom.student_file import StudentFile, StudentKernel
+from hybrid.classroom.trial import Program, of_arrays
 from hybrid.core.problem import record
-from hybrid.emulation import whole_program
 from hybrid.emulation.child import new_folder
 from hybrid.errors import UsageError
 
@@ -73,10 +68,8 @@ class FirstKernel:
     def judged(self, seconds: int) -> list[tuple[tuple[int, ...], list[Finding]]]:
         """The shapes, and what is found on each. EmulationError if it does not compile."""
         with new_folder() as folder:
-            source = folder / self.file.path.name
-            text = program_of_arrays(self.file, self.kernel, self.instance, [kind for _, kind, _ in self.arrays.values()])
-            program, warnings = whole_program.built(source, text, {})
-            return [(sizes, self._found(sizes, seconds, source, program, warnings)) for sizes in self._shapes()]
+            program = Program(self.file, self.kernel, of_arrays(self.file, self.kernel, self.instance), folder / "program")
+            return [(sizes, self._found(sizes, seconds, program)) for sizes in self._shapes()]
 
     def _shapes(self) -> list[tuple[int, ...]]:
         if sum(each.is_number and not _OF_BINS.search(each.name) for each in self.kernel.parameters) > 1:
@@ -87,37 +80,29 @@ class FirstKernel:
             return [(many * threads,), (many * threads - 3,), (3,)]
         return [(4 * threads,), (4 * threads - 27,), (3,), (40_001,)]
 
-    def _found(self, sizes: tuple[int, ...], seconds: int, source: Path, program: Path, warnings: str) -> list[Finding]:
+    def _found(self, sizes: tuple[int, ...], seconds: int, program: Program) -> list[Finding]:
         """What is found on arrays of `sizes`: rows and columns, or the number of elements."""
         rows, columns = (1, *sizes)[-2:]
-        grid, block, shared = self.launch.at({**self.file.constants, "n": sizes[0], "m": columns})
-        of_length = {"one": 1, "blocks": grid[0], "bins": _BINS, "all": rows * columns}
-        lengths = {name: of_length[length] for name, (_, _, length) in self.arrays.items()}
-        numbers, given = [*(*grid, 1)[:3], *(*block, 1)[:3], shared], 0
-        for each in self.kernel.parameters:
-            if each.is_number:
-                is_rows = len(sizes) > 1 and _ROWS.fullmatch(each.name)
-                numbers.append(_BINS if _OF_BINS.search(each.name) else rows if is_rows else columns)
-            else:
-                numbers.append(lengths[each.name] if each.is_pointer else _SCALE)
-        result, printed = source.with_suffix(".result"), list[str]()
-        words = [str(result), *map(str, numbers)]
-        (ran,) = whole_program.run(program, source, words, seconds, printed.append, current=source.parent)
-        sources = {path.name: text.split("\n") for path, text in self.file.texts.items()}
-        places = [(name, 0, length) for name, length in lengths.items()]
-        limit = f"{seconds} s, which --stall sets"
-        found = without_repetition(looked(ran, program, warnings, sources, limit, places, "").findings)
-        if found or not result.is_file():
-            return found or [Finding("it ended without a result", "kernel-crashed")]
+        launch = self.launch.at({**self.file.constants, "n": sizes[0], "m": columns})
+        of_length = {"one": 1, "blocks": launch[0][0], "bins": _BINS, "all": rows * columns}
         begun: dict[str, np.ndarray] = {}
-        ended = np.empty(0)
-        for name, (kind, begins, _) in self.arrays.items():
-            content = np.fromfile(result, kind, lengths[name], offset=given)
-            given += content.nbytes
-            ended = content if name == self.result else ended
+        arrays = []
+        for name, (kind, begins, length) in self.arrays.items():
+            content = np.full(of_length[length] * np.dtype(kind).itemsize, _UNWRITTEN * (begins == "unwritten"), "u1").view(kind)
             if begins == "values":
-                begun[name] = _begun(np.dtype(kind), len(begun), lengths[name])
-        return list(self._compared(sizes, begun, ended))
+                content = begun[name] = _begun(np.dtype(kind), len(begun), len(content))
+            arrays.append((content, True))
+        numbers = []
+        for each in (each for each in self.kernel.parameters if not each.is_pointer):
+            is_rows = len(sizes) > 1 and _ROWS.fullmatch(each.name)
+            size = _BINS if _OF_BINS.search(each.name) else rows if is_rows else columns
+            numbers.append(size if each.is_number else _SCALE)
+        places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
+        looked, ended = program.ran(launch, arrays, numbers, places, seconds, f"{seconds} s, which --stall sets")
+        found = without_repetition(looked.findings)
+        if found or not ended:
+            return found or [Finding("it ended without a result", "kernel-crashed")]
+        return list(self._compared(sizes, begun, ended[0]["ended"][list(self.arrays).index(self.result)]))
 
     def _compared(self, sizes: tuple[int, ...], begun: Mapping[str, np.ndarray], ended: np.ndarray) -> Iterator[Finding]:
         radius = next((value for name, value in self.file.constants.items() if re.match(r"R$|rad", name, re.IGNORECASE)), 1)

@@ -14,7 +14,7 @@ import numpy as np
 from hybrid.classroom.finding import Finding
 from hybrid.core.problem import record
 from hybrid.core.text import counted
-from hybrid.emulation.trace import Access
+from hybrid.emulation.observed import Access
 
 Mistake = tuple[str, str]  # a code, and a sentence with {A}, {B} and {C}
 _MOST_TERMS = 2048  # of a sum: longer ones are not solved for
@@ -329,11 +329,13 @@ def judged(event: dict[str, Any]) -> Judged | None:
     """What is found of a launch; None where it is not compared: it has not the shape of a product, or computes something else."""
     (x, of_x, reads_x), (y, of_y, reads_y), (c, of_c, reads_c) = event["operands"]
     sizes = _sizes(of_x, of_y, of_c, event)
-    if sizes is None or not event["arrays"][4].any():
+    *matrices, writers = event["arrays"]
+    arrays = [*(each.view({"f": "f4", "d": "f8", "i": "i4"}[event["type"]]) for each in matrices), writers.view("u4")]
+    if sizes is None or not writers.any():
         return None
     layouts = []
     for transposed in product((False, True), repeat=3):
-        layouts.append(_Layout(event["arrays"], sizes, transposed))
+        layouts.append(_Layout(arrays, sizes, transposed))
         if not np.isfinite(layouts[-1].product).all():
             return None
         if layouts[-1].is_meant(event["scales"]):

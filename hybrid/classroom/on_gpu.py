@@ -17,8 +17,7 @@ from hybrid.classroom.examination import Trials
 from hybrid.classroom.gpu_models import GpuModel, Occupancy, occupancy
 from hybrid.core.problem import record
 from hybrid.core.text import counted
-from hybrid.emulation.child import new_folder
-from hybrid.emulation.compiler_limits import own_headers, run_limited
+from hybrid.emulation.child import new_folder, own_headers, run_limited
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import HybridError, one_line
 

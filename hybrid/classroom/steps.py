@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.classroom.arithmetic import evaluated_or_0
-from hybrid.classroom.c_text import blanked
 from hybrid.classroom.case import Case
+from hybrid.classroom.cuda_text import blanked, evaluated_or_0
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.launch import launch_of
 from hybrid.classroom.mistakes import Element, with_elements
 from hybrid.classroom.student_file import StudentFile, parsed
-from hybrid.emulation.trace import Access
+from hybrid.emulation.observed import Access
 from hybrid.errors import HybridError, UsageError
 from hybrid.reporting.steps_page import Array, Picture, Step, Touch
 

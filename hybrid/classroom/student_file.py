@@ -4,16 +4,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import combinations
 from pathlib import Path
 
-from hybrid.classroom.c_text import blanked, constants_in, structs_in, with_qualifiers
-from hybrid.classroom.compiled_text import INCLUDE, for_cpu, for_gpu, joined
-from hybrid.classroom.student_kernel import StudentKernel, kernels_of
+from hybrid.classroom.cuda_text import (
+    INCLUDE,
+    after_bracket,
+    aliases_in,
+    blanked,
+    constants_in,
+    for_cpu,
+    for_gpu,
+    joined,
+    launches_in,
+    split,
+    structs_in,
+    with_qualifiers,
+)
 from hybrid.core.problem import record
 from hybrid.errors import UsageError
 
+_KERNEL = re.compile(
+    r"(?:template\s*<(?P<template>[^>]*)>\s*)?(?:(?:static|inline|extern\s+\"C\")\s+)*"
+    r"(?:__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:static\s+)?void|void\s+__global__)\s+"
+    r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)\s*\{"
+)
+_PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)(?P<name>\w+)\s*(?P<array>\[\s*\])?$")
+_NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
+ELEMENTS = {"float": "float32", "double": "float64", "int": "int32", "half": "float16", "__half": "float16"}
+REALS = ("float", "double")
+SCALES = ("alpha", "beta")
+_NUMBERS = {  # words of the types of whole numbers
+    *("unsigned", "signed", "short", "long", "int", "size_t", "uint", "ulong"),
+    *("int32_t", "uint32_t", "int64_t", "uint64_t"),
+}
 _MOST_BYTES = 1 << 20
 # Of the C++ library: headers that host code may need, whose declarations stay.
 _STANDARD = frozenset({
@@ -22,6 +48,73 @@ _STANDARD = frozenset({
     "ctime", "fstream", "functional", "iomanip", "iostream", "limits", "limits.h", "map", "math.h", "memory", "numeric", "random",
     "sstream", "stdexcept", "stdint.h", "stdio.h", "stdlib.h", "string", "string.h", "time.h", "tuple", "utility", "vector",
 })  # fmt: skip
+
+
+@record
+class Parameter:
+    """A parameter of a kernel."""
+
+    name: str
+    type: str  # without const and pointer: of the elements, or of the number, or the struct's name
+    is_pointer: bool
+
+    @property
+    def is_number(self) -> bool:
+        return not self.is_pointer and set(self.type.split()) <= _NUMBERS
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether it is alpha or beta of C = alpha·A·B + beta·C."""
+        return not self.is_pointer and self.type in REALS and self.name.lower() in SCALES
+
+    def __str__(self) -> str:
+        return f"{self.type}{'*' if self.is_pointer else ''} {self.name}".strip()
+
+
+@record
+class StudentKernel:
+    """A kernel as its text has it."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    line: int
+    body: str  # without comments
+    template: tuple[str, ...] = ()  # the names of its parameters
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.parameters))})"
+
+    def instance(self, arguments: Sequence[str]) -> StudentKernel:
+        """The kernel with these arguments in place of its template's parameters."""
+        values = dict(zip(self.template, arguments, strict=True))
+        parameters = tuple(replace(each, type=values.get(each.type, each.type)) for each in self.parameters)
+        return replace(self, parameters=parameters)
+
+
+def kernels_of(text: str, whole: str = "") -> tuple[StudentKernel, ...]:
+    """The kernels in a text. `whole`: the text with its own headers, which may define other names of types."""
+    return tuple(_kernels(blanked(text), aliases_in(blanked(whole or text))))
+
+
+def _kernels(plain: str, aliases: dict[str, str]) -> Iterator[StudentKernel]:
+    for found in _KERNEL.finditer(plain):
+        line = plain.count("\n", 0, found.start("name")) + 1
+        texts = [text.strip() for text in found["parameters"].split(",") if text.strip()]
+        body = plain[found.end() : after_bracket(plain, found.end() - 1)]
+        parameters = tuple(_parameter(text, aliases) for text in texts)
+        template = tuple(text.partition("=")[0].split()[-1] for text in (found["template"] or "").split(",") if text.strip())
+        yield StudentKernel(found["name"], parameters, line, body, template)
+
+
+def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
+    """A parameter. One that cannot be parsed has its text as the type, which matters only if this kernel is to be launched."""
+    words = " ".join(word for word in re.sub(r"([*\[])", r" \1 ", text).split() if word not in _NOT_A_TYPE)
+    found = _PARAMETER.match(words)
+    if found is None:
+        whole = re.sub(r"\s*([\[\]])\s*", r"\1", words)
+        return Parameter("", whole, is_pointer=False)
+    kind = found["type"].removeprefix("struct ")
+    return Parameter(found["name"], aliases.get(kind, kind), bool(found["pointer"] or found["array"]))
 
 
 @record
@@ -109,3 +202,23 @@ def text_of(path: str) -> str:
     except UnicodeDecodeError:
         text = content.decode("latin-1")
     return text.replace("\r\n", "\n")
+
+
+def exchanged(text: str, kernel: str) -> str:
+    """Which arguments the only launch of this kernel in a text exchanges, by their names: dB for a and dA for b; "" for none."""
+    plain, name = blanked(text), kernel.partition("<")[0].strip()
+    launches = [each for each in launches_in(text, "") if each.kernel(text).partition("<")[0].strip() == name]
+    parameters = [[each.name for each in found.parameters] for found in kernels_of(text) if found.name == name]
+    if len(launches) != 1 or len(parameters) != 1:
+        return ""
+    given = split(plain[launches[0].arguments + 1 : launches[0].end - 1])
+    of_given, wanted = ([_bare(each) for each in names] for names in (given, parameters[0]))
+    for one, other in combinations(range(len(wanted)), 2) if len(given) == len(wanted) else ():
+        if of_given[one] == wanted[other] != wanted[one] == of_given[other]:
+            return f"{given[one]} for {parameters[0][one]} and {given[other]} for {parameters[0][other]}"
+    return ""
+
+
+def _bare(name: str) -> str:
+    """A variable's name without what says that it is of the device: a for dA, d_a and a_d, m for Md."""
+    return re.sub(r"^(d|dev|device|gpu)(_|(?=[A-Z]))|(?<=\w)_?(d|dev|device|gpu)$", "", name).lower()

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.c_text import blanked
+from hybrid.classroom.cuda_text import blanked, constants_in, dynamic_arrays, element_text, extents_of
 from hybrid.classroom.finding import Finding, Place
-from hybrid.classroom.launches import exchanged
 from hybrid.classroom.mistakes import Judged, judged
-from hybrid.classroom.symbols import Variables
+from hybrid.classroom.student_file import exchanged
 from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.errors import CODES_OF_KINDS
-from hybrid.emulation.requests import places_of
+from hybrid.emulation.observed import places_of, symbols_of
 from hybrid.emulation.whole_program import Ran
 
 _SHARED, _DYNAMIC, _VARIABLES = 3, 4, 2  # as in device_memory.h
@@ -420,3 +419,32 @@ def looked(
         text = f"line {each['line']} takes values of lanes that take no part in this shuffle: have they left the loop or kernel?"
         hints.append(Finding(text, "uninitialised"))
     return Looked(tuple(found), tuple(hints), tuple(telling.notes()), tuple(printed.splitlines()))
+
+
+class Variables:
+    """The __shared__, dynamic shared and __device__ variables of a program. The methods name the element at an offset, for
+    messages; `item` is the bytes of the access."""
+
+    def __init__(self, program: Path, sources: Mapping[str, Sequence[str]]) -> None:
+        self._symbols = symbols_of(program)
+        plain = blanked("\n".join(line for lines in sources.values() for line in lines))
+        self._extents = extents_of(plain, constants_in(plain))
+        self._dynamic = dynamic_arrays(plain)
+
+    def of_shared(self, offset: int, item: int) -> str:
+        return self._element("TLS", offset, item) or "shared memory"
+
+    def of_device(self, offset: int, item: int) -> str:
+        return self._element("OBJECT", offset, item) or "a __device__ variable"
+
+    def of_dynamic_shared(self, offset: int, item: int) -> str:
+        # Several names may mean different parts of the memory, or different types.
+        if len(self._dynamic) == 1 and offset % item == 0:
+            return f"{self._dynamic[0]}[{offset // item}]"
+        return f"dynamic shared memory, byte {offset}"
+
+    def _element(self, kind: str, offset: int, item: int) -> str:
+        for name, of_kind, begin, size in self._symbols:
+            if of_kind == kind and begin <= offset < begin + size:
+                return name if size <= item else element_text(name, (offset - begin) // item, self._extents.get(name, ()))
+        return ""

@@ -1,127 +1,188 @@
 # SPDX-License-Identifier: MIT
-"""Runs a student's kernel once for each task. `python -m hybrid.classroom.trial` is a child process, since the kernel may crash
-or hang. It reads the tasks from standard input and prints a line for each: the task's mark, and JSON.
+"""Launches a student's kernel: a program is generated, which launches it on arrays that are handed over, in each order of the
+threads and with each access to memory looked at.
 
-Whether C is right is not decided here, where the student's code runs, too, but by the process that reads these lines.
+Whether C is right is decided here, and not in the process where the student's code runs.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
-from hybrid.classroom.elements import compared, encoded, operands
-from hybrid.classroom.wrapper import ENTRY
+from hybrid.classroom.elements import compared, operands
+from hybrid.classroom.launch import Meaning
+from hybrid.classroom.mistakes import mistake_in
+from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
+from hybrid.classroom.telling import Looked, Matrix, looked
 from hybrid.core.problem import record
-from hybrid.emulation.branches import Branch
+from hybrid.emulation import whole_program
 from hybrid.emulation.errors import EmulationError
-from hybrid.emulation.guarded import Guarded
-from hybrid.emulation.kernel import EmulatedKernel
-from hybrid.emulation.requests import Site
-from hybrid.emulation.trace import Access
-from hybrid.errors import one_line
+from hybrid.emulation.observed import Access, Branch, Site, accesses_of, branches_of, sites_of, symbols_of
+from hybrid.errors import UsageError
 
-UNTOUCHED = -7.0  # the filler around C, which is no sum of products of positive numbers
+_ELEMENTS = {"float32": "float", "float64": "double", "int32": "int", "float16": "half"}
+_SHAPES = {"A": "nl", "B": "lm", "C": "nm"}
+_FIELDS = {  # of a struct that is a matrix, by what they are called
+    **dict.fromkeys(("width", "w", "columns", "cols", "stride", "pitch", "ld"), "columns"),
+    **dict.fromkeys(("height", "h", "rows"), "rows"),
+}
+_COUNTED, _TRACED = ("-fsanitize-coverage=trace-pc,trace-cmp",), ("-O0",)  # at -O0 each iteration of a loop remains by itself
 
 
 @record
 class Task:
     """One launch."""
 
-    shared_object: str  # the compiled file
-    checks: str
     dtype: str
     sizes: tuple[int, int, int]  # n, l, m
     grid: tuple[int, ...]  # x and y, or x, y and z
     block: tuple[int, ...]
     shared: int
-    order: str
     seed: int
     seconds: float  # that it may take
     names: tuple[str, str, str]  # of A, B and C in the kernel
-    file_name: str
     scales: tuple[float, float] = (1, 0)  # alpha and beta in C = alpha·A·B + beta·C
-    mark: str = ""  # with which the task's lines begin; what the kernel writes does not have it
 
 
 @record
 class Outcome:
-    """What came of a launch. Elements of C are numbered row by row. `wrong`, `first_wrong`, `nan`, `mistake` and `digest`
-    are set by the process that compares C."""
+    """What came of a launch that ended. Elements of C are numbered row by row."""
 
-    stopped: str = ""  # the kind of error for which the runtime stopped the kernel
-    why: str = ""  # the runtime's message
-    c: str = ""  # all elements, encoded
-    wrong: tuple[int, ...] = ()
-    first_wrong: tuple[float, float] | None = None  # what it is, and what is right
-    first_writer: tuple[tuple[int, ...], ...] = ()  # the block and the thread that wrote it last, as extents of the launch
-    nan: int = 0  # how many elements are NaN
-    mistake: tuple[str, str] | None = None  # that explains a wrong C, as `mistake_in` says
-    never: tuple[int, ...] = ()  # elements that no thread has written
-    several: tuple[int, ...] = ()  # elements that more than one thread has written
-    writers: int = 0  # threads that have written to C, each the last to write some element
-    outside: tuple[tuple[str, int], ...] = ()  # writes beside a matrix: its name, and the number counted from its first element
-    loads: tuple[float, float] = (0.0, 0.0)  # of elements of A and of B
-    stores: float = 0.0
-    digest: str = ""  # a hash of C
-    sites: tuple[Site, ...] = ()  # how lines of the file use memory
-    branches: tuple[Branch, ...] = ()  # where the lanes of warps diverge
-    accesses: tuple[Access, ...] = ()  # in their order
+    wrong: tuple[int, ...]
+    first_wrong: tuple[float, float] | None  # what it is, and what is right
+    first_writer: tuple[tuple[int, ...], ...]  # the block and the thread that wrote it last, as extents of the launch
+    nan: int  # how many elements are NaN
+    digest: str  # a hash of C
+    mistake: tuple[str, str] | None  # that explains a wrong C, as `mistake_in` says
+    never: tuple[int, ...]  # elements that no thread has written
+    several: tuple[int, ...]  # elements that more than one thread has written
+    writers: int  # threads that have written to C, each the last to write some element
+    outside: tuple[tuple[str, int], ...]  # writes beside C: the matrix's name, and the number counted from its first element
+    loads: tuple[float, float]  # of elements of A and of B
+    stores: float
 
 
-def carried_out(task: Task) -> tuple[Outcome, bool]:
-    """The outcome of a launch, and whether nothing was wrong, so that the process is as it was before."""
-    n, l, m = task.sizes
-    *values, right = operands(task.sizes, task.dtype, task.seed, task.scales)
-    beside = UNTOUCHED if task.dtype == "int32" else np.nan
-    a, b = (Guarded(rows, columns, task.dtype, beside, aligned=True, between=False) for rows, columns in ((n, l), (l, m)))
-    c = Guarded(n, m, task.dtype, UNTOUCHED, aligned=True, between=False)
-    for matrix, value in zip((a, b, c), values, strict=True):
-        matrix.inner[:] = value
-    kernel = EmulatedKernel.built(Path(task.shared_object), [ENTRY], task.checks)[ENTRY]
-    matrices = dict(zip(task.names, (a, b, c), strict=True))
-    try:
-        kernel(task.grid, task.block, task.shared, (a.inner, b.inner, c.inner), order=task.order, seed=task.seed)
-    except EmulationError as error:
-        return Outcome(error.kind, one_line(error).removeprefix(f"{ENTRY}: ")), False
-    if task.checks == "trace":
-        return Outcome(accesses=tuple(kernel.accesses(task.file_name))), True
-    outside = [(key, number) for key, each in matrices.items() for number in each.touched()[:1]]
-    outside += [
-        (key, int(np.argmax(each.inner != was)))
-        for (key, each), was in zip(matrices.items(), values[:2], strict=False)
-        if (each.inner != was).any()
-    ]
-    wrong = compared(c.inner, right).wrong
-    outcome = Outcome(c=encoded(c.inner), outside=tuple(outside), **_counted(kernel, task, wrong[:1]))
-    return outcome, not (outside or wrong)
+@record
+class Launched:
+    """What came of a kernel on one shape."""
+
+    looked: Looked
+    outcomes: tuple[Outcome, ...]  # one for each order, up to the first that was stopped
+    counted: dict[str, np.ndarray]  # of the first order
 
 
-def _counted(kernel: EmulatedKernel, task: Task, wrong: Sequence[int]) -> dict[str, Any]:
-    """The fields of the outcome that the checks count. `wrong`: the first wrong element, whose writer is looked for, or none."""
-    if task.checks == "requests":
-        return {"sites": kernel.sites(task.file_name), "branches": kernel.branches(task.file_name)}
-    if kernel.loads is None:
-        return {}
-    writes = kernel.loads.c_writes
-    writers = [int(kernel.loads.c_last_writer.flat[each]) for each in wrong]
-    return {
-        "first_writer": next((_block_and_thread(writer - 1, task) for writer in writers if writer), ()),
-        "never": tuple(np.flatnonzero(writes == 0).tolist()),
-        "writers": int(np.count_nonzero(np.unique(kernel.loads.c_last_writer))),
-        "several": tuple(np.flatnonzero(kernel.loads.c_writers > 1).tolist()),
-        "loads": (float(kernel.loads.a.sum()), float(kernel.loads.b.sum())),
-        "stores": float(writes.sum()),
-    }
+class Program:
+    """A kernel that is compiled, with a main function that launches it."""
+
+    def __init__(self, file: StudentFile, kernel: StudentKernel, text: str, folder: Path, *, traced: bool = False) -> None:
+        """`text`: as `of_matrices` or `of_arrays` make it. `folder`: an empty one, to which the kernel may write. `traced`: each
+        access in the source is one of the program. EmulationError if it does not compile."""
+        folder.mkdir()
+        self._file, self._kernel, self._source = file, kernel, folder / file.path.name
+        self._path, self._warnings = whole_program.built(self._source, text, _TRACED if traced else _COUNTED)
+
+    def ran(
+        self,
+        launch: tuple[Sequence[int], Sequence[int], int],
+        arrays: Sequence[tuple[np.ndarray, bool]],
+        numbers: Sequence[int],
+        names: Sequence[Matrix],
+        seconds: float,
+        limit: str,
+        *,
+        orders: int = 1,
+        seed: int = 0,
+        watch: int = 0,
+    ) -> tuple[Looked, list[dict[str, Any]]]:
+        """What was found in a launch, and for each order in which it ended, what it tells.
+
+        `launch`: grid, block and bytes of shared memory. `arrays`: each with whether the kernel gets its values. `names`: of the
+        arrays. `limit`: how to say `seconds`. `watch`: what the observers count, of three matrices.
+        """
+        grid, block, shared = launch
+        item = arrays[-1][0].itemsize if watch else 0
+        words = [*(*grid, 1)[:3], *(*block, 1)[:3], shared, orders, seed, watch, item, len(arrays)]
+        words += [number for array, has_values in arrays for number in (array.nbytes, int(has_values))]
+        printed: list[str] = []
+        (ran,) = whole_program.run(
+            *(self._path, self._source, [str(word) for word in [*words, *numbers]], math.ceil(seconds), printed.append),
+            current=self._source.parent,
+            arrays=[array for array, _ in arrays],
+            launches=orders,
+        )
+        sources = {path.name: text.split("\n") for path, text in self._file.texts.items()}
+        found = looked(ran, self._path, self._warnings, sources, limit, names, "".join(printed))
+        outcomes = [each for each in ran.findings if each["event"] == "outcome"]
+        for each in outcomes:
+            each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
+        return found, outcomes
+
+    def launched(self, task: Task, limit: str, *, orders: int, watch: int) -> Launched:
+        """What came of a kernel that multiplies matrices."""
+        n, l, m = task.sizes
+        a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
+        names = [(name, *shape) for name, shape in zip(task.names, ((n, l), (l, m), (n, m)), strict=True)]
+        found, ended = self.ran(
+            (task.grid, task.block, task.shared),
+            [(a, True), (b, True), (c, task.scales[1] != 0)],
+            task.sizes,
+            names,
+            task.seconds,
+            limit,
+            orders=orders,
+            seed=task.seed,
+            watch=watch,
+        )
+        outcomes = tuple(_outcome(task, each, (a, b, c), right) for each in ended)
+        return Launched(found, outcomes, ended[0] if ended else {})
+
+    def sites(self, launched: Launched) -> tuple[Site, ...]:
+        """How lines of the file use memory."""
+        return sites_of(launched.counted["sites"], self._path, self._file.path.name)
+
+    def branches(self, launched: Launched) -> tuple[Branch, ...]:
+        """Where the lanes of warps diverge."""
+        return branches_of(launched.counted["branches"], self._path, self._file.path.name)
+
+    def accesses(self, launched: Launched) -> list[Access]:
+        """All accesses to memory, in their order. EmulationError where they are too many to be kept."""
+        if not launched.counted["is_all"]:
+            raise EmulationError("launch", "the kernel accesses memory more often than can be shown: take smaller sizes")
+        return accesses_of(launched.counted["trace"], self._path, self._file.path.name, self.shared_variables())
+
+    def shared_variables(self) -> list[tuple[str, int, int]]:
+        """The name, the place and the bytes of each __shared__ variable."""
+        return [(name, at, size) for name, kind, at, size in symbols_of(self._path) if kind == "TLS"]
+
+
+def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], right: np.ndarray) -> Outcome:
+    a, b, before = begun
+    after = [now.reshape(was.shape) for now, was in zip(event["ended"], begun, strict=True)]
+    c, writers, item = after[2], event["writers"].view("i8"), before.itemsize
+    found, (alpha, beta) = compared(c, right), task.scales
+    is_now, should_be = ((each.astype("f8") - (beta * before if beta else 0)) / alpha for each in (c, right))
+    wrong_writers = [abs(int(writers[each])) for each in found.wrong[:1]]
+    changed = [np.flatnonzero(now != was) for now, was in zip(after, (a, b), strict=False)]
+    loads_of_a, loads_of_b, stores = (moved / item for moved in event["moved"])
+    return Outcome(
+        wrong=found.wrong,
+        first_wrong=found.first_wrong,
+        first_writer=next((_block_and_thread(writer - 1, task) for writer in wrong_writers if writer), ()),
+        nan=found.nan,
+        digest=found.digest,
+        mistake=mistake_in(is_now, should_be, a, b) if found.wrong else None,
+        never=tuple(np.flatnonzero(writers == 0).tolist()),
+        several=tuple(np.flatnonzero(writers < 0).tolist()),
+        writers=int(np.count_nonzero(np.unique(abs(writers)))),
+        outside=tuple((name, int(each[0])) for name, each in zip(task.names, changed, strict=False) if len(each)),
+        loads=(loads_of_a, loads_of_b),
+        stores=stores,
+    )
 
 
 def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -139,34 +200,73 @@ def _place(number: int, extents: Sequence[int]) -> tuple[int, ...]:
     return tuple(place)
 
 
-def own_output() -> TextIO:
-    """Standard output for results. What the kernel prints from now on goes nowhere."""
-    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return results
+# --- the program's text
 
 
-def tell(results: TextIO, mark: str, what: str, content: Mapping[str, Any]) -> None:
-    """Write a line of results."""
-    print(mark, json.dumps({what: content}), file=results, flush=True)
+def of_matrices(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning) -> str:
+    """The text of a program whose arrays are A, B and C, and whose numbers are n, l and m. `instance`: the kernel's name, with a
+    template's arguments."""
+    element, lines, arguments = _ELEMENTS[meaning.dtype], [], [instance]
+    for parameter, of in zip(kernel.parameters, meaning.of, strict=True):
+        if parameter.is_number:
+            arguments.append(_number(parameter.type, "nlm".index(of)))
+        elif parameter.is_scale:
+            arguments.append(f"{parameter.type}({dict(zip(SCALES, meaning.scales, strict=True))[of]})")
+        elif parameter.is_pointer:
+            arguments.append(_array(element, "ABC".index(of)))
+        else:
+            lines.append(f"{parameter.type} lab_struct_{of};")
+            for name, kind in file.structs[parameter.type].items():
+                what = field_of(parameter, name, kind)
+                size = "nlm".index(_SHAPES[of][what == "columns"])
+                value = _array(element, "ABC".index(of)) if what == "elements" else _number(kind, size)
+                lines.append(f"lab_struct_{of}.{name} = {value};")
+            arguments.append(f"lab_struct_{of}")
+    return _text(file, kernel, [*lines, f"lab_launched.call({', '.join(arguments)});"])
 
 
-def main() -> None:
-    """Carry out the tasks. After a launch with faults no launch on another shape follows, since stray accesses may have changed
-    what it needs."""
-    results = own_output()
-    faulty: tuple[int, ...] = ()
-    for task in json.load(sys.stdin):
-        given = Task(**{**task, **{key: tuple(task[key]) for key in ("sizes", "grid", "block", "names", "scales")}})
-        if faulty and faulty != given.sizes:
-            return
-        signal.setitimer(signal.ITIMER_REAL, given.seconds)  # its signal ends this process
-        outcome, is_clean = carried_out(given)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        tell(results, given.mark, "outcome", asdict(outcome))
-        if not is_clean:
-            faulty = given.sizes
+def of_arrays(file: StudentFile, kernel: StudentKernel, instance: str) -> str:
+    """The text of a program whose arrays are the kernel's, and whose numbers are its other parameters."""
+    arguments, counts = [instance], {True: 0, False: 0}
+    for each in kernel.parameters:
+        arguments.append((_array if each.is_pointer else _number)(each.type, counts[each.is_pointer]))
+        counts[each.is_pointer] += 1
+    return _text(file, kernel, [f"lab_launched.call({', '.join(arguments)});"])
 
 
-if __name__ == "__main__":
-    main()
+def _number(kind: str, number: int) -> str:
+    return f"static_cast<{kind}>(lab_numbers[{number}])"
+
+
+def _array(element: str, number: int) -> str:
+    return f"static_cast<{element}*>(lab_arrays[{number}])"
+
+
+def _text(file: StudentFile, kernel: StudentKernel, body: Sequence[str]) -> str:
+    headers = "".join(f"#include <{name}>\n" for name in file.headers)
+    return f"""{headers}namespace {{
+#line 1 "{file.path.name}"
+{file.compiled}
+#line 1 "launch"
+void lab_launch(cuda_on_cpu::Launched& lab_launched, void* const* lab_arrays, const long long* lab_numbers)
+{{
+    {chr(10).join(body)}
+}}
+}}
+int main(int, char** lab_words)
+{{
+    return cuda_on_cpu::trial(lab_words, "{kernel.name}", lab_launch);
+}}
+"""
+
+
+def field_of(parameter: Parameter, name: str, kind: str) -> str:
+    """What a field of a struct stands for: "elements", "rows" or "columns". UsageError where its name does not tell."""
+    if kind.endswith("*"):
+        return "elements"
+    if name.lower() in _FIELDS:
+        return _FIELDS[name.lower()]
+    raise UsageError(
+        f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known",
+        code="lab-parameters",
+    )

@@ -6,11 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from hybrid.classroom.c_text import blanked, end_of_block, origin
-from hybrid.classroom.compiled_text import device_functions, host_bodies, host_functions
-from hybrid.classroom.launches import launches_in
-from hybrid.classroom.student_file import StudentFile
-from hybrid.classroom.student_kernel import StudentKernel, kernels_of
+from hybrid.classroom.cuda_text import after_bracket, blanked, device_functions, host_bodies, host_functions, launches_in, origin
+from hybrid.classroom.student_file import StudentFile, StudentKernel, kernels_of
 from hybrid.emulation.build import HERE
 from hybrid.errors import HybridError, UsageError
 
@@ -71,7 +68,7 @@ def refuse_unsupported(text: str, name: str) -> None:
         if word := re.search(pattern, plain):
             refuse(word.start(), what)
     for function in _DEVICE_FUNCTION.finditer(plain):
-        end = end_of_block(plain, function.end() - 1)
+        end = after_bracket(plain, function.end() - 1)
         body = plain[function.end() : end]
         if inner := [place for place in launches if function.end() <= place < end]:
             refuse(inner[0], "a kernel that launches a kernel (dynamic parallelism)")
@@ -89,7 +86,7 @@ def refuse_host_calls(text: str, name: str) -> None:
     with its own headers."""
     plain, hosts = blanked(text), host_functions(text)
     for function in _DEVICE_FUNCTION.finditer(plain) if hosts else ():
-        end = end_of_block(plain, function.end() - 1)
+        end = after_bracket(plain, function.end() - 1)
         for called, place in _calls(hosts, plain, function.end(), end):
             if not re.search(rf"\b{called}\s*=[^=]", plain[function.end() : end]):
                 file, line = origin(text, place, name)

@@ -14,17 +14,15 @@ from dataclasses import replace
 from typing import Any
 
 from hybrid.classroom import cuda_run, lab_page, program, program_account, rank_exercise, report
-from hybrid.classroom.compiled_text import joined
+from hybrid.classroom.cuda_text import joined
 from hybrid.classroom.examination import Trials, chosen, usual_shapes
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
 from hybrid.classroom.first_kernel import FirstKernel, first_kernel
 from hybrid.classroom.gpu_models import detail, model_of, table
-from hybrid.classroom.launch import launch_of, within_comment
-from hybrid.classroom.meaning import meaning_of
+from hybrid.classroom.launch import launch_of, meaning_of, within_comment
 from hybrid.classroom.on_gpu import on_gpu
 from hybrid.classroom.steps import picture, small_steps, with_tile
-from hybrid.classroom.student_file import StudentFile, parsed, read, texts_of
-from hybrid.classroom.student_kernel import StudentKernel
+from hybrid.classroom.student_file import StudentFile, StudentKernel, parsed, read, texts_of
 from hybrid.classroom.unsupported import refuse_as_nvcc
 from hybrid.commands.lab import NAME
 from hybrid.commands.lectures import example_or_file

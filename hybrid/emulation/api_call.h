@@ -38,3 +38,28 @@ std::string named(const Region& region, bool with_line = false);
 std::string misuse(const Region& region, const void* at, size_t bytes, const char* preposition);
 
 }  // namespace cuda_on_cpu
+
+// What is known to be over when: the order that streams, events and waiting give to the device's work and to the host.
+namespace cuda_on_cpu::order {
+
+// Work in a stream, from now on: what it is, for messages. Uses of memory are its until the next work.
+void begins(cudaStream_t stream, const std::string& what, const char* file, int line);
+// That work reads or writes these bytes. Tells a race if other work may use them at the same time.
+void uses(const char* begin, const char* end, bool writes, const Region* region);
+void host_waits();                     // for all work
+void host_waits(cudaStream_t stream);  // for its work
+bool host_may_use(const char* at, bool writes, std::string& meanwhile);  // page-locked memory, as far as copies are done
+void forget_what_is_over();
+void launched();  // a kernel, by the work that has begun
+void clock_is_read();
+extern bool is_busy;                   // whether work may be under way that the host has not waited for
+
+}  // namespace cuda_on_cpu::order
+
+// Hands over the arrays of each launch that reads two and writes a third, for hybrid.classroom.telling: they may be a product.
+namespace cuda_on_cpu::product {
+
+void launch_begins(const Given* given, size_t count);
+void launch_ends(const dim3& grid, const dim3& block);
+
+}  // namespace cuda_on_cpu::product

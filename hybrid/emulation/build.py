@@ -21,7 +21,6 @@ HERE = Path(__file__).resolve().parent
 # No strict aliasing: kernels load elements as float4 or double2. No contraction to fused multiply-adds: the kernels say where
 # they want one. No warnings: nvcc gives those.
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
-_LINES = ("-g1", "-gdwarf-4")  # with DWARF 5, addr2line sometimes names the wrong file
 _TO_THREAD_SANITIZER = ("-O1", "-g1", "-fsanitize=thread")
 _KERNEL = {  # flags for a kernel, by the check that it is compiled for
     "": ("-O2",),
@@ -31,14 +30,9 @@ _KERNEL = {  # flags for a kernel, by the check that it is compiled for
     # Not -O0, where every use of a variable that a lambda captures is a counted access, and kernels take minutes. At -O1 two
     # loads of the same element may be merged, as nvcc may do, too.
     "loads": _TO_THREAD_SANITIZER,
-    # Without scalar replacement of aggregates a float4 is loaded and stored by one instruction, as by a GPU.
-    "requests": ("-O1", *_LINES, "-fno-tree-sra", "-fsanitize=thread", "-fsanitize-coverage=trace-pc,trace-cmp"),
-    "trace": ("-O0", *_LINES, "-fsanitize=thread"),  # each iteration of a loop remains by itself
 }
 _RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
 POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
-# Files of our own functions that are linked instead of a sanitizer's runtime.
-_OWN = {"loads": ("loads",), "requests": ("requests", "branches"), "trace": ("trace",)}
 _LINK = {
     "undefined": ("-fsanitize=undefined",),
     "address": ("-fsanitize=address,undefined",),
@@ -87,20 +81,15 @@ def build(
     *,
     capability: int = 90,
     checks: str = "",
-    poison_locals: bool = False,
-    reads: Sequence[Path] | None = None,
 ) -> Path:
     """A shared library with these instances of the kernels in `source` as functions run_0, run_1, ...
 
     Headers are searched beside `source`, then among the project's kernels. `capability`: the compute capability, times ten,
-    that sets __CUDA_ARCH__. `checks`: one of CHECKS. `poison_locals`: variables begin with values that no right kernel has, where
-    the compiler can do that. `reads`: None for our own sources; for a source that is not trusted, the files that the compiler may
-    read besides its own, and it gets little time and memory.
+    that sets __CUDA_ARCH__. `checks`: one of CHECKS.
     EmulationError of kind "build" when they do not compile.
     """
     source, program = source.resolve(), compiler()
-    poison = (POISON,) if poison_locals and takes(program, POISON) else ()
-    flags = (*COMMON, *poison, *_KERNEL[checks], *native(), f"-D__CUDA_ARCH__={capability * 10}")
+    flags = (*COMMON, *_KERNEL[checks], *native(), f"-D__CUDA_ARCH__={capability * 10}")
     entries = "".join(
         f'extern "C" __attribute__((visibility("default"))) int run_{i}(const cuda_on_cpu::Launch* launch,\n'
         f"    const cuda_on_cpu::Array* arrays, int count, char* error, size_t error_size)\n"
@@ -117,11 +106,9 @@ def build(
         # The anonymous namespace keeps symbols of several loaded libraries apart.
         text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
         short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # messages then say tiled.cu:20
-        header, precompiled = _header(program, flags)
-        include = ["-include", str(header), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
+        include = ["-include", str(_header(program, flags)), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
         arguments = [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")]
-        may_read = None if reads is None else [source.parent, KERNELS, header, *precompiled, *reads]
-        compile_file(program, source.name, arguments, log, may_read)
+        compile_file(program, source.name, arguments, log)
         return folder / "kernel.o"
 
     def link_in(folder: Path, log: Path) -> Path:
@@ -135,15 +122,15 @@ def build(
     return cached(f"{name}-{cache_key(program, key, *runtime)}.so", link_in)
 
 
-def _header(program: str, flags: Sequence[str]) -> tuple[Path, list[Path]]:
-    """The header to be included before a kernel's source, and what the compiler reads instead of it, if anything.
+def _header(program: str, flags: Sequence[str]) -> Path:
+    """The header to be included before a kernel's source.
 
     GCC reads a header that is compiled already in a few milliseconds, which otherwise takes most of a small kernel's time. It
     takes HEADER.gch where it was made with the same flags, and else HEADER, which includes our own.
     """
     ours = HERE / "cuda_on_cpu.h"
     if not is_gcc(program):
-        return ours, []
+        return ours
     name = f"{ours.stem}-{cache_key(program, flags, str(HERE), *sorted(HERE.glob('*.h')))}.h"
 
     def write_in(folder: Path, log: Path) -> Path:
@@ -156,9 +143,10 @@ def _header(program: str, flags: Sequence[str]) -> tuple[Path, list[Path]]:
 
     try:
         header = cached(name, write_in)
-        return header, [cached(f"{name}.gch", compile_in)]
+        cached(f"{name}.gch", compile_in)
+        return header
     except (EmulationError, DeviceUnavailable):  # as where there is room for small files only
-        return ours, []
+        return ours
 
 
 @cache
@@ -183,7 +171,7 @@ def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
 
 def _runtime(program: str, checks: str) -> list[Path]:
     """The object files that are linked to every kernel, compiled once for all checks that need the same flags."""
-    names = ("first", "last", "runtime", *_OWN.get(checks, ()))
+    names = ("first", "last", "runtime", *(["loads"] if checks == "loads" else []))
     return [runtime_object(program, name, _runtime_flags(checks)) for name in names]
 
 
@@ -212,7 +200,8 @@ def runtime_object(program: str, name: str, flags: Sequence[str], prefix: str = 
 def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, reads: Sequence[Path] | None = None) -> str:
     """Run the compiler, and return its warnings. The last of the arguments is the file that it makes.
 
-    `what`: the source, for messages. `log`: where all of its output is written if it fails. `reads`: as of `build`. OSError where
+    `what`: the source, for messages. `log`: where all of its output is written if it fails. `reads`: for a source that is not
+    trusted, the files that the compiler may read besides its own; it then gets little time and memory. OSError where
     there is no room for the file; EmulationError of kind "build" if it fails otherwise.
     """
     folder = os.path.dirname(arguments[-1])  # where there must be room for its temporary files, too
@@ -220,7 +209,7 @@ def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, r
     try:
         command = [program, *arguments]
         if reads is not None:
-            from hybrid.emulation.compiler_limits import run_limited  # most compilations need no limits, nor these modules
+            from hybrid.emulation.child import run_limited  # most compilations need no limits, nor these modules
 
             done = run_limited(what, command, environment, [HERE, *reads], Path(folder))
         else:

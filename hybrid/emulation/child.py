@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Child processes that run kernels and programs, perhaps under a sanitizer: they may crash, hang, print without end, and leave
-processes and files behind."""
+"""Child processes that run compilers, kernels and programs, perhaps under a sanitizer: they may crash, hang, print without
+end, and leave processes and files behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,8 @@ from typing import Any
 
 from hybrid.core.problem import record
 from hybrid.emulation.build import compiler
-from hybrid.emulation.confined import DIE_WITH_PARENT, MEMORY, Bounds, confined, of_students
+from hybrid.emulation.confined import DIE_WITH_PARENT, installed_with, readable, restrict, ruleset
+from hybrid.emulation.errors import EmulationError
 
 # Sanitizer runtimes must be loaded before Python; with ASan's also libstdc++, whose exceptions it intercepts.
 _PRELOAD = {"address": ("libasan.so", "libstdc++.so.6"), "threads": ("libtsan.so",)}
@@ -35,6 +36,14 @@ _OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=0",
 }
 
+# Of processor time: the exercises' solutions take 0.3, the documents' programs 0.5 (one core of a server, 2026-11-24).
+_SECONDS = 20
+_BY_THE_CLOCK = 60  # seconds, after which a compiler seems to wait for something
+_MEMORY, _FILE = 2 << 30, 256 << 20  # bytes, of each of the compiler's programs, and of a file that one writes
+_ENDED = ("signal terminated program", "CPU time limit exceeded", "Killed")  # so say the drivers of GCC and clang, and a shell
+_HEADERS = {".h", ".hh", ".hpp", ".cuh", ".inc", ".inl"}
+_NO_MEMORY = ("out of memory", "virtual memory exhausted", "Cannot allocate memory", "std::bad_alloc")
+
 
 @record
 class Ended:
@@ -45,35 +54,15 @@ class Ended:
     status: int | None  # None: its time was up
 
 
-def run_child(
-    module: str,
-    tasks: Sequence[dict[str, Any]],
-    checks: str,
-    seconds: float,
-    *,
-    limited: bool = False,
-    reads: Sequence[Path] = (),
-) -> Ended:
-    """Run `python -m module`, which reads the tasks from standard input as JSON, under the sanitizer that `checks` names.
-
-    `limited`: it runs code that is not trusted, within the bounds of confined.py, in a folder of its own. `reads`: files that it
-    may read besides.
-    """
+def run_child(module: str, tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> Ended:
+    """Run `python -m module`, which reads the tasks from standard input as JSON, under the sanitizer that `checks` names."""
     environment = {**python_environment(), **_OPTIONS}
     if checks in _PRELOAD:
         environment["LD_PRELOAD"] = ":".join(map(_path_of, _PRELOAD[checks]))
     with tempfile.TemporaryFile() as given:
         given.write(json.dumps(tasks).encode())
         given.seek(0)
-        run = partial(supervised, [sys.executable, "-m", module], seconds, stdin=given)
-        if not limited:
-            return run(env=environment)
-        for sanitizer in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
-            environment[sanitizer] += f":hard_rss_limit_mb={MEMORY >> 20}"
-        with new_folder() as folder:
-            bounds = Bounds(seconds, folder, reads, sanitized=checks in _PRELOAD)
-            with confined(bounds) as confine:
-                return run(confine, env=of_students(environment, folder), cwd=folder)
+        return supervised([sys.executable, "-m", module], seconds, stdin=given, env=environment)
 
 
 @contextmanager
@@ -173,16 +162,6 @@ def _supervise(confine: Callable[[], None] | None) -> None:
     os._exit(os.WEXITSTATUS(status) if ended else 1)
 
 
-def end_children(*folders: str) -> None:
-    """Kill the descendants of this process whose command names a file of these folders, so that threads that wait for them need
-    wait no longer."""
-    for child in _descendants(os.getpid()):
-        with suppress(OSError):
-            command = Path(f"/proc/{child}/cmdline").read_bytes()
-            if any(folder.encode() in command for folder in folders):
-                os.kill(child, signal.SIGKILL)
-
-
 def _descendants(process: int) -> list[int]:
     """The processes that this one has started, and theirs, children before parents; none where the kernel does not tell them."""
     children: list[int] = []
@@ -201,3 +180,53 @@ def python_environment() -> dict[str, str]:
 
 def _path_of(library: str) -> str:
     return subprocess.run([compiler(), f"-print-file-name={library}"], capture_output=True, text=True).stdout.strip()  # noqa: S603
+
+
+# --- compilers that are given code that is not trusted
+
+
+def own_headers(folder: Path) -> list[Path]:
+    """The headers in the folder of a student's file. Other files there, which could be included as well, are not among them."""
+    with suppress(OSError):
+        return [path for path in folder.iterdir() if path.suffix in _HEADERS]
+    return []
+
+
+def run_limited(
+    what: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    reads: Sequence[Path],
+    folder: Path,
+    lists: Sequence[Path] = (),
+) -> subprocess.CompletedProcess[str]:
+    """Run a compiler within the limits; returns the process that has ended, with its output.
+
+    `what`: the source, for messages. It may write to `folder`, and may read its own files and those in `reads`; of the folders in
+    `lists` it may read the names of files. EmulationError of kind "build" where the limits ended it; OSError if it cannot be run.
+    """
+    named = [Path(argument[2:]) for argument in command if argument.startswith(("-I/", "-L/", "-B/"))]
+    rules = ruleset([*readable(), *installed_with(command[0]), *named, *reads], [folder, Path(os.devnull)], lists, tcp=False)
+    limits = {"t": _SECONDS, "v": _MEMORY >> 10, "f": _FILE >> 9, "c": 0}
+    script = "".join(f"ulimit -{which} {most} 2> /dev/null; " for which, most in limits.items())
+    try:
+        ended = supervised(
+            ["/bin/sh", "-c", f'{script}exec "$0" "$@"', *command],
+            _BY_THE_CLOCK,
+            None if rules is None else partial(restrict, rules),
+            stdin=subprocess.DEVNULL,
+            env={**environment, "CCACHE_DISABLE": "1"},  # ccache's files lie where it may not write
+        )
+    finally:
+        if rules is not None:
+            os.close(rules)
+    status = -signal.SIGKILL if ended.status is None else ended.status
+    if status in (-signal.SIGKILL, -signal.SIGXCPU) or (status and any(text in ended.err for text in _ENDED)):
+        raise _beyond(what, f"{_SECONDS} s of processor time")
+    if status and any(text in ended.err for text in _NO_MEMORY):
+        raise _beyond(what, f"{_MEMORY >> 20} MiB of memory")
+    return subprocess.CompletedProcess(command, status, ended.out, ended.err)
+
+
+def _beyond(what: str, limit: str) -> EmulationError:
+    return EmulationError("build", f"{what} does not compile within {limit}: do its macros or templates expand without end?")

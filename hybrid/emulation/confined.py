@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The bounds of a child process that runs code that is not trusted: little time and memory, small files, few files at all, no
-network."""
+network.
+
+Files are forbidden by Linux's Landlock (since 5.13), for which no privileges are needed; the network by a namespace of its own,
+where a user may make some.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import math
 import os
 import re
@@ -12,15 +17,18 @@ import resource
 import shutil
 import signal
 import site
+import socket
+import stat
+import struct
+import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 
 from hybrid.core.problem import record
-from hybrid.emulation import landlock, namespaces
 from hybrid.kernels.catalogue import KERNELS
 
 MEMORY = 4 << 30  # bytes
@@ -46,6 +54,22 @@ _FOR_STUDENTS = re.compile(
 )
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, of the same numbers on x86, ARM and POWER
+_VERSION = 1  # LANDLOCK_CREATE_RULESET_VERSION
+_BELOW_A_PATH = 1  # LANDLOCK_RULE_PATH_BENEATH
+_NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl(2)
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_TRUNCATE = 1 << 14
+_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # how many rights of files are known, by the first version that knows so many
+_TCP = 3  # the rights to bind, and to connect
+_SIGNALS_AND_SOCKETS = 3  # abstract Unix sockets of processes outside, and signals to them
+_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | 1 << 15
+READ = _EXECUTE | _READ_FILE | _READ_DIR
+LIST = _READ_DIR
+WRITE = -1  # whatever can be forbidden
+_MOUNTS, _IPC, _USER, _NETWORK = 0x20000, 0x8000000, 0x10000000, 0x40000000  # CLONE_NEW… of unshare(2)
+_GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP of netdevice(7)
+_SHARED_MEMORY_OPTIONS = b"size=512m,mode=1777"
 
 
 @record
@@ -56,7 +80,6 @@ class Bounds:
     folder: Path  # that it may write to
     reads: Sequence[Path] = ()  # more files and folders
     writes: Sequence[Path] = ()
-    sanitized: bool = False  # it runs under a sanitizer, which reserves terabytes of addresses and has a limit of its own
     ranks: bool = False  # it is MPI's launcher, whose ranks have to find each other
 
 
@@ -66,7 +89,7 @@ def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
     allowed_to_read, to_list = of_python()
     read = [*readable(), *_of_libraries(), *allowed_to_read, *bounds.reads]
     write = [bounds.folder, Path(os.devnull), *bounds.writes]
-    rules = landlock.ruleset(read, write, to_list, tcp=bounds.ranks)
+    rules = ruleset(read, write, to_list, tcp=bounds.ranks)
     try:
         yield partial(_confine, ctypes.CDLL(None), bounds, rules, _separation(bounds.ranks))
     finally:
@@ -77,7 +100,7 @@ def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
 def readable() -> list[Path]:
     """The files and folders that any program of a student may read."""
     named = os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep)
-    return [*landlock.of_the_system(), *(Path(folder) for folder in named if folder)]
+    return [*_of_the_system(), *(Path(folder) for folder in named if folder)]
 
 
 def installed_with(program: str) -> list[Path]:
@@ -97,16 +120,16 @@ def of_students(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
 def lacking() -> list[str]:
     """What a child cannot be kept from on this system, in whole sentences."""
     missing = []
-    if not landlock.version():
+    if not landlock_version():
         missing.append("the code that is run can read and write your files: this system has no Landlock (Linux 5.13 and newer)")
-    if not namespaces.possible(namespaces.leave_the_network):
+    if not possible(leave_the_network):
         missing.append("the code that is run can use the network: this system lets you make no user namespaces")
     return missing
 
 
 def _separation(ranks: bool) -> Callable[[ctypes.CDLL], None] | None:
-    separated = namespaces.keep_to_itself if ranks else namespaces.leave_the_network
-    return separated if namespaces.possible(separated) else None
+    separated = keep_to_itself if ranks else leave_the_network
+    return separated if possible(separated) else None
 
 
 def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated: Callable[[ctypes.CDLL], None] | None) -> None:
@@ -114,9 +137,8 @@ def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated:
         resource.RLIMIT_FSIZE: _SHARED_BY_RANKS if bounds.ranks else LARGEST_FILE,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: math.ceil(bounds.seconds) + 1,
+        resource.RLIMIT_AS: MEMORY,
     }
-    if not bounds.sanitized:
-        limits[resource.RLIMIT_AS] = MEMORY
     for which, most in limits.items():
         resource.setrlimit(which, (most, most))
     if sys.platform.startswith("linux"):
@@ -125,8 +147,8 @@ def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated:
         separated(library)
     if rules is not None:
         if bounds.ranks and _SHARED_MEMORY.is_dir():  # only now: in a namespace of its own it is another folder than before
-            landlock.allow(rules, _SHARED_MEMORY, landlock.WRITE)
-        landlock.restrict(rules)
+            _allow(rules, _SHARED_MEMORY, WRITE)
+        restrict(rules)
 
 
 @cache
@@ -155,3 +177,121 @@ def of_python() -> tuple[list[Path], list[Path]]:
     places = [Path(entry).resolve() for entry in sys.path if entry]
     read = [*map(Path, installed), *(place for place in places if place != here), _PACKAGE, KERNELS]
     return read, [here, _PACKAGE.parent]
+
+
+# --- files
+
+
+@cache
+def landlock_version() -> int:
+    """The version of Landlock that the kernel has; 0 where it has none, or it is turned off."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return max(0, ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION))
+
+
+def ruleset(read: Iterable[Path], write: Iterable[Path], to_list: Iterable[Path] = (), *, tcp: bool) -> int | None:
+    """The descriptor of rules that forbid all files but these and what is below them; None where there is no Landlock.
+
+    `read`: files that may be read and executed. `write`: where files may also be written, made and removed. `to_list`: folders of
+    which only the names of files may be read. Paths that do not exist are left out. `tcp`: whether TCP is allowed, which kernels
+    from 6.7 on can forbid. Signals to processes outside are forbidden by kernels from 6.12 on.
+    """
+    known = landlock_version()
+    if not known:
+        return None
+    files = _known_rights()
+    attributes = struct.pack("=QQQ", files, 0 if tcp or known < 4 else _TCP, _SIGNALS_AND_SOCKETS if known >= 6 else 0)
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = _called(library, _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+    for paths, rights in ((read, READ), (write, WRITE), (to_list, LIST)):
+        for path in paths:
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                _allow(descriptor, path, rights)
+    return descriptor
+
+
+def _known_rights() -> int:
+    """All rights of files that this kernel knows."""
+    return (1 << max(number for since, number in _RIGHTS.items() if landlock_version() >= since)) - 1
+
+
+def _allow(descriptor: int, path: Path, rights: int) -> None:
+    """Add a rule that allows these rights to a file, or to a folder and all that is below it."""
+    rights &= _known_rights()
+    place = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(os.fstat(place).st_mode):
+            rights &= _OF_A_FILE
+        rule = struct.pack("=Qi", rights, place)
+        _called(ctypes.CDLL(None, use_errno=True), _ADD_RULE, descriptor, _BELOW_A_PATH, rule, 0)
+    finally:
+        os.close(place)
+
+
+def restrict(descriptor: int) -> None:
+    """Apply the rules to this thread, and to what it starts, from now on. OSError if that fails."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no_new_privs")
+    _called(library, _RESTRICT_SELF, descriptor, 0)
+
+
+def _called(library: ctypes.CDLL, *arguments: object) -> int:
+    """The result of a system call. OSError if it fails."""
+    result = int(library.syscall(*arguments))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def _of_the_system() -> Sequence[Path]:
+    """Folders and files that a program needs to start and to compute: the system's, none that belongs to a user."""
+    folders = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/proc", "/sys")
+    files = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "hosts", "host.conf", "nsswitch.conf", "resolv.conf")
+    devices = ("urandom", "random", "zero", "full")
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    return [
+        *map(Path, folders),
+        *(Path("/etc", name) for name in files),
+        *(Path("/dev", name) for name in devices),
+        *(Path(folder) for folder in libraries if folder),
+    ]
+
+
+# --- namespaces
+
+
+def leave_the_network(library: ctypes.CDLL) -> None:
+    """From now on this process, and what it starts, has no network."""
+    if library.unshare(_USER | _NETWORK):
+        raise OSError("unshare(2)")
+
+
+def keep_to_itself(library: ctypes.CDLL) -> None:
+    """As `leave_the_network`, but with a loopback interface and a /dev/shm of its own, for ranks that have to find each other."""
+    user, group = os.geteuid(), os.getegid()
+    if library.unshare(_USER | _NETWORK | _MOUNTS | _IPC):
+        raise OSError("unshare(2)")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        interface = struct.pack("16sh14x", b"lo", 0)
+        flags = struct.unpack("16sh14x", fcntl.ioctl(any_socket, _GET_FLAGS, interface))[1]
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _UP))
+    if library.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), _SHARED_MEMORY_OPTIONS):
+        raise OSError("mount(2)")
+
+
+@cache
+def possible(separated: Callable[[ctypes.CDLL], None]) -> bool:
+    """Whether this system lets this user call `separated`, one of the functions above. It is tried in a child process."""
+    program = shutil.which("true")
+    if not sys.platform.startswith("linux") or program is None:
+        return False
+    try:
+        subprocess.run([program], preexec_fn=partial(separated, ctypes.CDLL(None)), check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True

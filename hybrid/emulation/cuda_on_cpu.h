@@ -361,8 +361,7 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
 #ifdef WHOLE_PROGRAM
 #define ATOMIC_ACCESS(to, needs_value) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0), needs_value)
 #else
-extern "C" void count_atomic(void* to, int bytes, void* instruction)
-    __attribute__((weak));  // of requests.cpp or loads.cpp, where one of them is linked
+extern "C" void count_atomic(void* to, int bytes, void* instruction) __attribute__((weak));  // of loads.cpp, where that is linked
 #define ATOMIC_ACCESS(to, needs_value) \
     if (count_atomic) count_atomic(to, sizeof(*to), __builtin_return_address(0))
 #endif

@@ -25,6 +25,8 @@ char* arrays;
 
 namespace {
 
+size_t used;  // bytes of `arrays`
+int seconds;
 constexpr int FRAMES = 32, LATE = 124;
 constexpr size_t SIGNAL_STACK = 64 << 10;
 int findings_file = -1;
@@ -59,8 +61,9 @@ __attribute__((constructor)) void begin()
 {
     dl_iterate_phdr(find_program, nullptr);
     setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines come in the order of time, and before a crash
-    const char *path = getenv("HYBRID_LAB_FINDINGS"), *seconds = getenv("HYBRID_LAB_SECONDS"), *given = getenv("HYBRID_LAB_MARK");
-    if (!path || !seconds || !given) return;
+    const char *path = getenv("HYBRID_LAB_FINDINGS"), *limit = getenv("HYBRID_LAB_SECONDS"), *given = getenv("HYBRID_LAB_MARK");
+    if (!path || !limit || !given) return;
+    seconds = atoi(limit);
     snprintf(mark, sizeof(mark), "%s ", given);
     unsetenv("HYBRID_LAB_MARK");
     // Of several ranks each has a file of its own. The launcher says in a variable which rank this is.
@@ -83,11 +86,29 @@ __attribute__((constructor)) void begin()
     action.sa_sigaction = ended;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int each : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) sigaction(each, &action, nullptr);
-    itimerval time = {{0, 0}, {atoi(seconds), 0}};
-    setitimer(ITIMER_REAL, &time, nullptr);
+    restart_clock();
 }
 
 }  // namespace
+
+void restart_clock()
+{
+    itimerval time = {{0, 0}, {seconds, 0}};
+    setitimer(ITIMER_REAL, &time, nullptr);
+}
+
+bool has_room(size_t bytes) { return arrays && used + bytes <= MOST_OF_ARRAYS; }
+
+void reserve(size_t bytes) { used = std::max(used, bytes); }
+
+std::string handed_over(const void* from, size_t bytes)
+{
+    size_t place = used, whole = (bytes + 7) / 8 * 8;
+    if (!has_room(whole)) return "[0, 0]";
+    memcpy(arrays + place, from, bytes);
+    used += whole;
+    return "[" + std::to_string(place) + ", " + std::to_string(bytes) + "]";
+}
 
 void tell(const char* format, ...)
 {

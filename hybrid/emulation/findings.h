@@ -21,6 +21,10 @@ std::string quoted(const char* text);  // as a string of JSON
 
 constexpr size_t MOST_OF_ARRAYS = 64 << 20;  // bytes
 extern char* arrays;                           // memory that is shared with that process; null for none
+bool has_room(size_t bytes);                   // there
+void reserve(size_t bytes);                    // at its beginning
+std::string handed_over(const void* from, size_t bytes);  // there: [place, bytes], as JSON
+void restart_clock();                          // by which the time is up
 
 extern uintptr_t first_byte, last_byte;  // of the program's own file in memory
 inline unsigned offset_of(const void* at)  // in that file, for addr2line; 0 of what is elsewhere

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// CUDA's runtime API for a whole program on the CPU: included before its text, in which hybrid.classroom.launches has rewritten
+// CUDA's runtime API for a whole program on the CPU: included before its text, in which hybrid.classroom.cuda_text has rewritten
 // each kernel<<<...>>>(...). Work of all streams is done in the order of the calls. As with a GPU, what goes wrong in a kernel is
 // told by the next call that waits for it, and by all after that.
 #pragma once
@@ -124,6 +124,13 @@ cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offs
                         const char* file, int line);
 void allow_shared(int bytes);
 
+struct OneLaunch {  // of a trial: in which order its threads run
+    bool is_trial;
+    int order;
+    unsigned long long seed;
+};
+extern OneLaunch one_launch;
+
 class Launched {  // kernel<<<grid, block, shared, stream>>>
 public:
     Launched(const char* kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0, CALLED_FROM);
@@ -163,6 +170,12 @@ private:
     size_t shared_;
     cudaStream_t stream_;
 };
+
+// The main function of a program that launches one kernel. `words`: the program's arguments: x, y and z of the grid and of the block,
+// bytes of dynamic shared memory, how many orders of the threads, the seed of a random one, what the observers watch, bytes of an
+// element of theirs; how many arrays, and for each its bytes, and 1 where it begins with values; and the numbers. `launch`: launches
+// it on arrays and numbers.
+int trial(char** words, const char* kernel, void (*launch)(Launched&, void* const* arrays, const long long* numbers));
 
 }  // namespace cuda_on_cpu
 

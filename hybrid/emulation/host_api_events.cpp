@@ -13,7 +13,7 @@
 
 #include "api_call.h"
 #include "findings.h"
-#include "order.h"
+#include "api_call.h"
 
 using namespace cuda_on_cpu;
 

@@ -13,11 +13,8 @@ from typing import TypeVar
 import numpy as np
 
 from hybrid.core.problem import record
-from hybrid.emulation.branches import Branch, branches_of
 from hybrid.emulation.build import build
 from hybrid.emulation.errors import EmulationError
-from hybrid.emulation.requests import Site, sites_of
-from hybrid.emulation.trace import Access, accesses_of
 from hybrid.errors import one_line
 
 Result = TypeVar("Result")
@@ -56,15 +53,13 @@ class Loads:
     b: np.ndarray
     c_reads: np.ndarray
     c_writes: np.ndarray
-    c_writers: np.ndarray  # 0, 1, or 2 where several threads have written
-    c_last_writer: np.ndarray  # the thread's number in the grid, block by block and from 1 on; 0 where none has written
 
 
 class EmulatedKernel:
     """One instance of a kernel's template, such as tiled<double, 16>.
 
-    `checks`: "", "loads" (count them), "requests" (tell how they use memory), "trace" (keep the accesses), or a sanitizer
-    ("address", "undefined", "threads"), which must be loaded before Python is: see child.py.
+    `checks`: "", "loads" (count them), or a sanitizer ("address", "undefined", "threads"), which must be loaded before Python is:
+    see child.py.
     """
 
     def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
@@ -126,20 +121,8 @@ class EmulatedKernel:
             kind, _, text = error.value.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {text}")
         if self._checks == "loads" and len(counts) == 3:
-            (a, *_), (b, *_), of_c = counts
+            (a, _), (b, _), of_c = counts
             self.loads = Loads(a, b, *of_c)
-
-    def sites(self, file_name: str) -> tuple[Site, ...]:
-        """With checks="requests": how the lines of this file used memory in the last call."""
-        return sites_of(self._library.code, self._library.path, file_name)
-
-    def accesses(self, file_name: str) -> list[Access]:
-        """With checks="trace": the accesses to memory of the last call, by lines of this file."""
-        return accesses_of(self._library.code, self._library.path, file_name)
-
-    def branches(self, file_name: str) -> tuple[Branch, ...]:
-        """With checks="requests": the branches of this file in the last call."""
-        return branches_of(self._library.code, self._library.path, file_name)
 
     def progress(self) -> int | None:
         """How many threads have returned from the kernel, where a launch is under way, else None."""
@@ -148,18 +131,11 @@ class EmulatedKernel:
         return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
 
     def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Have the runtime watch the accesses to this matrix, for the checks. Returns, for checks="loads", counters of how often
-        each element is read and written, by how many threads it is written, and by which last."""
-        code = self._library.code
-        counters: tuple[np.ndarray, ...] = ()
-        if self._checks == "requests":
-            code.watch_requests(number, ctypes.byref(array))
-            code.watch_branches()
-        elif self._checks == "trace":
-            code.watch_trace(number, ctypes.byref(array))
-        elif self._checks == "loads":
-            counters = tuple(np.zeros(matrix.shape) for _ in range(4))
-            code.watch(number, ctypes.byref(array), *(ctypes.c_void_p(each.ctypes.data) for each in counters))
+        """With checks="loads": counters of how often each element is read and written."""
+        if self._checks != "loads":
+            return ()
+        counters = tuple(np.zeros(matrix.shape) for _ in range(2))
+        self._library.code.watch(number, ctypes.byref(array), *(ctypes.c_void_p(each.ctypes.data) for each in counters))
         return counters
 
 

@@ -5,6 +5,7 @@
 #include "memory_check.h"
 
 #include <link.h>
+#include <string.h>
 
 #include <map>
 #include <set>
@@ -13,7 +14,8 @@
 
 #include "device_memory.h"
 #include "findings.h"
-#include "order.h"
+#include "observers.h"
+#include "api_call.h"
 
 // Variables that kernels may use (see host_api.h), if there are any; blockIdx and the like.
 extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));
@@ -38,7 +40,8 @@ struct Access {
 
 unsigned segment = 1, first_of_block, first_of_launch;
 bool fenced, kernels_run;
-bool looks = true;                // at this block's reads
+bool checks = true;               // accesses, and does not just have them counted
+bool looks_at_reads = true;       // of this block
 unsigned long long* reads;        // of the launches at this place
 int sampled_launches;
 bool is_sampled;
@@ -211,9 +214,11 @@ void look_at(const Access& access)
     }
     last.instruction = access.instruction;
     Region& region = *last.region;
-    if (!access.writes && ++*reads > MOST_READS) looks = false, is_sampled = true;
-    if (region.kind < Region::VARIABLES) note_use(region, access);
     size_t first = access.at - region.begin, end = first + access.bytes;
+    if (observers::watched) observers::accessed(region, first, access.bytes, access.writes, access.atomic, access.instruction);
+    if (!checks || !(looks_at_reads || access.writes)) return;
+    if (!access.writes && ++*reads > MOST_READS) looks_at_reads = false, is_sampled = true;
+    if (region.kind < Region::VARIABLES) note_use(region, access);
     for (size_t i = first / 4; i <= (end - 1) / 4; ++i) {
         size_t low = first > 4 * i ? first - 4 * i : 0, high = end < 4 * i + 4 ? end - 4 * i : 4;
         unsigned mask = (15u >> (4 - (high - low))) << low;
@@ -257,7 +262,8 @@ bool is_own(const char* at)
 
 inline void note(const void* at, size_t bytes, bool writes, const void* instruction)
 {
-    if (!current ? !kernels_run && !order::is_busy : !looks && (!writes || is_own(static_cast<const char*>(at)))) return;
+    bool passes_by = !looks_at_reads && !observers::watched && (!writes || is_own(static_cast<const char*>(at)));
+    if (current ? passes_by : !kernels_run && !order::is_busy) return;
     note_slowly(at, bytes, writes, instruction);
 }
 
@@ -312,6 +318,12 @@ void note_copy(void* at, size_t bytes, bool writes, void* instruction)
 
 void fence() { fenced = true; }
 
+void undefined_shuffle(const char* file, int line)
+{
+    static auto& shuffles = *new std::set<int>;  // lines
+    if (shuffles.insert(line).second) tell("{\"event\": \"undefined\", \"file\": %s, \"line\": %d}", quoted(file).c_str(), line);
+}
+
 namespace memory_check {
 
 std::pair<char*, char*> launch_begins(size_t dynamic_bytes)
@@ -345,13 +357,14 @@ void block_begins(char* dynamic_shared, size_t bytes)
     auto is_edge = [](unsigned index, unsigned size) { return index == 0 || index == size - 1; };
     bool is_corner = is_edge(block_index.x, grid_size.x) && is_edge(block_index.y, grid_size.y);
     unsigned number = block_index.x + 7 * block_index.y + 13 * block_index.z;
-    looks = *reads < ALL_READS || (*reads < MOST_READS && number % SOME == 0) || (is_corner && *reads < 2 * MOST_READS);
-    is_sampled |= !looks;
+    looks_at_reads = *reads < ALL_READS || (*reads < MOST_READS && number % SOME == 0) || (is_corner && *reads < 2 * MOST_READS);
+    is_sampled |= !looks_at_reads;
+    observers::block_ends();
 }
 
 void launch_ends()
 {
-    looks = true;
+    looks_at_reads = true;
     for (Region* each : live_regions()) {
         if (each->used_by != first_of_launch) continue;
         if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);
@@ -360,6 +373,8 @@ void launch_ends()
 }
 
 void barrier_passed() { ++segment; }
+
+void looks(bool may) { checks = may; }
 
 int sampled() { return sampled_launches + is_sampled; }
 
@@ -384,3 +399,76 @@ void accessed(void* address, int bytes, bool writes, void* instruction) { cuda_o
 #define LOOK_AT_ALIGNMENT(address, bytes, writes) \
     if (reinterpret_cast<uintptr_t>(address) % bytes && cuda_on_cpu::current) cuda_on_cpu::misaligned(address, bytes, writes, HERE)
 #include "accesses.h"
+
+extern "C" {
+
+// What instrumented code calls besides: of host code's atomic variables, and for an index beyond an array whose size the compiler
+// knows.
+
+void* __tsan_memcpy(void* to, const void* from, size_t bytes) { return memcpy(to, from, bytes); }
+void* __tsan_memmove(void* to, const void* from, size_t bytes) { return memmove(to, from, bytes); }
+void* __tsan_memset(void* to, int value, size_t bytes) { return memset(to, value, bytes); }
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_atomic_signal_fence(int) {}
+
+#define ATOMICS(bits)                                                                                                              \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t* at, int)                                              \
+    {                                                                                                                              \
+        return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                                              \
+    }                                                                                                                              \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t* at, uint##bits##_t value, int)                                       \
+    {                                                                                                                              \
+        __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                                             \
+    }                                                                                                                              \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile uint##bits##_t* at, uint##bits##_t* expected, uint##bits##_t value, \
+                                                      int, int)                                                                    \
+    {                                                                                                                              \
+        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                        \
+    }                                                                                                                              \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile uint##bits##_t* at, uint##bits##_t* expected, uint##bits##_t value,   \
+                                                    int, int)                                                                      \
+    {                                                                                                                              \
+        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                        \
+    }                                                                                                                              \
+    uint##bits##_t __tsan_atomic##bits##_exchange(volatile uint##bits##_t* at, uint##bits##_t value, int)                          \
+    {                                                                                                                              \
+        return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                                                   \
+    }                                                                                                                              \
+    FETCH(bits, add) FETCH(bits, sub) FETCH(bits, and) FETCH(bits, or) FETCH(bits, xor)
+#define FETCH(bits, operation)                                                                                     \
+    uint##bits##_t __tsan_atomic##bits##_fetch_##operation(volatile uint##bits##_t* at, uint##bits##_t value, int) \
+    {                                                                                                              \
+        return __atomic_fetch_##operation(at, value, __ATOMIC_SEQ_CST);                                            \
+    }
+ATOMICS(8)
+ATOMICS(16)
+ATOMICS(32)
+ATOMICS(64)
+
+// With -fsanitize=bounds: an index beyond an array whose size the compiler knows.
+struct BoundsType {
+    uint16_t kind, info;  // info: of an integer, 1 where it is signed, and twice the logarithm of its bits
+    char name[1];
+};
+struct OutOfBounds {
+    const char* file;
+    unsigned line, column;
+    const BoundsType *array, *index;
+};
+
+void __ubsan_handle_out_of_bounds(OutOfBounds* what, unsigned long index)
+{
+    unsigned bits = 1u << (what->index->info >> 1);
+    long long value = static_cast<long long>(index);
+    if (bits < 64) value = what->index->info & 1 ? value << (64 - bits) >> (64 - bits) : value & ((1ll << bits) - 1);
+    static auto& told = *new std::set<unsigned>;  // lines
+    if (told.size() < cuda_on_cpu::MOST_FINDINGS && told.insert(what->line).second)
+        cuda_on_cpu::tell(
+            "{\"event\": \"finding\", \"kind\": \"index\", \"file\": %s, \"line\": %u, \"column\": %u, \"index\": %lld, "
+            "\"type\": %s, %s}",
+            cuda_on_cpu::quoted(what->file).c_str(), what->line, what->column, value,
+            cuda_on_cpu::quoted(what->array->name).c_str(), cuda_on_cpu::where().c_str());
+    if (cuda_on_cpu::current) cuda_on_cpu::stop_thread("illegal", "index");
+}
+void __ubsan_handle_out_of_bounds_abort(OutOfBounds* what, unsigned long index) { __ubsan_handle_out_of_bounds(what, index); }
+}

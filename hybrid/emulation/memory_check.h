@@ -11,6 +11,7 @@ std::pair<char*, char*> launch_begins(size_t dynamic_bytes);  // the beginning a
 void block_begins(char* dynamic_shared, size_t bytes);
 void launch_ends();
 void barrier_passed();
+void looks(bool may);  // whether races and missing values are looked for in the next launches
 int sampled();  // launches of which not all blocks were looked at
 void parameters_are(const void* at, size_t bytes);  // of the kernel that is launched
 void kernels_may_run(bool may);  // the host has not waited for them

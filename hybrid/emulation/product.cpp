@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "product.h"
+#include "api_call.h"
 
 #include <string>
 #include <vector>
@@ -19,18 +19,11 @@ struct Operand {
 
 std::vector<Operand> operands;
 std::string numbers, scales;  // of the launch's arguments, for JSON
-size_t used;                  // bytes of the memory for arrays
 
 void add_pointer(const char* at, char kind)
 {
     Region* region = region_around(at);
     if (region && !region->freed && region->begin == at) operands.push_back({region, kind, {}});
-}
-
-void hand_over(const void* from, size_t bytes)
-{
-    memcpy(arrays + used, from, bytes);
-    used += (bytes + 7) / 8 * 8;
 }
 
 }  // namespace
@@ -51,7 +44,7 @@ void launch_begins(const Given* given, size_t count)
     }
     size_t bytes = 0;
     for (const Operand& each : operands) bytes += 3 * each.region->bytes;
-    if (operands.size() != 3 || !arrays || used + bytes > MOST_OF_ARRAYS) return operands.clear();
+    if (operands.size() != 3 || !has_room(bytes)) return operands.clear();
     for (Operand& each : operands) each.before.assign(each.region->begin, each.region->begin + each.region->bytes);
 }
 
@@ -70,16 +63,20 @@ void launch_ends(const dim3& grid, const dim3& block)
         const Cell& cell = z.cells[i * item / 4];
         writers[i] = written_by_launch(cell) ? max(1u, cell.write_at) : 0;
     }
+    std::string handed;
+    for (auto [from, bytes] : {std::pair<const void*, size_t>{x.begin, x.bytes},
+                               {y.begin, y.bytes},
+                               {z.begin, z.bytes},
+                               {operands[2].before.data(), z.bytes}})
+        handed += handed_over(from, bytes / item * item) + ", ";
+    handed += handed_over(writers.data(), writers.size() * sizeof(unsigned));
     tell(
-        "{\"event\": \"product\", \"place\": %zu, \"type\": \"%c\", \"numbers\": [%s], \"scales\": [%s], \"operands\": [[%d, %zu, "
-        "%lld], "
-        "[%d, %zu, %lld], [%d, %zu, %lld]], \"grid\": [%u, %u], \"block\": [%u, %u], \"kernel\": %s, \"launched\": %d}",
-        used, kind, numbers.c_str(), scales.c_str(), x.number, x.bytes / item, x.reads.count, y.number, y.bytes / item,
+        "{\"event\": \"product\", \"arrays\": [%s], \"type\": \"%c\", \"numbers\": [%s], \"scales\": [%s], \"operands\": "
+        "[[%d, %zu, %lld], [%d, %zu, %lld], [%d, %zu, %lld]], \"grid\": [%u, %u], \"block\": [%u, %u], \"kernel\": %s, "
+        "\"launched\": %d}",
+        handed.c_str(), kind, numbers.c_str(), scales.c_str(), x.number, x.bytes / item, x.reads.count, y.number, y.bytes / item,
         y.reads.count, z.number, z.bytes / item, z.used_by == x.used_by ? z.reads.count : 0, grid.x, grid.y, block.x, block.y,
         quoted(under_way.kernel).c_str(), under_way.line);
-    for (const Region* each : {&x, &y, &z}) hand_over(each->begin, each->bytes / item * item);
-    hand_over(operands[2].before.data(), z.bytes / item * item);
-    hand_over(writers.data(), writers.size() * sizeof(unsigned));
 }
 
 }  // namespace cuda_on_cpu::product

@@ -11,10 +11,11 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,13 +29,13 @@ from hybrid.emulation.confined import Bounds, confined, installed_with, of_stude
 _RUNTIME = (
     "findings",
     "device_memory",
+    "observers",
     "memory_check",
-    "instrumented",
     "runtime",
-    "api_call",
     "product",
     "host_api",
     "host_api_events",
+    "trial",
 )
 _FLAGS = (*(flag for flag in COMMON if flag != "-w"), "-DWHOLE_PROGRAM", "-D__CUDA_ARCH__=900")
 _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of headers in DWARF 5 for another file's
@@ -46,6 +47,7 @@ _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of h
 _LATER = 5  # seconds that a program has beyond its limit, at which it tells where it is
 _MOST_OUTPUT = 1 << 20  # bytes that are shown
 _MOST_OF_ARRAYS = 64 << 20  # bytes, as in findings.h
+_HANDED_OVER = {"arrays", "ended", "writers", "sites", "branches", "trace"}  # members of events that are contents of memory
 
 
 @record
@@ -66,26 +68,21 @@ class Ranks:
     flags: Sequence[str]  # of the compiler and the linker
 
 
-def built(
-    source: Path, text: str, others: Mapping[str, str], more_flags: Sequence[str] = (), reads: Sequence[Path] = ()
-) -> tuple[Path, str]:
+def built(source: Path, text: str, more_flags: Sequence[str] = ()) -> tuple[Path, str]:
     """Compile a program; returns an executable beside `source`, and the compiler's warnings.
 
-    `source`: where its text, which has been rewritten, is put. `others`: the texts of its own headers, by the name by which it
-    includes them. `more_flags`: the compiler's and the linker's, for OpenMP and MPI. `reads`: files that the compiler may read
-    besides. EmulationError of kind "build" if it does not compile.
+    `source`: where its text, which has been rewritten, is put. `more_flags`: the compiler's and the linker's, for OpenMP and MPI.
+    EmulationError of kind "build" if it does not compile.
     """
     program, folder = compiler(), source.parent
-    for name, content in {source.name: text, **others}.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(content, encoding="utf-8")
+    source.write_text(text, encoding="utf-8")
     flags = [*_FLAGS, *_CHECKED, *native(), *more_flags, *([POISON] if takes(program, POISON) else [])]
-    include = ["-include", str(HERE / "host_api.h"), "-iquote", str(folder), f"-ffile-prefix-map={folder}/=", "-x", "c++"]
+    include = ["-include", str(HERE / "host_api.h"), f"-ffile-prefix-map={folder}/=", "-x", "c++"]
     log, compiled = cache_folder() / f"{source.stem}.log", folder / "program.o"  # the log outlives the folder
     with ThreadPoolExecutor(1) as others_compile:
         runtime = others_compile.submit(_runtime, program)
         arguments = [*flags, *include, "-c", str(source), "-o", str(compiled)]
-        warnings = compile_file(program, source.name, arguments, log, [folder, *reads])
+        warnings = compile_file(program, source.name, arguments, log, [folder])
         objects = [*map(str, runtime.result()), str(compiled)]
     link = [*objects, *more_flags, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)
@@ -108,28 +105,34 @@ def run(
     ranks: Ranks | None = None,
     *,
     current: Path | None = None,
+    arrays: Sequence[np.ndarray] = (),
+    launches: int = 1,
 ) -> list[Ran]:
     """Run what was built of `source`; returns what was found in each rank, of which all have the launcher's status.
 
     `show` is given what it writes to standard output and standard error. `current`: the folder in which it runs, and to which it
-    may write; the caller's if it is None.
+    may write; the caller's if it is None. `arrays`: are handed over. `launches`: each has `seconds`.
     """
     folder, current = program.parent, current or Path.cwd()
-    files = [folder / f"findings.{rank}" for rank in range(ranks.number if ranks else 1)]
-    for file in files:
-        file.unlink(missing_ok=True)  # of an earlier run, which may have made it a link to another file
-        file.touch(exist_ok=False)
-        if current == Path.cwd():  # a program of its own, whose products are looked at
-            with open(f"{file}.arrays", "xb") as arrays:
-                arrays.truncate(_MOST_OF_ARRAYS)
     mark = secrets.token_hex(16)
     given = [(current / argument).resolve() for argument in arguments if (current / argument).is_file()]
     reads = [source.resolve().parent, *given, *(installed_with(ranks.launcher[0]) if ranks else ())]
-    bounds = Bounds(seconds + _LATER, folder, reads, [current], ranks=ranks is not None)
-    with confined(bounds) as confine:
+    limit = launches * seconds + _LATER
+    bounds = Bounds(limit, folder, reads, [current], ranks=ranks is not None)
+    with ExitStack() as opened:
+        numbers = range(ranks.number if ranks else 1)
+        files = [opened.enter_context(_new(folder / f"findings.{rank}")) for rank in numbers]
+        memories = [opened.enter_context(_new(folder / f"findings.{rank}.arrays")) for rank in numbers]
+        for memory in memories:
+            memory.truncate(_MOST_OF_ARRAYS)
+            for array in arrays:
+                memory.write(array.tobytes())
+                memory.seek(-memory.tell() % 8, os.SEEK_CUR)
+            memory.flush()
+        confine = opened.enter_context(confined(bounds))
         ended = supervised(
             [*ranks.launcher, str(program), *arguments] if ranks else [str(source), *arguments],
-            seconds + _LATER,
+            limit,
             confine,
             show=_Shown(show),
             executable=None if ranks else program,
@@ -137,8 +140,14 @@ def run(
             env=_environment(folder, seconds, mark, ranks),
             cwd=current,
         )
-    status = -signal.SIGKILL if ended.status is None else ended.status
-    return [Ran(status, tuple(_findings(file, mark))) for file in files]
+        status = -signal.SIGKILL if ended.status is None else ended.status
+        return [Ran(status, tuple(_findings(*each, mark))) for each in zip(files, memories, strict=True)]
+
+
+def _new(file: Path) -> BinaryIO:
+    """A new file, in place of an earlier run's. What a program puts in its place is not read."""
+    file.unlink(missing_ok=True)
+    return open(file, "x+b")
 
 
 def _environment(folder: Path, seconds: int, mark: str, ranks: Ranks | None) -> dict[str, str]:
@@ -152,30 +161,21 @@ def _environment(folder: Path, seconds: int, mark: str, ranks: Ranks | None) -> 
     }
 
 
-def _findings(file: Path, mark: str) -> Iterator[dict[str, Any]]:
-    """The findings in a rank's file. Only lines with the mark are the runtime's: the program could write others there, or put
-    something else in the file's place."""
-    if file.is_symlink() or not file.is_file():
-        return
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+def _findings(findings: BinaryIO, memory: BinaryIO, mark: str) -> Iterator[dict[str, Any]]:
+    """The findings in a rank's file. Only lines with the mark are the runtime's: the program could write others there."""
+
+    def handed_over(where: Sequence[int]) -> np.ndarray:
+        place, size = where
+        return np.frombuffer(os.pread(memory.fileno(), size, place).ljust(size, b"\0"), "u1")  # the program may have cut it short
+
+    findings.seek(0)
+    for line in findings.read().decode(errors="replace").splitlines():
         begins, _, text = line.partition(" ")
         if begins == mark:
             each = json.loads(text)
-            if each["event"] == "product":
-                each["arrays"] = _arrays(each, file)
+            for name in _HANDED_OVER & each.keys():
+                each[name] = handed_over(each[name]) if isinstance(each[name][0], int) else [*map(handed_over, each[name])]
             yield {**each, "file": Path(each["file"]).name} if "file" in each else each
-
-
-def _arrays(event: dict[str, Any], file: Path) -> list[np.ndarray]:
-    """The arrays of a launch: two that it has read, the third, also as it was before, and which instruction has written what."""
-    memory, place = np.memmap(f"{file}.arrays", mode="r"), event["place"]
-    dtype = {"f": "f4", "d": "f8", "i": "i4"}[event["type"]]
-    counts = [count for _, count, _ in event["operands"]]
-    found = []
-    for kind, count in ((dtype, counts[0]), (dtype, counts[1]), (dtype, counts[2]), (dtype, counts[2]), ("u4", counts[2])):
-        found.append(np.frombuffer(memory, kind, count, place))
-        place += -(-found[-1].nbytes // 8) * 8
-    return found
 
 
 def _is_file(stream: Any) -> bool:

@@ -7,6 +7,7 @@ crash or hang.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import sys
@@ -21,7 +22,6 @@ from hybrid.core.problem import record
 from hybrid.emulation.build import build
 from hybrid.emulation.child import run_child
 from hybrid.emulation.errors import EmulationError
-from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import one_line
 from hybrid.kernels.catalogue import (
@@ -41,6 +41,8 @@ _PLAIN = {  # mode without a sanitizer: the order of threads, when asynchronous 
 _CHECKS = {mode: mode for mode in ("undefined", "address", "threads", "loads")}
 MODES = (*_PLAIN, *_CHECKS)
 _CANARY = -7.0
+_ALIGNMENT = 256  # bytes, as cudaMalloc's
+_FENCE = 256  # unused rows before and after a matrix, as many as a tile has: a faulty kernel must not hit Python's own memory
 _NOT_A_NUMBER = 0x7FFF  # of bfloat16
 _LARGEST_BYTE, _SPREAD_OF_BYTES = 127, 32.0
 
@@ -70,6 +72,38 @@ def stored(numbers: Any, dtype: str) -> Any:
         return numbers.astype(dtype)
     bits = numbers.astype("float32").view("uint32")
     return ((bits + (bits >> 16 & 1) + 0x7FFF) >> 16).astype(np.uint16)
+
+
+class Guarded:
+    """A matrix, `inner`, within a larger buffer that holds `filler` between and around its rows, so that stray writes are found.
+
+    Under ASan `guard` forbids reads there, too, until `guard(off=True)`.
+    """
+
+    def __init__(self, rows: int, columns: int, dtype: str, filler: float, *, aligned: bool) -> None:
+        """`aligned`: rows begin at multiples of 16 bytes; else rather not."""
+        item = np.dtype(dtype).itemsize
+        vector = 16 // item  # elements of the widest copy
+        stride = -(-columns // vector) * vector + vector if aligned else (columns + 3) // 2 * 2 + 1
+        fence = _FENCE * (stride + 1)
+        self._whole = np.full(2 * fence + _ALIGNMENT // item + 1 + rows * stride, filler, dtype)
+        self._filler = filler
+        start = fence + -(self._whole.ctypes.data + fence * item) % _ALIGNMENT // item + (not aligned)
+        indices = np.arange(rows * stride).reshape(rows, stride)[:, :columns] + start
+        self._outside = np.ones(len(self._whole), bool)
+        self._outside[indices] = False
+        self.inner = self._whole[start : start + rows * stride].reshape(rows, stride)[:, :columns]
+
+    def untouched(self) -> bool:
+        same = (self._whole == self._filler) | (np.isnan(self._whole) & np.isnan(self._filler))
+        return not (self._outside & ~same).any()
+
+    def guard(self, off: bool = False) -> None:
+        function = getattr(ctypes.CDLL(None), f"__asan_{'un' if off else ''}poison_memory_region")
+        steps = np.diff(self._outside.astype(np.int8), prepend=0, append=0)
+        for begin, end in zip(np.flatnonzero(steps == 1), np.flatnonzero(steps == -1), strict=True):
+            outside = self._whole[begin:end]
+            function(ctypes.c_void_p(outside.ctypes.data), ctypes.c_size_t(outside.nbytes))
 
 
 @record

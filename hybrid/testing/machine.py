@@ -63,15 +63,15 @@ def _refused(module: str, function: str, what: str, *given: object, why: bool = 
 
 
 def _landlock() -> str:
-    from hybrid.emulation import landlock
+    from hybrid.emulation.confined import landlock_version
 
-    return "" if landlock.version() else "Landlock: Linux 5.13 or newer, with it turned on"
+    return "" if landlock_version() else "Landlock: Linux 5.13 or newer, with it turned on"
 
 
 def _user_namespaces() -> str:
-    from hybrid.emulation import namespaces
+    from hybrid.emulation import confined
 
-    return "" if namespaces.possible(namespaces.keep_to_itself) else "a system that lets users make namespaces"
+    return "" if confined.possible(confined.keep_to_itself) else "a system that lets users make namespaces"
 
 
 _LACKING: dict[str, Callable[[], str]] = {

@@ -18,10 +18,10 @@ from hybrid.devices.cpu import EmulatedDevice
 from hybrid.devices.remainders import RemainderLaunches
 from hybrid.emulation.build import build
 from hybrid.emulation.child import Ended, run_child
-from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels.catalogue import KERNELS, Launch, named
 from hybrid.planning.arithmetic import BYTES, Arithmetic, Summary, remainder_layout
+from hybrid.testing.checked_kernels import Guarded
 
 
 class Gpu(EmulatedDevice):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from support.selection import exhaustive, pairs_first
 
 from hybrid.core.problem import copy_width
-from hybrid.emulation.guarded import Guarded
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import (
@@ -29,7 +28,7 @@ from hybrid.kernels.catalogue import (
     storage,
     sums_type,
 )
-from hybrid.testing.checked_kernels import not_a_number, stored, verdict
+from hybrid.testing.checked_kernels import Guarded, not_a_number, stored, verdict
 
 OURS = [kernel for kernel in CATALOGUE if kernel.source]
 INSTANCES = [(kernel, dtype) for kernel in OURS for dtype in kernel.dtypes]

@@ -27,7 +27,7 @@ from experiments.common.cli import shown
 from experiments.common.cuda import kernel_of
 from experiments.common.product_check import IntegerCheck, ProductCheck
 from experiments.common.results import Line, spread
-from hybrid.classroom.own_kernel import resources
+from hybrid.classroom.cuda_run import resources
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
 from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""What observers.cpp has counted of a launch, by line: sectors of requests to global memory, bank conflicts of requests to shared
+memory, branches at which the lanes of a warp diverge; or its accesses to memory one by one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hybrid.core.problem import record
+
+ELEMENTS, REQUESTS, TRACE = 1, 2, 4  # what may be watched
+SHARED, _DYNAMIC = 3, 4  # spaces in shared memory; others have the number of the matrix
+SECTOR_BYTES = 32
+DYNAMIC = "extern __shared__"
+_KINDS = ("load", "store", "atomic")
+_NUMBERS = ("requests", "lanes", "addresses", "sectors", "bytes", "steps", "least_steps")
+_SITE = np.dtype([(name, "i8") for name in ("at", "space", "kind", *_NUMBERS)])
+_BRANCH = np.dtype([(name, "i8") for name in ("at", "executions", "divergent")])
+_ACCESS = np.dtype(
+    [
+        *((name, "i8") for name in ("at", "byte")),
+        *((name, "i4") for name in ("space", "bytes", "writes", "block_x", "block_y", "thread", "barriers", "unused")),
+    ]
+)
+
+
+@record
+class Site:
+    """The loads, stores or atomic updates of one line, by all warps."""
+
+    line: int
+    space: int  # the number of the matrix, or SHARED
+    kind: str  # load, store or atomic
+    requests: int  # instructions of a warp
+    lanes: int  # that took part, over all requests
+    addresses: int  # different ones of each request, over all requests
+    sectors: int  # of 32 bytes that were moved
+    bytes: int  # that were wanted of them
+    steps: int  # in which the banks of shared memory served all requests
+    least_steps: int  # the same without conflicts
+
+
+@record
+class Branch:
+    """The branches of one line."""
+
+    line: int
+    executions: int  # by warps
+    divergent: int  # executions in which the lanes of the warp went different ways
+
+
+@record
+class Access:
+    """One access of a thread to memory."""
+
+    instruction: int  # the same number for all accesses by one instruction
+    block: tuple[int, int]
+    thread: int
+    barriers: int  # that the thread has passed
+    line: int
+    of: int | str  # the number of a matrix, or the name of a shared variable
+    byte: int  # where in it
+    bytes: int
+    writes: bool
+
+
+def sites_of(content: np.ndarray, program: Path, file_name: str) -> tuple[Site, ...]:
+    """The sites, by line of this file, without those whose line is unknown."""
+    by_line: dict[tuple[int, int, str], np.ndarray] = {}
+    found = content.view(_SITE)
+    for (_, line), each in zip(places_of(found["at"].tolist(), program, {file_name}), found, strict=True):
+        if line:
+            key = line, int(each["space"]), _KINDS[each["kind"]]
+            by_line[key] = by_line.get(key, 0) + np.array([each[name] for name in _NUMBERS])
+    return tuple(Site(*key, *by_line[key].tolist()) for key in sorted(by_line))
+
+
+def branches_of(content: np.ndarray, program: Path, file_name: str) -> tuple[Branch, ...]:
+    """The branches that were taken, by line of this file; without those whose line is unknown, and those of functions from other
+    files."""
+    by_line: dict[int, np.ndarray] = {}
+    found = content.view(_BRANCH)
+    for (_, line), each in zip(places_of(found["at"].tolist(), program, {file_name}, innermost=True), found, strict=True):
+        if line:
+            by_line[line] = by_line.get(line, 0) + np.array([each["executions"], each["divergent"]])
+    return tuple(Branch(line, *by_line[line].tolist()) for line in sorted(by_line))
+
+
+def accesses_of(content: np.ndarray, program: Path, file_name: str, shared: Sequence[tuple[str, int, int]]) -> list[Access]:
+    """The accesses by lines of this file, in the order in which they happened. `shared`: each __shared__ variable's name, place,
+    and bytes."""
+    found = content.view(_ACCESS)
+    instructions = sorted(set(found["at"].tolist()))
+    lines = dict(zip(instructions, (line for _, line in places_of(instructions, program, {file_name})), strict=True))
+    traced = []
+    for at, byte, space, size, writes, x, y, thread, barriers, _ in found.tolist():
+        of, begin = DYNAMIC if space == _DYNAMIC else space, 0
+        if space == SHARED:
+            of, begin = next(((name, first) for name, first, length in shared if first <= byte < first + length), ("", 0))
+        if lines[at]:
+            traced.append(Access(at, (x, y), thread, barriers, lines[at], of, byte - begin, size, bool(writes)))
+    return traced
+
+
+def places_of(offsets: Sequence[int], program: Path, names: Collection[str], *, innermost: bool = False) -> list[tuple[str, int]]:
+    """For each call that returns to one of these offsets in the program, the innermost place, as file and line, that is in one of
+    these files; ("", 0) where there is none, or where it is not known.
+
+    `innermost`: only the innermost place of all counts, so calls in functions of other files that were inlined have none.
+    """
+    reader = shutil.which("addr2line")
+    unknown = [("", 0)] * len(offsets)
+    if reader is None or not offsets:
+        return unknown
+    command = [reader, "-a", "-i", "-e", str(program), *(hex(offset - 1) for offset in offsets)]
+    out = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    found = []
+    for frames in re.split(r"^0x[0-9a-f]+\n", out, flags=re.MULTILINE)[1:]:  # the innermost function first
+        lines = [(Path(file).name, int(line)) for file, line in re.findall(r"^(.*):(\d+)", frames, re.MULTILINE)]
+        lines = lines[:1] if innermost else lines
+        found.append(next((place for place in lines if place[0] in names), ("", 0)))
+    return found if len(found) == len(offsets) else unknown
+
+
+def symbols_of(program: Path) -> list[tuple[str, str, int, int]]:
+    """For each variable its name, its kind (TLS for __shared__ ones, else OBJECT), its place and its bytes."""
+    reader = shutil.which("readelf")
+    if reader is None:
+        return []
+    out = subprocess.run([reader, "-sW", str(program)], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+    lines = re.findall(r"^ *\d+: ([0-9a-f]+) +(\d+|0x[0-9a-f]+) (TLS|OBJECT) +\w+ +\w+ +\S+ (\S+)", out, re.MULTILINE)
+    return [(_plain_name(name), kind, int(begin, 16), int(size, 0)) for begin, size, kind, name in lines]
+
+
+def _plain_name(mangled: str) -> str:
+    """The name of a variable in the program's text, as As for _ZZ12MatMulKernel6MatrixS_S_E2As."""
+    for found in reversed(list(re.finditer(r"E(\d+)", mangled))):
+        name = mangled[found.end() : found.end() + int(found[1])]
+        if len(name) == int(found[1]) and re.fullmatch(r"(_\d+|__\d+_)?", mangled[found.end() + len(name) :]):
+            return name
+    of_file = re.fullmatch(r"_ZN12_GLOBAL__N_1\d+(\w+)E", mangled)  # in an anonymous namespace
+    return of_file[1] if of_file else re.sub(r"^_ZL\d+", "", mangled)
