@@ -88,9 +88,9 @@ def multiply(
         True verifies the product where it is multiplied, while it is, and a sample of what is copied to GPUs and from them;
         "full" all that is copied; "host" verifies from host memory alone, independent of all that ran on a GPU; False does not.
     on_fault
-        "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more after a wrong copy, else what
-        is wrong of it, on the CPU, checks that, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says whose
-        device was wrong, and where. What stays wrong is refused: CheckFailed.
+        "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more, and what is still wrong on
+        CPUs, checks that, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says what was wrong. What stays wrong
+        is refused: CheckFailed.
     threads
         CPU threads of each rank.
     transport

@@ -48,7 +48,7 @@ class Settings:
     )
     on_fault: str = _option(
         "raise",
-        "what fails its check: raise refuses it, repair computes what is wrong again (raise)",
+        "what fails its check: raise refuses it, repair computes it again (raise)",
         allowed=("raise", "repair"),
     )
     threads: int = _option(0, "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)", metavar="T")

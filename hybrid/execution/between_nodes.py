@@ -15,7 +15,6 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import CheckFailed
 from hybrid.execution.rank_run import Progress, RankRun
-from hybrid.host.blas import blas
 from hybrid.host.memory import RowView, empty_matrix
 from hybrid.host.threads import limited_threads
 from hybrid.planning.grid import Place, Rectangle
@@ -172,7 +171,6 @@ def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bo
 
 
 _TO_GRID, _FROM_GRID = "to the grid", "from the grid"
-_TRIES = 2  # the times that a part that is wrong is computed again
 
 
 class OnGrid:
@@ -228,53 +226,29 @@ class OnGrid:
             receives = {rank: _at(there, (place for _, place in layout.moves(operand, number, rank, me))) for rank in ranks}
             yield sends, receives
 
-    def verify(self, decision: Decision, threads: int, *, repairs: bool) -> Check:
-        """The check of what each rank has computed, and of what was sent, where no rank has whole rows. Every rank calls it.
-        `repairs`: a rank whose part is wrong computes it again on its CPU."""
-        team, (a, b, c) = self._team, (self.matrices.a, self.matrices.b.array, self.matrices.c)
+    def verify(self, decision: Decision, threads: int) -> Check:
+        """The check of what each rank has computed, and of what was sent, where no rank has whole rows. Every rank calls it."""
+        team, matrices = self._team, self.matrices
         self._verify_exchanges("AB", threads)
-        with team.phase("check") as checking, busy():
-            with limited_threads(1):
-                first = check = verify_alone(a, b, c, threads)
-            for _ in range(_TRIES if repairs else 0):
-                if not check.ok:
-                    blas(a, b, c)
-                    check = verify_alone(a, b, c, threads)
-            checking.mine = first, check
-        if any(check.ok and not first.ok for first, check in checking.all):
-            self._bring_c_again()
+        with team.phase("check") as checking, busy(), limited_threads(1):
+            checking.mine = verify_alone(matrices.a, matrices.b.array, matrices.c, threads)
         self._verify_exchanges("C", threads)
         if self._terms is not None:
             with team.phase("check"):
                 if not np.array_equal(np.sum(self._terms, axis=0), self._kept["C"], equal_nan=True):
                     raise CheckFailed("the layers' results were added up wrong", code="check-exchange")
-        faults, repaired = list[Fault](), list[str]()
-        for rank, (first, check) in enumerate(checking.all):
+        faults = list[Fault]()
+        for rank, check in enumerate(checking.all):
             part = self._layout.part_of_c(rank)
-            who = f"{decision.device_of(rank)}, rows {part.rows}, columns {part.columns}"
-            if not check.ok:
-                faults += [replace(fault, rank=rank) for fault in check.of(f"{who}, counted from there", part.rows.lo).faults]
-            elif not first.ok:
-                repaired.append(f"{who}: multiplied wrong; computed again on the CPU of rank {rank}")
-        worst = max((check for _, check in checking.all), key=lambda check: (not check.ok, check.kind, check.error))
-        return replace(worst, faults=tuple(faults), repaired=tuple(repaired))
+            who = f"{decision.device_of(rank)}, rows {part.rows}, columns {part.columns}, counted from there"
+            faults += [replace(fault, rank=rank) for fault in check.of(who, part.rows.lo).faults]
+        worst = max(checking.all, key=lambda check: (not check.ok, check.kind, check.error))
+        return replace(worst, faults=tuple(faults))
 
     def _verify_exchanges(self, operands: str, threads: int) -> None:
         for operand in operands:
             for sent, received in self._exchanged(operand):
                 verify_exchange(self._team, operand, sent, received, threads)
-
-    def _bring_c_again(self) -> None:
-        """Send what ranks have computed to those that keep it, once more."""
-        team = self._team
-        with team.phase("repair"):
-            starts = (exchange(*each, team.rank) for each in self._exchanged("C"))
-            series = team.messages.series(_FROM_GRID, tuple(range(team.size)), starts)
-        with team.phase("repair"):
-            if series is not None:
-                series.wait_until_complete()
-            if self._terms is not None:
-                np.sum(self._terms, axis=0, out=self._kept["C"])
 
 
 def _at(matrix: np.ndarray, places: Iterable[Place]) -> list[np.ndarray]:

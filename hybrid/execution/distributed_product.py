@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -43,9 +43,6 @@ from hybrid.verification.check import MOST_NAMED, Check, Suspect, most_exact, se
 from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import is_small_b, new_seed
 from hybrid.verification.whole_numbers import odd_words, times, wrapped
-
-if TYPE_CHECKING:
-    from hybrid.verification.check import WrongParts
 
 Shape = tuple[int, int]
 Complete = Callable[[Any], None]
@@ -415,10 +412,10 @@ class RealProduct(CheckedRun):
             verify_exchange(self.team, "B", {self.team.rank: [own]}, {self.team.rank: [there]}, self.threads)
         return result
 
-    def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+    def check_on_host(self, suspects: Sequence[Suspect] = ()) -> Check:
         if self._grid is not None and self.plan.operands is OperandLocation.BLOCKS_2D:
-            return self._grid.verify(self.decision, self.threads, repairs=wrong is not None)
-        return super().check_on_host(wrong, suspects)
+            return self._grid.verify(self.decision, self.threads)
+        return super().check_on_host(suspects)
 
     def on_host(self) -> list[RowView]:
         with self.team.phase("check", timed=False), busy():

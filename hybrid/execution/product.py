@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,24 +18,19 @@ from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import CheckFailed
 from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
 from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, SumElsewhere, tell_nobody
+from hybrid.host.blas import blas
 from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.planning.plan import Plan, rows_written
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.ranks.team import Team
 from hybrid.selection.decision import Decision
 from hybrid.selection.session import MOST_SHARED, Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect
 from hybrid.verification.copies import verify_exchange
-from hybrid.verification.freivalds import needs_no_sums_of_others, plan_alone, verify_alone
-
-if TYPE_CHECKING:
-    from hybrid.execution.repair import Recomputed
-    from hybrid.verification.check import WrongParts
-
+from hybrid.verification.freivalds import needs_no_sums_of_others, verify_alone
 
 _ALIGNED = 64  # bytes: where each of them begins
 
@@ -141,7 +134,7 @@ class RootProduct(CheckedRun):
             elsewhere = partial(sums_of_other_nodes, self.team, self.plan, self._operands, self.views, self.threads)
         return check.result(elsewhere)
 
-    def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
+    def check_on_host(self, suspects: Sequence[Suspect] = ()) -> Check:
         team, plan, by = self.team, self.plan, self.decision.multiplied_by
         if not plan.at_root:
             for key, source in zip("AB", self._operands, strict=True):
@@ -151,32 +144,24 @@ class RootProduct(CheckedRun):
                     sent = {rank: [source.array[of_rank.slice]] for rank, of_rank in to_send}
                     received = {plan.root: [self.views[key][rows[team.rank]]]}
                     verify_exchange(team, key, sent, received, self.threads, plan.problem.dtype)
-            return super().check_on_host(wrong, suspects)
+            return super().check_on_host(suspects)
         with team.phase("check") as checking:  # the root alone has the matrices, and the cores of all ranks
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
                 short, threads = plan.problem.short_operands, self._threads_of_all
-                check = verify_alone(a.array, b.array, c.array, threads, wrong, suspects, by, short_operands=short)
-                checking.mine = check, wrong.found() if wrong is not None else None
-        check, found = checking.all[plan.root]
-        if wrong is not None:
-            wrong.merge(found)
+                checking.mine = verify_alone(a.array, b.array, c.array, threads, suspects, by, short_operands=short)
+        check: Check = checking.all[plan.root]
         return check
 
-    def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
-        from hybrid.execution.repair import Recomputing
-
-        team, plan = self.team, self.plan
-        if not plan.at_root:
-            return super().compute_again(wrong)
-        with team.phase("repair") as computing:
-            if team.rank == plan.root:
+    def multiply_on_cpus(self) -> bool:
+        if not self.plan.at_root:
+            return super().multiply_on_cpus()
+        with self.team.phase("repair"), limited_threads(self._threads_of_all), np.errstate(all="ignore"):
+            if self.team.rank == self.plan.root:
                 a, b, c = self._on_host_of_root()
-                alone, row_blocks = plan_alone(plan.problem.with_operands("")), [share.rows for share in plan.shares]
-                done = Recomputing(Team(), alone, (a, b, c), self._threads_of_all).run(wrong, row_blocks)
+                blas(a.array, b.array, c.array)
                 copy_back(c.array, self.views["C"].array)
-                computing.mine = [replace(each, by=plan.root) for each in done]
-        return computing.all[plan.root]
+        return True
 
     def verify_rounding(self) -> None:
         """CheckFailed where C is not what the GPU has computed, rounded to 16 bits."""

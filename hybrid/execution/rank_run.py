@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One rank's part of a product, wherever its matrices lie: multiply, check on the devices, and repair what is wrong. It is set up
-once, and run as often as wanted."""
+"""One rank's part of a product, wherever its matrices lie: multiply, check on the devices, and compute again what is wrong. It is
+set up once, and run as often as wanted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
 from hybrid.emulation.loaded_soon import wait_until_loaded
-from hybrid.errors import CheckFailed
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
+from hybrid.host.blas import blas
 from hybrid.host.memory import NumbersView, RowView, copy_rows
 from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.arithmetic import Computed
@@ -35,14 +35,13 @@ from hybrid.selection.decision import Decision
 from hybrid.selection.session import Session
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
 from hybrid.transport.rank_device import RankDevice, make_panels, make_transport, operands_in_place
-from hybrid.verification.check import MOST_SUSPECTS, Check, Suspect, WrongParts
-from hybrid.verification.copies import CopyChecksums, Findings, InMemory, PiecesOfRanks, WrongCopy, wrong_copies
+from hybrid.verification.check import MOST_SUSPECTS, Check, Fault, Suspect
+from hybrid.verification.copies import CopyChecksums, Findings, InMemory, PiecesOfRanks
 from hybrid.verification.device_check import DeviceCheck, judge
-from hybrid.verification.freivalds import Compared, HostCheck, verify
+from hybrid.verification.freivalds import Compared, HostCheck, joined_by_rows, verify
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
-    from hybrid.execution.repair import Recomputed
     from hybrid.transport.nccl import DeviceGather
     from hybrid.transport.panels import PanelMoves
 
@@ -172,18 +171,6 @@ class RankCheck:
             in_memory |= elsewhere(self._all_pieces, self._sample)
         all_told = len({suspect.row for suspect in suspects}) < MOST_SUSPECTS
         return Findings(self._where, sums, on_device, in_memory, suspects, all_told)
-
-    def wrong_copies(self) -> list[WrongCopy]:
-        """After a check that failed, the pieces that were copied wrong. Every rank calls it.
-
-        Where an operand was written since it was summed, nobody's device is told to be wrong.
-        """
-        copies = wrong_copies(self._findings, self._all_pieces, self._plan.root)
-        with self._team.phase("repair") as telling:
-            telling.mine = [
-                copy.place[0] != "C" and self.copies is not None and self.copies.was_written(copy.place) for copy in copies
-            ]
-        return [replace(copy, rank=None) if any(written) else copy for copy, *written in zip(copies, *telling.all, strict=True)]
 
     @cached_property
     def _all_pieces(self) -> PiecesOfRanks:
@@ -524,9 +511,7 @@ class CheckedRun(ABC):
             else:
                 a, b, c = self.in_numbers([self.views["A"], b, self.views["C"]])
                 by = self.decision.multiplied_by
-                may_repair = self.settings.on_fault == "repair"
-                parts = self.team, plan, (a, b, c), self.threads, by
-                self._own_check = HostCheck(*parts, has_all_of_b=True, marks=may_repair)
+                self._own_check = HostCheck(self.team, plan, (a, b, c), self.threads, by, has_all_of_b=True)
                 in_place = plan.device == "cpu" and not (plan.staged or plan.problem.symmetric)
                 in_passing = in_place and self.decision.kernel.name == "blas"
                 if not in_passing:
@@ -544,25 +529,29 @@ class CheckedRun(ABC):
     def check_on_devices(self, check: RankCheck) -> Check:
         """The result of this check, and of what was copied to where the devices read it."""
 
-    def check_on_host(self, wrong: WrongParts | None, suspects: Sequence[Suspect] = ()) -> Check:
-        """The check from host memory. `wrong`: gets the parts of C that are wrong, where these may be repaired."""
+    def check_on_host(self, suspects: Sequence[Suspect] = ()) -> Check:
+        """The check from host memory."""
         if self._own_check is not None:
             own, self._own_check = self._own_check, None
             with busy():
-                return own.judged(self._compared, wrong)
+                return own.judged(self._compared)
         a, b, c = self.on_host()
         seed, self.seed = self.seed, None
-        return verify(self.team, self.plan, (a, b, c), self.threads, wrong, suspects, self.decision.multiplied_by, seed)
+        return verify(self.team, self.plan, (a, b, c), self.threads, suspects, self.decision.multiplied_by, seed)
 
-    def compute_again(self, wrong: WrongParts) -> list[Recomputed]:
-        """Compute the wrong parts of C on CPUs."""
-        from hybrid.execution.repair import Recomputing
-
+    def multiply_on_cpus(self) -> bool:
+        """Compute C by BLAS in host memory. False where ranks have no whole rows, or C would have to be gathered once more."""
+        plan, own = self.plan, self.share
+        if not plan.has_row_blocks and (len(plan.topology.nodes) > 1 or plan.grid_layout is not None):
+            return False
         a, b, c = self.on_host()
-        done = Recomputing(self.team, self.plan, (a, b, c), self.threads).run(wrong)
-        with self.team.phase("repair"):
+        with self.team.phase("repair") as gathering:
+            gathering.mine = b[own.b_rows] if plan.has_row_blocks else None
+        with self.team.phase("repair"), busy(), np.errstate(all="ignore"):
+            whole = joined_by_rows(plan, gathering.all, "b_rows") if plan.has_row_blocks else b[Span(0, plan.problem.l)]
+            blas(a[own.rows], whole, c[own.rows])
             copy_back(c.array, self.views["C"].array)
-        return done
+        return True
 
     def on_host(self) -> list[RowView]:
         """What this rank sees of A, B and C, in host memory and in numbers with which the host computes."""
@@ -572,45 +561,46 @@ class CheckedRun(ABC):
         """The check of the last product, after its repair; None where no check is asked for."""
         if self.plan.check == "off":
             return None
-        wrong = self._no_wrong_parts() if self.settings.on_fault == "repair" else None
-        result = self._looked_at(wrong)
-        if (
-            result.ok or wrong is None or self.plan.operands is OperandLocation.BLOCKS_2D
-        ):  # which are repaired where they are checked
+        result = self._looked_at()
+        if result.ok or self.settings.on_fault != "repair":
             return result
-        from hybrid.execution.repair import repaired  # which most products need not load
-
-        with limited_threads(self.threads):
-            return repaired(self, result, wrong)
-
-    def multiplied_again(self) -> tuple[Check, WrongParts]:
-        """Compute the whole product once more: its check, and the parts that this finds wrong."""
-        timeline, wrong, began = self.team.timeline, self._no_wrong_parts(), time.perf_counter()
+        timeline, began = self.team.timeline, time.perf_counter()
         repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
-        self.multiply()
-        check = self._looked_at(wrong)
+        with limited_threads(self.threads):
+            result = self._repaired(result)
         timeline.repeat = repeat
         timeline.add("repair", began, time.perf_counter())
-        return check, wrong
+        return result
+
+    def _repaired(self, failed: Check) -> Check:
+        """The check of the product when it was computed once more, and where it is still wrong, on CPUs; `failed` where that does
+        not make it right, or rows differ between nodes: nobody can tell which are right."""
+        check, lines = failed, dict[int | None, str]()  # by the rank that was wrong
+        for how in ("once more", "on CPUs"):
+            if any(fault.code == "check-exchange" for fault in check.faults):
+                return failed
+            for fault in check.faults:
+                lines[fault.rank] = f"{fault}; the product was computed {how}"
+            if how == "once more":
+                self.multiply()
+                check = self._looked_at()
+            elif self.multiply_on_cpus():
+                check = self.check_on_host()
+            if check.ok:
+                note = f"repaired; {check.note}" if check.note else "repaired"
+                return replace(check, note=note, repaired=tuple(lines.values()), undecided=False)
+        return replace(failed, faults=(*failed.faults, Fault(f"C is still wrong: {check.refusal()}")), undecided=False)
 
     def in_numbers(self, views: Sequence[RowView]) -> list[RowView]:
         """A, B and C in host memory, with elements with which the host computes: those of 16 bits as float32."""
         short = self.plan.problem.short_operands
         return [NumbersView(view) if short and view.array.itemsize == 2 else view for view in views]
 
-    def _looked_at(self, wrong: WrongParts | None) -> Check:
+    def _looked_at(self) -> Check:
         on_devices = self.run.device_check
-        if on_devices is None:
-            with limited_threads(self.threads):
-                return self.check_on_host(wrong)
-        check = self.check_on_devices(on_devices)
-        # Where sums are wrong of a product that may be repaired, the host marks in `wrong` what is wrong.
-        sums_are_wrong = not check.ok and all(fault.code == CheckFailed.code for fault in check.faults)
-        if check.undecided or (wrong is not None and sums_are_wrong):
-            with limited_threads(self.threads):
-                by_host = self.check_on_host(wrong, on_devices.suspects())
-            return check.settled(by_host) if check.undecided else check
-        return check
-
-    def _no_wrong_parts(self) -> WrongParts:
-        return WrongParts(self.plan.problem.n, self.plan.problem.m)
+        check = self.check_on_devices(on_devices) if on_devices is not None else None
+        if check is not None and not check.undecided:
+            return check
+        with limited_threads(self.threads):
+            by_host = self.check_on_host(on_devices.suspects() if on_devices is not None else ())
+        return by_host if check is None else check.settled(by_host)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from hybrid.core.spans import Span
 from hybrid.core.text import warn
 from hybrid.devices.check_operations import summary_of
 from hybrid.errors import CheckFailed
-from hybrid.planning.check_layout import GROUP_COLUMNS, ROWS_TOGETHER
+from hybrid.planning.check_layout import ROWS_TOGETHER
 
 # How large a difference between C·x and A·(B·x) may rounding errors explain?
 #
@@ -152,18 +151,6 @@ def errors_of_rows(found: np.ndarray) -> np.ndarray:
     return found[:, 2] / np.repeat(spreads, ROWS_TOGETHER)[: len(found)]
 
 
-def spread_beside(sizes: np.ndarray, limit: float) -> float:
-    """The standard deviation, at most 1, of the sizes that look right. Those of more than `limit` standard deviations are left
-    out, since they would raise it."""
-    spread = 1.0
-    for _ in range(3):
-        right = sizes[(sizes > 0) & (sizes <= limit * spread)]
-        if len(right) < FEW:
-            break
-        spread = min(spread, float(spread_of(right.sum(), len(right))))
-    return spread
-
-
 @lru_cache(maxsize=64)
 def usual_largest(sums: int) -> float:
     """The size, in standard deviations, that the largest of so many differences of a right product exceeds with the probability
@@ -278,47 +265,3 @@ class Suspect:
     row: int  # of C
     columns: Span  # of the group that was summed
     size: float  # of the difference, in units of those to be expected
-
-
-# Which parts of C are wrong, or look so: squares of 64 rows and columns, the width of the groups that the check sums.
-
-SIDE = GROUP_COLUMNS
-
-
-class WrongParts:
-    """The squares that are wrong, or look so, of a C with so many rows and columns. Squares are numbered down and across."""
-
-    def __init__(self, rows: int, columns: int) -> None:
-        self._columns = columns
-        self._wrong = np.zeros((-(-rows // SIDE), -(-columns // SIDE)), bool)
-
-    def add(self, rows: np.ndarray, columns: Span) -> None:
-        """These rows are wrong in these columns, or their sums look so."""
-        self._wrong[rows // SIDE, columns.lo // SIDE : -(-columns.hi // SIDE)] = True
-
-    def in_all_columns(self) -> None:
-        """Faults may reach over all columns."""
-        self._wrong |= self._wrong.any(axis=1, keepdims=True)
-
-    def found(self) -> np.ndarray:
-        """The numbers of all squares that are marked, for `merge` on another rank."""
-        return np.argwhere(self._wrong)
-
-    def merge(self, found: np.ndarray) -> None:
-        self._wrong[tuple(found.T)] = True
-
-    def blocks(self, rows: Span) -> list[tuple[Span, Span]]:
-        """What is to be computed again of these rows, as spans of rows and columns. That includes the neighbours of each square:
-        the part of a fault that reaches over an edge may be too small to be seen."""
-        wide = np.pad(self._wrong, 1)
-        wide = wide[:-2] | wide[1:-1] | wide[2:]
-        chosen = (wide[:, :-2] | wide[:, 1:-1] | wide[:, 2:]).T
-        changes = np.flatnonzero((chosen[1:] != chosen[:-1]).any(axis=1)) + 1
-        found = []
-        for first, end in pairwise([0, *changes.tolist(), len(chosen)]):  # neighbouring columns with the same squares
-            ends = np.flatnonzero(np.diff(chosen[first:end].any(axis=0).astype(np.int8), prepend=0, append=0))
-            for lo, hi in ends.reshape(-1, 2).tolist():
-                part = rows.common(Span(lo * SIDE, hi * SIDE))
-                if len(part):
-                    found.append((part, Span(first * SIDE, min(self._columns, end * SIDE))))
-        return found

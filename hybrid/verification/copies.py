@@ -76,19 +76,6 @@ class Findings:
     all_told: bool = False  # no other sum of a product that is not exact looks wrong
 
 
-@record
-class WrongCopy:
-    """A piece that was not the same everywhere."""
-
-    text: str  # what is wrong, for messages
-    place: Place
-    rank: int | None = None  # whose device it reached or left; None where it differs between nodes
-
-    @property
-    def fault(self) -> Fault:
-        return Fault(self.text, "check-exchange" if self.rank is None else "check-copy", self.rank)
-
-
 def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -> bool:
     """Whether `wrong_copies` finds none. This takes less time, and most products have none."""
     if not any(found.in_memory or len(found.on_device) for found in findings):
@@ -107,8 +94,9 @@ def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -
     )
 
 
-def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> list[WrongCopy]:
-    """The pieces that were not the same everywhere, each once."""
+def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> list[Fault]:
+    """The pieces that were not the same everywhere, each once, with the rank whose device a piece reached or left; None where it
+    differs between nodes."""
     if all_were_copied_right(findings, pieces):
         return []
     seen: dict[Place, dict[int, int]] = {}  # for each place the checksums in host memory, by the rank that made them
@@ -118,13 +106,13 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
             for place, checksum in ((pieces[rank].places[number], int(checksums[number])) for number in summed):
                 seen.setdefault(place, {})[finder] = checksum
                 sources.setdefault(place, rank if place[0] == "C" else root)
-    wrong: dict[str, WrongCopy] = {}
+    wrong: dict[str, Fault] = {}
     for place, known in seen.items():
         source = sources[place] if sources[place] in known else next(iter(known))
         of_source = f"as they are on {findings[source].where}"
         for finder in (finder for finder, checksum in known.items() if checksum != known[source]):
             text = f"{named(place)} did not reach {findings[finder].where} {of_source}"
-            wrong.setdefault(text, WrongCopy(text, place))
+            wrong.setdefault(text, Fault(text, "check-exchange"))
     for rank, (found, of_rank) in enumerate(zip(findings, pieces, strict=True)):
         on_device = found.on_device.tolist()
         for place, checksum in zip(of_rank.places, on_device, strict=bool(on_device)):
@@ -135,7 +123,7 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
                 text = f"{named(place)} {way} the device of {found.where} with other values than they have in memory"
             else:
                 continue
-            wrong[text] = WrongCopy(text, place, rank)
+            wrong[text] = Fault(text, "check-copy", rank)
     return list(wrong.values())
 
 
@@ -241,18 +229,6 @@ class CopyChecksums:
         if self._by_device is not None:
             self._by_device.write_to(self._made, self._pieces)
         return {rank: (list(self._summed[rank]), of_pieces.copy()) for rank, (_, of_pieces) in self._made.items()}
-
-    def was_written(self, place: Place) -> bool:
-        """Whether a place in host memory that was summed here holds other values now than it did then."""
-        for rank, summed in self._summed.items():
-            for number, piece in summed.items():
-                matrix, first = self._matrix_of(rank, piece)
-                if self._pieces[rank].places[number] == place and isinstance(matrix, np.ndarray):
-                    then, now = self._made[rank][0][piece.offset :][: len(piece.rows)], np.empty(len(piece.rows), np.uint64)
-                    rows = matrix[first : first + len(piece.rows), piece.columns.slice]
-                    row_checksums(rows, self._weights[piece.operand][piece.columns.slice], now, self._sample)
-                    return bool((now != then).any())
-        return False
 
     def _sum(self, rank: int, piece: Piece, part: Span, event: Event) -> None:
         self._summed[rank][piece.number] = piece

@@ -416,7 +416,7 @@ class DeviceCheck:
 def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> Check:
     """The result of one product's check, from all ranks' findings. `group`: columns in a sum."""
     copies = wrong_copies(findings, pieces, root)
-    faults = [copy.fault for copy in copies]
+    faults = [*copies]
     of_ranks = [(rank, found, found.sums) for rank, found in enumerate(findings) if found.sums is not None]
     largest_a = max((sums.largest_a for *_, sums in of_ranks), default=0.0)
     largest_b = max((sums.largest_b for *_, sums in of_ranks), default=0.0)

@@ -54,13 +54,11 @@ from hybrid.verification.check import (
     Check,
     Fault,
     Suspect,
-    WrongParts,
     comparison_numbers,
     is_exact,
     is_exact_product,
     random_x,
     smallest_x,
-    spread_beside,
     spread_of,
     usual_largest,
 )
@@ -241,7 +239,6 @@ def verify(
     plan: Plan,
     matrices: tuple[RowView, RowView, RowView],
     threads: int = 1,
-    wrong: WrongParts | None = None,
     suspects: Sequence[Suspect] = (),
     by: MultipliedBy = unsaid,
     seed: int | None = None,
@@ -249,15 +246,15 @@ def verify(
     """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
 
     Every rank calls this and gets the same result. `matrices`: the rows of A, B and C that this rank has. `threads`: of this
-    rank. `wrong`: if the product is wrong, all parts that look wrong are marked there. `suspects`: where devices have judged all
-    sums before, those that look wrong; if rounding errors explain all of them, nothing else is checked. `by`: who multiplied what
-    is wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None: they agree on one here.
+    rank. `suspects`: where devices have judged all sums before, those that look wrong; if rounding errors explain all of them,
+    nothing else is checked. `by`: who multiplied what is wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None:
+    they agree on one here.
     """
     if not (plan.problem.n and plan.problem.m):
         return Check("exact", 0.0, 0.0, True)  # C has no elements
     with busy():
-        check = HostCheck(team, plan, matrices, threads, by, marks=wrong is not None)
-        return check.of_suspects(suspects) or check.result(seed, wrong)
+        check = HostCheck(team, plan, matrices, threads, by)
+        return check.of_suspects(suspects) or check.result(seed)
 
 
 def verify_alone(
@@ -265,7 +262,6 @@ def verify_alone(
     b: np.ndarray,
     c: np.ndarray,
     threads: int,
-    wrong: WrongParts | None = None,
     suspects: Sequence[Suspect] = (),
     by: MultipliedBy = unsaid,
     *,
@@ -285,8 +281,8 @@ def verify_alone(
         Team().enter("check")
     with computing(problem.operations):
         views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
-        check = HostCheck(Team(), plan or plan_alone(problem), views, threads, by, marks=wrong is not None)
-        return check.of_suspects(suspects) or check.result(new_seed(), wrong, multiply)
+        check = HostCheck(Team(), plan or plan_alone(problem), views, threads, by)
+        return check.of_suspects(suspects) or check.result(new_seed(), multiply)
 
 
 def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float, ...]) -> Check | None:
@@ -301,7 +297,7 @@ def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float,
     return Check("freivalds", size / spread, THRESHOLD, True) if size <= usual_largest(int(judged)) * spread else None
 
 
-@lru_cache(maxsize=4)  # a repair asks for the same several times
+@lru_cache(maxsize=4)
 def plan_alone(problem: Problem) -> Plan:
     """The plan of one rank that multiplies everything and checks it in host memory."""
     return make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))
@@ -340,16 +336,13 @@ class HostCheck:
         numbers: np.ndarray | None = None,
         *,
         has_all_of_b: bool = False,
-        marks: bool = False,
     ) -> None:
         """`matrices`, `by`: as for `verify`. `numbers`: of the columns in the whole C, where these matrices have only some of
-        them. `has_all_of_b`: each rank has all of B, a small one, also where the plan does not say so. `marks`: wrong parts of C
-        may be asked for."""
+        them. `has_all_of_b`: each rank has all of B, a small one, also where the plan does not say so."""
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._by, self._numbers = by, numbers
-        self._wrong: WrongParts | None = None
-        self._has_all_of_b, self._marks = has_all_of_b, marks
+        self._has_all_of_b = has_all_of_b
 
     def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
         """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
@@ -358,13 +351,13 @@ class HostCheck:
         faults, note = self._elements().faults(suspects, exact=False)
         return None if faults else Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
 
-    def result(self, seed: int | None = None, wrong: WrongParts | None = None, multiply: Multiply | None = None) -> Check:
-        """The check. `seed`, `wrong`: as for `verify`; `multiply`: as for `compared`."""
+    def result(self, seed: int | None = None, multiply: Multiply | None = None) -> Check:
+        """The check. `seed`: as for `verify`; `multiply`: as for `compared`."""
         by_itself = seed is not None and needs_no_sums_of_others(self._plan)
         found = None if by_itself else self.compared(seed)
         with self._team.phase("check") as comparing:
             comparing.mine = found or self.compared(seed, multiply)
-        return self.judged(comparing.all, wrong)
+        return self.judged(comparing.all)
 
     def compared(self, seed: int | None = None, multiply: Multiply | None = None) -> Compared:
         """Compare C·x with A·(B·x) in this rank's rows. Nothing is exchanged where a seed is given and `needs_no_sums_of_others`;
@@ -377,7 +370,7 @@ class HostCheck:
         whole = self._matrices[1][Span(0, problem.l)] if x_is_known else b
         if self._by_itself:
             b = whole
-        if self._by_itself and not self._marks:
+        if self._by_itself:
             assert seed is not None
             parts = self._a, b, self._c, _x_of(m, seed), GROUP_COLUMNS, bounds_of(problem), self._threads
             found = check_product(*parts, multiplies=multiply is not None)
@@ -389,8 +382,6 @@ class HostCheck:
                 self._seed = seed
                 if not has_fractions:
                     return _of_rank([compared], self._rows_of_c.lo)
-        elif multiply is not None:
-            multiply()
         if x_is_known:
             peaks, others = _peaks(problem, whole)
         else:
@@ -403,13 +394,13 @@ class HostCheck:
         with limited_threads(1):  # of BLAS: the rows are divided among our own threads
             sums = _HostSums(problem, _x_of(m, seed), self._threads, peaks, others)
             some = [self._compared_in(columns, sums, b) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
-        sizes, norms_b, parts = zip(*some, strict=True)
-        self._sizes, self._norms_b, self._overflow = sizes, np.concatenate(norms_b, axis=1), sums.overflow
+        norms_b, parts = zip(*some, strict=True)
+        self._norms_b, self._overflow = np.concatenate(norms_b, axis=1), sums.overflow
         return _of_rank(parts, self._rows_of_c.lo)
 
-    def judged(self, told: Sequence[Compared], wrong: WrongParts | None = None) -> Check:
-        """The check, from what all ranks have compared, in their order. Every rank calls it. `wrong`: as for `verify`."""
-        self._wrong, problem = wrong, self._plan.problem
+    def judged(self, told: Sequence[Compared]) -> Check:
+        """The check, from what all ranks have compared, in their order. Every rank calls it."""
+        problem = self._plan.problem
         totals, largest = _sums([each.totals for each in told]), _largest([each.largest for each in told])
         if (right := _as_right(problem, totals, largest)) is not None:
             return right
@@ -418,7 +409,6 @@ class HostCheck:
         worst = [sum_ for each in told for sum_ in each.worst]
         if is_exact(problem, GROUP_COLUMNS, *of_operands):
             faults = self._elements().faults(_suspects(worst, 0.0, problem.m), exact=True)[0]
-            self._mark_wrong(0.0)
             return Check("exact", count, 0.0, False, tuple(faults))
         if is_exact_product(problem.dtype, problem.l, *of_operands):
             return self._in_whole_numbers(self._seed)
@@ -430,7 +420,6 @@ class HostCheck:
             if suspects := _suspects(worst, usual * spread, problem.m):
                 faults, note = self._elements().faults(suspects, exact=False)
                 if faults:
-                    self._mark_wrong(usual)
                     return Check("freivalds", error, usual, False, tuple(faults))
             check = Check("freivalds", error, THRESHOLD, True, note=note if error > THRESHOLD else "")
         if not_judged and self._numbers is None:
@@ -441,9 +430,9 @@ class HostCheck:
     def _elements(self) -> ElementsAgain:
         return ElementsAgain(self._team, self._plan, self._matrices, self._by, self._numbers)
 
-    def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, Compared]:
-        """The sizes in these columns of this rank's rows of C, the norms of B's groups, and what the sizes amount to. `b`: the
-        rows of B that this rank sums."""
+    def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> tuple[np.ndarray, Compared]:
+        """The norms of B's groups in these columns, and what comparing them in this rank's rows of C amounts to. `b`: the rows of
+        B that this rank sums."""
         plan, team = self._plan, self._team
         told = [(*sums.of_b(b[None], columns), sums.in_b.largest)]
         if not self._by_itself:
@@ -467,21 +456,7 @@ class HostCheck:
             norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
         allowed = sums.allowed(columns, norms_b, integral=max(largest_a, largest_b) < NOT_INTEGRAL)
         sizes = sums.sizes(self._c[None], columns, expected, norms_a, allowed)[0]
-        return sizes, norms_b, _compared(sizes, largest_a, largest_b)
-
-    def _mark_wrong(self, usual: float) -> None:
-        """Mark on all ranks the parts of C whose differences are larger than `usual`, the largest that right products have."""
-        if self._wrong is None:
-            return
-        sizes = np.concatenate(self._sizes, axis=1)
-        limit = usual * spread_beside(sizes, usual)  # large errors hide small ones
-        rows, groups = np.nonzero(sizes > limit)
-        for group in np.unique(groups).tolist():
-            self._wrong.add(self._rows_of_c.lo + rows[groups == group], columns_of(group, Span(0, self._plan.problem.m)))
-        with self._team.phase("check") as telling:
-            telling.mine = self._wrong.found()
-        for found in telling.all:
-            self._wrong.merge(found)
+        return norms_b, _compared(sizes, largest_a, largest_b)
 
     def _with_columns_beside(self, judged: Check, note: str) -> Check:
         """The result together with that of the columns of which no sum was judged, since another column of their group holds NaN
@@ -510,9 +485,6 @@ class HostCheck:
             plan, matrices = replace(self._plan, problem=replace(problem, m=len(chosen))), (self._matrices[0], of_b, of_c)
             beside = HostCheck(team, plan, matrices, self._threads, self._by, chosen).result()
             if not beside.ok:
-                if self._wrong is not None:  # all of them is computed again, which costs little, as they are few
-                    for group in groups:
-                        self._wrong.add(np.arange(problem.n), columns_of(group, Span(0, problem.m)))
                 return beside
             judged = max(judged, beside, key=lambda each: (each.kind != "none", each.error))
         return replace(judged, note=judged.note or note)
@@ -529,8 +501,6 @@ class HostCheck:
             comparing.mine = (self._rows_of_c.lo + _wrong_rows(self._c, x, expected, self._threads)).tolist()
         found = sorted(row for rows in comparing.all for row in rows)
         whole = Span(0, plan.problem.m)
-        if self._wrong is not None:
-            self._wrong.add(np.array(found, np.intp), whole)
         faults = tuple(_fault_in(row, "", self._by(row, whole)) for row in found[:MOST_NAMED])
         return Check("exact", float(len(found)), 0.0, not found, faults)
 
@@ -722,14 +692,6 @@ def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[R
         bound = times * worst + np.sum([each.flushed for each in rounding], axis=0)
         wrong = ~(error <= bound)
     return Verdict(tuple(np.flatnonzero(wrong).tolist()), float(error.max(initial=0.0)), float(bound.max(initial=0.0)))
-
-
-def element_is_wrong(problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, row: int, column: int) -> bool:
-    """Whether this element of a part of the product is wrong."""
-    of_b = b[:, column : column + 1]
-    exact = exact_sums(a[row], of_b)
-    rounding = rounding_of(a[row], of_b, np.zeros(1), exact)
-    return bool(verdict(c[row, column : column + 1], [exact], [rounding], times_worst(problem)).wrong)
 
 
 def _fault_in(row: int, text: str, by: tuple[str, int | None]) -> Fault:
