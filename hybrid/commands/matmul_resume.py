@@ -56,13 +56,11 @@ ROWS_OF_A_PART = "rows of a part"  # one of the facts that are asked for
 
 @record
 class State:
-    """What a journal says. `begun`: the byte at which the file's rows begin; `frame`: a digest of all bytes beside the rows;
-    `written`: the digests of the parts in the file."""
+    """What a journal says. `begun`: the byte at which the file's rows begin; `written`: the digests of the parts in the file."""
 
     asked: Facts
     rows: int  # of a part
     begun: int
-    frame: str
     written: Mapping[Span, str]
 
     @property
@@ -91,7 +89,7 @@ def state_of(lines: Sequence[Line], path: str) -> State | None:
     first, *parts = lines
     try:
         written = {Span(*line["part"]): str(line["digest"]) for line in parts}  # the last line of each counts
-        state = State(dict(first["asked"]), int(first["rows"]), int(first["begun"]), str(first["frame"]), written)
+        state = State(dict(first["asked"]), int(first["rows"]), int(first["begun"]), written)
         if state.rows < 1:
             raise ValueError(f"parts of {state.rows} rows")
         return state
@@ -266,34 +264,26 @@ class _PartsFile:
         self.state = state_of(lines, journal)
 
     def look(self, parts: Sequence[Span]) -> None:
-        """Find out by their digests which of these parts are in the file. DoesNotFit where there is no room for the others."""
+        """Find out which of these parts are in the file; if the rows of one have another digest, none is used. DoesNotFit where
+        there is no room for the others.
+
+        A job that was killed after it named the file and before it removed the journal has left it at its final place.
+        """
         with self._team.phase("look", timed=False) as finding:
-            finding.mine = self._found(parts) if self._team.rank == _WRITING else None
-        path: Path | None = finding.all[_WRITING]
-        if path and self.state:
-            self._begun = self.state.begun
-            written = {part: self.state.written[part] for part in parts if part in self.state.written}
+            finding.mine = self._part if os.path.lexists(self._part) else self._target
+        path: Path = finding.all[_WRITING]
+        if self.state:
+            self._begun, written = self.state.begun, self.state.written
             with self._team.phase("look", timed=False) as reading:
                 reading.mine = {part: self._sum_on_disk(path, part) for part in written}
             sums = {part: sum(of_rank[part] for of_rank in reading.all) for part in written}
-            self.there = {part for part in written if _as_text(sums[part]) == written[part]}
+            self.there = set(written) if all(_as_text(sums[part]) == written[part] for part in written) else set()
             self._named = path == self._target and len(self.there) == len(parts)
-        if path is None or (path == self._target and not self._named):
+        if not self.there or (path == self._target and not self._named):
             self.there, self.state = set(), None  # nothing of it can be used
         with self._team.phase("look", timed=False), self._writing():
             if self._team.rank == _WRITING and not self._named:
                 self._output.refuse(max(0, self._output.size - allocated(self._part)))
-
-    def _found(self, parts: Sequence[Span]) -> Path | None:
-        """The file with the rows; None where there is none that can be used.
-
-        A job that was killed after it named the file and before it removed the journal has left it at its final place.
-        """
-        if self.state and (os.path.lexists(self._part) or self.state.written.keys() >= set(parts)):
-            path = self._part if os.path.lexists(self._part) else self._target
-            with suppress(OSError):
-                return path if self._frame(path, self.state.begun) == self.state.frame else None
-        return None
 
     def begin(self, asked: Facts, rows: int) -> None:
         """Begin file and journal, unless rows are there that can be used. `rows`: of a part."""
@@ -307,8 +297,7 @@ class _PartsFile:
                     flush(self._part)
                     flush_names(self._part.parent)
                 if self.state is None:
-                    frame = self._frame(self._part, self._begun)
-                    self._journal.begin({"asked": dict(asked), "rows": rows, "begun": self._begun, "frame": frame})
+                    self._journal.begin({"asked": dict(asked), "rows": rows, "begun": self._begun})
                 beginning.mine = self._begun
         self._begun = beginning.all[_WRITING]
 
@@ -370,9 +359,6 @@ class _PartsFile:
                 total += _group_digest(group, self._output.read_back(path, self._begun, group))
             self._team.enter("look")
         return total
-
-    def _frame(self, path: Path, begun: int) -> str:
-        return blake2b(b"".join(self._output.around(path, begun)), digest_size=16).hexdigest()
 
 
 def _group_digest(rows: Span, data: np.ndarray) -> int:

@@ -16,8 +16,6 @@ from hybrid.core.text import readable
 from hybrid.errors import HybridError, UsageError, one_line
 from hybrid.host.memory import free_bytes_in, process_space
 
-LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
-
 
 def led_to(path: str) -> str:
     """The absolute path of the file to which `path` leads through symbolic links."""

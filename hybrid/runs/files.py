@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.host.files import LONGER, largest_file, led_to
+from hybrid.host.files import largest_file, led_to
 from hybrid.host.memory import free_bytes_in
 
 
@@ -26,17 +25,8 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
             raise UsageError(f"{path} is not a regular file", code="file-unwritable")
         if not target.parent.is_dir():
             raise UsageError(f"there is no folder {target.parent} for {path}", code="file-missing")
-        if target.exists() and not _may_replace(target):
-            why = f"it belongs to another user, and only owners replace files in {target.parent}"
-            raise UsageError(f"{path} cannot be written: {why}", code="file-unwritable")
-        longest = os.pathconf(target.parent, "PC_NAME_MAX") - LONGER
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}", code="file-unwritable") from None
-    if len(os.fsencode(target.name)) > longest:
-        raise UsageError(
-            f"{path} cannot be written: its name may have {longest} bytes, since a longer one stands beside it first",
-            code="file-unwritable",
-        )
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
     free, limit = free_bytes_in(target.parent), largest_file()
@@ -53,12 +43,6 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
         raise DoesNotFit(
             f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited", code="file-limit"
         )
-
-
-def _may_replace(target: Path) -> bool:
-    """Whether this user may replace the file as far as owners matter: in a folder such as /tmp (sticky) only they may."""
-    parent, user = target.parent.stat(), os.geteuid()
-    return not parent.st_mode & stat.S_ISVTX or user in (0, target.lstat().st_uid, parent.st_uid)
 
 
 def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:

@@ -110,17 +110,6 @@ def _lacks(what: str, name: str, names: Sequence[str], *, is_group: bool) -> Usa
     return UsageError(f"has no {what} /{name}{', which is a group there' * is_group}: {instead}", code="dataset-missing")
 
 
-def _refuse_name(path: str, name: str) -> None:
-    """UsageError for a name that no dataset can have in its file."""
-    if any(part in ("", ".", "..") for part in name.split("/")):
-        why = "a name is needed between slashes, and neither . nor .."
-    elif not name.isprintable():
-        why = "names in such files are UTF-8, without control characters"
-    else:
-        return
-    raise UsageError(f"{path}:/{name} names no dataset: {why}", code="dataset-missing")
-
-
 class MatrixFile:
     """A matrix of numbers in a file. Every rank reads the rows it needs."""
 
@@ -270,13 +259,6 @@ class MatrixOutput:
     def places(self, beside: Path, begun: int, rows: Span) -> Iterator[Place]:
         """The places of these rows in the files."""
         yield Place(beside, begun + rows.lo * self.row_bytes, rows)
-
-    def around(self, beside: Path, begun: int) -> Iterator[bytes]:
-        """All bytes beside those of the rows."""
-        with open(beside, "rb") as file:
-            yield file.read(begun)
-            file.seek(begun + self.shape[0] * self.row_bytes)
-            yield file.read()
 
     def write(self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None]) -> None:
         """Write these rows, which `values` holds; other processes may write others meanwhile. `told` is called now and then."""
@@ -593,7 +575,6 @@ class _Hdf5Output(MatrixOutput):
 
     def refuse(self, size: int) -> None:
         h5py = _library("hdf5", f"{self.path} cannot be written")
-        _refuse_name(self.path, self._name)
         super().refuse(size)
         if not (os.path.exists(self.path) and os.path.getsize(self.path)):
             return
@@ -691,8 +672,6 @@ class _ZarrOutput(MatrixOutput):
 
     def refuse(self, size: int) -> None:
         _library("zarr", f"{self.path} cannot be written")
-        if self._name:
-            _refuse_name(self.path, self._name)
         if os.path.lexists(self.path) and not (os.path.isdir(self.path) and not os.listdir(self.path)):
             raise UsageError(
                 f"{self.path} is there, and a folder cannot be replaced in one step: remove it, or name another",
@@ -725,8 +704,3 @@ class _ZarrOutput(MatrixOutput):
         for some in _aligned(rows, self._chunk_rows) if self.row_bytes else ():
             chunk, row = divmod(some.lo, self._chunk_rows)
             yield Place(chunks / str(chunk) / "0", row * self.row_bytes, some)
-
-    def around(self, beside: Path, begun: int) -> Iterator[bytes]:
-        for metadata in sorted(beside.rglob("zarr.json")):
-            yield str(metadata.relative_to(beside)).encode()
-            yield metadata.read_bytes()

@@ -88,17 +88,8 @@ class Machine:
 
     @property
     def model(self) -> MachineModel:
-        """The ranks' model of the machine. UsageError if they have different ones."""
-        model = self.ranks[0].model
-        for rank, other in enumerate(self.ranks):
-            for name, value in vars(other.model).items() if other.model != model else ():
-                if value != getattr(model, name):
-                    raise UsageError(
-                        f"HYBRID_MACHINE gives {name} {value} on rank {rank}, {getattr(model, name)} on rank 0: "
-                        "all ranks must have the same numbers",
-                        code="ranks-differ",
-                    )
-        return model
+        """Rank 0's model of the machine."""
+        return self.ranks[0].model
 
 
 core_quota_lately = ttl_cached(core_quota)
