@@ -111,7 +111,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _refuse_unwritable(options: argparse.Namespace) -> None:
-    from hybrid.runs.files import refuse_same, refuse_unwritable
+    from hybrid.host.files import refuse_same, refuse_unwritable
 
     written = {"--html": options.html, "--json": file_of_json(options.json)}
     for path in filter(None, written.values()):

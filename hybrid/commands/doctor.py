@@ -91,8 +91,8 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
     """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
     from hybrid.diagnostics import links, machine
+    from hybrid.host.files import refuse_unwritable
     from hybrid.reporting.progress import Progress
-    from hybrid.runs.files import refuse_unwritable
     from hybrid.selection.decision import settle_threads
 
     with team.phase("agree", timed=False):

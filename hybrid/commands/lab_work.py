@@ -32,10 +32,10 @@ from hybrid.core.text import counted
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation import confined
 from hybrid.errors import CODES, DeviceUnavailable, HybridError, UsageError, one_line, with_code
+from hybrid.host.files import refuse_same, refuse_unwritable
 from hybrid.kernels.catalogue import dotted
 from hybrid.reporting import html_page, jsonl, steps_page, svg
 from hybrid.reporting.progress import Progress
-from hybrid.runs.files import refuse_same, refuse_unwritable
 
 _STALL, _PROGRAM_STALL = 20, 60  # seconds
 _MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.sources import MatrixSource
+from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.installation import is_own
 from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings
@@ -30,7 +30,7 @@ from hybrid.core.text import counted
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.rank_run import Progress
-from hybrid.host.files import allocated, discard, flush, flush_names, led_to, publish, written_to
+from hybrid.host.files import allocated, code_of_reading, discard, flush, flush_names, led_to, publish, write_whole, written_to
 from hybrid.host.memory import RowView
 from hybrid.host.threads import rows_of_about
 from hybrid.planning.plan import Plan
@@ -39,7 +39,6 @@ from hybrid.ranks.heartbeat import busy, tell_how_to_go_on
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 from hybrid.reporting.run_report import parts_line
-from hybrid.runs.files import code_of_reading, write_whole
 from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
 from hybrid.runs.measured import Outcome, Parts, RunOptions, run_product
 from hybrid.runs.operands import TypedProduct

@@ -27,13 +27,12 @@ from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import with_code
 from hybrid.execution.real_products import exactly
-from hybrid.host.files import discard, publish, temporary_name, written_to
+from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
 from hybrid.reporting import run_report
-from hybrid.runs.files import refuse_same, refuse_unwritable
 from hybrid.runs.matrix_file import matrix_name
 from hybrid.runs.measured import Outcome, RunOptions, run_typed_product
 from hybrid.runs.operands import TypedProduct

@@ -148,7 +148,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Graph, Ta
     from hybrid.graphs import picture
     from hybrid.graphs.graph import read_graph
     from hybrid.graphs.walks import choose_arithmetic
-    from hybrid.runs.files import refuse_unwritable
+    from hybrid.host.files import refuse_unwritable
 
     _refuse_files(options)
     graph = read_graph(options.graph, options.format, directed=options.directed, memory=settings.host_memory)
@@ -176,7 +176,7 @@ def _refuse_files(options: argparse.Namespace) -> None:
     """UsageError for what could not be written, before anything is read."""
     from hybrid.graphs.graph import EXAMPLES
     from hybrid.graphs.picture import refuse
-    from hybrid.runs.files import refuse_same, refuse_unwritable
+    from hybrid.host.files import refuse_same, refuse_unwritable
 
     json = file_of_json(options.json)
     if options.out and not options.out.endswith(OUT_FORMATS):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hybrid.arrays.sources import MatrixSource
+from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.problem import ITEM_SIZES, Problem, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybrid.arrays.sources import MatrixSource, RootMatrix
+from hybrid.arrays.root_operands import MatrixSource, RootMatrix
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import CheckFailed

@@ -23,7 +23,7 @@ import numpy as np
 from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, common_communicator
 from hybrid.arrays.gemm import Gemm
 from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, may_share_gpu_memory
-from hybrid.arrays.sources import RootMatrix
+from hybrid.arrays.root_operands import RootMatrix
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int
 from hybrid.core.text import readable

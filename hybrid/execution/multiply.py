@@ -28,8 +28,11 @@ from hybrid.arrays.interop import (
     to_device_of,
 )
 from hybrid.arrays.root_operands import (
+    MatrixSource,
+    RootMatrix,
     RootOperands,
     RootShapes,
+    SharedMatrix,
     arrays_of,
     matrices_of,
     refuse_no_rank,
@@ -37,18 +40,16 @@ from hybrid.arrays.root_operands import (
     refuse_wrong_c,
     refuse_wrong_out,
 )
-from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import LARGEST_SIZE, record
 from hybrid.core.settings import Settings
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import Gpu, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
-from hybrid.execution.distributed_product import Complete, DistributedProduct, Shares, request_of, untold
+from hybrid.execution.distributed_product import Complete, DistributedProduct, OwnRows, Shares, SumOfProducts, request_of, untold
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
 from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import scattered
 from hybrid.execution.stack_call import StackCall
-from hybrid.execution.summed import OwnRows, SumOfProducts
 from hybrid.execution.whole_copies import WholeCopies
 from hybrid.host.memory import empty_matrix, empty_result, is_transpose
 from hybrid.kernels.catalogue import elements_of, storage

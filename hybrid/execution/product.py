@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from hybrid.arrays.interop import copy_back, fill, on_host
-from hybrid.arrays.sources import MatrixSource, RootMatrix, SharedMatrix
+from hybrid.arrays.root_operands import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.core.problem import record
 from hybrid.core.text import warn
 from hybrid.errors import RankMissing
-from hybrid.ranks.interrupts import Interrupts
+from hybrid.ranks.job_end import Interrupts
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.errors import RankMissing, one_line, with_code
 from hybrid.ranks.arrivals import GIVEN_UP, Arrivals, Limits, abandoned, duplicates, unusable
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.interrupts import Interrupts
-from hybrid.ranks.job_end import end_job, speak
+from hybrid.ranks.job_end import Interrupts, end_job, speak
 
 if TYPE_CHECKING:
     import numpy as np

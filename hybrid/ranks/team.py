@@ -28,8 +28,7 @@ from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, UsageError, code_of, one_line, rebuild
 from hybrid.ranks.arrivals import Limits, unusable
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.interrupts import Interrupts
-from hybrid.ranks.job_end import interrupted
+from hybrid.ranks.job_end import Interrupts, interrupted
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.messages import Messages, PhaseEnded, Unsendable
 from hybrid.ranks.mpi import SHARED, all_processes, refuse_foreign_launcher, start_mpi_of, unname_files

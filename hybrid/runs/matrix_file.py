@@ -27,8 +27,8 @@ from hybrid.core.settings import nearest
 from hybrid.core.spans import Span, pieces
 from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
+from hybrid.host.files import code_of_reading, read_whole, refuse_unwritable, write_whole
 from hybrid.host.memory import available_host_bytes
-from hybrid.runs.files import code_of_reading, read_whole, refuse_unwritable, write_whole
 
 BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is told
 _NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers

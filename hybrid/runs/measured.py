@@ -10,7 +10,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from hybrid.arrays.gemm import complex_view
-from hybrid.arrays.sources import MatrixSource
+from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span

@@ -19,7 +19,7 @@ import numpy as np
 
 from hybrid.arrays.gemm import ProductType, complex_view, numpy_type, product_type, real_view, write_real_rows
 from hybrid.arrays.integers import largest_of
-from hybrid.arrays.sources import MatrixSource, Progress, untold
+from hybrid.arrays.root_operands import MatrixSource, Progress, untold
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import DoesNotFit, UsageError

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
-from hybrid.arrays.sources import MatrixSource, RootMatrix
+from hybrid.arrays.root_operands import MatrixSource, RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
 from hybrid.devices.base import Event, KernelDevice

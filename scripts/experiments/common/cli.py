@@ -12,10 +12,10 @@ from hybrid.commands.parser import Parser
 from hybrid.core import text
 from hybrid.errors import DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
 from hybrid.host import memory
+from hybrid.host.files import refuse_unwritable
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.reporting import svg
 from hybrid.reporting.progress import Progress
-from hybrid.runs.files import refuse_unwritable
 
 Item = TypeVar("Item")
 Options = argparse.Namespace

@@ -24,8 +24,8 @@ from typing import Any
 from experiments.common import cli, plots, results
 from hybrid.core.text import counted
 from hybrid.errors import HybridError, UsageError, one_line
+from hybrid.host.files import refuse_same, refuse_unwritable
 from hybrid.reporting import html_page, jsonl
-from hybrid.runs.files import refuse_same, refuse_unwritable
 
 TITLE = "The lectures, redrawn"
 LECTURES = {  # modules, by what is typed

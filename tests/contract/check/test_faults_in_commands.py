@@ -81,8 +81,6 @@ def test_a_repaired_product_is_right_and_the_command_ends_with_0(tmp_path, ranks
     assert line["check"]["ok"]
     assert len(told) == 2 * max(1, ranks)
     assert sorted(named(each).rank for each in told) == sorted([*range(ranks or 1)] * 2)
-    if ranks:  # another one has computed it again
-        assert all(named(each).ranks[-1] == 1 - named(each).rank for each in told)
     assert [each for each in done.stdout.splitlines() if each.startswith("repaired")] == [f"repaired: {each}" for each in told]
     again, _ = run(tmp_path, "--out", tmp_path / "right.npy")
     assert again.returncode == 0
