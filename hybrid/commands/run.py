@@ -20,7 +20,7 @@ import hybrid
 from hybrid.commands.cli import PATIENCE, agree_on_options, answer_failed, fail, fail_before_start, is_switched_on, show_traceback
 from hybrid.commands.parser import Parser, add_settings, number_of
 from hybrid.commands.streams import name_foreign_variables, print_line
-from hybrid.core.settings import ALLOWED, Settings
+from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, UsageError
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.job_end import note_interrupts
@@ -52,10 +52,7 @@ def build_parser() -> Parser:
     least = "multiply-adds from which on a product is taken, faster or not (the machine model decides)"
     parser.add_argument("--threshold", type=number_of("multiply-adds"), metavar="N", help=least)
     parser.add_argument("--report", action="store_true", help="say in the end, on standard error, what was done")
-    parser.add_argument("--device", choices=ALLOWED["device"], help="what multiplies (auto)")
-    parser.add_argument("--precision", choices=ALLOWED["precision"], help="how GPUs compute (auto)")
-    parser.add_argument("--check", choices=("on", "full", "host", "off"), help="how products are checked (on)")
-    add_settings(parser, "threads", "stall")
+    add_settings(parser, *_OF_MULTIPLY)
     return parser
 
 

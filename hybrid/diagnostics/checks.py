@@ -12,7 +12,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -313,10 +312,11 @@ class Tools:
     compiler: str  # its path
     compiler_trouble: str  # what is wrong with it; "" for nothing
     compiler_absent: bool
-    caches: tuple[tuple[str, str], ...]  # folders, each with why nothing can be written there; "" if something can
-    elsewhere: str = ""  # why a cache is not in its usual folder
-    without_c: str = ""  # why there is no C compiler; "" if there is one
-    shipped: tuple[str, ...] = ()  # the architectures whose machine code comes with the package
+    caches: tuple[str, ...]  # folders
+    cache_trouble: str  # why nothing can be kept
+    elsewhere: str  # why a cache is not in its usual folder
+    without_c: str  # why there is no C compiler; "" if there is one
+    shipped: tuple[str, ...]  # the architectures whose machine code comes with the package
 
 
 def inspect_tools() -> Tools | Unknown:
@@ -324,7 +324,7 @@ def inspect_tools() -> Tools | Unknown:
 
 
 def _tools() -> Tools:
-    path, trouble, absent = "", "", False
+    path, trouble, absent, without_c, cache_trouble = "", "", False, "", ""
     try:
         path = compiler()
         trouble = _try_compiler(path)
@@ -334,27 +334,22 @@ def _tools() -> Tools:
         c_compiler()
     except DeviceUnavailable as missing:
         without_c = str(missing)
-    else:
-        without_c = ""
-    shipped = {file.name.split("-")[1] for file in SHIPPED.glob("*.xz")}
+    caches = []
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        caches = [_try_emulation_cache()]
+        try:
+            caches.append(str(cache_folder()))
+        except HybridError as error:
+            cache_trouble = str(error)
         cupy = util.find_spec("cupy")
         if cupy is not None and cupy.origin:  # a package, not just a folder of that name
             trust_own_cache_only()
             if os.environ.get("CUPY_CACHE_IN_MEMORY") != "1":
-                caches.append((os.environ["CUPY_CACHE_DIR"], ""))
+                caches.append(os.environ["CUPY_CACHE_DIR"])
     elsewhere = "; ".join(str(each.message) for each in said)
-    return Tools(
-        path,
-        trouble,
-        absent,
-        tuple(caches),
-        elsewhere,
-        without_c,
-        tuple(sorted(shipped, key=lambda name: (len(name.rstrip("a")), name))),
-    )
+    shipped = {file.name.split("-")[1] for file in SHIPPED.glob("*.xz")}
+    in_order = tuple(sorted(shipped, key=lambda name: (len(name.rstrip("a")), name)))
+    return Tools(path, trouble, absent, tuple(caches), cache_trouble, elsewhere, without_c, in_order)
 
 
 def _try_compiler(path: str) -> str:
@@ -373,23 +368,6 @@ def _try_compiler(path: str) -> str:
     return next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
 
 
-def _try_emulation_cache() -> tuple[str, str]:
-    try:
-        folder = cache_folder()
-    except HybridError as error:
-        return "", str(error)
-    return str(folder), _try_folder(folder)
-
-
-def _try_folder(folder: Path) -> str:
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"x" * 4096)
-    except OSError as error:
-        return f"compiled kernels cannot be written to {folder} ({one_line(error)}): set HYBRID_CACHE"
-    return ""
-
-
 def judge_tools(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str], *, gpus: bool) -> list[Finding]:
     """`tools_of_ranks[rank]`: for one rank of each host, None for the others. `gpus`: some rank's GPU works, so none is
     emulated."""
@@ -401,16 +379,14 @@ def judge_tools(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequenc
             findings.append(unknown("compiler", f"{who}{tools.reason}"))
             continue
         findings.append(_compiler(tools, who, gpus))
-        troubles = [trouble for _, trouble in tools.caches if trouble]
-        if troubles:
-            what, _, remedy = troubles[0].rpartition(": ")
-            findings.append(
-                wrong("kernel cache", f"{who}{what}", f"{remedy} to a folder that can be written to", code="kernel-cache")
-            )
+        if tools.cache_trouble:
+            what, _, remedy = tools.cache_trouble.rpartition(": ")
+            remedy = f"{remedy} to a folder that can be written to"
+            findings.append(wrong("kernel cache", f"{who}{what}", remedy, code="kernel-cache"))
         elif tools.elsewhere:
             findings.append(note("kernel cache", f"{who}{tools.elsewhere}", code="kernel-cache"))
         else:
-            kept = f"{who}{', '.join(folder for folder, _ in tools.caches)}"
+            kept = f"{who}{', '.join(tools.caches)}"
             there = f"; machine code for {', '.join(tools.shipped)} comes with the package" if tools.shipped else ""
             findings.append(ok("kernel cache", kept + there))
     return findings
