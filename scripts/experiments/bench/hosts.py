@@ -240,11 +240,11 @@ class Cell:
     """A part on so many GPUs at one size, in blocks of one size (0: none): the median over the rounds of their medians."""
 
     def __init__(self, lines: Sequence[results.Line]) -> None:
-        self.lines, self.block = lines, lines[0].get("block", 0)
-        self.by_round: dict[tuple[str, int], list[float]] = {}
+        self.block = lines[0].get("block", 0)
+        by_round: dict[tuple[str, int], list[float]] = {}
         for line in lines:
-            self.by_round.setdefault((line["run"], line["round"]), []).append(line["seconds"]["median"])
-        self.medians = {number: statistics.median(times) for number, times in self.by_round.items()}
+            by_round.setdefault((line["run"], line["round"]), []).append(line["seconds"]["median"])
+        self.medians = {number: statistics.median(times) for number, times in by_round.items()}
         self.seconds = statistics.median(self.medians.values())
         # Once; the least: rounds after the first find files and kernels in caches.
         self.setup = min((line["setup"] for line in lines if line.get("setup") is not None), default=None)
@@ -320,11 +320,9 @@ class Results(results.MachineResults):
         for (part, gpus, n), cell in self.cells.items():
             if part == "wall":
                 launcher, imports = (self.cells[other, gpus, n].seconds for other in ("launcher", "imports"))
-                alone = (
-                    f"`mpirun -n {gpus} true` takes {launcher:.2f} s, and to load mpi4py, NumPy and CuPy and make the GPU ready"
-                )
                 command = f"mpirun -n {gpus} python -m hybrid.matmul {n} {n} {n}"
-                yield f"Whole command, `{command}`: {cell.seconds:.2f} s; {alone} {imports:.2f} s."
+                alone = f"{launcher:.2f} s, and to load mpi4py, NumPy and CuPy and make the GPU ready {imports:.2f} s"
+                yield f"Whole command, `{command}`: {cell.seconds:.2f} s; `mpirun -n {gpus} true` takes {alone}."
             if cell.block:
                 yield f"The best block size of {NAMES[part]}, {n} on {gpus}: {cell.block}."
 

@@ -4,7 +4,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from experiments.common import plots
 from experiments.common.results import END, Line, Recorder, Results, printed
@@ -36,15 +36,11 @@ def parser_for(description: str | None) -> Parser:
     return parser
 
 
-def at_least_1(text: str, kind: type[int] | type[float] = int) -> Any:
+def at_least_1(text: str) -> int:
     """An option's type."""
-    try:
-        value = kind(text)
-    except ValueError:
-        value = 0
-    if not value >= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a {'whole ' if kind is int else ''}number from 1 up")
-    return value
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 up")
+    return int(text)
 
 
 def as_sizes(text: str) -> tuple[int, int, int]:

@@ -22,7 +22,6 @@ from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Form, Kernel, named
-from hybrid.reporting import jsonl
 from hybrid.runs.operands import fill_rows
 
 TIMED = 0.03  # seconds of launches between two events: the clock of a GPU at rest is slow
@@ -119,7 +118,7 @@ class _Capped:
     """Counts the bytes allocated, at most `cap` (0: of what there is)."""
 
     device: str
-    name: str
+    name = ""
 
     def __init__(self, cap: int) -> None:
         self._cap, self._taken = cap, 0
@@ -254,7 +253,6 @@ class EmulatedRuntime(_Capped):
     capability = EMULATED_CAPABILITY
 
     def __init__(self, cap: int) -> None:
-        self.name = processor()
         super().__init__(cap)
         self._devices: dict[tuple[Kernel, str], EmulatedDevice] = {}
 
@@ -304,8 +302,3 @@ def runtime_for(device: str, cap: int = 0) -> CudaRuntime:
             print(f"{missing}: the kernels run on the CPU's CUDA runtime, and their times say nothing of a GPU", file=sys.stderr)
     compiler()
     return EmulatedRuntime(cap or available_host_bytes())
-
-
-def processor() -> str:
-    machine = jsonl.machine()
-    return f"{machine['processor']}, {machine['cores']} cores"

@@ -4,9 +4,8 @@
 Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. All
 forms of the catalogue are compiled to machine code, for each width of copies, the kernels of the greeting and the check, and
 those of products from remainders, where a GPU is capable of them.
-Prints what each instance takes of a GPU; `shared` is what the source declares + what the launch gives, `spills` are bytes
-stored + loaded. Then a line for each fault: what does not compile; for the forms that would be launched there, what does not
-fit on the GPU or spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
+Prints a line for each fault: what does not compile; for the forms that would be launched there, what does not fit on the GPU or
+spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
 
 --ship writes the machine code that the wheel brings along into kernels/cubins instead (`python -m build -C cubins=on` does it).
 """
@@ -22,11 +21,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from experiments.common.cli import command, plain_parser, shown
-from experiments.common.results import Table, printed
 from hybrid.classroom.on_gpu import Resources, resources_in
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
@@ -148,40 +147,39 @@ class Gpu:
     multiprocessors: int = 132
 
 
-def remainder_launches(target: str, capability: int) -> Iterator[tuple[str, Launch, bool]]:
-    """(type, or "" for no template; launch; whether that is what such a GPU launches), for a target as sm_90a.
-
-    A kernel for one architecture alone is compiled for no other target."""
+def remainder_launches(target: str, capability: int) -> Iterator[tuple[Launch, bool]]:
+    """And whether such a GPU launches it, for a target as sm_90a. A kernel for one architecture alone is compiled for no other
+    target."""
     if capability < remainders.LEAST_FOR_BYTES:
         return
-    for dtype, launch in _of_any():
-        yield dtype, launch, True
+    for launch in _of_any():
+        yield launch, True
     ours, earlier = (list(_by_matrix_units(gpu)) for gpu in (Gpu(capability), Gpu(min(capability, _EARLIER))))
-    for dtype, launch in dict.fromkeys(ours + earlier):
+    for launch in dict.fromkeys(ours + earlier):
         if launch.architecture in ("", target):
-            yield dtype, launch, (dtype, launch) in ours
+            yield launch, launch in ours
 
 
-def _by_matrix_units(gpu: Gpu) -> Iterator[tuple[str, Launch]]:
-    yield "", remainders.guarding(gpu, 1, 1)
-    for dtype in ("", *C_TYPES):
-        yield dtype, remainders.products_of(gpu, C_TYPES.get(dtype, ""), 1, 1, 1)
+def _by_matrix_units(gpu: Gpu) -> Iterator[Launch]:
+    yield remainders.guarding(gpu, 1, 1)
+    for element in ("", *C_TYPES.values()):
+        yield remainders.products_of(gpu, element, 1, 1, 1)
 
 
-def _of_any() -> Iterator[tuple[str, Launch]]:
+def _of_any() -> Iterator[Launch]:
     """Those that all GPUs launch."""
-    for launch in (*(remainders.line_kernel(name, 1) for name in ("summarize", "scale_lines")), remainders.telling()):
-        yield "", launch
+    yield from (remainders.line_kernel(name, 1) for name in ("summarize", "scale_lines"))
+    yield remainders.telling()
     for dtype, element in C_TYPES.items():
-        yield dtype, remainders.row_measuring(element, 1, 1)
-        yield dtype, remainders.column_measuring(element, 1, 1)
+        yield remainders.row_measuring(element, 1, 1)
+        yield remainders.column_measuring(element, 1, 1)
         for operand in "AB":
-            yield dtype, remainders.magnitude_packing(operand, element, 1, 1)
+            yield remainders.magnitude_packing(operand, element, 1, 1)
             for moduli in (1, *moduli_of(dtype)):
-                yield dtype, remainders.remainder_packing(operand, element, moduli, 1, 1)
+                yield remainders.remainder_packing(operand, element, moduli, 1, 1)
         for moduli in moduli_of(dtype):
             for by_integers in (False, True):
-                yield dtype, remainders.reconstruction(element, moduli, 1, 1, by_integers=by_integers)
+                yield remainders.reconstruction(element, moduli, 1, 1, by_integers=by_integers)
 
 
 def moduli_of(dtype: str) -> list[int]:
@@ -261,8 +259,6 @@ WIDTHS = {"int8": (1, 4, 8, 16), "float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 
 class Instance:
     """One form of a kernel, for one kind of GPU."""
 
-    kernel: str
-    dtype: str  # "": it is no template
     target: str
     launch: Launch
     launched: bool  # False: on this GPU the kernel has a faster form
@@ -294,34 +290,22 @@ def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE, *, widest: boo
                     for adds in (False, True) if kernel.adds else (False,):
                         launch = catalogue.launch_of(alone, dtype, 1, 1, capability, width, adds=adds)
                         chosen = catalogue.launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
-                        yield Instance(kernel.name, dtype, target, launch, launch == chosen)
+                        yield Instance(target, launch, launch == chosen)
 
 
-def others(target: str, names: Iterable[str] = OTHERS) -> list[Instance]:
+def others(target: str, names: Iterable[str] = OTHERS) -> Iterator[Instance]:
     """The kernels of the greeting, of the check and of products from remainders, as they are launched."""
-    found = []
     for name in names:
         if name == "remainders":
-            for dtype, launch, launched in remainder_launches(target, capability_of(target)):
-                found.append(Instance(name, dtype, target, launch, launched))
-            continue
-        source, kernels = (greeting.SOURCE, _GREETING) if name == "greeting" else (check_operations.SOURCE, _blocks_of_check())
-        for expression, (dtype, block) in kernels.items():
-            found.append(Instance(name, dtype, target, Launch(source, expression, (1, 1), block, 0), launched=True))
-    return found
-
-
-_GREETING = {greeting.KERNEL: ("", (greeting.MOST_BLOCK, 1))}
-
-
-def _blocks_of_check() -> dict[str, tuple[str, tuple[int, int]]]:
-    """By expression the type ("": it is no template) and the thread block, for all types and groups of columns."""
-    return {
-        expression: (dtype if "<" in expression else "", block)
-        for dtype in reversed(catalogue.ELEMENTS)  # of products that share a kernel the first one is named
-        for group in (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)
-        for expression, block in check_operations.blocks_of(catalogue.sums_type(dtype), dtype, group).items()
-    }
+            for launch, launched in remainder_launches(target, capability_of(target)):
+                yield Instance(target, launch, launched)
+        elif name == "greeting":
+            launch = Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)
+            yield Instance(target, launch, launched=True)
+        else:
+            for dtype, group in product(catalogue.ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)):
+                for expression, block in check_operations.blocks_of(catalogue.sums_type(dtype), dtype, group).items():
+                    yield Instance(target, Launch(check_operations.SOURCE, expression, (1, 1), block, 0), launched=True)
 
 
 def left_out(folder: Path = KERNELS) -> list[str]:
@@ -377,16 +361,6 @@ def judge(wanted: Sequence[Instance], compiled: Mapping[tuple[str, str], Compile
     ]
 
 
-def table(rows: Iterable[tuple[Instance, Resources]]) -> Table:
-    cells = []
-    for instance, used in rows:
-        shared, spills = f"{used.shared}+{instance.launch.shared_bytes}", f"{used.spill_stores}+{used.spill_loads}"
-        numbers = (str(used.registers), shared, str(used.stack), spills)
-        note = "" if instance.launched else "not launched"
-        cells.append([instance.kernel, instance.launch.expression, instance.target, *numbers, note])
-    return Table(["kernel", "expression", "target", "registers", "shared", "stack", "spills", ""], "lllrrrrl", cells)
-
-
 def work(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     nvrtc = Nvrtc()
@@ -402,13 +376,7 @@ def work(options: argparse.Namespace) -> int:
         one_of("kernel with a source", name, [*(kernel.name for kernel in CATALOGUE if kernel.source), *OTHERS])
     found = (one for target in targets for one in (*instances(target, kernels, widest=options.widest), *others(target, more)))
     wanted = [one for one in dict.fromkeys(found) if one.launched or not options.launched]
-    order = [*(kernel.name for kernel in kernels), *more]
-    wanted.sort(key=lambda instance: (order.index(instance.kernel), instance.launch.expression))
     compiled = compile_all(nvrtc, wanted)
-    taken = [compiled[one.launch.source, one.target].resources.get(one.launch.expression) for one in wanted]
-    rows = [(instance, used) for instance, used in zip(wanted, taken, strict=True) if used is not None]
-    if rows:
-        print(*printed([table(rows)]), sep="\n")
     for warning in sorted(frozenset().union(*(done.warnings for done in compiled.values()))):
         print(f"warning: {warning}", file=sys.stderr)
     faults = judge(wanted, compiled) + ([] if options.kernels else left_out())

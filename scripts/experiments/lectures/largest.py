@@ -207,6 +207,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=BOTH, help="only this one (both; --quick: float32)")
     parser.add_argument("--gpu-memory", metavar="BYTES", help="of the GPU, or of the CPU in its place (free; 1 MiB)")
     parser.add_argument("--kernels", nargs="+", metavar="NAME", help="for in core (the fastest; without a GPU naive and tiled)")
-    longest = "out of core, up to T times as large (4)"
-    parser.add_argument("--times", type=partial(cli.at_least_1, kind=float), default=TIMES, metavar="T", help=longest)
+    parser.add_argument("--times", type=float, default=TIMES, metavar="T", help="out of core, up to T times as large (4)")
     return cli.experiment(parser, Results, measured, arguments)

@@ -23,6 +23,7 @@ from experiments.common import cli, cuda, plots, results
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import fastest
+from hybrid.reporting import jsonl
 
 DTYPE, ITEM, RUNS = "float32", 4, 5
 SIDE = 32  # of a block, and of a tile
@@ -102,7 +103,7 @@ def _roof(runtime: cuda.CudaRuntime) -> results.Line:
             into, source = np.zeros(COPIED, np.float32), np.ones(COPIED, np.float32)
             copy = min(results.seconds_of(np.copyto, into, source) for _ in range(RUNS))
             product = min(results.seconds_of(np.matmul, a, b) for _ in range(RUNS))
-        name, how = f"one core of {cuda.processor()}", "blas"
+        name, how = f"one core of {jsonl.machine()['processor']}", "blas"
     rates = {"bytes_per_second": moved / copy, "operations_per_second": 2 * size**3 / product}
     return {"roof": name, **rates, "multiplied_by": how}
 
