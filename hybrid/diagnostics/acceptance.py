@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The acceptance test: every rank's device multiplies every row block in turn, and each product is checked.
+"""The acceptance test: every rank's device multiplies every row block in turn, each product is checked, and devices and links are
+compared.
 
 In round r of a rotation, rank i of P has row block (i + r) mod P of the same matrix. So a faulty device is wrong with several
 blocks, and a block whose data are at fault is wrong on several devices. Every rotation has new matrices.
@@ -11,31 +12,36 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.problem import ITEM_SIZES, Problem, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
-from hybrid.core.timeline import Timeline
+from hybrid.core.text import counted, ranges
+from hybrid.core.timeline import Spread, Timeline
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.diagnostics.finding import Unknown
+from hybrid.diagnostics import gpu_watch, links
+from hybrid.diagnostics.finding import Finding, Unknown, note, ok, wrong
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
 from hybrid.diagnostics.links import (
     Isolation,
     Measurements,
     NodeLink,
+    beside,
     first_rank_of_each_gpu,
     isolation,
     measure,
     measure_node_links,
+    slow_links,
 )
 from hybrid.errors import CheckFailed
 from hybrid.planning.plan import FreeMemory
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.job_end import asked_to_end, finish_when_asked
 from hybrid.ranks.team import Team
+from hybrid.reporting.run_report import placement_record
 from hybrid.runs.measured import RunOptions, run_product
 from hybrid.runs.operands import fill_rows
 from hybrid.selection.decision import Decision
@@ -45,16 +51,6 @@ from hybrid.verification.check import Fault
 if TYPE_CHECKING:
     import numpy as np
 
-
-from dataclasses import asdict
-from typing import Any
-
-from hybrid.core.text import counted, ranges
-from hybrid.core.timeline import Spread
-from hybrid.diagnostics import gpu_watch, links
-from hybrid.diagnostics.finding import Finding, note, ok, wrong
-from hybrid.diagnostics.links import beside, slow_links
-from hybrid.reporting.run_report import placement_record
 
 FILLED = 0.6  # of the free memory: the plan's buffers, the check and other programs need the rest
 

@@ -24,9 +24,7 @@ nothing.
 from __future__ import annotations
 
 from hybrid.ranks.launcher import mpirun
-from hybrid.testing.counting import Counts, count
 from hybrid.testing.machine import lacking, pretend
-from hybrid.testing.planting import Planted, plant
-from hybrid.testing.seeding import seed
+from hybrid.testing.planting import Counts, Planted, count, plant, seed
 
 __all__ = ["Counts", "Planted", "count", "lacking", "mpirun", "plant", "pretend", "seed"]

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Faults that are planted: into what operations write, into ranks, disks and clocks."""
+"""Faults that are planted into what operations write, into ranks, disks and clocks; random numbers of checks; counts."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import random
+import secrets
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybrid.testing.operations import Listener, listening, rank
+from hybrid.testing.operations import Listener, listening, rank, replace
 
 if TYPE_CHECKING:
     from hybrid.testing.spoils import Spoil
@@ -216,3 +221,85 @@ def _made(kind: str, how: Any, phase: str, where: tuple[int | None, int, int | N
     elif kind == "clock" and isinstance(how, str) and (how == "even" or how.startswith("slow ")):
         return _FaultyClock(how, where[0], where[1], None)
     raise ValueError(f"no fault is known as {kind!r}, how={how!r}")
+
+
+_DRAWING = ("hybrid.verification.", "hybrid.execution.rank_run", "hybrid.diagnostics.acceptance")
+
+
+@contextmanager
+def seed(number: int) -> Iterator[None]:
+    """Have the check's random vectors follow from `number` and from how many were drawn in the context.
+
+    So does the seed of an acceptance test's matrices. Other random numbers, such as the names of temporary files, stay random.
+    """
+    drawn = itertools.count()
+
+    def draw(by: Callable[[random.Random, Any], Any], original: Callable[[Any], Any], of: Any) -> Any:
+        if not sys._getframe(2).f_globals.get("__name__", "").startswith(_DRAWING):
+            return original(of)
+        return by(random.Random(f"{number} {next(drawn)}"), of)  # noqa: S311 (nothing is kept secret)
+
+    with ExitStack() as stack:
+        replace(stack, secrets, "randbits", partial(draw, random.Random.getrandbits))
+        replace(stack, secrets, "randbelow", partial(draw, random.Random.randrange))
+        replace(stack, secrets, "choice", partial(draw, random.Random.choice))
+        yield
+
+
+@dataclass
+class Counts:
+    """What this rank has done while it was counted.
+
+    Attributes
+    ----------
+    exchanges : int
+        Rounds of messages among ranks in which this one took part.
+    bytes_sent : int
+        Bytes that it handed to MPI for them: of objects their pickles, of a broadcast the matrix once.
+    copied_in, copied_out : int
+        Bytes of copies from host memory to a device with memory of its own, and back.
+    multiplications : int
+        Calls of a device's multiplication, and matrices of stacks.
+    """
+
+    exchanges: int = 0
+    bytes_sent: int = 0
+    copied_in: int = 0
+    copied_out: int = 0
+    multiplications: int = 0
+
+
+class _Counting(Listener):
+    groups = ("devices", "messages")
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+
+    def begins(self, kind: str, into: Any, source: Any = None) -> bool:
+        counts = self.counts
+        counts.copied_in += into.nbytes if kind == "copy in" and not _on_gpu(source) else 0
+        counts.copied_out += into.nbytes if kind == "copy out" and not _on_gpu(into) else 0
+        counts.multiplications += kind == "multiply"
+        return False
+
+    def sends(self, size: int) -> None:
+        self.counts.exchanges += 1
+        self.counts.bytes_sent += size
+
+
+def _on_gpu(matrix: Any) -> bool:
+    return hasattr(matrix, "__cuda_array_interface__")
+
+
+@contextmanager
+def count() -> Iterator[Counts]:
+    """Count what this rank does in the context.
+
+    Yields
+    ------
+    Counts
+        They go up meanwhile, and stay afterwards.
+    """
+    counting = _Counting()
+    with listening(counting):
+        yield counting.counts
