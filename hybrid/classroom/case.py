@@ -28,7 +28,7 @@ class Case:
     sizes: Sizes
     grid: Extents
     block: Extents
-    outcomes: dict[str, Outcome]  # by the order of the threads; after one that was stopped there are no more
+    outcomes: tuple[Outcome, ...]  # in each order of the threads; after one that was stopped there are no more
     sites: tuple[Site, ...] = ()  # where no fault is found, how its lines use memory
     branches: tuple[Branch, ...] = ()  # where no fault is found, where the lanes of warps diverge
     shared: int = 0  # bytes of dynamic shared memory
@@ -40,27 +40,27 @@ class Case:
     @property
     def wrong(self) -> set[int]:
         """The wrong elements of C, numbered row by row."""
-        return {each for outcome in self.outcomes.values() for each in outcome.wrong}
+        return {each for outcome in self.outcomes for each in outcome.wrong}
 
     @property
     def never(self) -> set[int]:
         """Elements that no thread writes."""
-        return {each for outcome in self.outcomes.values() for each in outcome.never}
+        return {each for outcome in self.outcomes for each in outcome.never}
 
     @property
     def uncertain(self) -> set[int]:
         """Elements that several threads write."""
-        return {each for outcome in self.outcomes.values() for each in outcome.several}
+        return {each for outcome in self.outcomes for each in outcome.several}
 
     @property
     def depends_on_order(self) -> bool:
         """Whether C is not the same in every order of the threads."""
-        return len({outcome.digest for outcome in self.outcomes.values()}) > 1
+        return len({outcome.digest for outcome in self.outcomes}) > 1
 
     @property
     def outside(self) -> tuple[tuple[str, int], ...]:
         """Elements that were written where nothing may be: the matrix, and the number counted from its first element."""
-        return next((outcome.outside for outcome in self.outcomes.values() if outcome.outside), ())
+        return next((outcome.outside for outcome in self.outcomes if outcome.outside), ())
 
     @property
     def is_right(self) -> bool:
@@ -111,7 +111,7 @@ def findings(case: Case, names: Names) -> list[Finding]:
     if case.never:
         what = f"{len(case.never)} of {c}'s {n * m} elements never written{_part(sorted(case.never), n, m)}"
         found.append(Finding(f"{what}{_lines('; {} stores to ' + c, case, {2}, 'store')}", "never-written"))
-    worst = max(case.outcomes.values(), key=lambda outcome: len(outcome.wrong), default=None)
+    worst = max(case.outcomes, key=lambda outcome: len(outcome.wrong), default=None)
     if worst is not None and worst.mistake and not (has_race or is_stray or has_no_value or case.outside):
         code, text = worst.mistake
         if "index of {C}:" in text:
@@ -199,7 +199,7 @@ class Counter:
 def traffic(case: Case, names: Names) -> str:
     """Loads and stores of global memory, in a line."""
     n, l, m = case.sizes
-    outcome = next(iter(case.outcomes.values()))
+    outcome = case.outcomes[0]
     a, b = (loads / (n * l * m) for loads in outcome.loads)
     stores = outcome.stores / (n * m)
     each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
@@ -220,6 +220,13 @@ def divergence(case: Case) -> Iterator[Counter]:
             yield Counter(branch.line, f"in {branch.divergent} of {executions} by a warp", dear=True)
 
 
+def is_dear(site: Site) -> bool:
+    """Whether it costs more than it has to: by bank conflicts, or as more is moved than is wanted, and that is no broadcast."""
+    if site.space == SHARED:
+        return site.steps > site.least_steps
+    return site.bytes < SECTOR_BYTES * site.sectors and site.lanes < _SHARING * site.addresses
+
+
 def use_of_memory(site: Site, names: Names) -> Counter:
     """How a line's requests use memory."""
     shared, lanes = site.space == SHARED, site.lanes / site.requests
@@ -229,14 +236,13 @@ def use_of_memory(site: Site, names: Names) -> Counter:
     if shared:
         ways = site.steps / site.least_steps
         how = "no bank conflicts" if ways <= 1 else f"{ways:.3g}-way bank conflicts"
-        return Counter(site.line, f"{does}: {how}, for {of_lanes}", dear=ways > 1)
+        return Counter(site.line, f"{does}: {how}, for {of_lanes}", is_dear(site))
     sectors, used = site.sectors / site.requests, site.bytes / (SECTOR_BYTES * site.sectors)
-    is_broadcast = site.addresses * _SHARING <= site.lanes
     if site.kind == "atomic" and site.lanes > site.addresses:
         how = f"{site.lanes / site.addresses:.3g} lanes at the same element, one after the other"
-    elif is_broadcast:
+    elif site.lanes >= _SHARING * site.addresses:
         how = f"broadcast, {site.lanes / site.addresses:.3g} lanes want the same"
     else:
         how = "coalesced" if used >= 1 else f"not coalesced, {100 * used:.0f} % of what is moved is wanted"
     many = f"{sectors:.3g} sector{'' if sectors == 1 else 's'} of {SECTOR_BYTES} bytes"
-    return Counter(site.line, f"{does}: {many} for {of_lanes}: {how}", dear=used < 1 and not is_broadcast)
+    return Counter(site.line, f"{does}: {many} for {of_lanes}: {how}", is_dear(site))

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.case import Sizes
-from hybrid.classroom.elements import operands, wrong_in
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.launch import Meaning
 from hybrid.classroom.student_file import Parameter, StudentFile
-from hybrid.classroom.trial import Task, field_of
+from hybrid.classroom.trial import Task, field_of, operands, wrong_in
 from hybrid.core.problem import Problem, record
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, trust_own_cache_only

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from hybrid.classroom.case import Case, Examination, Sizes
 from hybrid.classroom.cuda_text import arrays_of_threads, joined
-from hybrid.classroom.elements import operands
 from hybrid.classroom.finding import Finding
 from hybrid.classroom.launch import Launch, Meaning
 from hybrid.classroom.mistakes import astray
 from hybrid.classroom.student_file import StudentFile, StudentKernel
-from hybrid.classroom.trial import Program, Task, of_matrices
+from hybrid.classroom.trial import Program, Task, of_matrices, operands
 from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported, refuse_without_host
 from hybrid.core.problem import record
 from hybrid.emulation.child import new_folder
@@ -64,7 +63,7 @@ class Trials:
             try:
                 tasks.append(self.task(sizes))
             except UsageError as error:
-                refused[number] = Case(self.meaning.on(sizes), (0, 0), (0, 0), {}, faults=(Finding.of(error),))
+                refused[number] = Case(self.meaning.on(sizes), (0, 0), (0, 0), (), faults=(Finding.of(error),))
                 if len(refused) == len(shapes):
                     raise
         return tasks, refused
@@ -78,7 +77,7 @@ class Trials:
 
     def _traced_astray(self, cases: list[Case]) -> tuple[Case, ...]:
         """The cases; where none of the wrong ones is explained, the smallest with what its accesses to memory tell."""
-        outcomes = {i: case.outcomes[ORDERS[0]] for i, case in enumerate(cases) if case.outcomes and not case.faults}
+        outcomes = {i: case.outcomes[0] for i, case in enumerate(cases) if case.outcomes and not case.faults}
         first = {i: each.first_wrong[0] for i, each in outcomes.items() if each.first_wrong}
         small = [i for i, is_now in first.items() if math.isfinite(is_now) and math.prod(cases[i].sizes) <= _MOST_TRACED]
         if not small or any(each.mistake for each in outcomes.values()):
@@ -102,7 +101,7 @@ class Trials:
             if not launched.outcomes:
                 why = launched.looked.findings[0].text if launched.looked.findings else "it crashed"
                 raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}; lab run says where")
-            return Case(sizes, task.grid, task.block, {}, shared=task.shared), program.accesses(launched)
+            return Case(sizes, task.grid, task.block, (), shared=task.shared), program.accesses(launched)
 
     def _program(self, folder: Path, *, traced: bool = False) -> Program:
         text = of_matrices(self.file, self.kernel, self.instance, self.meaning)
@@ -138,7 +137,7 @@ class Trials:
             if len(launched.outcomes) < len(orders) and not faults:
                 faults = (Finding("it crashed: the kernel ended the process", "kernel-crashed"),)
             case = Case(
-                *(task.sizes, task.grid, task.block, dict(zip(orders, launched.outcomes, strict=False)), (), (), task.shared),
+                *(task.sizes, task.grid, task.block, launched.outcomes, (), (), task.shared),
                 *(faults, own or look.hints, look.notes, look.printed),
             )
             if is_large and not faults and (case.wrong or len(tasks) == 1):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.classroom.case import Case, Sizes
-from hybrid.classroom.trial import Outcome
+from hybrid.classroom.case import Case, Sizes, is_dear
 from hybrid.core.problem import record
 from hybrid.emulation.observed import SHARED
 from hybrid.errors import UsageError
@@ -103,25 +102,9 @@ def named(name: str) -> Exercise:
     raise UsageError(f"there is no exercise {name}: {', '.join(each.name for each in EXERCISES)}", code="setting")
 
 
-def _outcome(case: Case) -> Outcome:
-    return next(iter(case.outcomes.values()))
-
-
 def _loads_at_most(most: float, *, at_start: bool = False) -> Demand:
     text = f"at most {most:g} global loads per multiply-add"
-    return Demand(text, lambda case: sum(_outcome(case).loads) <= most * math.prod(case.sizes), at_start)
-
-
-def _is_coalesced(case: Case) -> bool:
-    """Whether each global request wants all bytes of its sectors, or all lanes want the same few elements."""
-    return bool(case.sites) and all(
-        site.space == SHARED or site.bytes >= 32 * site.sectors or 4 * site.addresses <= site.lanes for site in case.sites
-    )
-
-
-def _has_no_conflicts(case: Case) -> bool:
-    shared = [site for site in case.sites if site.space == SHARED]
-    return bool(shared) and all(site.steps <= site.least_steps for site in shared)
+    return Demand(text, lambda case: sum(case.outcomes[0].loads) <= most * math.prod(case.sizes), at_start)
 
 
 def _uses_shared_memory(case: Case) -> bool:
@@ -132,8 +115,14 @@ def _uses_shared_memory(case: Case) -> bool:
     return 0 < lanes["store"] < lanes["load"]
 
 
-_COALESCED = Demand("all loads and stores of global memory are coalesced, or broadcast", _is_coalesced)
-_NO_CONFLICTS = Demand("no bank conflicts in shared memory", _has_no_conflicts)
+_COALESCED = Demand(
+    "all loads and stores of global memory are coalesced, or broadcast",
+    lambda case: bool(case.sites) and not any(is_dear(site) for site in case.sites if site.space != SHARED),
+)
+_NO_CONFLICTS = Demand(
+    "no bank conflicts in shared memory",
+    lambda case: {is_dear(site) for site in case.sites if site.space == SHARED} == {False},
+)
 _SHARED = Demand("shared memory is used", _uses_shared_memory)
 
 EXERCISES = (
@@ -149,7 +138,7 @@ EXERCISES = (
         "One thread a row",
         "Each thread computes one row of C: PMPP, chapter 3, exercise 1a.",
         ("There is one index: the row.", "Three loops would be the CPU's program. Which one is gone?"),
-        (Demand("no more threads than rows compute C", lambda case: _outcome(case).writers <= case.sizes[0]),),
+        (Demand("no more threads than rows compute C", lambda case: case.outcomes[0].writers <= case.sizes[0]),),
     ),
     Exercise(
         "column",
@@ -157,7 +146,7 @@ EXERCISES = (
         "Each thread computes one column of C: PMPP, chapter 3, exercise 1b. Look at the sectors: which of the two, a thread "
         "a row or a thread a column, loads memory better, and why?",
         ("There is one index: the column.", "Threads of a warp have neighbouring columns, and so do the elements of a row."),
-        (Demand("no more threads than columns compute C", lambda case: _outcome(case).writers <= case.sizes[2]), _COALESCED),
+        (Demand("no more threads than columns compute C", lambda case: case.outcomes[0].writers <= case.sizes[2]), _COALESCED),
         tile=(8, 16, 32),
     ),
     Exercise(
@@ -243,7 +232,7 @@ EXERCISES = (
         (
             Demand(
                 "at most a thread for every four elements computes C",
-                lambda case: 4 * _outcome(case).writers <= case.sizes[0] * case.sizes[2],
+                lambda case: 4 * case.outcomes[0].writers <= case.sizes[0] * case.sizes[2],
             ),
             _loads_at_most(2 / 32),
             replace(_SHARED, at_start=True),

@@ -29,15 +29,8 @@ _NAMES = {  # what a kernel computes, by its name
     r"(vec|mat|arr).*(add|sum)|(add|sum).*(vec|mat|arr)|^add": "x + y", r"reduc|^sum|total": "sum", r"scale": "a·x",
     r"copy": "copy", r"relu": "max(x, 0)", r"exclusive": "exclusive scan", r"scan|prefix": "inclusive scan",
 }  # fmt: skip
-_PLAIN = {
-    "a·x + y",
-    "x + y",
-    "transpose",
-    "histogram",
-    "dot product",
-    "sum",
-    "stencil",
-}  # others have variants that are right, too
+# Others have variants that are right, too.
+_PLAIN = {"a·x + y", "x + y", "transpose", "histogram", "dot product", "sum", "stencil"}
 _VARIANT = re.compile(r"max|min|mean|avg|norm|sq|prod|abs|weight", re.IGNORECASE)
 
 
@@ -86,11 +79,12 @@ class FirstKernel:
         launch = self.launch.at({**self.file.constants, "n": sizes[0], "m": columns})
         of_length = {"one": 1, "blocks": launch[0][0], "bins": _BINS, "all": rows * columns}
         begun: dict[str, np.ndarray] = {}
-        arrays = []
+        arrays, random = [], np.random.default_rng(len(self.arrays))
         for name, (kind, begins, length) in self.arrays.items():
             content = np.full(of_length[length] * np.dtype(kind).itemsize, _UNWRITTEN * (begins == "unwritten"), "u1").view(kind)
             if begins == "values":
-                content = begun[name] = _begun(np.dtype(kind), len(begun), len(content))
+                drawn = random.integers(19, size=len(content)) - 9 * (content.dtype.kind != "u")
+                content = begun[name] = drawn.astype(kind)
             arrays.append((content, True))
         numbers = []
         for each in (each for each in self.kernel.parameters if not each.is_pointer):
@@ -151,13 +145,6 @@ def _computed(inputs: list[np.ndarray], sizes: tuple[int, ...], radius: int, len
 
 def _same(ended: np.ndarray, made: np.ndarray) -> bool:
     return len(ended) == len(made) and bool(((ended == made) | np.isnan(made)).all())
-
-
-def _begun(kind: np.dtype, number: int, length: int) -> np.ndarray:
-    """The values with which the array of this number begins, as the program computes them."""
-    i = np.arange(length, dtype=np.uint32) + np.uint32(7919 * number)
-    drawn = (i * np.uint32(2654435761) >> np.uint32(16)) % np.uint32(19)
-    return (drawn.astype("i8") - (0 if kind.kind == "u" else 9)).astype(kind)
 
 
 def first_kernel(file: StudentFile, kernel: StudentKernel, instance: str, flags: Mapping[str, str]) -> FirstKernel | None:

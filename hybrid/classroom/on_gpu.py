@@ -21,8 +21,6 @@ from hybrid.emulation.child import new_folder, own_headers, run_limited
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import HybridError, one_line
 
-_TYPES = {"float": "f", "double": "d", "int": "i", "unsigned": "j", "bool": "b", "long": "l"}
-
 
 @record
 class Resources:
@@ -73,19 +71,13 @@ def _taken(trials: Trials, capability: int) -> tuple[Resources | None, str]:
             done = run_limited("the kernel", command, {**os.environ, "TMPDIR": str(folder)}, reads, folder)
         except EmulationError as error:
             return None, f"not known: {one_line(error)}"
-    found = [] if done.returncode else _of_instance(done.stderr, trials.kernel.name, instance)
+    name = trials.kernel.name
+    mangled = re.compile(rf"{name}|_Z(?:N\w*?)?{len(name)}{name}{'I' if '<' in instance else '(?!I)'}.*")
+    logged = {} if done.returncode else resources_in(done.stderr)
+    found = [resources for name, resources in logged.items() if mangled.fullmatch(name)]
     if len(found) != 1:
         return None, f"not known: nvcc does not compile it for sm_{capability}"
     return found[0], f"by nvcc for sm_{capability}"
-
-
-def _of_instance(log: str, name: str, instance: str) -> list[Resources]:
-    """What the compiler's log says of kernels of this name, and for a template with the instance's arguments."""
-    inner = re.fullmatch(r"[^<]*<(.*)>\s*", instance)
-    arguments = [text.strip() for text in inner[1].split(",")] if inner else []
-    encoded = "".join(_TYPES.get(text, rf"L\w{text}E" if text.isdecimal() else r"\w+?") for text in arguments)
-    pattern = re.compile(rf"_Z(?:N\w*?)?{len(name)}{name}" + (f"I{encoded}E" if arguments else "(?!I)"))
-    return [resources for mangled, resources in resources_in(log).items() if pattern.match(mangled) or mangled == name]
 
 
 @record

@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: MIT
-"""Compiles and runs a student's whole CUDA program on the CPU runtime."""
+"""A student's whole CUDA program, compiled and run on the CPU runtime; and the account of its run, of one process or several: how
+it ended, what was found, which CUDA call failed first, what was looked at."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hybrid.classroom.cuda_text import INCLUDE, blanked, joined, ours, rewritten, with_dynamic_shared
-from hybrid.classroom.program_account import Account, account_of, of_all_ranks
+from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.student_file import StudentFile, kernels_of
+from hybrid.classroom.telling import Telling, dropped_results
 from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported
+from hybrid.core.problem import record
 from hybrid.emulation import whole_program
 from hybrid.emulation.child import new_folder
-from hybrid.errors import HybridError, StartError, UsageError
+from hybrid.emulation.whole_program import Ran
+from hybrid.errors import HybridError, StartError, UsageError, with_code
 from hybrid.ranks.launcher import family_of, mpirun
 
+_MOST = 8  # findings that are shown
 _OF_CUDA = {  # whose contents the CPU runtime has
     *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
     *("device_functions.h", "math_functions.h", "builtin_types.h", "math_constants.h", "vector_functions.h"),
@@ -27,6 +35,125 @@ _OF_CUDA = {  # whose contents the CPU runtime has
 _OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)
 _MPI = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]mpi\.h[>\"]", re.MULTILINE)
 _USUAL_RANKS = 2
+
+
+@record
+class Account:
+    """What came of a program's run."""
+
+    status: int  # of its process
+    launches: int | None  # None where the program was ended
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    failed: str  # the first CUDA call that failed, in a line; "" if none did
+    sources: Mapping[str, Sequence[str]]  # the lines of each file; the program's own is the first
+    looked_at: str = ""  # what was looked at, and what was not; "" where the program was ended
+
+    @property
+    def is_right(self) -> bool:
+        return not (self.status or self.findings or self.failed)
+
+
+def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
+    """The account of a process. `program`: the executable, which still exists; `warnings`: the compiler's; `sources`: the lines
+    of each file; `seconds`: that it had."""
+    telling = Telling(ran, program, warnings, sources, f"{seconds} s, which --stall sets")
+    found, end = telling.findings(), next(telling.of("end"), None)
+    failed = _first_failed(ran.findings, dropped_results(warnings), telling)
+    notes = list(telling.notes())
+    if end and not (ran.status or failed) and all(each.code == "wrong-elements" for each in found):
+        unused, more = telling.unused()
+        found, notes = [*found, *unused], [*more, *notes]
+    launches = end["launches"] if end else None
+    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, _looked_at(end, telling) if end else "")
+
+
+def _launches(number: int, what: str = "launch") -> str:
+    return f"{number} {what}{'' if number == 1 else 'es'}"
+
+
+def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
+    """What was looked at, and what was not."""
+    launches, sampled, compared = (end["launches"], end["sampled"], len(telling.products))
+    looked = [f"every access of {_launches(launches - sampled)}"] if launches > sampled or not sampled else []
+    looked += [f"accesses of some blocks of {_launches(sampled)}, all writes among them"] if sampled else []
+    looked += [f"the product of {_launches(compared)}"] if compared else []
+    left = "" if compared else "products (no launch has the shape of one), "
+    looked.append("copies, streams and CUDA's calls")
+    return f"looked at: {', '.join(looked)}; not: {left}what the host computes"
+
+
+def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling: Telling) -> str:
+    """The CUDA call that failed first, why, and whether the program looks at its error; "" if none failed. `dropped`:
+    the places of calls whose result is ignored."""
+    number, first = next(((i, each) for i, each in enumerate(events) if each["event"] in ("error", "unseen")), (0, None))
+    if first is None:
+        return ""
+    if first["event"] == "unseen":
+        launch = f"the launch of {first['kernel']} in line {first['line']}"
+        return f"{launch} failed, and no call waits for it, so no call tells the program"
+    looked = any(each["event"] == "looked" for each in events[number:])
+    is_launch = first["call"].startswith("the launch of")
+    seen = looked or (not is_launch and (first["file"], first["line"]) not in dropped)
+    why = f": {telling.told(first['why'])}" if first["why"] else ""
+    sees = "the program looks at its error" if seen else "the program does not look at its error"
+    tells = ", the first call that waits for the kernel" if first["of_kernel"] else ""
+    return f"{first['call']} in line {first['line']}{tells}: {first['text']} ({first['name']}){why}; {sees}"
+
+
+def of_all_ranks(accounts: Sequence[Account]) -> Account:
+    """The account of all ranks. What was found on several ranks is said once, with their numbers; launches are added up."""
+    if len(accounts) == 1:
+        return accounts[0]
+    launches = [account.launches for account in accounts if account.launches is not None]
+    findings = _by_ranks([account.findings for account in accounts])
+    failed = _by_ranks([(account.failed,) if account.failed else () for account in accounts])
+    return replace(
+        accounts[0],
+        launches=sum(launches) if len(launches) == len(accounts) else None,
+        findings=tuple(replace(finding, text=f"{ranks}: {finding}") for ranks, finding in findings),
+        notes=tuple(dict.fromkeys(note for account in accounts for note in account.notes)),
+        failed="; ".join(f"{ranks}: {failure}" for ranks, failure in failed),
+    )
+
+
+def _by_ranks(of_ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Any]]:
+    """Each of the things once, after the names of the ranks that have it."""
+    for each in dict.fromkeys(each for of_rank in of_ranks for each in of_rank):
+        ranks = [str(rank) for rank, of_rank in enumerate(of_ranks) if each in of_rank]
+        named = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
+        yield named if len(ranks) < len(of_ranks) else f"all {len(ranks)} ranks", each
+
+
+def told(account: Account) -> Iterator[str]:
+    """The lines about a program's run."""
+    name = next(iter(account.sources))
+    how = f"exit status {account.status}" if account.status >= 0 else f"ended by {signal.Signals(-account.status).name}"
+    launches = "" if account.launches is None else f", {_launches(account.launches, 'kernel launch')}"
+    yield f"{name}: {how}{launches}"
+    for finding in account.findings[:_MOST]:
+        yield from finding.told(account.sources, finding.places)
+    if len(account.findings) > _MOST:
+        yield f"  and {len(account.findings) - _MOST} more; --json FILE keeps all"
+    yield from (f"  note: {note}" for note in account.notes)
+    if account.failed:
+        yield with_code(f"first CUDA call that failed: {account.failed}", "cuda-call")
+    yield "; ".join(filter(None, ["no error found" if account.is_right else "wrong", account.looked_at]))
+
+
+def as_record(account: Account, arguments: Sequence[str]) -> dict[str, Any]:
+    """The entries of a JSON line."""
+    return {
+        "file": next(iter(account.sources)),
+        "arguments": list(arguments),
+        "status": account.status,
+        "launches": account.launches,
+        "right": account.is_right,
+        "findings": [finding.as_record() for finding in account.findings],
+        "notes": list(account.notes),
+        "first_failed": account.failed or None,
+        "looked_at": account.looked_at or None,
+    }
 
 
 def is_program(file: StudentFile) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import resource
@@ -18,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.case import Sizes
-from hybrid.classroom.elements import compared, decoded, encoded, operands
 from hybrid.classroom.exercise import Exercise, Part
 from hybrid.classroom.finding import Finding
+from hybrid.classroom.trial import operands, wrong_in
 from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.child import new_folder, python_environment, supervised
@@ -74,12 +75,12 @@ def told(tries: list[Try]) -> list[str]:
 
 
 def judged(tries: list[Try]) -> list[Part]:
-    """The parts of the judgement of a solution."""
-    several = [each for each in tries if each.ranks > 1]  # the file to begin with is right on one
-    right = sum(not each.faults and each.is_shared for each in several)
-    shared = right == len(several) and not any(each.faults for each in tries)
+    """The parts of the judgement of a solution. The file to begin with is right on one rank; what was not tried is not right."""
+    several = len(_RANKS) - 1
+    right = sum(each.ranks > 1 and each.is_shared and not each.faults for each in tries)
+    shared = right == several and not any(each.faults for each in tries)
     return [
-        (f"right and shared on {right} of {len(several)} numbers of ranks", _RIGHT_POINTS * right // len(several), _RIGHT_POINTS),
+        (f"right and shared on {right} of {several} numbers of ranks", _RIGHT_POINTS * right // several, _RIGHT_POINTS),
         ("each rank multiplies its share of the rows, and no more", _SHARED_POINTS * shared, _SHARED_POINTS),
     ]
 
@@ -123,18 +124,19 @@ def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> tuple[tuple[int,
         if tuple(told["sizes"]) != sizes or len(rows) != ranks:
             raise ValueError
         shape = told["shape"] if told["shape"] is None else tuple(map(int, told["shape"]))
-        c = decoded(told["c"], sizes, _DTYPE) if shape == right.shape else right
-    except (ValueError, TypeError, KeyError):
+        content = base64.b64decode(told["c"], validate=True)
+        c = np.frombuffer(content, _DTYPE).reshape(right.shape) if shape == right.shape else right
+    except (ValueError, TypeError, KeyError):  # binascii.Error is a ValueError
         return (0,) * ranks, Finding("what came from rank 0 is no result of multiply", "no-result")
     if shape is None:
         return rows, Finding("rank 0 returns None", "no-result")
     if shape != right.shape:
         text = f"C is {'×'.join(map(str, shape)) or 'a number'}, and should be {'×'.join(map(str, right.shape))}"
         return rows, Finding(text, "shapes")
-    wrong = compared(c, right).wrong
-    if not wrong:
+    wrong, _ = wrong_in(c, right)
+    if not len(wrong):
         return rows, None
-    row, column = divmod(wrong[0], right.shape[1])
+    row, column = divmod(int(wrong[0]), right.shape[1])
     return rows, Finding(f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]", "wrong-elements")
 
 
@@ -189,7 +191,7 @@ def _tried(multiply: Callable[..., Any], comm: Any, own: Any, sizes: tuple[int, 
         got = np.asarray(c, _DTYPE)
         outcome["shape"] = got.shape
         if got.shape == (sizes[0], sizes[2]):  # of a C of another shape only the shape is told
-            outcome["c"] = encoded(got)
+            outcome["c"] = base64.b64encode(got.tobytes()).decode()
     return outcome
 
 

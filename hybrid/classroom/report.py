@@ -95,7 +95,7 @@ def _with_lines(finding: Finding, source: Sequence[str], shown: _Shown) -> Itera
 
 def _is_explained(case: Case) -> bool:
     """Whether wrong elements are explained by the kernel itself, and not by a wrong guess of the launch."""
-    return any(outcome.mistake for outcome in case.outcomes.values()) or any(
+    return any(outcome.mistake for outcome in case.outcomes) or any(
         fault.code in ("data-race", "kernel-barrier", "uninitialised") for fault in case.faults
     )
 
@@ -196,7 +196,7 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
             "wrong": len(case.wrong),
             "requests": [asdict(site) for site in case.sites if case.is_right],
             "branches": [asdict(branch) for branch in case.branches if case.is_right],
-            "loads": list(next(iter(case.outcomes.values())).loads) if case.outcomes else None,
+            "loads": list(case.outcomes[0].loads) if case.outcomes else None,
         }
         for case in examination.cases
     ]

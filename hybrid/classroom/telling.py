@@ -132,6 +132,21 @@ class _Matrices(Allocations):
         return f"{name} is {rows}×{columns}" if rows else f"{name} has {columns} elements"
 
 
+@record
+class Looked:
+    """What was found in one launch of a kernel."""
+
+    findings: tuple[Finding, ...]
+    hints: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()  # lines
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the launch was ended because its time was up."""
+        return any(finding.code == "no-end" for finding in self.findings)
+
+
 class Telling:
     """Makes sentences of what the runtime found in a process."""
 
@@ -150,7 +165,8 @@ class Telling:
         self._events = [each for each in ran.findings if not self._is_kernel or each["event"] not in ("leak", "unseen", "use")]
         self._warnings, self._limit, self._sources, self._own = warnings, limit, sources, next(iter(sources))
         self._allocations = Allocations(ran.findings, sources) if matrices is None else _Matrices(matrices)
-        self._variables = Variables(program, sources)
+        self._symbols, plain = symbols_of(program), blanked("\n".join(line for lines in sources.values() for line in lines))
+        self._extents, self._dynamic = extents_of(plain, constants_in(plain)), dynamic_arrays(plain)
         launches = ((each, judged(each)) for each in self.of("product"))
         self.products = [(each, found) for each, found in launches if found is not None]
         named = {offset for each in self._events for key in _PLACES for offset in _listed(each.get(key, 0))}
@@ -196,6 +212,16 @@ class Telling:
             many = "" if len(set(names)) == len(names) else f", {len(names)} allocations"
             yield f"never freed: {', '.join(dict.fromkeys(names))} (line {line}{many})"
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
+
+    def looked(self, printed: str) -> Looked:
+        """What was found in a launch of a kernel, which has printed this."""
+        found, hints = self.findings(), self.without_value("line {}: {} may be used before it has a value", perhaps=True)
+        if not found and self._status > 0:
+            found = [Finding(f"the kernel ended the process with exit status {self._status}", "exit-status")]
+        for each in self.of("undefined"):
+            what = "takes values of lanes that take no part in this shuffle: have they left the loop or kernel?"
+            hints.append(Finding(f"line {each['line']} {what}", "uninitialised"))
+        return Looked(tuple(found), tuple(hints), tuple(self.notes()), tuple(printed.splitlines()))
 
     def unused(self) -> tuple[list[Finding], list[str]]:
         """What a program that has ended well has filled, or computed, for nothing; and notes of what may be meant so."""
@@ -261,7 +287,7 @@ class Telling:
                 return f"out of bounds: {does} memory that is no matrix's"
             if not event["variable"]:
                 return f"illegal address: {does} host memory in a kernel, which device memory is for"
-            name = self._variables.of_device(event["variable"], event["bytes"])
+            name = self._variable("OBJECT", event["variable"], event["bytes"]) or "a __device__ variable"
             return f"illegal address: {does} {name}, a variable of the host: kernels have __device__ ones"
         what = self._what(event)
         if kind == "bounds":
@@ -363,13 +389,24 @@ class Telling:
 
     def _what(self, event: dict[str, Any]) -> str:
         """The element that was accessed, with the name of its array."""
-        if event["space"] == _DYNAMIC:
-            return self._variables.of_dynamic_shared(event["offset"], event["bytes"])
-        if event["space"] == _SHARED:
-            return self._variables.of_shared(event["offset"], event["bytes"])
-        if event["space"] == _VARIABLES:
-            return self._variables.of_device(event["variable"], event["bytes"])
-        return self._allocations.element(event["number"], event["offset"], event["bytes"])
+        space, offset, item = event["space"], event["offset"], event["bytes"]
+        if space == _SHARED:
+            return self._variable("TLS", offset, item) or "shared memory"
+        if space == _VARIABLES:
+            return self._variable("OBJECT", event["variable"], item) or "a __device__ variable"
+        if space != _DYNAMIC:
+            return self._allocations.element(event["number"], offset, item)
+        # Several names may mean different parts of the memory, or different types.
+        if len(self._dynamic) == 1 and offset % item == 0:
+            return f"{self._dynamic[0]}[{offset // item}]"
+        return f"dynamic shared memory, byte {offset}"
+
+    def _variable(self, kind: str, offset: int, item: int) -> str:
+        """The element at this offset of a __shared__ (TLS) or __device__ variable (OBJECT); "" where none is known."""
+        for name, of_kind, begin, size in self._symbols:
+            if of_kind == kind and begin <= offset < begin + size:
+                return name if size <= item else element_text(name, (offset - begin) // item, self._extents.get(name, ()))
+        return ""
 
 
 def _index_text(event: Mapping[str, Any], what: str) -> str:
@@ -380,71 +417,3 @@ def _index_text(event: Mapping[str, Any], what: str) -> str:
 
 def _listed(value: Any) -> list[int]:
     return value if isinstance(value, list) else [value]
-
-
-@record
-class Looked:
-    """What was found in one launch of a kernel."""
-
-    findings: tuple[Finding, ...]
-    hints: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-    printed: tuple[str, ...] = ()  # lines
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether the launch was ended because its time was up."""
-        return any(finding.code == "no-end" for finding in self.findings)
-
-
-def looked(
-    ran: Ran,
-    program: Path,
-    warnings: str,
-    sources: Mapping[str, Sequence[str]],
-    limit: str,
-    matrices: Sequence[Matrix],
-    printed: str,
-) -> Looked:
-    """What was found, from what the program's process left.
-
-    `program`: the executable, which still exists. `warnings`: the compiler's. `sources`: the lines of each file; the kernel's is
-    the first. `limit`: the time that the launch had. `matrices`: A, B and C. `printed`: what the kernel printed.
-    """
-    telling = Telling(ran, program, warnings, sources, limit, matrices)
-    found, hints = telling.findings(), telling.without_value("line {}: {} may be used before it has a value", perhaps=True)
-    if not found and ran.status > 0:
-        found = [Finding(f"the kernel ended the process with exit status {ran.status}", "exit-status")]
-    for each in telling.of("undefined"):
-        text = f"line {each['line']} takes values of lanes that take no part in this shuffle: have they left the loop or kernel?"
-        hints.append(Finding(text, "uninitialised"))
-    return Looked(tuple(found), tuple(hints), tuple(telling.notes()), tuple(printed.splitlines()))
-
-
-class Variables:
-    """The __shared__, dynamic shared and __device__ variables of a program. The methods name the element at an offset, for
-    messages; `item` is the bytes of the access."""
-
-    def __init__(self, program: Path, sources: Mapping[str, Sequence[str]]) -> None:
-        self._symbols = symbols_of(program)
-        plain = blanked("\n".join(line for lines in sources.values() for line in lines))
-        self._extents = extents_of(plain, constants_in(plain))
-        self._dynamic = dynamic_arrays(plain)
-
-    def of_shared(self, offset: int, item: int) -> str:
-        return self._element("TLS", offset, item) or "shared memory"
-
-    def of_device(self, offset: int, item: int) -> str:
-        return self._element("OBJECT", offset, item) or "a __device__ variable"
-
-    def of_dynamic_shared(self, offset: int, item: int) -> str:
-        # Several names may mean different parts of the memory, or different types.
-        if len(self._dynamic) == 1 and offset % item == 0:
-            return f"{self._dynamic[0]}[{offset // item}]"
-        return f"dynamic shared memory, byte {offset}"
-
-    def _element(self, kind: str, offset: int, item: int) -> str:
-        for name, of_kind, begin, size in self._symbols:
-            if of_kind == kind and begin <= offset < begin + size:
-                return name if size <= item else element_text(name, (offset - begin) // item, self._extents.get(name, ()))
-        return ""

@@ -7,6 +7,7 @@ Whether C is right is decided here, and not in the process where the student's c
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.classroom.elements import compared, operands
 from hybrid.classroom.launch import Meaning
 from hybrid.classroom.mistakes import mistake_in
 from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
-from hybrid.classroom.telling import Looked, Matrix, looked
+from hybrid.classroom.telling import Looked, Matrix, Telling
 from hybrid.core.problem import record
 from hybrid.emulation import whole_program
 from hybrid.emulation.errors import EmulationError
@@ -31,7 +31,39 @@ _FIELDS = {  # of a struct that is a matrix, by what they are called
     **dict.fromkeys(("width", "w", "columns", "cols", "stride", "pitch", "ld"), "columns"),
     **dict.fromkeys(("height", "h", "rows"), "rows"),
 }
+# Every integer up to this is a number of the type.
+_EXACT = {"float32": 2**24, "float64": 2**53, "float16": 2**11, "int32": 2**31 - 1}
+_LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99}  # in float64 so large that sums in float32 are wrong
+_FRACTION = 8  # elements are multiples of 1/8, so that sums in an int are wrong
 _COUNTED, _TRACED = ("-fsanitize-coverage=trace-pc,trace-cmp",), ("-O0",)  # at -O0 each iteration of a loop remains by itself
+
+
+def operands(
+    sizes: Sequence[int], dtype: str, seed: int, scales: Sequence[float] = (1, 0)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A, B and C before the launch, and the right C after it, in float64; the same for the same seed.
+
+    `scales`: alpha and beta in C = alpha·A·B + beta·C. C begins as NaN, unless beta is not 0. All sums are exact in this type, in
+    whatever order they are added up.
+    """
+    n, l, m = sizes
+    random = np.random.default_rng([seed, n, l, m])
+    (alpha, beta), terms = scales, l + (tuple(scales) != (1, 0))
+    most = min(_LARGEST[dtype], math.isqrt(_EXACT[dtype] // max(1, terms)))
+    parts = 1 if dtype == "int32" else _FRACTION
+    a, b = ((random.integers(1, most, shape, endpoint=True) / parts).astype(dtype) for shape in ((n, l), (l, m)))
+    c = np.full((n, m), np.iinfo(dtype).min if parts == 1 else np.nan, dtype)
+    right = alpha * (a.astype(np.float64) @ b.astype(np.float64))
+    if beta:
+        c[:] = random.integers(1, _FRACTION, c.shape, endpoint=True)
+        right += beta * c
+    return a, b, c, right
+
+
+def wrong_in(c: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, tuple[float, float] | None]:
+    """The numbers of the wrong elements; and what the first one is, and what is right."""
+    wrong = np.flatnonzero(c != right)
+    return wrong, (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if len(wrong) else None
 
 
 @record
@@ -116,7 +148,7 @@ class Program:
             launches=orders,
         )
         sources = {path.name: text.split("\n") for path, text in self._file.texts.items()}
-        found = looked(ran, self._path, self._warnings, sources, limit, names, "".join(printed))
+        found = Telling(ran, self._path, self._warnings, sources, limit, names).looked("".join(printed))
         outcomes = [each for each in ran.findings if each["event"] == "outcome"]
         for each in outcomes:
             each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
@@ -164,18 +196,18 @@ def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], 
     a, b, before = begun
     after = [now.reshape(was.shape) for now, was in zip(event["ended"], begun, strict=True)]
     c, writers, item = after[2], event["writers"].view("i8"), before.itemsize
-    found, (alpha, beta) = compared(c, right), task.scales
+    (wrong, first), (alpha, beta) = wrong_in(c, right), task.scales
     is_now, should_be = ((each.astype("f8") - (beta * before if beta else 0)) / alpha for each in (c, right))
-    wrong_writers = [abs(int(writers[each])) for each in found.wrong[:1]]
+    wrong_writers = [abs(int(writers[each])) for each in wrong[:1]]
     changed = [np.flatnonzero(now != was) for now, was in zip(after, (a, b), strict=False)]
     loads_of_a, loads_of_b, stores = (moved / item for moved in event["moved"])
     return Outcome(
-        wrong=found.wrong,
-        first_wrong=found.first_wrong,
+        wrong=tuple(wrong.tolist()),
+        first_wrong=first,
         first_writer=next((_block_and_thread(writer - 1, task) for writer in wrong_writers if writer), ()),
-        nan=found.nan,
-        digest=found.digest,
-        mistake=mistake_in(is_now, should_be, a, b) if found.wrong else None,
+        nan=int(np.isnan(c).sum()),
+        digest=hashlib.sha256(c.tobytes()).hexdigest(),
+        mistake=mistake_in(is_now, should_be, a, b) if first else None,
         never=tuple(np.flatnonzero(writers == 0).tolist()),
         several=tuple(np.flatnonzero(writers < 0).tolist()),
         writers=int(np.count_nonzero(np.unique(abs(writers)))),

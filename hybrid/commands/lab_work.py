@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hybrid.classroom import cuda_run, lab_page, program, program_account, rank_exercise, report
+from hybrid.classroom import cuda_run, lab_page, program, rank_exercise, report
 from hybrid.classroom.cuda_text import joined
 from hybrid.classroom.examination import Trials, chosen, usual_shapes
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
@@ -154,8 +154,8 @@ def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
             print(line, end="", file=stream, flush=True)
 
         account = program.ran(file, options.arguments, options.stall or _PROGRAM_STALL, show, options.ranks)
-    print("\n".join(program_account.told(account)), file=stream)
-    _keep(options, program_account.as_record(account, options.arguments))
+    print("\n".join(program.told(account)), file=stream)
+    _keep(options, program.as_record(account, options.arguments))
     return 0 if account.is_right else 1
 
 
