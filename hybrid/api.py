@@ -82,15 +82,15 @@ def multiply(
         "cpu", "cuda", "emulate", or "auto": GPUs where every rank has one, but for small products of a process alone whose
         arrays lie in host memory.
     precision
-        "native" has GPUs compute in float64 or float32. "auto" has them compute from remainders, which are bytes, where that is
-        at least as accurate and takes less time; "fast" with fewer of them, where that is about as accurate.
+        "native": GPUs compute in float64 or float32. "auto": from remainders, which are bytes, if that is at least as accurate
+        and faster; "fast": from fewer of them, if that is about as accurate.
     check
-        True verifies the product where it is multiplied, while it is, and a sample of what is copied to GPUs and from them;
-        "full" all that is copied; "host" verifies from host memory alone, independent of all that ran on a GPU; False does not.
+        True verifies the product on the device that multiplies, and a sample of what is copied to GPUs and from them; "full"
+        verifies all copies; "host" verifies from host memory alone, independent of all that ran on a GPU; False does not.
     on_fault
-        "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more, and what is still wrong on
-        CPUs, checks that, and warns at the root (of RowBlocks: at rank 0): a RuntimeWarning says what was wrong. What stays wrong
-        is refused: CheckFailed.
+        "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more, what is still wrong on CPUs,
+        and checks that. A RuntimeWarning at the root (of RowBlocks: at rank 0) says what was wrong. What stays wrong is
+        refused: CheckFailed.
     threads
         CPU threads of each rank.
     transport
